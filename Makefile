@@ -1,0 +1,34 @@
+# One line each. The first command that needs it makes a virtual environment in .venv; VENV= names another one.
+VENV ?= .venv
+PY = $(VENV)/bin/python
+TORCH ?= torch==2.13.0
+
+train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, about five minutes on two cores
+	$(PY) train.py algo=ppo
+
+test: $(VENV)/test.done  ## the tests
+	$(PY) -m pytest
+
+lint: $(VENV)/test.done  ## style and the import rule
+	$(PY) -m ruff check . && $(PY) -m ruff format --check .
+
+bench: $(VENV)/test.done  ## measurements against transformers, peft and trl, interleaved in one process
+	$(PY) -m benchmarks.generate && $(PY) -m benchmarks.step
+
+tiny: $(VENV)/train.done  ## the embedded model from nothing, 30 to 60 minutes on two cores
+	sh models/tiny/make.sh $(PY)
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info
+
+$(VENV)/train.done: pyproject.toml
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install -q $(TORCH)
+	$(PY) -m pip install -q -e .
+	touch $@
+
+$(VENV)/test.done: $(VENV)/train.done
+	$(PY) -m pip install -q -e ".[test,parity]"
+	touch $@
+
+.PHONY: train test lint bench tiny clean

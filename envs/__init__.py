@@ -1,0 +1,42 @@
+"""Text environments behind one small interface. A new one is a file with `Config` and `Env`, and a line in NAMES.
+
+env = envs.make("textcraft", difficulty="1,2")
+messages = env.reset(seed=0, split="train")
+step = env.step(env.oracle())
+"""
+
+from dataclasses import fields
+from difflib import get_close_matches
+from importlib import import_module
+
+from envs.base import Request, Result, Step
+
+__all__ = ["NAMES", "Request", "Result", "Step", "config_class", "make"]
+
+NAMES = {"textcraft": "envs.textcraft"}
+
+
+def config_class(name: str) -> type:
+    """The Config dataclass of an environment."""
+    return _module(name).Config
+
+
+def make(name: str, **options):
+    """An environment by its name; the options are the fields of its Config."""
+    module = _module(name)
+    known = [f.name for f in fields(module.Config)]
+    for key in options:
+        if key not in known:
+            raise ValueError(f"env {name} has no option {key!r}; {_nearest(key, known)}")
+    return module.Env(module.Config(**options))
+
+
+def _module(name: str):
+    if name not in NAMES:
+        raise ValueError(f"no env {name!r}; {_nearest(name, NAMES)}")
+    return import_module(NAMES[name])
+
+
+def _nearest(word: str, known) -> str:
+    close = get_close_matches(str(word), known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(known)}"

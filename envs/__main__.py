@@ -1,0 +1,107 @@
+"""Play an environment, or print an expert's demonstrations of it.
+
+    python -m envs textcraft                    play: type an action, ? for the oracle's move, q to quit
+    python -m envs textcraft demos=1000         print oracle episodes as plain text, a blank line after each
+
+Keys, for every environment:
+    seed=0        the episode; demonstrations take seed, seed + 1, ...
+    split=train   train, val or test
+    demos=0       how many demonstrations to print; 0 is to play
+"""
+
+import inspect
+import re
+import sys
+from dataclasses import fields
+from difflib import get_close_matches
+
+import envs
+
+KEYS = {"seed": 0, "split": "train", "demos": 0}
+
+
+def main(args: list[str]) -> int:
+    try:
+        if not args or {"-h", "--help"} & set(args):
+            print(usage(args))
+            return 0
+        name, *pairs = args
+        keys, options = parse(name, pairs)
+        env = envs.make(name, **options)
+        messages = env.reset(keys["seed"], keys["split"])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        if keys["demos"]:
+            demonstrate(env, **keys)
+        else:
+            play(env, messages)
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.stderr.close()  # the reader left (| head): say nothing, not even while the interpreter shuts down
+    return 0
+
+
+def usage(args: list[str]) -> str:
+    names = [arg for arg in args if not arg.startswith("-") and "=" not in arg] or envs.NAMES
+    return __doc__ + "".join(f"\nKeys of {name}:\n{options_help(name)}" for name in names)
+
+
+def options_help(name: str) -> str:
+    """Every field of an environment's Config, with its default and the comment behind it."""
+    config = envs.config_class(name)
+    comments = dict(re.findall(r"^ +(\w+): .*?  # (.*)$", inspect.getsource(config), re.M))
+    return "".join(f"    {f'{f.name}={f.default}':<18}{comments[f.name]}\n" for f in fields(config))
+
+
+def parse(name: str, pairs: list[str]) -> tuple[dict, dict]:
+    """The keys of this program and the options of the environment, each as the type of its default."""
+    defaults = KEYS | {f.name: f.default for f in fields(envs.config_class(name))}
+    values = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"expected key=value, not {pair!r}")
+        if key not in defaults:
+            close = get_close_matches(key, defaults, n=1, cutoff=0)
+            raise ValueError(f"no key {key!r} for {name}; the nearest is {close[0]!r}")
+        try:
+            values[key] = type(defaults[key])(text)
+        except ValueError:
+            raise ValueError(f"{key} must be a whole number, not {text!r}") from None
+    return KEYS | {k: v for k, v in values.items() if k in KEYS}, {k: v for k, v in values.items() if k not in KEYS}
+
+
+def demonstrate(env, seed: int, split: str, demos: int) -> None:
+    for episode in range(seed, seed + demos):
+        texts = [message["content"] for message in env.reset(episode, split)]
+        over = False
+        while not over:
+            texts.append(env.oracle())
+            step = env.step(texts[-1])
+            texts.append(step.observation)
+            over = step.terminated or step.truncated
+        print("\n".join(texts), end="\n\n")
+
+
+def play(env, messages: list[dict]) -> None:
+    for message in messages:
+        print(message["content"], end="\n\n")
+    while True:
+        print("> ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() == "q":
+            return
+        if line.strip() == "?":
+            print(env.oracle())
+            continue
+        bare = getattr(env.config, "prompt", "") == "native" and "Action:" not in line
+        step = env.step(f"Action: {line}" if bare else line)
+        print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
+        if step.terminated or step.truncated:
+            print(f"over: {step.info['outcome']}")
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""TextCraft's recipe book: 471 craftable items from five families of ten materials and a table of forms.
+
+An item is a material and a form ("birch stairs"), and a form is made the same way from every material of its
+family. So a goal that was held out of training is made of parts that were not: `birch` and `stairs` were both seen.
+A form's name alone ("planks") is a tag: any material will do. What no recipe makes is a base item, and can be got.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from random import Random
+
+WOODS = "oak birch spruce pine cedar maple willow elm ash teak"
+METALS = "iron copper tin zinc silver gold lead nickel cobalt bronze"
+STONES = "granite marble slate basalt quartz chalk jade onyx topaz amber"
+COLOURS = "red blue green yellow white black pink purple brown orange"
+FRUITS = "apple pear plum cherry lemon peach mango grape melon fig"
+
+# `count result: count ingredient, ...`, where * stands for the material
+FORMS = {
+    WOODS: """
+        4 * planks: 1 * log
+        1 * beam: 2 * log
+        4 * torch: 1 * log, 1 coal
+        4 * stairs: 6 * planks
+        3 * slab: 3 * planks
+        2 * door: 5 * planks
+        1 * chest: 8 * planks
+        3 * fence: 4 * planks, 2 stick
+        2 * sign: 3 * planks, 1 stick
+        1 * gate: 2 * fence, 1 * beam""",
+    METALS: """
+        2 * bar: 3 * ore, 1 coal
+        3 * wire: 1 * ore
+        1 * bell: 4 * ore, 1 string
+        1 * plate: 2 * bar
+        1 * gear: 4 * bar
+        1 * bucket: 3 * bar
+        2 * chain: 1 * bar, 2 * wire
+        1 * sword: 2 * bar, 1 stick
+        1 * axe: 3 * bar, 2 stick
+        1 * lamp: 1 * plate, 1 glass
+        1 * clock: 1 * gear, 1 * plate
+        1 * engine: 1 * clock, 2 * wire""",
+    STONES: """
+        4 * bricks: 2 * rock
+        2 * tiles: 1 * rock, 1 sand
+        1 * statue: 5 * rock
+        4 * stairs: 6 * bricks
+        3 * slab: 3 * bricks
+        4 * wall: 5 * bricks
+        2 * pillar: 2 * bricks
+        1 * axe: 3 * bricks, 2 stick
+        1 * arch: 2 * pillar, 1 * slab
+        1 * bridge: 1 * arch, 4 * bricks""",
+    COLOURS: """
+        2 * dye: 1 * flower
+        1 * candle: 1 * flower, 2 wax
+        1 * wreath: 5 * flower, 1 string
+        2 * wool: 1 * dye, 4 string
+        4 * glass: 1 * dye, 4 sand
+        3 * carpet: 3 * wool
+        1 * banner: 4 * wool, 1 stick
+        1 * bed: 3 * wool, 3 planks
+        1 * tent: 2 * carpet, 3 stick""",
+    FRUITS: """
+        2 * juice: 3 *
+        1 * jam: 2 *, 1 sugar
+        1 * pie: 3 *, 2 flour
+        1 * cake: 2 * jam, 3 flour
+        2 * soda: 1 * juice, 1 sugar
+        1 * basket: 1 * cake, 1 * soda""",
+    "": "4 stick: 2 planks",
+}
+TAG_FORMS = {"planks": WOODS, "glass": COLOURS}
+TAG_SHOWN = 2  # members that stand for a tag when the rest of the tree names none
+
+
+@dataclass(frozen=True)
+class Recipe:
+    item: str  # the result, as it is printed: "oak planks"
+    count: int  # how many of it one crafting makes
+    ingredients: tuple[tuple[str, int], ...]  # (item or tag, exact count), in printed order
+
+    def __str__(self) -> str:
+        return f"craft {self.count} {self.item} using " + ", ".join(f"{n} {name}" for name, n in self.ingredients)
+
+
+def _counted(text: str) -> tuple[str, int]:
+    count, name = text.strip().split(" ", 1)
+    return name, int(count)
+
+
+def _read(line: str) -> Recipe:
+    (item, count), ingredients = _counted(line.split(":")[0]), line.split(":")[1].split(",")
+    return Recipe(item, count, tuple(map(_counted, ingredients)))
+
+
+BOOK = {
+    recipe.item: recipe
+    for materials, forms in FORMS.items()
+    for material in materials.split() or [""]
+    for recipe in map(_read, forms.replace("*", material).strip().splitlines())
+}
+TAGS = {form: [f"{material} {form}" for material in materials.split()] for form, materials in TAG_FORMS.items()}
+BASE = {name for recipe in BOOK.values() for name, _ in recipe.ingredients if name not in BOOK and name not in TAGS}
+USES: dict[str, list[Recipe]] = {}  # ingredient -> the recipes that take it
+for _recipe in BOOK.values():
+    for _name, _ in _recipe.ingredients:
+        USES.setdefault(_name, []).append(_recipe)
+
+
+@cache
+def depth(name: str) -> int:
+    """How many recipes stand on one another to make an item; 0 for a base item."""
+    if name in TAGS:
+        return min(map(depth, TAGS[name]))
+    return 1 + max(depth(part) for part, _ in BOOK[name].ingredients) if name in BOOK else 0
+
+
+def tree(goal: str, rng: Random) -> dict[str, str]:
+    """Every item that the goal is made of, with its role there. Members that stand for one tag share their roles."""
+    roles: dict[str, str] = {}
+
+    def visit(name: str, role: str) -> None:
+        if name in TAGS:
+            named = [member for member in TAGS[name] if member in roles]
+            for member in named or rng.sample(TAGS[name], TAG_SHOWN):
+                visit(member, role)
+        elif name not in roles:
+            roles[name] = role
+            for i, (part, _) in enumerate(BOOK[name].ingredients if name in BOOK else ()):
+                visit(part, f"{role}.{i}")
+
+    visit(goal, goal)
+    return roles
+
+
+def next_action(goal: str, inventory: dict[str, int], known: dict[str, str]) -> tuple[str, str]:
+    """An expert's next action and the reason for it: make what is missing, depth first, for tags from `known` items."""
+    stock = Counter(inventory)
+
+    def pick(name: str, count: int) -> str:
+        members = TAGS.get(name, [name])
+        return max(members, key=lambda member: (stock[member] >= count, member in known, stock[member]))
+
+    def want(name: str, count: int, purpose: str) -> tuple[str, str] | None:
+        """The first action towards `count` of an item, or None once they are there, which sets them aside."""
+        missing = count - stock[name]
+        if missing <= 0:
+            stock[name] -= count
+            return None
+        if name not in BOOK:
+            return f"get {missing} {name}", f"{purpose} takes {name}, which no recipe makes: I get {missing}."
+        recipe, parts = BOOK[name], []
+        for part, n in recipe.ingredients:
+            total = n * ceil(missing / recipe.count)
+            part = pick(part, total)
+            if action := want(part, total, name):
+                return action
+            parts.append((part, n))
+        return str(Recipe(name, recipe.count, tuple(parts))), f"I have all that {name} takes: I craft it."
+
+    return want(goal, 1, goal)

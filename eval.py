@@ -1,0 +1,52 @@
+"""Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x/epoch_10 env=textcraft
+
+Plays the same tasks sampled at the training temperature and greedily, with 80 % Jeffreys intervals; without adapter= it
+plays the base model. Two adapters by comma are compared on the same tasks. --help lists every key.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import lora
+from models import load_model, load_tokenizer
+from rl import config
+from rl.evaluate import describe, evaluate
+
+
+@dataclass
+class Keys:
+    adapters: str = ""  # adapter folders by comma; "base" is the model without one
+    split: str = "test"  # tasks to play: test | val | train
+    n: int = 200  # tasks
+    json: str = ""  # also write the results to this file
+
+
+def main(cfg, keys: Keys) -> None:
+    tokenizer = load_tokenizer(cfg.model)
+    names = [name.strip() for name in (keys.adapters or cfg.adapter or "base").split(",")]
+    results = {}
+    for name in names:
+        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)
+        if name != "base":
+            lora.load_adapter(model, Path(name))
+        for temperature in (cfg.temperature, 0.0):
+            result = evaluate(model, tokenizer, cfg, lora.adapter_version(model), temperature, keys.split, keys.n)
+            results.setdefault(name, []).append(result)
+            print(f"{name}: {keys.split} {describe(result)}", flush=True)
+            for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():
+                print(f"    {env}: {one['success']:.1%} ({one['low']:.1%} to {one['high']:.1%}, n={one['episodes']})")
+    if keys.json:
+        Path(keys.json).write_text(json.dumps({"config": config.to_dict(cfg), "results": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    cfg, keys = config.parse(sys.argv[1:], "eval.py", Keys)
+    torch.set_num_threads(cfg.threads)
+    try:
+        main(cfg, keys)
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(f"eval.py: {error}")

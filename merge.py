@@ -1,0 +1,88 @@
+"""An adapter folded into its base: python merge.py adapter=runs/x/epoch_10 out=merged
+
+Writes a Hugging Face checkpoint that transformers loads. W + scale * B A is summed in float32 and cast once, and
+what is written is read back and compared with the adapter in place before anything is called done.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+import lora
+from models import load_model, load_tokenizer, save_model
+from models.logprob import head_logits
+from models.weights import resolve
+from rl.checkpoint import copy_tokenizer
+
+USAGE = """usage: python merge.py adapter=FOLDER out=FOLDER [key=value ...]
+
+  adapter=             the adapter's folder, e.g. runs/x/epoch_10
+  out=                 where the merged checkpoint goes; must not exist
+  model=               the base: tiny, a folder or a hub id; default: the one that the adapter names
+  dtype=               of the written weights: float32 | bfloat16; default: the base's own"""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def main(adapter: str, out: str, model: str = "", dtype: str = "") -> None:
+    adapter_config = lora.read_adapter_config(Path(adapter))
+    base = model or adapter_config.get("base_model_name_or_path") or ""
+    if not base:
+        raise ValueError(f"{adapter}: adapter_config.json names no base model; give model=")
+    target, temporary = Path(out), Path(out).with_name(f".{Path(out).name}.partial")
+    if target.exists():
+        raise ValueError(f"out={out} exists already")
+    folder = resolve(base)
+    raw = json.loads((folder / "config.json").read_text())
+    stored = DTYPES[dtype or raw.get("dtype") or raw.get("torch_dtype") or "float32"]
+    tokenizer = load_tokenizer(base)
+
+    adapted = load_model(base)
+    names = lora.load_adapter(adapted, Path(adapter))
+    ids_BT = torch.tensor([tokenizer.prompt([{"role": "user", "content": "Check that merged and adapted agree."}])])
+    expected = _logprobs(adapted, ids_BT)
+    before = {name: layer.base_layer.weight.detach().to(stored).clone() for name, layer in lora.lora_layers(adapted)}
+    lora.fold(adapted)
+    changed = {
+        name: (adapted.get_submodule(name).weight.to(stored) != old).float().mean() for name, old in before.items()
+    }
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        save_model(adapted, temporary, raw, stored)
+        copy_tokenizer(tokenizer, temporary)
+        difference = (_logprobs(load_model(str(temporary)), ids_BT) - expected).abs().max().item()
+        limit = 1e-3 if stored == torch.float32 else 0.5
+        if not difference <= limit:
+            raise ValueError(f"the merged model's log-probabilities differ by {difference:.3g} from the adapted one's")
+        os.rename(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    share = sum(changed.values()).item() / len(changed)
+    print(f"{target}: {len(names)} layers folded into {base}, {str(stored).removeprefix('torch.')}")
+    print(f"weights that the update moved after rounding: {share:.1%}")
+    print(f"largest difference of a log-probability between the adapted and the written model: {difference:.2g}")
+
+
+def _logprobs(model, ids_BT: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of the whole vocabulary after each token of a short prompt."""
+    with torch.no_grad():
+        return head_logits(model(ids_BT)[0], model.lm_head.weight, 1.0)[: ids_BT.shape[1]].log_softmax(-1)
+
+
+if __name__ == "__main__":
+    words = dict(word.split("=", 1) if "=" in word else (word, "") for word in sys.argv[1:])
+    if {"-h", "--help", "help"} & set(words):
+        sys.exit(print(USAGE))
+    unknown = set(words) - {"adapter", "out", "model", "dtype"}
+    missing = {"adapter", "out"} - set(words)
+    if unknown or missing or words.get("dtype", "float32") not in DTYPES:
+        wrong = f"unknown key {min(unknown)!r}" if unknown else f"{min(missing)}= is missing" if missing else "dtype"
+        print(f"merge.py: {wrong}\n{USAGE}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        main(**words)
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(f"merge.py: {error}")

@@ -1,0 +1,15 @@
+"""Decoder language models from Hugging Face checkpoints: configuration, weights, tokenizer, generation,
+log-probabilities.
+
+    model = load_model("tiny")                  # the embedded default; or a folder, or a hub id
+    tokenizer = load_tokenizer("tiny")
+    hidden_BTD = model(ids_BT)
+
+Nothing in here knows of LoRA, environments or reinforcement learning.
+"""
+
+from models.decoder import CausalLM
+from models.tokenizer import Tokenizer, load_tokenizer
+from models.weights import load_model, save_model
+
+__all__ = ["CausalLM", "Tokenizer", "load_model", "load_tokenizer", "save_model"]

@@ -1,0 +1,213 @@
+"""The decoder of Qwen2/2.5, Qwen3 and Llama: one definition, Hugging Face module names.
+
+Everything except attention works on rows: the tokens of a batch laid end to end, x_ND. Only attention knows which
+rows form a sequence, and it is told by a `Layout`. So padding and packing cost nothing in the rest of the model, and
+a row's result does not depend on its neighbours (see models/attention.py for why that matters).
+
+Dimension key: B sequences, T tokens, N rows, D model width, V vocabulary, H query heads, K key/value heads, E head
+size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from models.attention import attend
+from models.config import ModelConfig
+
+ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight, the division in float32 (Zhang and Sennrich 2019, eq. 4)."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        return F.rms_norm(wide, x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
+
+
+@dataclass
+class Layout:
+    """Where the rows of a batch stand in their sequences; made once per forward, read by every attention layer."""
+
+    last_key_ST: torch.Tensor  # int64: each query sees the keys 0..last_key; S sequences of at most T tokens
+    cos_NE: torch.Tensor  # rotary table rows, one per row of the batch
+    sin_NE: torch.Tensor
+    to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token, or None where the rows already lie so
+    to_rows: torch.Tensor | None  # int64 [N]: the inverse
+
+    def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
+        """[N, H, E] -> [S, H, T, E]"""
+        S, T = self.last_key_ST.shape
+        rows = x_NHE[: S * T] if self.to_sequences is None else x_NHE.index_select(0, self.to_sequences)
+        return rows.view(S, T, *x_NHE.shape[1:]).transpose(1, 2)
+
+    def rows(self, x_SHTE: torch.Tensor) -> torch.Tensor:
+        """[S, H, T, E] -> [N, H*E]"""
+        x = x_SHTE.transpose(1, 2).flatten(0, 1).flatten(1)
+        if self.to_rows is not None:
+            return x.index_select(0, self.to_rows)
+        return F.pad(x, (0, 0, 0, self.cos_NE.shape[0] - x.shape[0]))
+
+
+class Attention(nn.Module):
+    def __init__(self, cfg: ModelConfig):
+        super().__init__()
+        self.head_dim = cfg.head_dim
+        width_q, width_kv = cfg.num_attention_heads * cfg.head_dim, cfg.num_key_value_heads * cfg.head_dim
+        self.q_proj = nn.Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
+        self.k_proj = nn.Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
+        self.v_proj = nn.Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
+        self.o_proj = nn.Linear(width_q, cfg.hidden_size, bias=cfg.o_bias)
+        self.q_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
+
+    def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None) -> torch.Tensor:
+        q_NHE = self.q_norm(self.q_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
+        k_NKE = self.k_norm(self.k_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
+        v_NKE = self.v_proj(x_ND).unflatten(-1, (-1, self.head_dim))
+        q_NHE, k_NKE = (rotate(x, layout.cos_NE, layout.sin_NE) for x in (q_NHE, k_NKE))
+        q, k, v = (layout.sequences(x) for x in (q_NHE, k_NKE, v_NKE))  # [S, heads, T, E]
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST)))
+
+
+class MLP(nn.Module):
+    """SwiGLU: down(act(gate(x)) * up(x)) (Shazeer 2020, eq. 6)."""
+
+    def __init__(self, cfg: ModelConfig):
+        super().__init__()
+        self.gate_proj = nn.Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
+        self.up_proj = nn.Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
+        self.down_proj = nn.Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
+        self.act = {
+            "silu": F.silu,
+            "relu": F.relu,
+            "gelu": F.gelu,
+            "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        }[cfg.hidden_act]
+
+    def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act(self.gate_proj(x_ND)) * self.up_proj(x_ND))
+
+
+class Block(nn.Module):
+    def __init__(self, cfg: ModelConfig):
+        super().__init__()
+        self.input_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.self_attn = Attention(cfg)
+        self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+        self.mlp = MLP(cfg)
+
+    def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None) -> torch.Tensor:
+        x_ND = x_ND + self.self_attn(self.input_layernorm(x_ND), layout, cache)
+        return x_ND + self.mlp(self.post_attention_layernorm(x_ND))
+
+
+class Decoder(nn.Module):
+    def __init__(self, cfg: ModelConfig):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(cfg.vocab_size, cfg.hidden_size)
+        self.layers = nn.ModuleList(Block(cfg) for _ in range(cfg.num_hidden_layers))
+        self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
+
+
+class CausalLM(nn.Module):
+    """A decoder and its output head. `forward` stops before the head: log-probabilities never need all logits."""
+
+    def __init__(self, cfg: ModelConfig):
+        super().__init__()
+        self.config = cfg
+        self.model = Decoder(cfg)
+        self.lm_head = nn.Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
+        if cfg.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self._rope = (torch.empty(0), torch.empty(0))  # cos, sin [positions, E]: not buffers, so never cast or saved
+
+    def forward(
+        self,
+        ids_BT: torch.Tensor,
+        positions_BT: torch.Tensor | None = None,
+        segments_BT: torch.Tensor | None = None,
+        cache=None,
+    ) -> torch.Tensor:
+        """Hidden states after the final norm, [B, T, D], in the dtype of the weights.
+
+        positions_BT: int64, position of each token in its sequence; default 0, 1, ... in each row or segment.
+        segments_BT:  int64, for packed or padded rows: a run of tokens with one id >= 0 is a sequence of its own,
+                      -1 is padding, whose outputs are finite and meaningless. Default: each row is one sequence.
+        cache:        a view of a key/value cache (models/generate.py), which `positions_BT` continues.
+        """
+        B, T = ids_BT.shape
+        layout = self._layout(ids_BT, positions_BT, segments_BT, cached=cache is not None)
+        ids_N = F.pad(ids_BT.reshape(-1), (0, layout.cos_NE.shape[0] - B * T))
+        x_ND = self.model.embed_tokens(ids_N)
+        for i, layer in enumerate(self.model.layers):
+            x_ND = layer(x_ND, layout, None if cache is None else cache.layer(i))
+        return self.model.norm(x_ND)[: B * T].view(B, T, -1)
+
+    def _layout(self, ids_BT, positions_BT, segments_BT, cached: bool) -> Layout:
+        B, T = ids_BT.shape
+        device, N = ids_BT.device, -(-B * T // ROW_MULTIPLE) * ROW_MULTIPLE
+        to_sequences = to_rows = None
+        if segments_BT is None:
+            index_BT = torch.arange(T, device=device).expand(B, T)
+            positions_BT = index_BT if positions_BT is None else positions_BT
+            last_key_ST = positions_BT if cached else index_BT
+        else:
+            index_BT, last_key_ST, to_sequences, to_rows = _sequences(segments_BT, N)
+            if cached:
+                last_key_ST = positions_BT.reshape(-1)[to_sequences].view_as(last_key_ST)
+            positions_BT = index_BT if positions_BT is None else positions_BT
+        cos, sin = self._rope_table(int(positions_BT.max()) + 1, device)
+        positions_N = F.pad(positions_BT.reshape(-1), (0, N - B * T))
+        return Layout(last_key_ST, cos[positions_N], sin[positions_N], to_sequences, to_rows)
+
+    def _rope_table(self, length: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rotary cosines and sines [positions, E] (Su et al. 2021, eq. 34), half-split pairs, angles in float32."""
+        cos, _ = self._rope
+        dtype = self.model.norm.weight.dtype
+        if cos.shape[0] < length or cos.dtype != dtype or cos.device != device:
+            length = -(-length // 1024) * 1024
+            pairs = torch.arange(0, self.config.head_dim, 2, device=device).float() / self.config.head_dim
+            angles = torch.arange(length, device=device).float()[:, None] * (1.0 / self.config.rope_theta**pairs)
+            angles = torch.cat((angles, angles), -1)
+            self._rope = (angles.cos().to(dtype), angles.sin().to(dtype))
+        return self._rope
+
+
+def rotate(x_NHE: torch.Tensor, cos_NE: torch.Tensor, sin_NE: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of half-split pairs: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin)."""
+    half = x_NHE.shape[-1] // 2
+    turned = torch.cat((-x_NHE[..., half:], x_NHE[..., :half]), -1)
+    return x_NHE * cos_NE[:, None] + turned * sin_NE[:, None]
+
+
+def _sequences(segments_BT: torch.Tensor, N: int):
+    """Index maps between the rows of a packed or padded batch and its sequences, one per run of a segment id."""
+    B, T = segments_BT.shape
+    device = segments_BT.device
+    row_R = torch.arange(B * T, device=device)
+    starts_BT = segments_BT != F.pad(segments_BT, (1, 0), value=-2)[:, :T]
+    starts_BT[:, 0] = True
+    run_R = starts_BT.reshape(-1).cumsum(0) - 1  # the run that each row of the batch is in
+    first_U = row_R[starts_BT.reshape(-1)]  # the first row of each run
+    real_R = segments_BT.reshape(-1) >= 0
+    if not bool(real_R.any()):
+        raise ValueError("every token of the batch is padding")
+    index_R = torch.where(real_R, row_R - first_U[run_R], 0)
+    sequence_R = (real_R[first_U].cumsum(0) - 1)[run_R]  # runs of padding are no sequences
+    S, longest = int(sequence_R.max()) + 1, int(index_R.max()) + 1
+    place_R = torch.where(real_R, sequence_R * longest + index_R, 0)
+    to_sequences = torch.zeros(S * longest, dtype=torch.long, device=device)
+    to_sequences[place_R[real_R]] = row_R[real_R]
+    last_key_ST = torch.arange(longest, device=device).expand(S, longest)
+    return index_R.view(B, T), last_key_ST, to_sequences, F.pad(place_R, (0, N - B * T))

@@ -1,0 +1,284 @@
+"""The generation engine: slots that keep their keys and values across the turns of an episode.
+
+    engine = Engine(model, max_rows=64)
+    slot = engine.open(key=(seed, episode))
+    engine.feed(slot, prompt_ids)                   # only new tokens are ever computed
+    for row in engine.run(max_new_tokens=32, temperature=1.0, stop_ids=tokenizer.eos_ids):
+        ...                                         # rows come as they finish; the others are still being sampled
+        engine.feed(row.slot, observation_ids)      # this one goes on in the same run, or
+        engine.close(row.slot)                      # gives its place to another
+
+What an episode samples depends on its own key and tokens alone, never on its neighbours: each token takes one uniform
+number from a counter (seed, episode, turn, token) and inverts the cumulative distribution.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from models.attention import KEY_BLOCK
+from models.decoder import ROW_MULTIPLE, CausalLM
+from models.logprob import head_logits, log_normalizer
+
+
+@dataclass
+class Row:
+    """One sampled turn."""
+
+    slot: int
+    ids: list[int]  # sampled ids, the stop token included
+    logprobs: list[float]  # of each sampled id, under the sampling temperature
+    stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full
+
+
+@dataclass
+class _Slot:
+    key: tuple[int, int]  # (seed, episode)
+    version: Hashable = None  # of the weights under which the cached keys and values were computed
+    length: int = 0  # tokens in the cache
+    pending: list[int] = field(default_factory=list)  # tokens after those; the last one's output gives the next token
+    fed: bool = False  # waits for a turn to be sampled
+    turn: int = -1  # turns begun, less one
+    row: Row | None = None  # the turn being sampled
+
+
+class Engine:
+    """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
+
+    version: called whenever cached keys and values are about to be used; if its value differs from the one under which
+        they were computed, the weights have changed and RuntimeError is raised. By default it counts torch's in-place
+        writes to the parameters; pass lora.adapter_version to notice a switched adapter as well.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        max_rows: int = 64,
+        max_len: int = 2048,
+        version: Callable[[], Hashable] | None = None,
+    ):
+        self.model, self.max_rows, self.max_len = model, max_rows, max_len
+        parameters = list(model.parameters())
+        self.version = version or (lambda: sum(p._version for p in parameters))
+        self._slots: dict[int, _Slot] = {}
+        self._cache = KVCache(model, max_rows)
+
+    @property
+    def free(self) -> int:
+        """How many more slots can be opened."""
+        return self.max_rows - len(self._slots)
+
+    def open(self, key: tuple[int, int], parent: int | None = None) -> int:
+        """A new slot with the random stream of `key` = (seed, episode).
+
+        With `parent` it starts as a copy of that slot, whose keys and values are not computed again: the samples of a
+        group share their prompt. Raises RuntimeError if all slots are open.
+        """
+        # The lowest free place, so that the busy ones stay together at the front of the cache.
+        slot = next((i for i in range(self.max_rows) if i not in self._slots), None)
+        if slot is None:
+            raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
+        self._slots[slot] = _Slot(key)
+        if parent is not None:
+            source = self._slots[parent]
+            self._fill([parent])
+            self._cache.copy(parent, slot, source.length)
+            self._slots[slot] = _Slot(key, source.version, source.length, list(source.pending), source.fed, source.turn)
+        return slot
+
+    def feed(self, slot: int, ids: list[int]) -> None:
+        """Appends ids to a slot's sequence; `run` then samples its next turn."""
+        state = self._slots[slot]
+        if state.row is not None:
+            raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
+        state.pending.extend(ids)
+        state.fed = True
+
+    def room(self, slot: int) -> int:
+        """How many more tokens fit into a slot's sequence; negative if too many were fed."""
+        state = self._slots[slot]
+        return self.max_len - state.length - len(state.pending)
+
+    def close(self, slot: int) -> None:
+        """Gives the slot's place back."""
+        del self._slots[slot]
+
+    def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:
+        """Samples one turn for every slot that has been fed, and yields each row as soon as it is finished.
+
+        Slots fed or opened between two yields join in. temperature 0 takes the most likely token and reports
+        log-probabilities at temperature 1. Ends when no slot has a turn to sample.
+        """
+        while True:
+            finished = self._begin_turns()
+            busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in finished]
+            if not busy and not finished:
+                return
+            if busy:
+                self._fill(busy)
+                finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
+            for row in finished:
+                self._slots[row.slot].row = None
+            yield from finished
+
+    def _begin_turns(self) -> list[Row]:
+        """Starts a turn in every slot that has been fed; one without room for a single token is finished at once."""
+        full = []
+        for i, state in self._slots.items():
+            if not state.fed:
+                continue
+            state.fed, state.turn, state.row = False, state.turn + 1, Row(i, [], [], "context")
+            if self.room(i) < 1:
+                full.append(state.row)
+        return full
+
+    def _fill(self, slots: list[int]) -> None:
+        """Computes all pending tokens but the last of each slot, so that every slot has exactly one left."""
+        slots = [i for i in slots if len(self._slots[i].pending) > 1]
+        if not slots:
+            return
+        states = [self._slots[i] for i in slots]
+        counts = [len(state.pending) - 1 for state in states]
+        ids_1N = torch.tensor([[token for state in states for token in state.pending[:-1]]])
+        positions_1N = torch.cat([state.length + torch.arange(n) for state, n in zip(states, counts, strict=True)])[
+            None
+        ]
+        segments_1N = torch.repeat_interleave(torch.arange(len(slots)), torch.tensor(counts))[None]
+        self._check_version(slots)
+        view = self._cache.view(torch.tensor(slots), torch.tensor([state.length for state in states]), max(counts))
+        self._forward(ids_1N, positions_1N, view, segments_1N)
+        for state, n in zip(states, counts, strict=True):
+            state.length, state.pending = state.length + n, state.pending[-1:]
+
+    def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[Row]:
+        """One more token for each busy slot, all of which have one pending; returns the rows that this finishes."""
+        self._check_version(busy)
+        states = [self._slots[i] for i in busy]
+        front = -(-(max(busy) + 1) // ROW_MULTIPLE) * ROW_MULTIPLE
+        if 2 * len(busy) > front:
+            # The front of the cache as it lies, idle rows too, costs less than a copy of the busy ones. An idle slot's
+            # output is dropped, and what it writes lies where its next token will.
+            rows, mine = slice(0, front), torch.tensor(busy)
+            ids_B1, starts_B = torch.zeros(front, 1, dtype=torch.long), torch.zeros(front, dtype=torch.long)
+            for i, state in self._slots.items():
+                if i < front:
+                    ids_B1[i, 0], starts_B[i] = state.pending[0] if state.pending else 0, state.length
+        else:
+            rows, mine = torch.tensor(busy), slice(None)
+            ids_B1 = torch.tensor([state.pending for state in states])
+            starts_B = torch.tensor([state.length for state in states])
+        hidden_BD = self._forward(ids_B1, starts_B[:, None], self._cache.view(rows, starts_B, 1))[mine, -1]
+        counters = [(*state.key, state.turn, len(state.row.ids)) for state in states]
+        ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
+
+        finished = []
+        for i, state, token, logprob in zip(busy, states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
+            state.length, state.pending = state.length + 1, [token]
+            state.row.ids.append(token)
+            state.row.logprobs.append(logprob)
+            if token in stop_ids:
+                state.row.stop_reason = "stop"
+            elif len(state.row.ids) == max_new_tokens:
+                state.row.stop_reason = "length"
+            elif self.room(i) >= 1:
+                continue
+            finished.append(state.row)
+        return finished
+
+    def _check_version(self, slots: list[int]) -> None:
+        version = self.version()
+        for i in slots:
+            state = self._slots[i]
+            if state.length and state.version != version:
+                raise RuntimeError(f"slot {i} holds keys and values of other weights; close it and open a new one")
+            state.version = version
+
+    @torch.no_grad()
+    def _forward(self, ids_BT, positions_BT, view, segments_BT=None) -> torch.Tensor:
+        device = self.model.lm_head.weight.device
+        segments_BT = None if segments_BT is None else segments_BT.to(device)
+        return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view)
+
+
+@torch.no_grad()
+def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor):
+    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number."""
+    B = hidden_BD.shape[0]
+    logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)
+    normalizer = log_normalizer(logits)
+    if temperature == 0:
+        ids_B = logits[:B].argmax(-1)
+    else:
+        cumulative = (logits - normalizer)[:B].exp_().double().cumsum(-1)
+        target = uniforms_B.to(cumulative.device)[:, None] * cumulative[:, -1:]
+        ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weight_VD.shape[0] - 1)
+    return ids_B, (logits[:B].gather(1, ids_B[:, None]) - normalizer[:B])[:, 0]
+
+
+def uniforms(counters: list[tuple[int, int, int, int]]) -> torch.Tensor:
+    """One float64 in [0, 1) for each (seed, episode, turn, token), by hashing the four numbers.
+
+    Each number is folded in by the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16).
+    """
+    state = np.zeros(len(counters), np.uint64)
+    for column in np.array(counters, np.int64).reshape(-1, 4).astype(np.uint64).T:
+        state = (state ^ column) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return torch.from_numpy((state >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+class KVCache:
+    """Keys and values of all layers, [rows, K, capacity, E] each; the capacity grows as sequences do."""
+
+    def __init__(self, model: CausalLM, rows: int):
+        cfg, like = model.config, model.lm_head.weight
+        rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        shape = (rows, cfg.num_key_value_heads, 4 * KEY_BLOCK, cfg.head_dim)
+        self.keys = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
+        self.values = [torch.zeros_like(keys) for keys in self.keys]
+
+    def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
+        """For one forward: these rows, each of which gets up to `width` new tokens from its place `starts_B` on."""
+        needed = int(starts_B.max()) + width
+        needed += -needed % KEY_BLOCK
+        capacity = self.keys[0].shape[2]
+        if needed > capacity:
+            extra = max(needed, 2 * capacity) - capacity
+            for tensors in (self.keys, self.values):
+                tensors[:] = [torch.nn.functional.pad(x, (0, 0, 0, extra)) for x in tensors]
+        device = self.keys[0].device
+        index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
+        places_BT = starts_B[:, None] + torch.arange(width)
+        rows = rows if isinstance(rows, slice) else rows.to(device)
+        return CacheView(self, rows, index_B[:, None].to(device), places_BT.to(device), needed)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        for x in (*self.keys, *self.values):
+            x[target, :, :length] = x[source, :, :length]
+
+
+@dataclass
+class CacheView:
+    """What the decoder's layers see of the cache during one forward."""
+
+    cache: KVCache
+    rows: slice | torch.Tensor  # the rows to read: a slice is a view, a tensor a copy
+    index_B1: torch.Tensor  # the rows to write
+    places_BT: torch.Tensor  # where to; past a row's last new token this is padding that its next token overwrites
+    length: int  # keys to read, whole blocks
+    layer_index: int = 0
+
+    def layer(self, index: int) -> "CacheView":
+        self.layer_index = index
+        return self
+
+    def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the new keys and values and returns all of each row's, [B, K, length, E]."""
+        keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
+        keys[self.index_B1, :, self.places_BT] = k_BKTE.transpose(1, 2)
+        values[self.index_B1, :, self.places_BT] = v_BKTE.transpose(1, 2)
+        return keys[self.rows, :, : self.length], values[self.rows, :, : self.length]

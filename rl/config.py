@@ -1,0 +1,310 @@
+"""One typed configuration: dataclasses, `key=value` on the command line, recipes in TOML, and --help made from both.
+
+    python train.py algo=ppo env=textcraft lr=1e-3 lora.r=16 ppo.clip=0.2 recipe=default
+
+A later word wins over an earlier one, the command line over the recipe, the recipe over the defaults here; and there is
+no second place where a default lives. An unknown key, a wrong type or an impossible value is one line with the nearest
+valid key, and exit status 2, before anything is loaded. A recipe's [tiny] table applies when the model is the
+embedded one.
+
+The comment behind each field is its help text.
+"""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import io
+import json
+import sys
+import tokenize
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+
+import envs
+from rl import grpo, ppo, sft
+
+ALGORITHMS = {"sft": sft, "grpo": grpo, "ppo": ppo}
+RECIPES = Path(__file__).parent.parent / "recipes"
+
+
+@dataclass
+class Lora:
+    r: int = 16  # rank of the adapters; 0 trains every weight of the model instead
+    alpha: float = 32  # the update is scaled by alpha / r
+    dropout: float = 0.0  # on the adapters' input, in sft only: in rl it would make the first ratio differ from 1
+    targets: str = "all-linear"  # all-linear | attention | names by comma | a regular expression for whole names
+    rslora: bool = False  # scale by alpha / sqrt(r) instead
+
+
+@dataclass
+class Reward:
+    rule: str = (
+        "native"  # native: the environment's own | seed: the guide's shaping | binary: the outcome's, at the end
+    )
+    scale: float = 1.0  # every reward is multiplied by this
+    correct: float = 1.0  # reward.rule=binary: for outcome correct
+    incorrect: float = 0.0  # reward.rule=binary: for outcome incorrect
+    timeout: float = 0.0  # reward.rule=binary: for outcome timeout
+    unknown: float = 0.0  # reward.rule=binary: for outcome unknown
+    invalid: float = 0.0  # added for each action that the environment did not understand or carry out (seed, binary)
+
+
+@dataclass
+class Common:
+    algo: str = "ppo"  # sft | grpo | ppo
+    env: str = "textcraft"  # environments by comma, with weights after a colon: textcraft, or sat:2,textcraft:1
+    model: str = "tiny"  # tiny (the embedded default) | a folder | a hub id
+    recipe: str = "default"  # settings from recipes/NAME.toml, or from a path that ends in .toml
+    adapter: str = ""  # start from this adapter's folder rather than from a fresh one
+    out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
+    resume: str = ""  # go on with the run in this folder, from its newest checkpoint and with its settings
+    seed: int = 0  # of everything: initial adapter, tasks, sampling, order
+    epochs: int = 10  # rounds of collecting episodes and learning from them
+    episodes: int = 64  # episodes collected per epoch
+    batch_size: int = 64  # episodes per optimizer step
+    max_steps: int = 0  # stop after this many optimizer steps; 0: no limit
+    lr: float = 1e-5  # learning rate of AdamW
+    schedule: str = "constant"  # of the learning rate: constant | linear | cosine
+    warmup_steps: int = 0  # optimizer steps over which the learning rate rises from 0
+    min_lr_ratio: float = 0.1  # share of lr at which linear and cosine schedules end
+    weight_decay: float = 0.0  # of AdamW
+    clip_norm: float = 1.0  # gradients are scaled down to this norm
+    micro_tokens: int = 8192  # tokens in one forward and backward; changes memory and speed, never the gradient
+    temperature: float = 1.0  # of sampling, and of the log-probabilities that are trained
+    max_new_tokens: int = 256  # sampled tokens per turn at most
+    max_len: int = 4096  # tokens per episode at most
+    max_turns: int = 0  # agent turns per episode at most; 0: the environment's own limit
+    rollout_rows: int = 64  # episodes being sampled at once
+    eval_episodes: int = 200  # held-out tasks per evaluation, each played sampled and greedily; 0: no evaluation
+    eval_every: int = 0  # epochs between evaluations; 0: only before the first and after the last
+    eval_split: str = "val"  # tasks to evaluate on: val | test | train
+    save_every: int = 1  # epochs between checkpoints
+    dtype: str = "float32"  # of the model's weights: float32 | bfloat16
+    device: str = "cpu"  # cpu | cuda
+    threads: int = 2  # torch threads on a CPU
+    log: str = "info"  # info | debug: debug prints every adapted layer
+
+
+CHOICES = {
+    "algo": tuple(ALGORITHMS),
+    "schedule": ("constant", "linear", "cosine"),
+    "eval_split": ("train", "val", "test"),
+    "dtype": ("float32", "bfloat16"),
+    "log": ("info", "debug"),
+    "reward.rule": ("native", "seed", "binary"),
+}
+POSITIVE = ("epochs", "episodes", "batch_size", "lr", "clip_norm", "micro_tokens", "max_new_tokens", "max_len")
+POSITIVE += ("rollout_rows", "save_every", "threads")
+NOT_NEGATIVE = ("lora.r", "max_steps", "warmup_steps", "weight_decay", "temperature", "max_turns", "eval_episodes")
+NOT_NEGATIVE += ("eval_every", "min_lr_ratio")
+
+GROUPS = {"lora": Lora, "reward": Reward, **{name: module.Config for name, module in ALGORITHMS.items()}}
+GROUPS |= {name: envs.config_class(name) for name in envs.NAMES}
+Config = make_dataclass(
+    "Config", [(name, cls, field(default_factory=cls)) for name, cls in GROUPS.items()], bases=(Common,)
+)
+
+
+class ConfigError(ValueError):
+    """One line for the person who wrote the key."""
+
+
+def parse(arguments: list[str], program: str = "train.py", also: type | None = None) -> typing.Any:
+    """The Config that the words say. Prints the help and exits 0 on --help; prints one line and exits 2 on a bad word.
+
+    also: another dataclass of keys that this program understands; its instance comes back beside the Config.
+    """
+    if any(word in ("-h", "--help", "help") for word in arguments):
+        print(help_text(program, also))
+        raise SystemExit(0)
+    try:
+        given = dict(_split(word) for word in arguments)
+        mine = {key: given.pop(key) for key in list(given) if also and key in {f.name for f in fields(also)}}
+        extra = also() if also else None
+        for key, value in mine.items():
+            _assign(extra, key, value)
+        cfg = Config()
+        if given.get("resume"):
+            base = {**_saved(given["resume"]), "out": given["resume"]}
+        else:
+            base = _recipe(given.get("recipe", cfg.recipe), given.get("model"))
+        for key, value in {**base, **given}.items():
+            _assign(cfg, key, value)
+        check(cfg)
+    except ConfigError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    return cfg if also is None else (cfg, extra)
+
+
+def check(cfg) -> None:
+    """Raises ConfigError for a value that cannot be."""
+    for key, allowed in CHOICES.items():
+        value = _get(cfg, key)
+        if value not in allowed:
+            near = difflib.get_close_matches(str(value), allowed, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{key}={value} is not one of {', '.join(allowed)}{hint}")
+    for key in POSITIVE:
+        if not _get(cfg, key) > 0:
+            raise ConfigError(f"{key}={_get(cfg, key)} must be positive")
+    for key in NOT_NEGATIVE:
+        if _get(cfg, key) < 0:
+            raise ConfigError(f"{key}={_get(cfg, key)} must not be negative")
+    if not 0 <= cfg.lora.dropout < 1:
+        raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
+    try:
+        mixture(cfg.env)
+    except ValueError as error:
+        raise ConfigError(f"env={cfg.env}: {error}") from None
+    for name, group in GROUPS.items():  # groups check themselves when made
+        try:
+            group(**dataclasses.asdict(getattr(cfg, name)))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    algo = getattr(cfg, cfg.algo)
+    if algo.source == "rollouts" and cfg.temperature == 0:
+        raise ConfigError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
+    if algo.reference and cfg.lora.r == 0:
+        raise ConfigError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
+    if cfg.adapter and cfg.lora.r == 0:
+        raise ConfigError("adapter= starts from an adapter, but lora.r=0 trains the model itself")
+    if cfg.algo == "grpo" and cfg.episodes % cfg.grpo.group_size:
+        raise ConfigError(f"episodes={cfg.episodes} must be a multiple of grpo.group_size={cfg.grpo.group_size}")
+
+
+def mixture(text: str) -> dict[str, float]:
+    """Environment names and weights from "a,b" or "a:2,b:1"."""
+    weights = {}
+    for part in text.split(","):
+        name, _, weight = part.strip().partition(":")
+        envs.config_class(name)  # raises ValueError with the nearest name
+        try:
+            weights[name] = float(weight or 1)
+        except ValueError:
+            raise ValueError(f"weight {weight!r} of {name} is not a number") from None
+        if weights[name] <= 0:
+            raise ValueError(f"weight {weight} of {name} must be positive")
+    return weights
+
+
+def to_dict(cfg) -> dict:
+    """What is saved with a run: every key with its resolved value."""
+    return dataclasses.asdict(cfg)
+
+
+def help_text(program: str, also: type | None = None) -> str:
+    """Every key with its default and meaning."""
+    lines = [f"usage: python {program} [key=value ...]", "", "keys, with their defaults:"]
+    sections = ([("", also)] if also else []) + [("", Common)] + [(f"{name}.", cls) for name, cls in GROUPS.items()]
+    for prefix, cls in sections:
+        lines.append("")
+        comments = _comments(cls)
+        for f in fields(cls):
+            default = "none" if f.default is None else str(f.default).lower() if f.type is bool else f.default
+            lines.append(f"  {prefix + f.name + '=' + str(default):36s} {comments.get(f.name, '')}")
+    recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
+    return "\n".join([*lines, "", f"recipes: {recipes}; environments: {', '.join(envs.NAMES)}"])
+
+
+def _comments(cls: type) -> dict[str, str]:
+    """The comment behind each field of a dataclass, read from its source."""
+    source = inspect.cleandoc("\n" + inspect.getsource(cls))
+    by_line = {
+        token.start[0]: token.string.lstrip("# ").strip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    body = ast.parse(source).body[0].body
+    return {n.target.id: by_line.get(n.end_lineno, "") for n in body if isinstance(n, ast.AnnAssign)}
+
+
+def _split(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise ConfigError(f"{word!r} is not key=value; --help lists the keys")
+    return key.lstrip("-"), value
+
+
+def _recipe(name: str, model: str | None) -> dict:
+    """Dotted keys of a recipe file; with the [tiny] table over them if the model is the embedded one."""
+    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if not path.is_file():
+        near = difflib.get_close_matches(name, [p.stem for p in RECIPES.glob("*.toml")], 1)
+        raise ConfigError(f"recipe={name}: no file {path}" + (f"; did you mean {near[0]}?" if near else ""))
+    try:
+        table = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"recipe={name}: {path} is not TOML ({error})") from None
+    tiny = table.pop("tiny", {})
+    keys = _flatten(table)
+    if (model or keys.get("model", Config.model)) == "tiny":
+        keys |= _flatten(tiny)
+    return keys
+
+
+def _saved(run: str) -> dict:
+    """Dotted keys of the config.json that a run was started with."""
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise ConfigError(f"resume={run}: no file {path}, so this is not a run's folder")
+    try:
+        return _flatten(json.loads(path.read_text()))
+    except ValueError as error:
+        raise ConfigError(f"resume={run}: {path} is not JSON ({error})") from None
+
+
+def _flatten(table: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in table.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _get(cfg, key: str):
+    for part in key.split("."):
+        cfg = getattr(cfg, part)
+    return cfg
+
+
+def _assign(cfg, key: str, value) -> None:
+    owner, _, name = key.rpartition(".")
+    target = cfg if not owner else getattr(cfg, owner) if owner in GROUPS else None
+    hints = typing.get_type_hints(type(target)) if target is not None else {}
+    if name not in hints or (not owner and name in GROUPS):
+        known = [f.name for f in fields(Common)] + [f"{g}.{f.name}" for g, cls in GROUPS.items() for f in fields(cls)]
+        near = difflib.get_close_matches(key, known, 1, 0.5)
+        raise ConfigError(
+            f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else "; --help lists the keys")
+        )
+    setattr(target, name, _convert(key, value, hints[name]))
+
+
+def _convert(key: str, value, kind):
+    """A value of the field's type from a word or a TOML value."""
+    if isinstance(kind, types.UnionType):
+        if value is None or str(value).lower() == "none":
+            return None
+        kind = next(k for k in kind.__args__ if k is not type(None))
+    text = str(value).strip()
+    try:
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        if kind is int and not isinstance(value, bool):
+            number = float(text)
+            if number.is_integer():
+                return int(number)
+        if kind is float and not isinstance(value, bool):
+            number = float(text)
+            if abs(number) < float("inf"):
+                return number
+        if kind is str:
+            return ",".join(map(str, value)) if isinstance(value, list) else text
+    except (ValueError, KeyError):
+        pass
+    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind, kind.__name__)
+    raise ConfigError(f"{key}={text} must be {wanted}")

@@ -1,0 +1,55 @@
+"""How well a policy plays held-out tasks: success with an interval, apart from the shaped reward."""
+
+from collections import Counter
+from statistics import fmean, median, pstdev
+
+from tqdm import tqdm
+
+from models import CausalLM, Tokenizer
+from models.generate import Engine
+from rl.records import Episode
+from rl.rollout import make_tasks, rollout
+from rl.stats import jeffreys
+
+EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
+
+
+def evaluate(
+    model: CausalLM, tokenizer: Tokenizer, cfg, version, temperature: float, split: str, episodes: int
+) -> dict:
+    """Plays `episodes` tasks of a split, at a temperature (0 is greedy); the same tasks every time.
+
+    Returns {"success", "low", "high", ...} over all, and under "by_env" the same for each environment.
+    """
+    engine = Engine(model, cfg.rollout_rows, cfg.max_len, version)
+    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
+    kind = "greedy" if temperature == 0 else "sampled"
+    with tqdm(total=episodes, desc=f"evaluate {kind} on {split}", leave=False, disable=None) as bar:
+        played = rollout(engine, tokenizer, tasks, cfg, temperature, bar)
+    by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
+    return {**summary(played), "temperature": temperature, "split": split, "by_env": by_env}
+
+
+def summary(episodes: list[Episode]) -> dict:
+    """Success rate with its 80 % Jeffreys interval, scores, outcomes and lengths of a list of episodes."""
+    successes, scores = sum(e.success for e in episodes), [e.score for e in episodes]
+    low, high = jeffreys(successes, len(episodes))
+    return {
+        "episodes": len(episodes),
+        "success": successes / len(episodes),
+        "low": low,
+        "high": high,
+        "score_mean": fmean(scores),
+        "score_std": pstdev(scores),
+        "score_median": median(scores),
+        "outcomes": dict(Counter(e.outcome for e in episodes)),
+        "turns_mean": fmean(len(e.turns) for e in episodes),
+        "sampled_tokens": sum(sum(e.action_mask_T) for e in episodes),
+    }
+
+
+def describe(result: dict) -> str:
+    """One line for people."""
+    kind = "greedy " if result["temperature"] == 0 else "sampled"
+    interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}"
+    return f"{kind} success {result['success']:.1%} ({interval})"

@@ -1,0 +1,73 @@
+"""A run's folder: config.json, metrics.jsonl, episodes.jsonl, and a line per epoch for the person who waits."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from rl.config import to_dict
+from rl.records import Episode
+
+
+class Run:
+    """Where a run writes. Opening an existing folder is an error unless the run resumes there."""
+
+    def __init__(self, cfg, resume: bool = False):
+        name = cfg.out.format(
+            algo=cfg.algo, env=cfg.env.replace(",", "+").replace(":", "x"), seed=cfg.seed, timestamp=timestamp()
+        )
+        self.folder = Path(name)
+        if not resume and (self.folder / "config.json").exists():
+            raise FileExistsError(f"out={self.folder}: a run is there already; resume={self.folder} goes on with it")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=2) + "\n")
+
+    def metrics(self, record: dict) -> None:
+        """Appends one line to metrics.jsonl."""
+        with open(self.folder / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def episodes(self, epoch: int, episodes: list[Episode]) -> None:
+        """Appends one line per episode to episodes.jsonl."""
+        with open(self.folder / "episodes.jsonl", "a") as file:
+            for episode in episodes:
+                file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
+
+    def forget_after(self, epoch: int) -> None:
+        """Drops the lines of epochs after this one, which a resumed run will write again."""
+        for name in ("metrics.jsonl", "episodes.jsonl"):
+            path = self.folder / name
+            if path.is_file():
+                kept = [line for line in path.read_text().splitlines(True) if json.loads(line)["epoch"] <= epoch]
+                path.write_text("".join(kept))
+
+
+def timestamp() -> str:
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
+def rollout_stats(episodes: list[Episode]) -> dict:
+    """What training_stats.json says of an epoch's episodes."""
+    scores = [episode.score for episode in episodes]
+    return {
+        "episodes": len(episodes),
+        "reward_mean": fmean(scores),
+        "reward_std": pstdev(scores),
+        "accuracy": fmean(episode.success for episode in episodes),
+        "outcomes": dict(Counter(episode.outcome for episode in episodes)),
+        "turns_mean": fmean(len(episode.turns) for episode in episodes),
+        "sampled_tokens": sum(sum(episode.action_mask_T) for episode in episodes),
+        "total_tokens": sum(len(episode.ids_T) for episode in episodes),
+        "cut_by_length": sum(turn.stop_reason != "stop" for episode in episodes for turn in episode.turns),
+        "infrastructure_failed": sum(episode.infrastructure_failed for episode in episodes),
+    }
+
+
+def epoch_line(stats: dict, epochs: int) -> str:
+    """One line for people."""
+    names = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+    numbers = "  ".join(f"{name} {stats[name]:.3g}" for name in names if name in stats)
+    head = f"epoch {stats['epoch']:>3}/{epochs}  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"
+    return f"{head}  {numbers}  {stats['sampled_tokens']} tokens  {stats['seconds']:.1f} s"

@@ -1,0 +1,87 @@
+"""Proximal policy optimization (Schulman et al. 2017) with a learned critic and generalized advantage estimation.
+
+loss = clipped surrogate + vf_coef * value loss - entropy_coef * entropy          (eq. 9, signs turned for a minimum)
+
+Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`): one reward, one value
+(at the
+turn's first token), one advantage per turn, which all its tokens share. With gamma below 1 per token, the credit for
+what
+was said a thousand tokens ago would be gone. The critic is a two-layer MLP on the policy's own hidden states, and its
+gradient stops there. `ppo.level=token` is the textbook.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from rl import core
+from rl.records import Batch
+
+
+@dataclass
+class Config:
+    epochs: int = 4  # passes over each epoch's episodes
+    clip: float = 0.2  # the ratio is clipped to 1 +- clip
+    vf_coef: float = 0.5  # weight of the value loss
+    value_clip: float | None = 0.2  # values move at most this far from the old ones without extra loss; none: no limit
+    entropy_coef: float = 0.01  # weight of the entropy bonus
+    gamma: float = 0.99  # discount per step of the return
+    gae_lambda: float = 0.95  # lambda of generalized advantage estimation
+    level: str = "turn"  # what a step of the return is: turn | token
+    whiten: bool = True  # advantages to mean 0 and deviation 1 over the epoch's tokens
+    target_kl: float | None = None  # stop the epoch's updates when KL(old || new) passes 1.5 times this; none: never
+    critic_lr: float = 1e-3  # the critic's own learning rate; it starts from nothing while the policy does not
+    critic_hidden: int = 256  # width of the critic's hidden layer
+
+    source: ClassVar[str] = "rollouts"
+    critic: ClassVar[bool] = True
+    reference: ClassVar[bool] = False
+
+    @property
+    def entropy_grad(self) -> bool:
+        return self.entropy_coef != 0
+
+    def __post_init__(self):
+        if self.level not in ("turn", "token"):
+            raise ValueError(f"ppo.level {self.level!r} is not one of turn, token")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"ppo.{name} must be between 0 and 1, not {getattr(self, name)}")
+
+
+def advantages(batch: Batch, cfg: Config) -> Batch:
+    """Advantages by GAE over turns or tokens, and the returns that the critic should predict."""
+    first_N = batch.turn_first_N if cfg.level == "turn" else torch.ones_like(batch.turn_N, dtype=torch.bool)
+    step_N = first_N.cumsum(0) - 1  # the step of the return that each token belongs to
+    rewards_K = torch.zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
+    advantages_K, returns_K = core.gae(
+        rewards_K, batch.old_values_N[first_N], batch.episode_N[first_N], batch.last_values_B, cfg.gamma, cfg.gae_lambda
+    )
+    advantages_N = advantages_K[step_N]
+    return replace(
+        batch, advantages_N=core.whiten(advantages_N) if cfg.whiten else advantages_N, returns_N=returns_K[step_N]
+    )
+
+
+def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
+    """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
+    surrogate_N, ratio_N, clipped_N = core.clipped_surrogate(
+        batch.logprobs_N, batch.old_logprobs_N, batch.advantages_N, cfg.clip, cfg.clip
+    )
+    value_N = core.value_loss(batch.values_N, batch.old_values_N, batch.returns_N, cfg.value_clip)
+    if cfg.level == "turn":
+        value = value_N[batch.turn_first_N].sum() / batch.total_turns
+    else:
+        value = value_N.sum() / batch.total_tokens
+    policy = surrogate_N.sum() / batch.total_tokens
+    entropy = batch.entropy_N.sum() / batch.total_tokens
+    total = policy + cfg.vf_coef * value - cfg.entropy_coef * entropy
+    tokens = {
+        "ratio": ratio_N,
+        "clip_fraction": clipped_N,
+        "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
+    }
+    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items()}
+    losses = {"loss": total, "policy_loss": policy, "value_loss": value, "entropy": entropy}
+    return total, {**{name: x.item() for name, x in losses.items()}, **metrics}

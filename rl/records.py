@@ -1,0 +1,81 @@
+"""The records that stages hand to one another, every field with its shape.
+
+Dimension key: T tokens of an episode, N sampled tokens of a batch laid end to end, B episodes of a batch, U turns of
+it.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class Turn:
+    """One reply of the agent and what it earned."""
+
+    start: int  # its sampled ids are ids_T[start:stop]
+    stop: int
+    reward: float  # as trained on: after the reward rule
+    stop_reason: str  # "stop" | "length" | "context", see models.generate.Row
+
+
+@dataclass
+class Episode:
+    """One run of the agent through a task, as ids that were only ever appended."""
+
+    env: str
+    seed: int  # of the task
+    group: int  # episodes of one group had the same task
+    ids_T: list[int] = field(default_factory=list)  # prompt, sampled and environment ids
+    action_mask_T: list[int] = field(default_factory=list)  # 1 exactly on sampled ids, stop tokens included
+    logprobs_T: list[float] = field(default_factory=list)  # of sampled ids at the sampling temperature; 0 elsewhere
+    turns: list[Turn] = field(default_factory=list)
+    outcome: str = "unknown"  # "correct" | "incorrect" | "timeout" | "unknown"
+    success: bool = False  # the task was solved, whatever the reward says
+    terminated: bool = False  # the task ended by its own rules
+    truncated: bool = False  # a limit on turns or tokens cut it off
+    infrastructure_failed: bool = False  # something other than the agent broke; left out of the update
+    adapter_hash: str = ""  # of the weights that sampled it
+
+    @property
+    def score(self) -> float:
+        """The sum of the turns' rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+
+@dataclass
+class Batch:
+    """What losses see: one entry per sampled token, episode after episode, no padding and no mask.
+
+    The totals count over the whole optimizer step, of which this batch may be one piece; a loss divides by them, so how
+    a step is cut into micro-batches does not change its gradient.
+    """
+
+    episodes: list[Episode]  # B of them, in the order in which their tokens are laid out
+    episode_N: torch.Tensor  # int64: index into episodes
+    turn_N: torch.Tensor  # int64: turn of the episode, from 0
+    reward_N: torch.Tensor  # float32: the turn's reward on its last token, 0 elsewhere
+    old_logprobs_N: torch.Tensor  # float32: as sampled
+    total_tokens: int
+    total_turns: int
+    total_episodes: int
+    logprobs_N: torch.Tensor | None = None  # under the policy that trains, with its gradient
+    entropy_N: torch.Tensor | None = None  # nats, of the whole distribution at each sampled token
+    values_N: torch.Tensor | None = None  # the critic's, with its gradient; of the state before each sampled token
+    old_values_N: torch.Tensor | None = None  # the critic's, before the update
+    last_values_B: torch.Tensor | None = None  # the critic's, of each episode's last state, before the update
+    ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
+    advantages_N: torch.Tensor | None = None
+    returns_N: torch.Tensor | None = None  # what values_N should be
+
+    @property
+    def turn_first_N(self) -> torch.Tensor:
+        """bool: the first token of each turn."""
+        new = torch.ones_like(self.turn_N, dtype=torch.bool)
+        new[1:] = (self.turn_N[1:] != self.turn_N[:-1]) | (self.episode_N[1:] != self.episode_N[:-1])
+        return new
+
+    @property
+    def scores_B(self) -> torch.Tensor:
+        """float32: the sum of rewards of each episode."""
+        return torch.zeros(len(self.episodes)).index_add_(0, self.episode_N, self.reward_N)

@@ -1,0 +1,148 @@
+"""Episodes: the agent in its environments, and the expert in them.
+
+Tokens in, tokens out. An episode is one list of ids that is only appended to: the prompt, what was sampled, what the
+environment answered. What was sampled is decoded for the environment and never encoded again.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+import envs
+from models import Tokenizer
+from models.generate import Engine
+from rl.config import mixture
+from rl.records import Episode, Turn
+from rl.reward import turn_reward
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which episode to play: its random stream, and the environment's seed that it shares with its group."""
+
+    key: tuple[int, int]  # (seed, episode) for the engine
+    env: str
+    seed: int
+    group: int
+    split: str
+
+
+def make_tasks(cfg, first_group: int, groups: int, group_size: int, split: str, stream: int) -> list[Task]:
+    """Tasks `first_group`, ... of a stream, each for group_size episodes. Equal arguments give equal tasks."""
+    weights = mixture(cfg.env)
+    tasks = []
+    for group in range(first_group, first_group + groups):
+        draw = random.Random(f"{stream} {group} {split}")
+        env = draw.choices(list(weights), list(weights.values()))[0]
+        seed = draw.randrange(2**31)
+        for member in range(group_size):
+            tasks.append(Task((stream, group * group_size + member), env, seed, group, split))
+    return tasks
+
+
+def make_env(cfg, name: str):
+    """The environment of that name with the run's options."""
+    options = dict(vars(getattr(cfg, name)))
+    if cfg.max_turns:
+        options["max_turns"] = cfg.max_turns
+    return envs.make(name, **options)
+
+
+def rollout(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    tasks: Iterable[Task],
+    cfg,
+    temperature: float,
+    progress: tqdm,
+    adapter_hash: str = "",
+) -> list[Episode]:
+    """Plays every task, as many at once as the engine has rows, and returns the episodes in the order of the tasks.
+
+    Episodes that end make room at once for those that wait.
+    """
+    waiting, playing, finished = deque(enumerate(tasks)), {}, {}
+
+    def start_more() -> None:
+        sibling = None  # (group, slot): the prompt of a group is computed once
+        while waiting and engine.free:
+            index, task = waiting.popleft()
+            env = make_env(cfg, task.env)
+            messages = env.reset(task.seed, task.split)
+            episode = Episode(task.env, task.seed, task.group, adapter_hash=adapter_hash)
+            _append(episode, tokenizer.prompt(messages))
+            if sibling and sibling[0] == task.group:
+                slot = engine.open(task.key, parent=sibling[1])
+            else:
+                slot = engine.open(task.key)
+                engine.feed(slot, episode.ids_T)
+            sibling = (task.group, slot)
+            playing[slot] = (index, env, episode)
+
+    start_more()
+    for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
+        index, env, episode = playing[row.slot]
+        if row.ids:
+            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
+            _append(episode, row.ids, row.logprobs)
+        if row.stop_reason == "context":
+            episode.truncated, episode.outcome = True, "timeout"
+        else:
+            step = env.step(tokenizer.decode(row.ids))
+            _record(episode, step, cfg)
+            if not (step.terminated or step.truncated):
+                more = tokenizer.follow_up(row.ids[-1], [{"role": "user", "content": step.observation}])
+                if engine.room(row.slot) > len(more):
+                    _append(episode, more)
+                    engine.feed(row.slot, more)
+                    continue
+                episode.truncated, episode.outcome = True, "timeout"
+                episode.turns[-1].stop_reason = "context"
+        engine.close(row.slot)
+        finished[index] = playing.pop(row.slot)[2]
+        progress.update()
+        start_more()
+    return [finished[index] for index in sorted(finished)]
+
+
+def demonstrations(tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: tqdm) -> list[Episode]:
+    """The expert's episodes, with the ids that the model would have sampled; log-probabilities are 0."""
+    episodes = []
+    for task in tasks:
+        env = make_env(cfg, task.env)
+        episode = Episode(task.env, task.seed, task.group)
+        _append(episode, tokenizer.prompt(env.reset(task.seed, task.split)))
+        while True:
+            action = env.oracle()
+            ids = tokenizer.reply(action)
+            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, "stop"))
+            _append(episode, ids, [0.0] * len(ids))
+            step = env.step(action)
+            _record(episode, step, cfg)
+            if step.terminated or step.truncated:
+                break
+            more = tokenizer.follow_up(ids[-1], [{"role": "user", "content": step.observation}])
+            if len(episode.ids_T) + len(more) >= cfg.max_len:
+                episode.truncated, episode.outcome = True, "timeout"
+                break
+            _append(episode, more)
+        episodes.append(episode)
+        progress.update()
+    return episodes
+
+
+def _append(episode: Episode, ids: list[int], logprobs: list[float] | None = None) -> None:
+    """Ids with log-probabilities were sampled; ids without were not."""
+    episode.ids_T += ids
+    episode.action_mask_T += [0 if logprobs is None else 1] * len(ids)
+    episode.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
+
+
+def _record(episode: Episode, step: envs.Step, cfg) -> None:
+    episode.turns[-1].reward = turn_reward(step, cfg.reward)
+    episode.terminated, episode.truncated = step.terminated, step.truncated
+    if step.terminated or step.truncated:
+        episode.outcome, episode.success = step.info["outcome"], step.info["success"]
