@@ -194,7 +194,7 @@ class Env:
         return f"Got {count} {text}", item
 
     def _craft(self, product: str, ingredients: str) -> tuple[str, str]:
-        count, item = _counted(product) or (1, product.replace("_", " "))
+        item, count = _counted(product) or (product.replace("_", " "), 1)
         parts = []
         for text in ingredients.split(","):
             part = _counted(text.strip())
@@ -202,15 +202,13 @@ class Env:
                 raise ActionFailed(f"Wrong item format: {text.strip()}")
             parts.append(part)
         tag, item_id = (_id(item), None) if item in TAGS else (None, _id(item))
-        if any(name not in self.inventory or self.inventory[name] < n for n, name in parts):
+        if any(name not in self.inventory or self.inventory[name] < n for name, n in parts):
             raise ActionFailed(f"Could not find enough items to craft {item_id}")
         recipe = BOOK.get(item)
         if recipe is None or not _matches(recipe.ingredients, parts):
-            tag_text = f"ItemTag(tag={tag!r}, item_id={item_id!r})"
-            raise ActionFailed(
-                f"Could not find a valid recipe for ItemTagWithCount(item_tag={tag_text}, count={count})"
-            )
-        for n, name in parts:
+            wanted = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item_id!r}), count={count})"
+            raise ActionFailed(f"Could not find a valid recipe for {wanted}")
+        for name, n in parts:
             self.inventory[name] -= n
             if not self.inventory[name]:
                 del self.inventory[name]
@@ -224,21 +222,21 @@ def _plain(action: str) -> str:
     return f"{match[1]} {match[2].strip()}" if match else action
 
 
-def _counted(text: str) -> tuple[int, str] | None:
+def _counted(text: str) -> tuple[str, int] | None:
     match = re.match(r"([0-9]{1,6}) (.*)", text)
-    return (int(match[1]), match[2].replace("_", " ")) if match else None
+    return (match[2].replace("_", " "), int(match[1])) if match else None
 
 
 def _id(item: str) -> str:
     return "minecraft:" + item.replace(" ", "_")
 
 
-def _matches(ingredients: tuple[tuple[str, int], ...], parts: list[tuple[int, str]]) -> bool:
+def _matches(ingredients: tuple[tuple[str, int], ...], parts: list[tuple[str, int]]) -> bool:
     """Whether the parts are exactly the ingredients, in any order, an item standing for itself or for its tag."""
     left = list(parts)
     for wanted, count in ingredients:
-        part = next((p for p in left if p[1] == wanted or p[1] in TAGS.get(wanted, ())), None)
-        if part is None or part[0] != count:
+        part = next((p for p in left if p[0] == wanted or p[0] in TAGS.get(wanted, ())), None)
+        if part is None or part[1] != count:
             return False
         left.remove(part)
     return not left

@@ -129,6 +129,9 @@ def demonstrations(tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: t
                 episode.truncated, episode.outcome = True, "timeout"
                 break
             _append(episode, more)
+        if cfg.sft.all_tokens:
+            episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
+            episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
         episodes.append(episode)
         progress.update()
     return episodes

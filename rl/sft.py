@@ -17,6 +17,7 @@ from rl.records import Batch
 @dataclass
 class Config:
     epochs: int = 1  # passes over each epoch's demonstrations
+    all_tokens: bool = False  # train on what is read as well, prompt and observations: pre-training
 
     source: ClassVar[str] = "demonstrations"
     critic: ClassVar[bool] = False
