@@ -1,7 +1,7 @@
 """Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x/epoch_10 env=textcraft
 
-Plays the same tasks sampled at the training temperature and greedily, with 80 % Jeffreys intervals; without adapter= it
-plays the base model. Two adapters by comma are compared on the same tasks. --help lists every key.
+Plays the same tasks sampled at the training temperature and greedily, with 80 % Jeffreys intervals. Without adapter= it
+plays the base model; several by comma (`adapter=base,runs/x/epoch_10`) play the same tasks. --help lists every key.
 """
 
 import json
@@ -19,7 +19,6 @@ from rl.evaluate import describe, evaluate
 
 @dataclass
 class Keys:
-    adapters: str = ""  # adapter folders by comma; "base" is the model without one
     split: str = "test"  # tasks to play: test | val | train
     n: int = 200  # tasks
     json: str = ""  # also write the results to this file
@@ -27,7 +26,7 @@ class Keys:
 
 def main(cfg, keys: Keys) -> None:
     tokenizer = load_tokenizer(cfg.model)
-    names = [name.strip() for name in (keys.adapters or cfg.adapter or "base").split(",")]
+    names = [name.strip() for name in (cfg.adapter or "base").split(",")]
     results = {}
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)
