@@ -28,8 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def main(adapter: str, out: str, model: str = "", dtype: str = "") -> None:
-    adapter_config = lora.read_adapter_config(Path(adapter))
-    base = model or adapter_config.get("base_model_name_or_path") or ""
+    base = model or lora.read_adapter_config(Path(adapter)).get("base_model_name_or_path")
     if not base:
         raise ValueError(f"{adapter}: adapter_config.json names no base model; give model=")
     target, temporary = Path(out), Path(out).with_name(f".{Path(out).name}.partial")

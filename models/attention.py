@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 KEY_BLOCK = 64
 MIN_QUERIES = 8
-QUERY_TILE = 128
+QUERY_TILE = 64
 
 
 def attend(q_BHTE: torch.Tensor, k_BKLE: torch.Tensor, v_BKLE: torch.Tensor, positions_BT: torch.Tensor):

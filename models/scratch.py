@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from models.config import parse_config
 from models.decoder import CausalLM
+from models.tokenizer import ROLES
 from models.weights import save_model
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -22,9 +23,9 @@ CONFIG = {
     "hidden_size": 192,
     "intermediate_size": 512,
     "num_hidden_layers": 4,
-    "num_attention_heads": 6,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 32,
+    "head_dim": 48,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
@@ -36,9 +37,9 @@ CONFIG = {
 
 
 def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
-    """Byte-level BPE with Qwen's habits: digits one by one, words with their leading space, control tokens added."""
+    """Byte-level BPE: words and single digits with their leading space, role names whole, control tokens added."""
     tokenizer = Tokenizer(models.BPE())
-    words = Regex(r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s")
+    words = Regex(r" ?\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(words, "isolated"), byte_level])
     tokenizer.decoder = decoders.ByteLevel()
@@ -46,7 +47,7 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(CONTROL), initial_alphabet=alphabet, min_frequency=5, show_progress=False
     )
-    tokenizer.train_from_iterator(text.split("\n"), trainer)
+    tokenizer.train_from_iterator([*text.split("\n"), *ROLES * 10_000], trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
     return tokenizer
 

@@ -1,0 +1,53 @@
+"""What several tests share: one thread, the reference data, and small models whose every weight matters."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+
+from models.config import parse_config
+from models.decoder import CausalLM
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).parents[1]
+
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+}
+
+
+def reference(*parts: str) -> Path:
+    """A path in the reference data; skips the test where that is absent."""
+    path = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "data"), *parts)
+    if not path.exists():
+        pytest.skip(f"no reference data at {path}; set REFERENCE_DATA")
+    return path
+
+
+def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    """Weights that leave nothing out: matrices and biases of deviation 0.15, norms around 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in module.named_parameters():
+        p.data.normal_(1 if "norm" in name else 0, 0.3 if "norm" in name else 0.15, generator=generator)
+    return module
+
+
+def random_model(model_type: str = "qwen2", seed: int = 0, dtype=torch.float32, **fields) -> CausalLM:
+    model = CausalLM(parse_config({**SMALL, "model_type": model_type, **fields}))
+    return randomize(model, seed).to(dtype).eval()
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,329 @@
+"""The decoder: equal to transformers' for every configuration, and bitwise the same however its input is arranged."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SMALL, random_model
+from make_fixtures import CASES, FROZEN, FROZEN_CASES, oracle
+from safetensors import safe_open
+
+from models import load_model
+from models.attention import ExactAttention, attend
+from models.config import ModelConfig, parse_config
+from models.decoder import CausalLM
+from models.generate import KVCache
+from models.logprob import token_logprobs
+
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}
+
+
+def random_ids(*shape: int, vocab: int = 97, seed: int = 0) -> torch.Tensor:
+    return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def logits_of(model: CausalLM, ids_BT: torch.Tensor, **arrangement) -> torch.Tensor:
+    return model(ids_BT, **arrangement) @ model.lm_head.weight.T
+
+
+def through_cache(model: CausalLM, ids_BT: torch.Tensor, pieces: list[int]) -> torch.Tensor:
+    """Hidden states of sequences that reach the model a piece at a time."""
+    B, cache, hidden, start = ids_BT.shape[0], KVCache(model, ids_BT.shape[0]), [], 0
+    for n in pieces:
+        view = cache.view(torch.arange(B), torch.full((B,), start), n)
+        positions_BT = (start + torch.arange(n)).expand(B, n)
+        hidden.append(model(ids_BT[:, start : start + n], positions_BT, cache=view))
+        start += n
+    assert start == ids_BT.shape[1]
+    return torch.cat(hidden, 1)
+
+
+def arrangements(sequences: list[torch.Tensor]):
+    """The same sequences padded on the right, on the left, on both sides, and packed into one row: (name, ids_BT,
+    segments_BT)."""
+    longest = max(map(len, sequences))
+    for name in ("right", "left", "both"):
+        before = [{"right": 0, "left": longest - len(s), "both": 3}[name] for s in sequences]
+        width = longest + (5 if name == "both" else 0)
+        pad = [(n, width - n - len(s)) for n, s in zip(before, sequences, strict=True)]
+        ids_BT = torch.stack([F.pad(s, p) for s, p in zip(sequences, pad, strict=True)])
+        segments_BT = torch.stack([F.pad(torch.zeros_like(s), p, value=-1) for s, p in zip(sequences, pad, strict=True)])
+        yield name, ids_BT, segments_BT
+    ids_1N = torch.cat([*sequences, torch.zeros(3, dtype=torch.long)])[None]
+    runs = [torch.full_like(s, i) for i, s in enumerate(sequences)] + [torch.full((3,), -1)]
+    yield "packed", ids_1N, torch.cat(runs)[None]
+
+
+# ------------------------------------------------------------------------------------------------ against transformers
+
+
+@pytest.fixture(scope="module", params=CASES)
+def pair(request, tmp_path_factory):
+    """transformers' model, and ours loaded from what transformers saved."""
+    pytest.importorskip("transformers")
+    theirs = oracle(CASES[request.param])
+    folder = tmp_path_factory.mktemp("model")
+    theirs.save_pretrained(folder)
+    return theirs, load_model(str(folder)), folder
+
+
+def test_sharded_and_single_files_load_the_same(pair, tmp_path):
+    theirs, ours, folder = pair
+    theirs.save_pretrained(tmp_path, max_shard_size="30KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file() and not (tmp_path / "model.safetensors").exists()
+    sharded = load_model(str(tmp_path)).state_dict()
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value) and torch.equal(sharded[name], value), name
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_logits_logprobs_and_all_gradients_are_those_of_transformers(pair, dtype):
+    theirs, ours, folder = pair
+    if dtype == torch.float64:
+        fields = json.loads((folder / "config.json").read_text())
+        theirs, ours = oracle(fields, dtype), load_model(str(folder), dtype)
+    theirs.zero_grad()
+    ids = random_ids(3, 37)
+    probe = torch.rand(3, 36, generator=torch.Generator().manual_seed(1), dtype=dtype)
+
+    expected_logits = theirs(ids).logits
+    expected = expected_logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    (expected * probe).mean().backward()
+
+    hidden_BTD = ours(ids)
+    got, _ = token_logprobs(hidden_BTD[:, :-1].flatten(0, 1), ours.lm_head.weight, ids[:, 1:].flatten())
+    (got.view(3, 36) * probe).mean().backward()
+
+    close = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
+    torch.testing.assert_close(hidden_BTD @ ours.lm_head.weight.T, expected_logits, **close)
+    torch.testing.assert_close(got.view(3, 36), expected, **close)
+    gradients = dict(ours.named_parameters())
+    for name, p in theirs.named_parameters():
+        assert p.grad.abs().max() > 0, name
+        torch.testing.assert_close(gradients.pop(name).grad, p.grad, **close, msg=lambda m, name=name: f"{name}: {m}")
+        ours.get_parameter(name).grad = None
+    assert not gradients
+
+
+@torch.no_grad()
+def test_padded_packed_and_cached_sequences_are_what_transformers_computes_for_each_alone(pair):
+    theirs, ours, _ = pair
+    sequences = [random_ids(n, seed=n) for n in (5, 31, 1, 18)]
+    expected = torch.cat([theirs(s[None]).logits[0] for s in sequences])
+    for name, ids_BT, segments_BT in arrangements(sequences):
+        got = logits_of(ours, ids_BT, segments_BT=segments_BT)
+        assert got.isfinite().all(), name
+        torch.testing.assert_close(got[segments_BT >= 0], expected, atol=2e-5, rtol=2e-5)
+
+    ids_BT = random_ids(2, 80)
+    expected = theirs(ids_BT).logits
+    for pieces in ([70] + [1] * 10, [1, 30, 2, 47], [80]):
+        got = through_cache(ours, ids_BT, pieces) @ ours.lm_head.weight.T
+        torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-5)
+
+
+@torch.no_grad()
+def test_far_positions_turn_as_in_transformers():
+    """Rotary angles past 10,000 need float32 all the way; positions given by hand are used."""
+    pytest.importorskip("transformers")
+    theirs = oracle(CASES["qwen2 tied"])
+    ours = random_model(**{"head_dim": None, **CASES["qwen2 tied"]})
+    ours.load_state_dict(theirs.state_dict())
+    ids, positions = random_ids(1, 20), torch.arange(20)[None] ** 2 * 50
+    expected = theirs(ids, position_ids=positions).logits
+    torch.testing.assert_close(logits_of(ours, ids, positions_BT=positions), expected, atol=1e-4, rtol=1e-4)
+    assert (expected - logits_of(ours, ids)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
+@torch.no_grad()
+def test_bfloat16_errs_no_more_than_transformers_does(model_type, tmp_path):
+    """float32 with the same (rounded) weights is the truth; transformers in bfloat16 sets the budget."""
+    pytest.importorskip("transformers")
+    fields, ids = {"model_type": model_type}, random_ids(4, 50)
+    rounded = oracle(fields).bfloat16()
+    rounded.save_pretrained(tmp_path)
+    truth = logits_of(load_model(str(tmp_path), torch.float32), ids)
+    ours = logits_of(load_model(str(tmp_path), torch.bfloat16), ids)
+    budget = (rounded(ids).logits.float() - truth).abs()
+    error = (ours.float() - truth).abs()
+    assert ours.dtype == torch.bfloat16 and 0 < error.mean() <= 1.2 * budget.mean() and error.max() <= 2 * budget.max()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("case", FROZEN_CASES)
+def test_frozen_results_of_transformers(case, dtype):
+    """What make_fixtures.py wrote in float64: this one needs no transformers."""
+    with safe_open(FROZEN, "pt") as file:
+        tensors = {k.removeprefix(f"{case}/"): file.get_tensor(k) for k in file.keys() if k.startswith(case)}  # noqa: SIM118
+        model = CausalLM(parse_config(json.loads(file.metadata()[case]))).to(dtype)
+    weights = {key.removeprefix("weights/"): value for key, value in tensors.items() if key.startswith("weights/")}
+    model.load_state_dict(weights, strict=not model.config.tie_word_embeddings)
+    ids = tensors["ids"]
+    hidden_BTD = model(ids)
+    logprobs, _ = token_logprobs(hidden_BTD[:, :-1].flatten(0, 1), model.lm_head.weight, ids[:, 1:].flatten())
+    close = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype], "check_dtype": False}
+    torch.testing.assert_close(hidden_BTD @ model.lm_head.weight.T, tensors["logits"], **close)
+    torch.testing.assert_close(logprobs, tensors["logprobs"].flatten(), **close)
+
+
+# -------------------------------------------------------------------------------------------------- the configuration
+
+
+def same_weights(before: CausalLM, fields: dict) -> CausalLM:
+    """A model of another configuration that takes what it can of the weights of this one."""
+    after = random_model(seed=0, **fields)
+    shapes = {name: p.shape for name, p in after.named_parameters()}
+    kept = {name: p for name, p in before.state_dict().items() if shapes.get(name) == p.shape}
+    assert set(kept) == set(shapes), "the mutation must change the computation alone"
+    after.load_state_dict(kept, strict=False)
+    return after
+
+
+@pytest.mark.parametrize(
+    ("model_type", "before", "after"),
+    [
+        ("qwen2", {}, {"rms_norm_eps": 1e-2}),
+        ("qwen2", {}, {"rope_theta": 5e5}),
+        ("qwen3", {"rope_theta": 1e4}, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+        ("llama", {}, {"rope_scaling": {"type": "default", "rope_theta": 1e6}}),
+        ("llama", {}, {"hidden_act": "gelu"}),
+        ("llama", {"hidden_act": "gelu"}, {"hidden_act": "gelu_pytorch_tanh"}),
+        ("llama", {}, {"hidden_act": "relu"}),
+        ("qwen2", {}, {"tie_word_embeddings": True}),
+        ("llama", {}, {"head_dim": 8, "num_attention_heads": 8, "num_key_value_heads": 4}),
+        ("llama", {"head_dim": 12}, {"head_dim": 12, "num_attention_heads": 4, "num_key_value_heads": 2}),
+        ("llama", {"attention_bias": True}, {}),
+        ("qwen3", {"attention_bias": True}, {}),
+        ("llama", {"mlp_bias": True}, {}),
+        ("qwen3", {}, {"model_type": "llama"}),  # the norms of queries and keys
+        ("qwen2", {}, {"model_type": "llama"}),  # the biases of q, k, v
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_every_field_that_matters_changes_the_logits(model_type, before, after):
+    if before == {"head_dim": 12}:
+        before = {"head_dim": 12, "num_attention_heads": 4, "num_key_value_heads": 2}
+        after = {"head_dim": 6, "num_attention_heads": 8, "num_key_value_heads": 4}
+    ids, model = random_ids(2, 30), random_model(model_type, **before)
+    changed = same_weights(model, {"model_type": model_type, **after})
+    assert (logits_of(model, ids) - logits_of(changed, ids)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [
+        ("qwen2", {"attention_bias": True}),
+        ("qwen2", {"mlp_bias": True}),
+        ("qwen3", {"mlp_bias": True}),
+        ("qwen2", {"use_sliding_window": False, "sliding_window": 8}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),  # of two layers
+        ("llama", {"use_sliding_window": True, "sliding_window": 8}),
+        ("llama", {"pretraining_tp": 2, "attention_dropout": 0.5, "pad_token_id": 3}),
+        ("qwen3", {"rope_scaling": None, "quantization_config": None, "layer_types": ["full_attention"] * 2}),
+    ],
+    ids=str,
+)
+def test_fields_that_do_not_matter_change_nothing(model_type, fields):
+    assert parse_config({**SMALL, "model_type": model_type, **fields}) == parse_config({**SMALL, "model_type": model_type})
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
+def test_defaults_of_absent_fields_are_those_of_transformers(model_type):
+    auto = pytest.importorskip("transformers").AutoConfig
+    sizes = {"vocab_size": 50, "hidden_size": 2048, "intermediate_size": 9, "num_hidden_layers": 2}
+    raw = {"model_type": model_type, **sizes, "num_attention_heads": 32}
+    ours, theirs = parse_config(raw), auto.for_model(**raw)
+    for name in ("num_key_value_heads", "rms_norm_eps", "hidden_act", "tie_word_embeddings"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.head_dim == (getattr(theirs, "head_dim", None) or 64)
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
+def test_rope_theta_is_read_from_either_layout():
+    nested = {"rope_type": "default", "rope_theta": 2e6}
+    for fields in ({"rope_theta": 2e6}, {"rope_parameters": nested}, {"rope_theta": 1e4, "rope_scaling": nested}):
+        config = parse_config({**SMALL, "model_type": "llama", **fields})
+        assert isinstance(config, ModelConfig) and config.rope_theta == 2e6
+
+
+# ------------------------------------------------------------------------------------------------- bitwise, on the CPU
+
+
+SHAPES = {
+    "grouped queries": {},
+    "one head of 24, odd widths": {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 24, "hidden_size": 35},
+    "eight query heads a key head": {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 8},
+    "wide": {"hidden_size": 256, "intermediate_size": 700, "num_attention_heads": 8, "head_dim": 32},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@torch.no_grad()
+def test_hidden_states_are_bitwise_the_same_alone_batched_padded_packed_and_cached(shape):
+    model = random_model("qwen3", **SHAPES[shape])
+    sequences = [random_ids(n, seed=n) for n in (1, 7, 64, 65, 130, 300)]
+    alone = [model(s[None])[0] for s in sequences]
+    for name, ids_BT, segments_BT in arrangements(sequences):
+        assert torch.equal(model(ids_BT, segments_BT=segments_BT)[segments_BT >= 0], torch.cat(alone)), name
+    full = alone[-1]
+    batch = torch.stack([sequences[-1], random_ids(300, seed=1), sequences[-1]])
+    assert torch.equal(model(batch)[2], full)
+    for n in (1, 2, 63, 64, 129):
+        assert torch.equal(model(sequences[-1][None, :n])[0], full[:n]), f"a prefix of {n}"
+    for pieces in ([299, 1], [1] * 70 + [230], [64, 64, 172], [5, 130, 1, 1, 163]):
+        assert torch.equal(through_cache(model, batch, pieces)[2], full), pieces
+
+
+def test_every_token_being_padding_is_refused():
+    with pytest.raises(ValueError, match="every token of the batch is padding"):
+        random_model()(random_ids(2, 3), segments_BT=torch.full((2, 3), -1))
+
+
+# ----------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_inputs(B, H, K, T, L, E, dtype=torch.float64, seed=0):
+    """q, k, v that want gradients, and ascending positions of T queries that end at key L - 1."""
+    g = torch.Generator().manual_seed(seed)
+    shapes = ((B, H, T, E), (B, K, L, E), (B, K, L, E))
+    q, k, v = (torch.randn(s, generator=g, dtype=dtype).requires_grad_() for s in shapes)
+    return q, k, v, torch.arange(L - T, L).expand(B, T)
+
+
+@pytest.mark.parametrize(
+    ("B", "H", "K", "T", "L", "E"),
+    [(2, 4, 2, 150, 150, 8), (1, 4, 4, 64, 64, 16), (2, 6, 1, 1, 200, 4), (1, 2, 1, 7, 7, 6), (1, 2, 2, 257, 300, 4)],
+)
+def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E):
+    q, k, v, positions_BT = attention_inputs(B, H, K, T, L, E)
+    probe = torch.randn(B, H, T, E, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mask = torch.arange(L) <= positions_BT[..., None]
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None], enable_gqa=True)
+    got = attend(q, k, v, positions_BT)
+    torch.testing.assert_close(got, expected, atol=1e-10, rtol=1e-10)
+    wanted = torch.autograd.grad((expected * probe).sum(), (q, k, v))
+    for mine, theirs in zip(torch.autograd.grad((got * probe).sum(), (q, k, v)), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("H", "K", "T", "L"), [(2, 1, 3, 3), (4, 2, 2, 5), (1, 1, 1, 1)])
+def test_attention_passes_gradcheck(H, K, T, L):
+    q, k, v, positions_BT = attention_inputs(2, H, K, T, L, 4)
+    assert torch.autograd.gradcheck(lambda *qkv: ExactAttention.apply(*qkv, positions_BT), (q, k, v))
+
+
+@pytest.mark.parametrize("E", [8, 13, 64])
+def test_attention_of_a_query_is_bitwise_blind_to_later_keys_and_to_other_queries(E):
+    q, k, v, positions_BT = attention_inputs(2, 4, 2, 300, 300, E, torch.float32)
+    full = attend(q, k, v, positions_BT)
+    for t in (0, 1, 63, 64, 127, 128, 200, 299):
+        one = slice(t, t + 1)
+        assert torch.equal(attend(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one]), t
+        n = t + 1
+        assert torch.equal(attend(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one]), t
+        junk_k, junk_v = k.detach().clone(), v.detach().clone()
+        junk_k[:, :, n:], junk_v[:, :, n:] = 1e4, 1e4
+        assert torch.equal(attend(q[:, :, one], junk_k, junk_v, positions_BT[:, one]), full[:, :, one]), t
