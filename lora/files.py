@@ -38,6 +38,7 @@ UNUSED = {
     "velora_config": (None,),
     "monteclora_config": (None,),
     "kasa_config": (None,),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),  # the others change the base as well
 }
 
 
@@ -53,6 +54,9 @@ def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, 
         tensors[f"{PREFIX}{path}.lora_A.weight"] = adapter.A.detach().cpu().contiguous()
         tensors[f"{PREFIX}{path}.lora_B.weight"] = adapter.B.detach().cpu().contiguous()
     r, scale = layers[0][1].A.shape[0], layers[0][1].scale
+    names = {path.rsplit(".", 1)[-1] for path, _, _ in layers}
+    if _named_targets(names, model) != {path for path, _, _ in layers}:  # not every q_proj, say: then by whole names
+        names = {path for path, _, _ in layers}
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -60,7 +64,7 @@ def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, 
         "r": r,
         "lora_alpha": _as_int(scale * r),
         "lora_dropout": layers[0][2].dropout,
-        "target_modules": sorted({path.rsplit(".", 1)[-1] for path, _, _ in layers}),
+        "target_modules": sorted(names),
         "bias": "none",
         "fan_in_fan_out": False,
         "use_rslora": False,  # the scale is written as alpha / r whatever rule chose it
@@ -83,14 +87,16 @@ def read_adapter_config(folder: Path) -> dict:
         config = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: not a JSON object")
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}, not 'LORA'")
     for key, allowed in UNUSED.items():
         if key in config and config[key] not in allowed:
             raise ValueError(f"{path}: {key}={config[key]!r} is not supported")
-    for key in ("r", "lora_alpha"):
-        if not isinstance(config.get(key), (int, float)) or config[key] <= 0:
-            raise ValueError(f"{path}: {key} must be a positive number, not {config.get(key)!r}")
+    for key, kinds, wanted in (("r", int, "whole number"), ("lora_alpha", (int, float), "number")):
+        if not isinstance(config.get(key), kinds) or config[key] <= 0:
+            raise ValueError(f"{path}: {key} must be a positive {wanted}, not {config.get(key)!r}")
     return config
 
 
@@ -140,8 +146,8 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
 
 
 def _named_targets(targets, model: nn.Module) -> set[str]:
-    """The model's layers that a target_modules list names; a regex or all-linear is left to the file's own keys."""
-    if not isinstance(targets, list):
+    """The model's layers that a list of target_modules names; a regex or all-linear is left to the file's own keys."""
+    if targets is None or isinstance(targets, str):
         return set()
     paths = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and not p.endswith("base_layer")]
     paths += [p for p, _ in lora_layers(model)]

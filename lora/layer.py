@@ -77,7 +77,10 @@ def inject(
         for path, module in model.named_modules()
         if isinstance(module, (nn.Linear, LoRALinear)) and not path.endswith(".base_layer")
     }
-    matched = [path for path in linears if _matches(path, targets)]
+    try:
+        matched = [path for path in linears if _matches(path, targets)]
+    except re.error as error:
+        raise ValueError(f"lora targets {targets!r} is not a regular expression ({error})") from None
     if not matched:
         known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
         raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
@@ -87,7 +90,7 @@ def inject(
     for path in matched:
         layer = linears[path]
         if not isinstance(layer, LoRALinear):
-            layer = LoRALinear(layer)
+            layer = LoRALinear(layer).train(layer.training)
             parent, _, leaf = path.rpartition(".")
             setattr(model.get_submodule(parent), leaf, layer)
         base = layer.base_layer
@@ -154,9 +157,9 @@ def fold(model: nn.Module) -> nn.Module:
             adapter = layer.adapters[layer.active]
             wide = torch.promote_types(base.weight.dtype, torch.float32)
             weight = base.weight.to(wide) + adapter.scale * (adapter.B.to(wide) @ adapter.A.to(wide))
-            if not torch.isfinite(weight).all():
-                raise ValueError(f"{path}: the folded weight is not finite")
             base.weight = nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
+            if not torch.isfinite(base.weight).all():
+                raise ValueError(f"{path}: the folded weight is not finite")
         parent, _, leaf = path.rpartition(".")
         setattr(model.get_submodule(parent), leaf, base)
     return model

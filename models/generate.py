@@ -139,6 +139,10 @@ class Engine:
         slots = [i for i in slots if len(self._slots[i].pending) > 1]
         if not slots:
             return
+        longest = max(len(self._slots[i].pending) for i in slots)
+        shorter = [i for i in slots if 2 * len(self._slots[i].pending) < longest]
+        self._fill(shorter)  # attention pads to the longest of a pass, so prompts and short observations go apart
+        slots = [i for i in slots if i not in shorter]
         states = [self._slots[i] for i in slots]
         counts = [len(state.pending) - 1 for state in states]
         ids_1N = torch.tensor([[token for state in states for token in state.pending[:-1]]])

@@ -5,6 +5,7 @@ float64 (logits and the log-probability of each next id); the config.json of eac
 comparison bites where transformers is not installed.
 """
 
+import copy
 import json
 from pathlib import Path
 
@@ -35,18 +36,21 @@ FROZEN_CASES = ("qwen2 tied", "qwen3 wide heads", "llama with biases")
 FROZEN_SIZE = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24}
 
 
-def oracle(fields: dict, dtype=torch.float32):
-    """A transformers model with random weights. In float64 its norms stay there: as published they drop to float32."""
+def oracle(fields: dict):
+    """A transformers model with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.manual_seed(0)
     config = AutoConfig.for_model(**{key: value for key, value in {**SMALL, **fields}.items() if value is not None})
-    model = randomize(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")).to(dtype).eval()
-    if dtype == torch.float64:
-        for module in model.modules():
-            if type(module).__name__.endswith("RMSNorm"):
-                module.forward = wide_norm.__get__(module)
-    return model
+    return randomize(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")).eval()
+
+
+def in_float64(model):
+    """A copy in float64 throughout: as published, its norms drop to float32 whatever the weights are."""
+    wide = copy.deepcopy(model).double()
+    for module in wide.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = wide_norm.__get__(module)
+    return wide
 
 
 def wide_norm(norm, x):
@@ -56,14 +60,13 @@ def wide_norm(norm, x):
 def main() -> None:
     tensors, configs = {}, {}
     for case in FROZEN_CASES:
-        model = oracle({**CASES[case], **FROZEN_SIZE}, torch.float32)
+        model = oracle({**CASES[case], **FROZEN_SIZE})
         configs[case] = json.dumps(model.config.to_dict())
         weights = {k: v for k, v in model.state_dict().items() if not (k == "lm_head.weight" and "tied" in case)}
         tensors |= {f"{case}/weights/{key}": value.clone() for key, value in weights.items()}
-        wide = oracle({**CASES[case], **FROZEN_SIZE}, torch.float64)
-        ids = torch.randint(FROZEN_SIZE["vocab_size"], (2, 20))
+        ids = torch.randint(FROZEN_SIZE["vocab_size"], (2, 20), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
-            logits = wide(ids).logits
+            logits = in_float64(model)(ids).logits
         tensors |= {f"{case}/ids": ids, f"{case}/logits": logits}
         tensors[f"{case}/logprobs"] = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].contiguous()
     save_file(tensors, FROZEN, metadata=configs)

@@ -1,0 +1,521 @@
+"""LoRA: what an adapter does to a model, its switches, and its files, against PEFT and against damage."""
+
+import json
+import math
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import lora
+from models import CausalLM, save_model
+from models.config import parse_config
+from models.logprob import head_logits
+
+IDS_BT = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9], [3, 2, 3, 8, 4, 6, 2, 64, 3, 38, 32, 7]])
+LEAVES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def raw_config(family: str = "qwen3", **changes) -> dict:
+    sizes = dict(vocab_size=67, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+    sizes |= dict(num_key_value_heads=2, head_dim=8, max_position_embeddings=512, rms_norm_eps=1e-6)
+    rope = {"rope_theta": 10000.0, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    return {"model_type": family, **sizes, **rope, "hidden_act": "silu", "tie_word_embeddings": False, **changes}
+
+
+def tiny_model(family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0, **changes) -> CausalLM:
+    """A random model whose every weight matters."""
+    torch.manual_seed(seed)
+    model = CausalLM(parse_config(raw_config(family, **changes)))
+    for p in model.parameters():
+        nn.init.normal_(p, 0.0 if p.dim() > 1 else 1.0, 0.2)
+    return model.to(dtype).eval()
+
+
+def adapted_model(seed: int = 0, name: str = "default", **keys) -> CausalLM:
+    """A tiny model with an adapter that changes its output."""
+    return awake(injected(tiny_model(), name=name, **{"r": 4, "alpha": 6, **keys}), seed, name)
+
+
+def injected(model: CausalLM, **keys) -> CausalLM:
+    lora.inject(model, **keys)
+    return model
+
+
+def awake(model: CausalLM, seed: int = 0, name: str = "default") -> CausalLM:
+    """The model with B drawn at random, as if it had been trained."""
+    draw = torch.Generator().manual_seed(seed)
+    for _, layer in lora.lora_layers(model):
+        if name in layer.adapters:
+            B = layer.adapters[name].B
+            B.data = torch.randn(B.shape, generator=draw) * 0.2
+    return model
+
+
+def logits(model: CausalLM) -> torch.Tensor:
+    with torch.no_grad():
+        hidden_ND = model(IDS_BT).flatten(0, 1)
+        return head_logits(hidden_ND, model.lm_head.weight, 1.0)[: len(hidden_ND)]
+
+
+def close(a: torch.Tensor, b: torch.Tensor, atol: float, rtol: float = 0.0) -> None:
+    torch.testing.assert_close(a, b, atol=atol, rtol=rtol)
+
+
+# What an adapter does
+
+
+def test_a_is_kaiming_uniform_and_b_is_zero():
+    model = injected(tiny_model(hidden_size=128, intermediate_size=256, head_dim=32), r=16)
+    for path, layer in lora.lora_layers(model):
+        adapter, bound = layer.adapters["default"], layer.base_layer.in_features**-0.5
+        assert adapter.A.shape == (16, layer.base_layer.in_features), path
+        assert 0.97 * bound < adapter.A.abs().max() <= bound, path
+        assert adapter.A.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05), path
+        assert adapter.B.shape == (layer.base_layer.out_features, 16) and not adapter.B.any(), path
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_injection_leaves_the_output_bitwise_as_it_was(family, dtype):
+    model = tiny_model(family, dtype)
+    before = logits(model)
+    lora.inject(model, r=4, dropout=0.5)
+    assert torch.equal(logits(model), before)
+    trainable = {name.rsplit(".", 1)[-1] for name, p in model.named_parameters() if p.requires_grad}
+    assert trainable == {"A", "B"}
+
+
+def test_b_learns_at_step_0_and_a_from_step_1_on():
+    model = injected(tiny_model(), r=4)
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.SGD(trainable.values(), lr=0.1)
+    for step in (0, 1):
+        optimizer.zero_grad()
+        model(IDS_BT).square().sum().backward()
+        for name, p in trainable.items():
+            assert bool(p.grad.any()) == (name.endswith("B") or step == 1), (step, name)
+        optimizer.step()
+    assert all(p.grad is None for name, p in model.named_parameters() if name not in trainable)
+
+
+def test_the_base_gets_the_gradient_through_but_none_itself():
+    """What flows back to the input is W + scale * B A, transposed."""
+    layer = nn.Linear(5, 7).double()
+    model = nn.ModuleDict({"q_proj": layer})
+    lora.inject(model, r=2, alpha=3)
+    adapter = model["q_proj"].adapters["default"].double()
+    nn.init.normal_(adapter.B)
+    x, dy = torch.randn(4, 5, dtype=torch.float64, requires_grad=True), torch.randn(4, 7, dtype=torch.float64)
+    model["q_proj"](x).backward(dy)
+    close(x.grad, dy @ (layer.weight + 1.5 * adapter.B @ adapter.A), 1e-12)
+    close(adapter.B.grad, 1.5 * dy.mT @ (x @ adapter.A.mT), 1e-12)
+    close(adapter.A.grad, 1.5 * (dy @ adapter.B).mT @ x, 1e-12)
+
+
+@pytest.mark.parametrize(("rslora", "scale"), [(False, 6 / 4), (True, 6 / 2)])
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_formula(rslora, scale, shape, bias):
+    check_the_formula(rslora, scale, shape, bias)
+
+
+def check_the_formula(rslora=False, scale=6 / 4, shape=(3, 5), bias=True):
+    """y = W x + b + alpha / r * B A x, or alpha / sqrt(r) with rslora."""
+    torch.manual_seed(0)
+    base = nn.Linear(5, 7, bias=bias)
+    model = nn.ModuleDict({"up_proj": base})
+    lora.inject(model, r=4, alpha=6, rslora=rslora)
+    adapter, x = model["up_proj"].adapters["default"], torch.randn(shape)
+    nn.init.normal_(adapter.B)
+    close(model["up_proj"](x), base(x) + scale * x @ adapter.A.mT @ adapter.B.mT, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("targets", "paths"),
+    [
+        ("all-linear", {f"model.layers.{i}.{m}" for i in (0, 1) for m in map("self_attn.{}".format, ("q_proj",))}),
+        ("attention", {"model.layers.1.self_attn.o_proj", "model.layers.0.self_attn.k_proj"}),
+        (["q_proj", "layers.1.mlp.up_proj"], {"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"}),
+        (r".*\.1\.mlp\.(gate|up)_proj", {"model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"}),
+    ],
+)
+def test_targets(targets, paths):
+    counts = {"all-linear": 14, "attention": 8}
+    found = lora.inject(model := tiny_model(), targets=targets)
+    assert paths <= set(found) == {path for path, _ in lora.lora_layers(model)}
+    assert len(found) == counts.get(targets if isinstance(targets, str) else "", 3 if isinstance(targets, list) else 2)
+    assert "lm_head" not in found and len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (dict(targets=["lm_head"]), "output head lm_head"),
+        (dict(targets=".*"), "output head lm_head"),
+        (dict(targets=["query"]), r"\['query'\] match no layer; linear layers here: down_proj, gate_proj, k_proj"),
+        (dict(targets=["proj"]), "match no layer"),  # names match whole, not by their end
+        (dict(targets="q_proj"), "match no layer"),  # a regular expression matches the whole name
+        (dict(targets="["), r"'\[' .*regular expression"),
+        (dict(targets=[]), "match no layer"),
+        (dict(r=0), "r must be at least 1, not 0"),
+        (dict(dropout=1.0), r"dropout must be in \[0, 1\), not 1.0"),
+        (dict(dropout=-0.1), "dropout"),
+    ],
+)
+def test_refused_injections_leave_the_model_alone(keys, said):
+    model = tiny_model()
+    with pytest.raises(ValueError, match=said):
+        lora.inject(model, **keys)
+    assert not lora.lora_layers(model) and all(p.requires_grad for p in model.parameters())
+
+
+def test_factors_are_float32_over_a_bfloat16_base():
+    """An update far below bfloat16's resolution is kept, and the layer answers in the base's dtype."""
+    model = awake(injected(tiny_model(dtype=torch.bfloat16), r=4))
+    assert model(IDS_BT).dtype == torch.bfloat16
+    layer = lora.lora_layers(model)[0][1]
+    adapter, x = layer.adapters["default"], torch.randn(16, 32, dtype=torch.bfloat16)
+    exact = layer.base_layer(x).float() + adapter.scale * x.float() @ adapter.A.mT @ adapter.B.mT
+    assert layer(x).dtype == torch.bfloat16
+    close(layer(x).float(), exact, atol=1e-3, rtol=2**-7)  # within one rounding of the update and one of the sum
+    model(IDS_BT).float().square().sum().backward()
+    for p in (adapter.A, adapter.B):
+        assert p.dtype == p.grad.dtype == torch.float32
+        before = p.detach().clone()
+        with torch.no_grad():
+            p.mul_(1 + 2**-20)
+        assert not torch.equal(p, before)
+
+
+def test_dropout_acts_on_the_adapters_input_in_train_mode_only():
+    model = adapted_model(dropout=0.5)
+    still = logits(model)
+    assert torch.equal(logits(model), still)
+    model.train()
+    torch.manual_seed(1)
+    first, second = logits(model), logits(model)
+    assert not torch.equal(first, second)
+    with lora.adapters_off(model):
+        assert torch.equal(logits(model), logits(tiny_model())), "the base has no dropout"
+    layer, x = lora.lora_layers(model)[0][1], torch.ones(20000, 32)
+    with torch.no_grad():
+        close(layer(x).mean(0), layer.eval()(x)[0], atol=0.02)  # kept entries are scaled up by 1 / (1 - p)
+
+
+# Switches
+
+
+def test_adapters_off_is_the_base_bitwise_and_comes_back():
+    base, model = logits(tiny_model()), adapted_model()
+    on = logits(model)
+    assert (on - base).abs().max() > 0.1
+    with lora.adapters_off(model):
+        assert torch.equal(logits(model), base)
+        with lora.use_adapter(model, "default"):
+            assert torch.equal(logits(model), on)
+        assert torch.equal(logits(model), base)
+    assert torch.equal(logits(model), on)
+
+
+def test_named_adapters_are_apart():
+    model = adapted_model(seed=1)
+    one = logits(model)
+    lora.inject(model, r=2, name="second", targets="attention")
+    awake(model, 2, "second")
+    two = logits(model)
+    assert (one - two).abs().max() > 0.1
+    with lora.use_adapter(model, "default"):
+        assert torch.equal(logits(model), one)
+    assert torch.equal(logits(model), two), "the block gave back what was active"
+    with lora.use_adapter(model, "second"):  # layers that lack it are their base
+        assert all(
+            (layer.active == "second") == ("self_attn" in path) for path, layer in lora.lora_layers(model)
+        )
+
+
+@pytest.mark.parametrize("name", [None, "default"])
+def test_what_was_active_returns_after_an_exception(name):
+    model = adapted_model()
+    before = [layer.active for _, layer in lora.lora_layers(model)]
+    with pytest.raises(RuntimeError, match="inside"), lora.use_adapter(model, name):
+        raise RuntimeError("inside")
+    assert [layer.active for _, layer in lora.lora_layers(model)] == before
+
+
+def test_an_unknown_adapter_is_refused_by_name():
+    model = adapted_model()
+    with pytest.raises(KeyError, match="no adapter named 'defualt'; there are: default"), lora.use_adapter(
+        model, "defualt"
+    ):
+        pass
+    assert {layer.active for _, layer in lora.lora_layers(model)} == {"default"}
+
+
+def test_adapter_version_changes_with_every_change_of_the_output():
+    model = adapted_model()
+    version, optimizer = lora.adapter_version(model), torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    before = version()
+    logits(model)
+    assert version() == before, "a forward changes nothing"
+    model(IDS_BT).sum().backward()
+    assert version() == before, "nor does a backward"
+    optimizer.step()
+    assert (stepped := version()) != before
+    with lora.adapters_off(model):
+        assert version() != stepped
+    assert version() == stepped
+
+
+# Folding
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_folded_equals_adapted(family):
+    check_folded_equals_adapted(family)
+
+
+def check_folded_equals_adapted(family="qwen3"):
+    model = awake(injected(tiny_model(family), r=4, alpha=6))
+    on = logits(model)
+    assert lora.fold(model) is model and not lora.lora_layers(model)
+    assert (on - logits(tiny_model(family))).abs().max() > 0.1
+    close(logits(model), on, 1e-5)
+    assert set(model.state_dict()) == set(tiny_model(family).state_dict())
+
+
+def test_fold_of_a_bfloat16_base_rounds_once():
+    model = awake(injected(tiny_model(dtype=torch.bfloat16), r=4))
+    layers = lora.lora_layers(model)
+    exact = {}
+    for path, layer in layers:
+        adapter = layer.adapters["default"]
+        exact[path] = layer.base_layer.weight.float() + adapter.scale * (adapter.B @ adapter.A)
+    lora.fold(model)
+    for path, weight in exact.items():
+        assert torch.equal(model.get_submodule(path).weight, weight.bfloat16()), path
+
+
+def test_fold_takes_the_active_adapter_or_none():
+    base, model = logits(tiny_model()), adapted_model()
+    with lora.adapters_off(model):
+        lora.fold(model)
+    assert torch.equal(logits(model), base)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e38])
+def test_fold_refuses_what_is_not_finite(value):
+    """1e38 is finite in float32, but not once it is a float16 weight."""
+    model = injected(tiny_model(dtype=torch.float16), r=4)
+    lora.lora_layers(model)[3][1].adapters["default"].B.data.fill_(value)
+    with pytest.raises(ValueError, match=r"model\.layers\.0\.self_attn\.o_proj: the folded weight is not finite"):
+        lora.fold(model)
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        dict(r=4, alpha=6),
+        dict(r=3, alpha=5, rslora=True),
+        dict(r=1, alpha=0.5, dropout=0.25, targets="attention"),
+        dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj"),
+        dict(r=2, targets=["layers.0.self_attn.q_proj", "v_proj"]),
+    ],
+)
+def test_round_trip_is_bitwise(keys, tmp_path):
+    model = adapted_model(**keys)
+    lora.save_adapter(model, tmp_path / "new" / "folder", "some/base")
+    other = tiny_model()
+    names = lora.load_adapter(other, tmp_path / "new" / "folder")
+    assert torch.equal(logits(other), logits(model))
+    mine, theirs = lora.lora_layers(model), lora.lora_layers(other)
+    assert [path for path, _ in mine] == [path for path, _ in theirs] and {p for p, _ in mine} == set(names)
+    for (_, a), (_, b) in zip(mine, theirs, strict=True):
+        assert torch.equal(a.adapters["default"].A, b.adapters["default"].A) and a.dropout == b.dropout
+        assert torch.equal(a.adapters["default"].B, b.adapters["default"].B)
+    assert lora.read_adapter_config(tmp_path / "new" / "folder")["base_model_name_or_path"] == "some/base"
+
+
+def test_a_loaded_adapter_trains_only_if_asked(tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path)
+    for trainable in (True, False):
+        lora.load_adapter(model := tiny_model(), tmp_path, name="reference", trainable=trainable)
+        assert {p.requires_grad for n, p in model.named_parameters() if ".adapters." in n} == {trainable}
+        assert not any(p.requires_grad for n, p in model.named_parameters() if ".adapters." not in n)
+
+
+def test_saving_needs_an_adapter_of_that_name(tmp_path):
+    with pytest.raises(ValueError, match="no adapter named 'other' to save"):
+        lora.save_adapter(adapted_model(), tmp_path / "x", name="other")
+    assert not (tmp_path / "x").exists()
+
+
+def set_config(**changes):
+    def edit(folder):
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+def set_tensors(change):
+    def edit(folder):
+        tensors = load_file(folder / "adapter_model.safetensors")
+        save_file(change(tensors), folder / "adapter_model.safetensors")
+
+    return edit
+
+
+def without(tensors, *parts):
+    return {key: value for key, value in tensors.items() if not all(part in key for part in parts)}
+
+
+def renamed(tensors, old, new):
+    return {key.replace(old, new): value for key, value in tensors.items()}
+
+
+def truncate(folder):
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+REFUSED = {
+    "missing folder": (shutil.rmtree, "adapter_config.json: no adapter_config.json"),
+    "not JSON": (lambda f: (f / "adapter_config.json").write_text("{r: 4"), "adapter_config.json: not valid JSON"),
+    "not an object": (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: .*not .*object"),
+    "other kind": (set_config(peft_type="IA3"), "peft_type is 'IA3', not 'LORA'"),
+    "dora": (set_config(use_dora=True), "use_dora=True is not supported"),
+    "bias": (set_config(bias="all"), "bias='all' is not supported"),
+    "saved modules": (set_config(modules_to_save=["lm_head"]), r"modules_to_save=\['lm_head'\] is not supported"),
+    "ranks": (set_config(rank_pattern={"q_proj": 8}), r"rank_pattern=\{'q_proj': 8\} is not supported"),
+    "alphas": (set_config(alpha_pattern={"q_proj": 8}), "alpha_pattern"),
+    "base changed": (set_config(init_lora_weights="pissa"), "init_lora_weights='pissa' is not supported"),
+    "no rank": (set_config(r=0), "r must be a positive"),
+    "rank of no kind": (set_config(r=2.5), "r must be a positive whole number, not 2.5"),
+    "no alpha": (set_config(lora_alpha=None), "lora_alpha must be a positive number, not None"),
+    "no tensors": (lambda f: (f / "adapter_model.safetensors").unlink(), "adapter_model.safetensors: missing"),
+    "truncated": (truncate, "adapter_model.safetensors: not a whole safetensors file"),
+    "stray": (set_tensors(lambda t: {**t, "base_model.model.lm_head.weight": torch.ones(2)}), "lm_head.weight is not"),
+    "prefix": (set_tensors(lambda t: renamed(t, "base_model.model.", "")), "is not a LoRA factor named base_model"),
+    "half prefix": (set_tensors(lambda t: renamed(t, "base_model.model.model", "base_model.model")), "lacks"),
+    "no B": (set_tensors(lambda t: without(t, "1.mlp.up_proj", "lora_B")), r"layers\.1\.mlp\.up_proj has no lora_B"),
+    "no layer": (set_tensors(lambda t: without(t, "1.mlp.up_proj")), "target_modules names .*1.mlp.up_proj, which the"),
+    "more layers": (set_tensors(lambda t: renamed(t, "layers.1", "layers.9")), r"layers\.9\..* that this model lacks"),
+    "not linear": (set_tensors(lambda t: renamed(t, "1.mlp.up_proj", "1.mlp")), r"layers\.1\.mlp .*lacks"),
+    "rank in the config": (set_config(r=8), r"lora_A has shape \(4, 32\), this model needs \(8, 32\)"),
+    "transposed": (set_tensors(lambda t: {k: v.mT.contiguous() for k, v in t.items()}), "has shape"),
+}
+
+
+@pytest.mark.parametrize("damage", REFUSED)
+def test_damaged_or_foreign_files_are_refused_in_one_line(damage, tmp_path):
+    edit, said = REFUSED[damage]
+    lora.save_adapter(adapted_model(), tmp_path / "adapter")
+    edit(tmp_path / "adapter")
+    model = tiny_model()
+    with pytest.raises((ValueError, FileNotFoundError), match=said) as caught:
+        lora.load_adapter(model, tmp_path / "adapter")
+    assert str(tmp_path / "adapter") in str(caught.value) and "\n" not in str(caught.value)
+    assert not lora.lora_layers(model), "nothing was injected"
+
+
+def test_an_adapter_for_a_wider_model_is_refused(tmp_path):
+    lora.save_adapter(awake(injected(tiny_model(hidden_size=64), r=4)), tmp_path)
+    with pytest.raises(ValueError, match=r"has shape \(4, 64\), this model needs \(4, 32\)"):
+        lora.load_adapter(tiny_model(), tmp_path)
+
+
+class Bomb:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.target),)
+
+
+def test_a_pickled_adapter_is_read_as_plain_weights_only(tmp_path):
+    model = adapted_model()
+    lora.save_adapter(model, tmp_path)
+    path, pickled = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_model.bin"
+    torch.save(load_file(path), pickled)
+    path.unlink()
+    lora.load_adapter(other := tiny_model(), tmp_path)
+    assert torch.equal(logits(other), logits(model))
+
+    for write in (pickle.dump, lambda bomb, file: torch.save(bomb, file)):
+        with open(pickled, "wb") as file:
+            write(Bomb(tmp_path / "executed"), file)
+        with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
+            lora.load_adapter(tiny_model(), tmp_path)
+        assert not (tmp_path / "executed").exists()
+        with open(pickled, "rb") as file, pytest.raises(pickle.UnpicklingError):
+            torch.load(file, weights_only=True)
+    torch.save({"weights": [1, 2]}, pickled)
+    with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
+        lora.load_adapter(tiny_model(), tmp_path)
+
+
+# PEFT reads ours, and we read PEFT's
+
+
+def hub_model(folder, family):
+    transformers = pytest.importorskip("transformers")
+    save_model(tiny_model(family), folder, raw_config(family), torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def hub_logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS_BT).logits.flatten(0, 1)
+
+
+@pytest.mark.filterwarnings("error:.*missing adapter keys")
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        ("qwen3", dict(r=4, alpha=6)),
+        ("llama", dict(r=3, alpha=5, rslora=True)),
+        ("qwen2", dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj")),
+    ],
+)
+def test_peft_loads_our_adapter_with_the_same_effect(family, keys, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = hub_model(tmp_path / "base", family)
+    plain = hub_logits(base)
+    model = awake(injected(tiny_model(family), **keys))
+    lora.save_adapter(model, tmp_path / "adapter", str(tmp_path / "base"))
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert (hub_logits(theirs) - plain).abs().max() > 0.1, "a wrong prefix would load as a silent base model"
+    close(hub_logits(theirs), logits(model), 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        ("qwen3", dict(r=4, lora_alpha=6, target_modules=["q_proj", "down_proj"], use_rslora=True)),
+        ("llama", dict(r=2, lora_alpha=8, target_modules="all-linear", lora_dropout=0.1)),
+        ("qwen2", dict(r=3, lora_alpha=3, target_modules=r".*\.0\.self_attn\.[qv]_proj")),
+    ],
+)
+def test_we_load_an_adapter_that_peft_wrote(family, keys, tmp_path):
+    peft = pytest.importorskip("peft")
+    theirs = peft.get_peft_model(
+        hub_model(tmp_path / "base", family), peft.LoraConfig(task_type="CAUSAL_LM", **keys)
+    ).eval()
+    for name, p in theirs.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(p, std=0.2)
+    theirs.save_pretrained(tmp_path / "adapter")
+    model = tiny_model(family)
+    plain = logits(model)
+    names = lora.load_adapter(model, tmp_path / "adapter")
+    assert {name.rsplit(".", 1)[-1] for name in names} <= LEAVES
+    assert (logits(model) - plain).abs().max() > 0.1
+    close(logits(model), hub_logits(theirs), 2e-5)
