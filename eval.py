@@ -33,7 +33,7 @@ def main(cfg, keys: Keys) -> None:
         if name != "base":
             lora.load_adapter(model, Path(name))
         for temperature in (cfg.temperature, 0.0):
-            result = evaluate(model, tokenizer, cfg, lora.adapter_version(model), temperature, keys.split, keys.n)
+            result = evaluate(model, tokenizer, cfg, temperature, keys.split, keys.n)
             results.setdefault(name, []).append(result)
             print(f"{name}: {keys.split} {describe(result)}", flush=True)
             for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():

@@ -104,8 +104,8 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     """Injects the adapter that `folder` describes, fills it, and activates it. Returns the layers' names.
 
     Raises FileNotFoundError or ValueError, one line each: a file that is absent or broken, an option of PEFT that
-    changes
-    the computation and is not supported, a layer that the model lacks, a shape that does not fit, a stray tensor.
+    changes the computation and is not supported, a layer that the model lacks, a shape that does not fit, a stray
+    tensor.
     """
     folder = Path(folder)
     config = read_adapter_config(folder)
@@ -118,11 +118,10 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
         raise ValueError(f"{folder}: tensor {stray[0]} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
     modules = dict(model.named_modules())
     for path in paths:
-        if path not in modules:
-            raise ValueError(
-                f"{folder}: the adapter has a layer {path} that this model lacks; is it for another model?"
-            )
-        layer = getattr(modules[path], "base_layer", modules[path])
+        layer = modules.get(path)
+        layer = getattr(layer, "base_layer", layer)
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(f"{folder}: the adapter has a linear layer {path} that this model lacks; is it another's?")
         for factor, shape in (("A", (config["r"], layer.in_features)), ("B", (layer.out_features, config["r"]))):
             found = tensors.get(f"{PREFIX}{path}.lora_{factor}.weight")
             if found is None:
@@ -160,9 +159,10 @@ def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
         if path.is_file():
             return load_file(path)
         if pickled.is_file():
-            return torch.load(pickled, map_location="cpu", weights_only=True)
+            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+            return {key: tensor.detach() for key, tensor in tensors.items()}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
-    except Exception as error:  # the unpickler raises many kinds
+    except Exception as error:  # the unpickler raises many kinds, and what it gives may be anything
         raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
     raise FileNotFoundError(f"{path}: missing (and no adapter_model.bin either)")

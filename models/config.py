@@ -45,9 +45,11 @@ def read_config(folder: Path) -> ModelConfig:
         raw = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: not a JSON object")
     try:
         return parse_config(raw)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -57,9 +59,10 @@ def parse_config(raw: dict) -> ModelConfig:
     if family not in FAMILIES:
         raise ValueError(f"model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}")
     required = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    missing = [key for key in required if not isinstance(raw.get(key), int) or raw[key] <= 0]
-    if missing:
-        raise ValueError(f"{missing[0]} must be a positive integer, not {raw.get(missing[0])!r}")
+    given = [key for key in ("num_key_value_heads", "head_dim") if raw.get(key) is not None]
+    for key in (*required, *given):
+        if type(raw.get(key)) is not int or raw[key] <= 0:
+            raise ValueError(f"{key} must be a positive integer, not {raw.get(key)!r}")
     _refuse_unsupported(raw, family)
 
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
@@ -98,7 +101,10 @@ def parse_config(raw: dict) -> ModelConfig:
 
 def _rope(raw: dict) -> dict:
     """The rotary parameters: `rope_scaling` (transformers 4) wins over `rope_parameters` (transformers 5)."""
-    return raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"rope_parameters must be an object, not {rope!r}")
+    return rope
 
 
 def _refuse_unsupported(raw: dict, family: str) -> None:

@@ -46,8 +46,8 @@ def resolve(name: str) -> Path:
 def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLM:
     """Builds the decoder on the meta device and fills it from `name` (see `resolve`), cast to dtype.
 
-    Raises FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown or
-    misshapen tensor, a config that cannot be computed, or a tied head that disagrees with the embedding.
+    Raises FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown, misshapen
+    or integer tensor, a config that cannot be computed, or a tied head that disagrees with the embedding.
     """
     folder = resolve(name)
     cfg = read_config(folder)
@@ -70,7 +70,10 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
                         raise ValueError(
                             f"{path}: {key} has shape {shape}; config.json asks {tuple(wanted[key].shape)}"
                         )
-                    tensors[key] = file.get_tensor(key).to(device=device, dtype=dtype)
+                    tensor = file.get_tensor(key)
+                    if not tensor.is_floating_point():
+                        raise ValueError(f"{path}: {key} holds {tensor.dtype}; weights are floating-point numbers")
+                    tensors[key] = tensor.to(device=device, dtype=dtype)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
     if cfg.tie_word_embeddings:

@@ -31,6 +31,7 @@ class TrainState:
     model: CausalLM  # its trainable parameters
     critic: Critic | None
     optimizer: torch.optim.Optimizer
+    reference: str | None = None  # name of the frozen adapter that is the KL reference; None: the base
     epoch: int = 0  # epochs finished
     step: int = 0  # optimizer steps taken
     groups: int = 0  # tasks drawn so far; the next epoch's are the ones after

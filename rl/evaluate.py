@@ -6,7 +6,6 @@ from statistics import fmean, median, pstdev
 from tqdm import tqdm
 
 from models import CausalLM, Tokenizer
-from models.generate import Engine
 from rl.records import Episode
 from rl.rollout import make_tasks, rollout
 from rl.stats import jeffreys
@@ -14,18 +13,15 @@ from rl.stats import jeffreys
 EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
 
 
-def evaluate(
-    model: CausalLM, tokenizer: Tokenizer, cfg, version, temperature: float, split: str, episodes: int
-) -> dict:
+def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, split: str, episodes: int) -> dict:
     """Plays `episodes` tasks of a split, at a temperature (0 is greedy); the same tasks every time.
 
     Returns {"success", "low", "high", ...} over all, and under "by_env" the same for each environment.
     """
-    engine = Engine(model, cfg.rollout_rows, cfg.max_len, version)
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     kind = "greedy" if temperature == 0 else "sampled"
     with tqdm(total=episodes, desc=f"evaluate {kind} on {split}", leave=False, disable=None) as bar:
-        played = rollout(engine, tokenizer, tasks, cfg, temperature, bar)
+        played = rollout(model, tokenizer, tasks, cfg, temperature, bar)
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
     return {**summary(played), "temperature": temperature, "split": split, "by_env": by_env}
 

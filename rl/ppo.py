@@ -35,6 +35,7 @@ class Config:
     critic_hidden: int = 256  # width of the critic's hidden layer
 
     source: ClassVar[str] = "rollouts"
+    group_size: ClassVar[int] = 1
     critic: ClassVar[bool] = True
     reference: ClassVar[bool] = False
 

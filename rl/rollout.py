@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 import envs
-from models import Tokenizer
+import lora
+from models import CausalLM, Tokenizer
 from models.generate import Engine
 from rl.config import mixture
 from rl.records import Episode, Turn
@@ -52,7 +53,7 @@ def make_env(cfg, name: str):
 
 
 def rollout(
-    engine: Engine,
+    model: CausalLM,
     tokenizer: Tokenizer,
     tasks: Iterable[Task],
     cfg,
@@ -60,10 +61,11 @@ def rollout(
     progress: tqdm,
     adapter_hash: str = "",
 ) -> list[Episode]:
-    """Plays every task, as many at once as the engine has rows, and returns the episodes in the order of the tasks.
+    """Plays every task, cfg.rollout_rows at once, and returns the episodes in the order of the tasks.
 
     Episodes that end make room at once for those that wait.
     """
+    engine = Engine(model, cfg.rollout_rows, cfg.max_len, lora.adapter_version(model))
     waiting, playing, finished = deque(enumerate(tasks)), {}, {}
 
     def start_more() -> None:

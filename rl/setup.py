@@ -1,7 +1,5 @@
 """What a run begins with: model, tokenizer, adapter, critic, optimizer, folder; fresh or from a checkpoint."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -14,32 +12,27 @@ from rl.log import Run
 from rl.update import Critic, make_optimizer
 
 
-def start(cfg) -> tuple[Run, Tokenizer, TrainState, Callable, Callable[[], AbstractContextManager]]:
-    """(run, tokenizer, state, version, reference).
-
-    version() changes with the policy's weights; `with reference():` makes the model its KL reference: the adapter that
-    training started from, or the base.
-    """
+def start(cfg) -> tuple[Run, Tokenizer, TrainState]:
+    """The run's folder, the tokenizer, and the state to train. The KL reference is the adapter that training starts
+    from, kept frozen beside the one that trains, or the base."""
     tokenizer = load_tokenizer(cfg.model)
     checkpoint = newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
     torch.manual_seed(cfg.seed)
     model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)
-    reference_name = None
     if cfg.adapter:
         lora.load_adapter(model, cfg.adapter, name="reference", trainable=False)
-        reference_name = "reference"
     adapt(model, cfg)
-    critic = None
-    if getattr(cfg, cfg.algo).critic:
-        critic = Critic(model.config.hidden_size, getattr(cfg, cfg.algo).critic_hidden, cfg.device)
-    state = TrainState(model, critic, make_optimizer(model, critic, cfg))
+    algo_cfg, critic = getattr(cfg, cfg.algo), None
+    if algo_cfg.critic:
+        critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device)
+    state = TrainState(model, critic, make_optimizer(model, critic, cfg), "reference" if cfg.adapter else None)
     if checkpoint:
         load_checkpoint(state, checkpoint)
     run = Run(cfg, resume=bool(cfg.resume))
     if checkpoint:
         run.forget_after(state.epoch)
         print(f"resumed from {checkpoint}")
-    return run, tokenizer, state, lora.adapter_version(model), lambda: lora.use_adapter(model, reference_name)
+    return run, tokenizer, state
 
 
 def adapt(model: CausalLM, cfg) -> None:

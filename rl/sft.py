@@ -20,6 +20,7 @@ class Config:
     all_tokens: bool = False  # train on what is read as well, prompt and observations: pre-training
 
     source: ClassVar[str] = "demonstrations"
+    group_size: ClassVar[int] = 1
     critic: ClassVar[bool] = False
     reference: ClassVar[bool] = False
     entropy_grad: ClassVar[bool] = False

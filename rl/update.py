@@ -43,52 +43,51 @@ def total_steps(cfg) -> int:
 
 
 def update(state, batch: Batch, algo, cfg, progress=None) -> dict[str, float]:
-    """Takes the epoch's optimizer steps on state.model (and state.critic). Returns the means of the losses' metrics.
+    """Takes the epoch's optimizer steps on state.model (and state.critic). Returns the steps' mean metrics.
 
-    Before the first step the model is the one that sampled, so the largest difference between its log-probabilities now
-    and then, `sampler_gap`, is what sampling and training disagree by. A step whose gradient is not finite is not
-    taken.
+    `sampler_gap` is the largest difference, before the first step, between the log-probabilities that the model gives
+    now and those that it gave when it sampled: what sampling and training disagree by.
     """
-    algo_cfg = getattr(cfg, cfg.algo)
-    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    sums, taken, skipped, gap = defaultdict(float), 0, 0, 0.0
+    algo_cfg, steps, gap = getattr(cfg, cfg.algo), [], None
     state.model.train(cfg.algo == "sft")  # dropout, if any: in rl it would make the first ratio differ from 1
     for passed in range(algo_cfg.epochs):
-        means = defaultdict(float)
-        for step, piece in enumerate(optimizer_steps(batch, cfg.batch_size, f"{cfg.seed} {state.epoch} {passed}")):
+        first = len(steps)
+        for piece in optimizer_steps(batch, cfg.batch_size, f"{cfg.seed} {state.epoch} {passed}"):
             if cfg.max_steps and state.step >= cfg.max_steps:
                 break
-            metrics = defaultdict(float)
-            for micro in micro_batches(piece, cfg.micro_tokens):
-                micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)
-                if passed == step == 0:
-                    gap = max(gap, (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
-                loss, shares = algo.loss(micro, algo_cfg)
-                loss.backward()
-                for name, share in shares.items():
-                    metrics[name] += share
-            factor = learning_rate_factor(
-                state.step, total_steps(cfg), cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio
-            )
-            for group in state.optimizer.param_groups:
-                group["lr"] = group["base_lr"] * factor
-            metrics["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, cfg.clip_norm).item()
-            if math.isfinite(metrics["grad_norm"]):
-                state.optimizer.step()
-                taken += 1
-                for name, value in metrics.items():
-                    sums[name] += value
-                    means[name] += value
-            else:
-                skipped += 1
-            state.optimizer.zero_grad(set_to_none=True)
-            state.step += 1
+            steps.append(optimizer_step(state, piece, algo, cfg))
+            gap = steps[0].pop("sampler_gap", gap)
             if progress is not None:
-                progress.update()
-        steps = max(1, taken)
-        if algo_cfg.target_kl and means["approx_kl"] > 1.5 * algo_cfg.target_kl * (step + 1):
+                progress.update(len(piece.episodes))
+        drift = [step["approx_kl"] for step in steps[first:] if "approx_kl" in step]
+        if algo_cfg.target_kl and drift and sum(drift) / len(drift) > 1.5 * algo_cfg.target_kl:
             break
     state.model.eval()
-    result = {name: value / steps for name, value in sums.items()}
-    result |= {"lr": cfg.lr * factor, "optimizer_steps": taken, "skipped_steps": skipped}
-    return result | ({"sampler_gap": gap} if algo_cfg.source == "rollouts" else {})
+    taken = [step for step in steps if not step["skipped"]]
+    names = (taken or steps or [{}])[0]
+    means = {name: sum(step[name] for step in taken) / max(1, len(taken)) for name in names if name != "skipped"}
+    means |= {"optimizer_steps": len(taken), "skipped_steps": len(steps) - len(taken)}
+    return means | ({"sampler_gap": gap} if algo_cfg.source == "rollouts" else {})
+
+
+def optimizer_step(state, batch: Batch, algo, cfg) -> dict[str, float]:
+    """One step on all of the batch, in micro-batches. One whose gradient is not finite is not taken, but counted."""
+    algo_cfg, metrics, gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
+    for micro in micro_batches(batch, cfg.micro_tokens):
+        micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)
+        gap = max(gap, (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
+        loss, shares = algo.loss(micro, algo_cfg)
+        loss.backward()
+        for name, share in shares.items():
+            metrics[name] += share
+    factor = learning_rate_factor(state.step, total_steps(cfg), cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    norms = []
+    for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
+        group["lr"] = group["base_lr"] * factor
+        norms.append(torch.nn.utils.clip_grad_norm_(group["params"], cfg.clip_norm).item())
+    skipped = not all(map(math.isfinite, norms))
+    if not skipped:
+        state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    return {**metrics, "grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gap, "skipped": skipped}

@@ -21,7 +21,7 @@ VOCAB, PROMPT = 32, [5, 9, 2]
 def make_state(algo: str, **keys):
     """A random model of two layers with a LoRA adapter, and the configuration of a short run."""
     torch.manual_seed(0)
-    words = dict(algo=algo, lr=2e-2, batch_size=16, episodes=32, epochs=12, **keys)
+    words = dict(algo=algo, lr=1e-2, batch_size=16, episodes=32, epochs=12, **keys)
     cfg = config.parse([f"{key}={value}" for key, value in words.items()])
     raw = dict(model_type="qwen3", vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
     model = CausalLM(parse_config({**raw, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}))

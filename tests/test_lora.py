@@ -136,20 +136,22 @@ def check_the_formula(rslora=False, scale=6 / 4, shape=(3, 5), bias=True):
 
 
 @pytest.mark.parametrize(
-    ("targets", "paths"),
+    ("targets", "modules", "layers"),
     [
-        ("all-linear", {f"model.layers.{i}.{m}" for i in (0, 1) for m in map("self_attn.{}".format, ("q_proj",))}),
-        ("attention", {"model.layers.1.self_attn.o_proj", "model.layers.0.self_attn.k_proj"}),
-        (["q_proj", "layers.1.mlp.up_proj"], {"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"}),
-        (r".*\.1\.mlp\.(gate|up)_proj", {"model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"}),
+        ("all-linear", LEAVES, (0, 1)),
+        ("attention", {"q_proj", "k_proj", "v_proj", "o_proj"}, (0, 1)),
+        (["v_proj", "mlp.up_proj"], {"v_proj", "up_proj"}, (0, 1)),
+        (r".*\.1\.mlp\.(gate|up)_proj", {"gate_proj", "up_proj"}, (1,)),
     ],
 )
-def test_targets(targets, paths):
-    counts = {"all-linear": 14, "attention": 8}
+def test_targets(targets, modules, layers):
     found = lora.inject(model := tiny_model(), targets=targets)
-    assert paths <= set(found) == {path for path, _ in lora.lora_layers(model)}
-    assert len(found) == counts.get(targets if isinstance(targets, str) else "", 3 if isinstance(targets, list) else 2)
-    assert "lm_head" not in found and len(set(found)) == len(found)
+    assert sorted(found) == sorted(path for path, _ in lora.lora_layers(model))
+    assert sorted(found) == sorted(
+        f"model.layers.{i}.{'mlp' if module in ('gate_proj', 'up_proj', 'down_proj') else 'self_attn'}.{module}"
+        for i in layers
+        for module in modules
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,9 +182,10 @@ def test_factors_are_float32_over_a_bfloat16_base():
     assert model(IDS_BT).dtype == torch.bfloat16
     layer = lora.lora_layers(model)[0][1]
     adapter, x = layer.adapters["default"], torch.randn(16, 32, dtype=torch.bfloat16)
-    exact = layer.base_layer(x).float() + adapter.scale * x.float() @ adapter.A.mT @ adapter.B.mT
+    plain, update = layer.base_layer(x).float(), adapter.scale * x.float() @ adapter.A.mT @ adapter.B.mT
     assert layer(x).dtype == torch.bfloat16
-    close(layer(x).float(), exact, atol=1e-3, rtol=2**-7)  # within one rounding of the update and one of the sum
+    rounding = 2**-8 * (update.abs() + 1.01 * (plain + update).abs())  # one of the update and one of the sum
+    assert ((layer(x).float() - (plain + update)).abs() <= rounding + 1e-6).all()
     model(IDS_BT).float().square().sum().backward()
     for p in (adapter.A, adapter.B):
         assert p.dtype == p.grad.dtype == torch.float32
@@ -389,7 +392,7 @@ def truncate(folder):
 REFUSED = {
     "missing folder": (shutil.rmtree, "adapter_config.json: no adapter_config.json"),
     "not JSON": (lambda f: (f / "adapter_config.json").write_text("{r: 4"), "adapter_config.json: not valid JSON"),
-    "not an object": (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: .*not .*object"),
+    "not an object": (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: not a JSON object"),
     "other kind": (set_config(peft_type="IA3"), "peft_type is 'IA3', not 'LORA'"),
     "dora": (set_config(use_dora=True), "use_dora=True is not supported"),
     "bias": (set_config(bias="all"), "bias='all' is not supported"),
@@ -409,7 +412,7 @@ REFUSED = {
     "no layer": (set_tensors(lambda t: without(t, "1.mlp.up_proj")), "target_modules names .*1.mlp.up_proj, which the"),
     "more layers": (set_tensors(lambda t: renamed(t, "layers.1", "layers.9")), r"layers\.9\..* that this model lacks"),
     "not linear": (set_tensors(lambda t: renamed(t, "1.mlp.up_proj", "1.mlp")), r"layers\.1\.mlp .*lacks"),
-    "rank in the config": (set_config(r=8), r"lora_A has shape \(4, 32\), this model needs \(8, 32\)"),
+    "rank in the config": (set_config(r=8), r"lora_A has shape \(4, \d+\), this model needs \(8, \d+\)"),
     "transposed": (set_tensors(lambda t: {k: v.mT.contiguous() for k, v in t.items()}), "has shape"),
 }
 
@@ -428,7 +431,7 @@ def test_damaged_or_foreign_files_are_refused_in_one_line(damage, tmp_path):
 
 def test_an_adapter_for_a_wider_model_is_refused(tmp_path):
     lora.save_adapter(awake(injected(tiny_model(hidden_size=64), r=4)), tmp_path)
-    with pytest.raises(ValueError, match=r"has shape \(4, 64\), this model needs \(4, 32\)"):
+    with pytest.raises(ValueError, match=r"has shape \(64, 4\), this model needs \(32, 4\)"):
         lora.load_adapter(tiny_model(), tmp_path)
 
 
@@ -455,8 +458,8 @@ def test_a_pickled_adapter_is_read_as_plain_weights_only(tmp_path):
         with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
             lora.load_adapter(tiny_model(), tmp_path)
         assert not (tmp_path / "executed").exists()
-        with open(pickled, "rb") as file, pytest.raises(pickle.UnpicklingError):
-            torch.load(file, weights_only=True)
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists(), "the bomb is real"
     torch.save({"weights": [1, 2]}, pickled)
     with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
         lora.load_adapter(tiny_model(), tmp_path)

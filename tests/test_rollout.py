@@ -8,7 +8,6 @@ from tqdm import tqdm
 
 import envs
 from models import load_model, load_tokenizer
-from models.generate import Engine
 from rl import config
 from rl.batch import forward, make_batch
 from rl.reward import turn_reward
@@ -23,8 +22,8 @@ def tiny():
 
 
 def play(tiny, cfg, count=12, rows=8, group=1):
-    engine = Engine(tiny[0], rows, cfg.max_len)
-    return rollout(engine, tiny[1], make_tasks(cfg, 0, count // group, group, "train", 0), cfg, 1.0, SILENT)
+    cfg.rollout_rows = rows
+    return rollout(tiny[0], tiny[1], make_tasks(cfg, 0, count // group, group, "train", 0), cfg, 1.0, SILENT)
 
 
 def test_an_episode_does_not_depend_on_its_neighbours(tiny):

@@ -1,0 +1,144 @@
+"""Token log-probabilities: those of the full softmax with all gradients, in chunks, blind to the other rows."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models import logprob
+from models.logprob import token_logprobs
+
+
+def problem(N: int, V: int, D: int = 12, dtype=torch.float64, seed: int = 0):
+    """hidden_ND and weight_VD that give probabilities worth telling apart, targets_N."""
+    g = torch.Generator().manual_seed(seed)
+    hidden_ND, weight_VD = (torch.randn(n, D, generator=g, dtype=dtype) for n in (N, V))
+    return hidden_ND, weight_VD, torch.randint(V, (N,), generator=g)
+
+
+def textbook(hidden_ND, weight_VD, targets_N, temperature=1.0):
+    """(logprobs_N, entropy_N) by holding all logits."""
+    logp_NV = (hidden_ND @ weight_VD.T / temperature).log_softmax(-1)
+    return logp_NV.gather(1, targets_N[:, None])[:, 0], -(logp_NV.exp() * logp_NV).sum(-1)
+
+
+@pytest.fixture(params=["one chunk", "chunks"])
+def chunks(request, monkeypatch):
+    """All rows at once, and 16 rows at a time."""
+    if request.param == "chunks":
+        monkeypatch.setattr(logprob, "CHUNK_ELEMENTS", 1)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("N", [1, 15, 16, 17, 50])
+@pytest.mark.parametrize("trainable", ["hidden", "weight", "both"])
+def test_values_and_gradients_are_those_of_the_full_softmax(chunks, N, temperature, trainable):
+    hidden, weight, targets = problem(N, 41)
+    wanted = [x.requires_grad_() for name, x in (("hidden", hidden), ("weight", weight)) if trainable in (name, "both")]
+    probe, entropy_probe = torch.rand(2, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    expected, expected_entropy = textbook(hidden, weight, targets, temperature)
+    got, entropy = token_logprobs(hidden, weight, targets, temperature)
+    torch.testing.assert_close((got, entropy), (expected, expected_entropy), atol=1e-12, rtol=1e-12)
+    assert not entropy.requires_grad
+    expected_grads = torch.autograd.grad((expected * probe).sum(), wanted, retain_graph=True)
+    grads = torch.autograd.grad((got * probe).sum(), wanted)
+    torch.testing.assert_close(grads, expected_grads, atol=1e-12, rtol=1e-12)
+
+    got, entropy = token_logprobs(hidden, weight, targets, temperature, entropy_grad=True)
+    expected_grads = torch.autograd.grad((expected * probe + expected_entropy * entropy_probe).sum(), wanted)
+    grads = torch.autograd.grad((got * probe + entropy * entropy_probe).sum(), wanted)
+    torch.testing.assert_close(grads, expected_grads, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("trainable_head", [False, True])
+def test_gradcheck(trainable_head):
+    hidden, weight, targets = problem(5, 7, D=3)
+    weight.requires_grad_(trainable_head)
+    inputs = (hidden.requires_grad_(), weight, targets, 0.8, True)
+    assert torch.autograd.gradcheck(token_logprobs, inputs)
+    only_entropy = torch.autograd.grad(token_logprobs(*inputs)[1].sum(), hidden)
+    expected = torch.autograd.grad(textbook(*inputs[:4])[1].sum(), hidden)
+    torch.testing.assert_close(only_entropy, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_a_hand_worked_value():
+    """Logits (0, ln 3) have probabilities 1/4 and 3/4, at temperature 1/2 (their squares') 1/10 and 9/10."""
+    hidden, weight = torch.tensor([[1.0], [1.0]]), torch.tensor([[0.0], [3.0]]).log1p() * torch.tensor(3.0).log() / 4**0.5
+    weight = torch.tensor([[0.0], [torch.tensor(3.0).log()]])
+    logprobs, entropy = token_logprobs(hidden, weight, torch.tensor([0, 1]))
+    torch.testing.assert_close(logprobs.exp(), torch.tensor([0.25, 0.75]))
+    torch.testing.assert_close(entropy, torch.full((2,), 0.5623351446188083))
+    torch.testing.assert_close(token_logprobs(hidden, weight, torch.tensor([0, 1]), 0.5)[0].exp(), torch.tensor([0.1, 0.9]))
+
+
+@pytest.mark.parametrize("trainable_head", [False, True])
+def test_bfloat16_is_computed_in_float32_after_the_product(trainable_head):
+    """Results are float32 and near the float64 of the rounded inputs; gradients come in bfloat16, within its rounding."""
+    hidden, weight, targets = problem(40, 300, D=32)
+    hidden, weight = (hidden / 4).bfloat16().requires_grad_(), weight.bfloat16().requires_grad_(trainable_head)
+    wide = [x.detach().double().requires_grad_() for x in (hidden, weight)]
+    expected, expected_entropy = textbook(*wide, targets)
+    got, entropy = token_logprobs(hidden, weight, targets)
+    assert got.dtype == entropy.dtype == torch.float32
+    torch.testing.assert_close(got.double(), expected, atol=0.03, rtol=0)
+    torch.testing.assert_close(entropy.double(), expected_entropy, atol=0.03, rtol=0)
+    got.sum().backward(), expected.sum().backward()
+    for x, truth in zip((hidden, weight)[: 1 + trainable_head], wide, strict=False):
+        assert x.grad.dtype == torch.bfloat16
+        assert (x.grad - truth.grad).norm() < 0.02 * truth.grad.norm()
+
+
+def test_large_logits_do_not_overflow():
+    hidden, weight, targets = problem(20, 30, dtype=torch.float32)
+    for scale in (1e3, 1e30):
+        logprobs, entropy = token_logprobs(hidden * scale, weight, (hidden @ weight.T).argmax(-1))
+        assert logprobs.isfinite().all() and (logprobs <= 0).all() and (entropy.abs() < 5).all()
+        torch.testing.assert_close(logprobs[(hidden @ weight.T).topk(2).values.diff().abs()[:, 0] > 0.1].max().item(), 0.0)
+
+
+@pytest.mark.parametrize("V", [640, 2048, 97])
+def test_a_rows_result_is_bitwise_independent_of_the_other_rows(chunks, V):
+    hidden, weight, targets = problem(100, V, D=64, dtype=torch.float32)
+    full = torch.stack(token_logprobs(hidden, weight, targets, 0.8))
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
+    for rows in (order, order[:1], order[:2], order[:17], order[:33], slice(99, 100), slice(31, 50)):
+        some = torch.stack(token_logprobs(hidden[rows], weight, targets[rows], 0.8))
+        assert torch.equal(some, full[:, rows])
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [x for x in torch.utils._pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+        self.elements = max(self.elements, *(x.numel() for x in tensors), 0)
+        return out
+
+
+@pytest.mark.parametrize("trainable_head", [False, True])
+def test_all_logits_are_never_held(monkeypatch, trainable_head):
+    N, V = 2000, 500
+    monkeypatch.setattr(logprob, "CHUNK_ELEMENTS", 100 * V)
+    hidden, weight, targets = problem(N, V, dtype=torch.float32)
+    hidden.requires_grad_(), weight.requires_grad_(trainable_head)
+    with Largest() as largest:
+        logprobs, entropy = token_logprobs(hidden, weight, targets, entropy_grad=True)
+        (logprobs + entropy).sum().backward()
+    assert 96 * V <= largest.elements <= 100 * V < N * V
+
+
+def test_nothing_is_written_into_the_arguments():
+    arguments = problem(20, 30)
+    before = [x.clone() for x in arguments]
+    arguments[0].requires_grad_()
+    token_logprobs(*arguments, 0.5)[0].sum().backward()
+    assert all(torch.equal(x, y) for x, y in zip(arguments, before, strict=True))
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, -1, float("nan")])
+def test_a_temperature_that_is_not_positive_is_refused(temperature):
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        token_logprobs(*problem(2, 5), temperature)

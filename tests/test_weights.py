@@ -1,0 +1,242 @@
+"""Loading: what a checkpoint says is what the model holds, and everything else is refused in one line that names it."""
+
+import json
+
+import pytest
+import torch
+from conftest import SMALL, random_model, reference
+from safetensors.torch import load_file, save_file
+
+from models import load_model, save_model
+from models.config import read_config
+from models.generate import Engine
+
+RAW = {"model_type": "qwen2", **SMALL}
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A good checkpoint of one file."""
+    save_model(random_model(), tmp_path, RAW, torch.float32)
+    return tmp_path
+
+
+def edit_config(folder, **fields):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def edit_tensors(folder, **changes):
+    """Sets tensors by name, or takes one away (None); "." is spelled "__"."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path) | {name.replace("__", "."): value for name, value in changes.items()}
+    save_file({name: value for name, value in tensors.items() if value is not None}, path)
+
+
+def shard(folder, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")):
+    """Splits the checkpoint in two; returns the path of the index and its weight_map."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {key: names[i % 2] for i, key in enumerate(sorted(tensors))}
+    for name in names:
+        save_file({key: tensors[key] for key in tensors if weight_map[key] == name}, folder / name)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return index, weight_map
+
+
+def refused(kind, name, *words):
+    """Loading raises this kind of error with one line that holds these words."""
+    with pytest.raises(kind) as caught:
+        load_model(str(name))
+    message = str(caught.value)
+    assert type(caught.value) is kind and "\n" not in message and len(message) < 600, message
+    for word in words:
+        assert word in message, message
+
+
+# ---------------------------------------------------------------------------------------------------------- what works
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
+def test_a_saved_model_loads_bitwise_the_same(tmp_path, model_type, tied):
+    model = random_model(model_type, tie_word_embeddings=tied)
+    raw = {**RAW, "model_type": model_type, "tie_word_embeddings": tied}
+    save_model(model, tmp_path, raw, torch.float32)
+    loaded = load_model(str(tmp_path))
+    assert loaded.config == model.config
+    assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in model.state_dict().items())
+    assert (HEAD in load_file(tmp_path / "model.safetensors")) is not tied
+    assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) is tied
+    assert load_model(str(tmp_path), torch.bfloat16).lm_head.weight.dtype == torch.bfloat16
+
+
+def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
+    edit_config(folder, tie_word_embeddings=True)
+    embedding = load_file(folder / "model.safetensors")[EMBEDDING]
+    edit_tensors(folder, lm_head__weight=embedding.clone(), model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8))
+    model = load_model(str(folder))
+    assert torch.equal(model.lm_head.weight, embedding) and model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_shards_that_the_hub_cache_links_to_its_blobs_load(folder, tmp_path_factory):
+    expected = load_model(str(folder)).state_dict()
+    _, weight_map = shard(folder)
+    cache = tmp_path_factory.mktemp("models--a--b")
+    snapshot, blobs = cache / "snapshots" / "0123", cache / "blobs"
+    snapshot.mkdir(parents=True), blobs.mkdir()
+    for i, path in enumerate(folder.iterdir()):
+        path.rename(blobs / str(i))
+        (snapshot / path.name).symlink_to(blobs / str(i))
+    assert len(set(weight_map.values())) == 2
+    assert all(torch.equal(value, expected[key]) for key, value in load_model(str(snapshot)).state_dict().items())
+
+
+def test_a_trained_model_tells_its_story():
+    """stories260K, greedily from the first token: 256 ids and their log-probability as llama2.c publishes them."""
+    golden = json.loads(reference("stories260k", "golden.json").read_text())
+    engine = Engine(load_model(str(reference("stories260k"))), max_rows=1, max_len=512)
+    slot = engine.open((0, 0))
+    engine.feed(slot, golden["greedy_ids"][:1])
+    (row,) = engine.run(len(golden["greedy_ids"]) - 1, temperature=0, stop_ids=frozenset({2}))
+    assert row.ids == golden["greedy_ids"][1:] and row.stop_reason == "length"
+    assert sum(row.logprobs) == pytest.approx(golden["sum_logprob"], abs=2e-3)
+    assert row.logprobs[:20] == pytest.approx(golden["logprobs_fp32_first20"], abs=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------- what does not
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model_type": "gpt2"}, ["model_type 'gpt2'", "qwen2, qwen3, llama"]),
+        ({"model_type": None}, ["model_type None"]),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rope type 'yarn'"]),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, ["rope type 'llama3'"]),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope type 'linear'"]),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["rope type 'dynamic'"]),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, ["nested by layer type"]),
+        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
+        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, ["sliding-window"]),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, ["sliding-window"]),
+        ({"quantization_config": {"quant_method": "gptq"}}, ["quantization_config"]),
+        ({"hidden_act": "swish7"}, ["hidden_act 'swish7'", "silu"]),
+        ({"head_dim": 15}, ["head_dim 15", "odd"]),
+        ({"num_key_value_heads": 3}, ["num_attention_heads 4", "num_key_value_heads 3"]),
+        ({"model_type": "llama", "hidden_size": 50, "head_dim": None}, ["hidden_size 50"]),
+        ({"hidden_size": None}, ["hidden_size", "positive integer", "None"]),
+        ({"num_hidden_layers": -1}, ["num_hidden_layers", "-1"]),
+        ({"vocab_size": "97"}, ["vocab_size", "'97'"]),
+        ({"num_key_value_heads": "2"}, ["num_key_value_heads", "'2'"]),
+        ({"num_key_value_heads": -2}, ["num_key_value_heads", "-2"]),
+        ({"head_dim": [16]}, ["head_dim", "[16]"]),
+        ({"rope_theta": "big"}, ["big"]),
+        ({"rms_norm_eps": None}, ["float()"]),
+        ({"rope_parameters": "default"}, ["rope_parameters"]),
+    ],
+    ids=str,
+)
+def test_a_config_that_cannot_be_computed_is_refused(folder, fields, words):
+    edit_config(folder, **fields)
+    refused(ValueError, folder, str(folder / "config.json"), *words)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '"qwen2"', "\xff"])
+def test_a_config_that_is_no_object_is_refused(folder, text):
+    (folder / "config.json").write_bytes(text.encode("latin1"))
+    refused(ValueError, folder, str(folder / "config.json"), "JSON")
+
+
+def test_a_folder_without_its_files_is_refused(folder, tmp_path):
+    (folder / "config.json").rename(folder / "kept")
+    refused(FileNotFoundError, folder, str(folder / "config.json"))
+    (folder / "kept").rename(folder / "config.json")
+    (folder / "model.safetensors").unlink()
+    refused(FileNotFoundError, folder, str(folder), "model.safetensors", "index.json")
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "nowhere", "../a/b", "a/b/c", "a/.."])
+def test_a_name_that_is_nothing_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(FileNotFoundError, name, name, "no such folder")
+
+
+def test_a_hub_id_without_a_network_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    refused(FileNotFoundError, "Nobody/no-such-model", "Nobody/no-such-model", "hub")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_truncated_file_is_refused(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(ValueError, folder, str(path), "not a whole safetensors file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model__norm__weight": torch.ones(47)}, ["model.norm.weight", "(47,)", "(48,)"]),
+        ({"model__norm__bias": torch.ones(48)}, ["model.norm.bias", "no place in a qwen2 model"]),
+        ({"model__norm__weight": None}, ["model.norm.weight is missing"]),
+        ({"lm_head__weight": None}, ["lm_head.weight is missing"]),
+        ({"model__norm__weight": None, "lm_head__weight": None}, ["lm_head.weight is missing and 1 more"]),
+        ({"model__norm__weight": torch.ones(48, dtype=torch.int8)}, ["model.norm.weight", "int8"]),
+    ],
+    ids=["shape", "unknown", "missing", "no head", "two missing", "integers"],
+)
+def test_tensors_that_do_not_fit_are_refused(folder, changes, words):
+    edit_tensors(folder, **changes)
+    refused(ValueError, folder, str(folder), *words)
+
+
+def test_a_tied_head_that_disagrees_is_refused(folder):
+    edit_config(folder, tie_word_embeddings=True)
+    refused(ValueError, folder, str(folder), "tie_word_embeddings", HEAD, EMBEDDING)
+
+
+def test_a_missing_or_repeated_shard_is_refused(folder):
+    _, weight_map = shard(folder)
+    first, second = sorted(set(weight_map.values()))
+    content = (folder / second).read_bytes()
+    (folder / second).unlink()
+    refused(FileNotFoundError, folder, str(folder / second), "missing")
+    (folder / second).write_bytes((folder / first).read_bytes())
+    refused(ValueError, folder, str(folder / second), "already in another shard")
+    (folder / second).write_bytes(content)
+    assert load_model(str(folder)).config == read_config(folder)
+
+
+@pytest.mark.parametrize("escape", ["../x.safetensors", "{outside}/x.safetensors", "a/../../x.safetensors", "..", "x.bin"])
+def test_an_index_that_points_outside_is_refused(folder, tmp_path_factory, escape):
+    index, weight_map = shard(folder)
+    outside = tmp_path_factory.mktemp("outside")
+    save_file({"model.norm.weight": torch.ones(48)}, outside / "x.safetensors")
+    save_file({"model.norm.weight": torch.ones(48)}, folder.parent / "x.safetensors")
+    name = escape.format(outside=outside)
+    index.write_text(json.dumps({"weight_map": {**weight_map, "model.norm.weight": name}}))
+    refused(ValueError, folder, str(index), repr(name), "plain file name")
+
+
+def test_a_shard_that_links_out_of_the_folder_is_refused(folder, tmp_path_factory):
+    path = folder / shard(folder)[1][HEAD]
+    path.symlink_to(path.rename(tmp_path_factory.mktemp("outside") / path.name))
+    refused(ValueError, folder, str(path), "outside the folder")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "null", "\xff"])
+def test_a_nonsense_index_is_refused(folder, text):
+    index, _ = shard(folder)
+    index.write_bytes(text.encode("latin1"))
+    refused(ValueError, folder, str(index), "not a shard index")
+
+
+@pytest.mark.parametrize("value", [1, None])
+def test_an_index_whose_shards_are_no_names_is_refused(folder, value):
+    index, _ = shard(folder)
+    index.write_text(json.dumps({"weight_map": {HEAD: value}}))
+    refused(ValueError, folder, str(index), repr(value))
