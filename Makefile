@@ -15,8 +15,11 @@ lint: $(VENV)/test.done  ## style and the import rule
 bench: $(VENV)/test.done  ## measurements against transformers, peft and trl, interleaved in one process
 	$(PY) -m benchmarks.generate && $(PY) -m benchmarks.step
 
-tiny: $(VENV)/train.done  ## the embedded model from nothing, 30 to 60 minutes on two cores
-	sh models/tiny/make.sh $(PY)
+tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
+	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
+	$(PY) -m models.scratch runs/tiny/corpus.txt out=runs/tiny/init
+	$(PY) train.py recipe=tiny model=runs/tiny/init out=runs/tiny/sft
+	$(PY) merge.py model=runs/tiny/sft/epoch_40 out=runs/tiny/model dtype=bfloat16
 
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info

@@ -16,6 +16,7 @@ from rl.batch import add_reference, add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
 from rl.evaluate import describe, evaluate
 from rl.log import epoch_line, rollout_stats
+from rl.report import write_report
 from rl.rollout import demonstrations, make_tasks, rollout
 from rl.update import update
 
@@ -65,7 +66,8 @@ def main(cfg) -> None:
             save_checkpoint(state, run.folder)
         if finished(state, cfg) or (cfg.eval_every and state.epoch % cfg.eval_every == 0):
             report(run, state, tokenizer, cfg)
-    print(f"done: {run.folder}/epoch_{state.epoch}")
+        write_report(run.folder, tokenizer, episodes[:4])
+    print(f"done: {run.folder}/epoch_{state.epoch}, curves and episodes in {run.folder}/report.html")
 
 
 def finished(state, cfg) -> bool:

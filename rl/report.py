@@ -1,0 +1,64 @@
+"""report.html of a run: curves of its metrics and episodes to read, in one file without scripts or links."""
+
+import html
+import json
+from pathlib import Path
+
+from models import Tokenizer
+from rl.records import Episode
+
+CURVES = ("reward_mean", "accuracy", "entropy", "approx_kl", "clip_fraction", "loss", "value_loss", "grad_norm", "lr")
+STYLE = """body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
+figure{display:inline-block;margin:0 1.5em 1em 0}figcaption{font-size:13px;color:#555}svg{background:#f6f6f4}
+pre{white-space:pre-wrap;background:#f6f6f4;padding:.8em}b.act{background:#dfe9d8}table{border-collapse:collapse}
+td,th{padding:.2em 1em .2em 0;text-align:left}"""
+
+
+def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
+    """Writes folder/report.html from folder/metrics.jsonl and the newest episodes."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    epochs, evaluations = [r for r in records if "eval" not in r], [r for r in records if "eval" in r]
+    curves = [(name, [(r["epoch"], r[name]) for r in epochs if name in r]) for name in CURVES]
+    rows = "".join(_evaluation(r["epoch"], r["eval"]) for r in evaluations)
+    page = [
+        f"<!doctype html><meta charset=utf-8><title>{html.escape(folder.name)}</title><style>{STYLE}</style>",
+        f"<h1>{html.escape(folder.name)}</h1>",
+        "<h2>Held-out tasks</h2><table><tr><th>epoch<th>play<th>success<th>80 % interval<th>tasks</tr>"
+        + rows
+        + "</table>",
+        "<h2>Training</h2>" + "".join(_curve(name, points) for name, points in curves if len(points) > 1),
+        "<h2>Episodes of the last epoch</h2><p>What the agent wrote is marked; the rest it read.</p>",
+        *(_episode(tokenizer, episode) for episode in episodes),
+    ]
+    (folder / "report.html").write_text("\n".join(page) + "\n")
+
+
+def _evaluation(epoch: int, e: dict) -> str:
+    play = "greedy" if e["temperature"] == 0 else "sampled"
+    interval = f"{e['low']:.1%} to {e['high']:.1%}"
+    return f"<tr><td>{epoch}<td>{play}<td>{e['success']:.1%}<td>{interval}<td>{e['episodes']} of {e['split']}</tr>"
+
+
+def _curve(name: str, points: list[tuple[float, float]], width: int = 260, height: int = 90) -> str:
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    span, first, last = (high - low) or 1.0, points[0][0], points[-1][0]
+    path = " ".join(
+        f"{(x - first) / (last - first) * (width - 10) + 5:.1f},{height - 5 - (y - low) / span * (height - 10):.1f}"
+        for x, y in points
+    )
+    line = f'<polyline points="{path}" fill="none" stroke="#3b6ea5" stroke-width="1.5"/>'
+    caption = (
+        f"<figcaption>{name}: {points[0][1]:.3g} to {points[-1][1]:.3g} (range {low:.3g} to {high:.3g})</figcaption>"
+    )
+    return f'<figure><svg width="{width}" height="{height}">{line}</svg>{caption}</figure>'
+
+
+def _episode(tokenizer: Tokenizer, episode: Episode) -> str:
+    parts, at = [], 0
+    for turn in episode.turns:
+        parts.append(html.escape(tokenizer.show(episode.ids_T[at : turn.start])))
+        said = html.escape(tokenizer.show(episode.ids_T[turn.start : turn.stop]))
+        parts.append(f'<b class=act title="reward {turn.reward:g}">{said}</b>')
+        at = turn.stop
+    head = f"{episode.env}, seed {episode.seed}: {episode.outcome}, score {episode.score:g}, {len(episode.turns)} turns"
+    return f"<h3>{html.escape(head)}</h3><pre>{''.join(parts)}{html.escape(tokenizer.show(episode.ids_T[at:]))}</pre>"
