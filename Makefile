@@ -19,7 +19,7 @@ tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/mod
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
 	$(PY) -m models.scratch runs/tiny/corpus.txt out=runs/tiny/init
 	$(PY) train.py recipe=tiny model=runs/tiny/init out=runs/tiny/sft
-	$(PY) merge.py model=runs/tiny/sft/epoch_40 out=runs/tiny/model dtype=bfloat16
+	$(PY) merge.py model=runs/tiny/sft/epoch_24 out=runs/tiny/model dtype=bfloat16
 
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info

@@ -76,13 +76,15 @@ if __name__ == "__main__":
     words = dict(word.split("=", 1) if "=" in word else (word, "") for word in sys.argv[1:])
     if {"-h", "--help", "help"} & set(words):
         sys.exit(print(USAGE))
-    unknown = set(words) - {"adapter", "out", "model", "dtype"}
-    missing = {"out"} - set(words)
-    if unknown or missing or words.get("dtype", "float32") not in DTYPES:
-        wrong = f"unknown key {min(unknown)!r}" if unknown else f"{min(missing)}= is missing" if missing else "dtype"
-        print(f"merge.py: {wrong}\n{USAGE}", file=sys.stderr)
+    wrong = [f"unknown key {key!r}" for key in words if key not in ("adapter", "out", "model", "dtype")]
+    needed = ("out",) if "model" in words else ("out", "adapter")
+    wrong += [f"{key}= is missing" for key in needed if key not in words]
+    if words.get("dtype", "float32") not in DTYPES:
+        wrong.append(f"dtype={words['dtype']} is not one of {', '.join(DTYPES)}")
+    if wrong:
+        print(f"merge.py: {wrong[0]}\n{USAGE}", file=sys.stderr)
         sys.exit(2)
     try:
         main(**words)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"merge.py: {error}")

@@ -80,12 +80,13 @@ class Engine:
         slot = next((i for i in range(self.max_rows) if i not in self._slots), None)
         if slot is None:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
-        self._slots[slot] = _Slot(key)
+        state = _Slot(key)
         if parent is not None:
             source = self._slots[parent]
             self._fill([parent])
             self._cache.copy(parent, slot, source.length)
-            self._slots[slot] = _Slot(key, source.version, source.length, list(source.pending), source.fed, source.turn)
+            state = _Slot(key, source.version, source.length, list(source.pending), source.fed, source.turn)
+        self._slots[slot] = state
         return slot
 
     def feed(self, slot: int, ids: list[int]) -> None:
@@ -93,6 +94,8 @@ class Engine:
         state = self._slots[slot]
         if state.row is not None:
             raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
+        if not ids and not state.pending:
+            raise ValueError(f"slot {slot} is empty: a sequence begins with at least one id")
         state.pending.extend(ids)
         state.fed = True
 
@@ -184,7 +187,7 @@ class Engine:
             state.row.logprobs.append(logprob)
             if token in stop_ids:
                 state.row.stop_reason = "stop"
-            elif len(state.row.ids) == max_new_tokens:
+            elif len(state.row.ids) >= max_new_tokens:
                 state.row.stop_reason = "length"
             elif self.room(i) >= 1:
                 continue

@@ -29,7 +29,7 @@ def token_logprobs(
     one only with entropy_grad=True, because that costs a third matrix product.
     Raises ValueError for a temperature that is not positive.
     """
-    if temperature <= 0:
+    if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
     return _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
 

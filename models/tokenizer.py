@@ -49,8 +49,8 @@ class Tokenizer:
         self.default_system = found.group(0) if found else None  # Qwen2.5 inserts one where a conversation has none
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text from anywhere; no control token can come out."""
-        return self._plain.encode(text, add_special_tokens=False).ids
+        """Ids of text from anywhere; no control token can come out. Half a surrogate pair is read as "?"."""
+        return self._plain.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
 
     def decode(self, ids: list[int]) -> str:
         """Text without control tokens. Ids past the tokenizer's vocabulary (padding rows of the head) vanish."""

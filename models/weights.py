@@ -46,8 +46,8 @@ def resolve(name: str) -> Path:
 def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLM:
     """Builds the decoder on the meta device and fills it from `name` (see `resolve`), cast to dtype.
 
-    Raises FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown, misshapen
-    or integer tensor, a config that cannot be computed, or a tied head that disagrees with the embedding.
+    Raises FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown,
+    misshapen or integer tensor, a config that cannot be computed, or a tied head that disagrees with the embedding.
     """
     folder = resolve(name)
     cfg = read_config(folder)

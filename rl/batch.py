@@ -18,7 +18,8 @@ PER_TOKEN = ("turn_N", "reward_N", "old_logprobs_N", "old_values_N", "ref_logpro
 
 
 def make_batch(episodes: list[Episode]) -> Batch:
-    """One Batch of all sampled tokens of the episodes. Raises ValueError if there are none."""
+    """One Batch of all sampled tokens of the episodes; those without any are left out. Raises ValueError if all are."""
+    episodes = [e for e in episodes if e.turns]
     episode, turn, reward, logprob = [], [], [], []
     for b, e in enumerate(episodes):
         for u, t in enumerate(e.turns):
@@ -127,7 +128,7 @@ def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_token
     ref_logprobs_N = torch.zeros(len(batch.episode_N))
     index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
     for piece in micro_batches(index, micro_tokens):
-        ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N
+        ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N.float()
     return replace(batch, ref_logprobs_N=ref_logprobs_N)
 
 

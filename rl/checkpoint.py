@@ -70,14 +70,14 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
 def load_checkpoint(state: TrainState, folder: Path) -> None:
     """Fills the state from a checkpoint. Raises ValueError, one line, if a file is damaged or does not fit."""
     verify(folder)
-    mine, saved = state.trainable(), load_file(folder / "trainable.safetensors")
-    if {k: tuple(v.shape) for k, v in mine.items()} != {k: tuple(v.shape) for k, v in saved.items()}:
-        raise ValueError(f"{folder}: its trainable weights are not those of this model and lora settings")
-    with torch.no_grad():
-        for name, p in mine.items():
-            p.copy_(saved[name])
-    if state.critic is not None:
-        state.critic.load_state_dict(load_file(folder / "critic.safetensors"))
+    critic = {} if state.critic is None else state.critic.state_dict()
+    for path, mine in ((folder / "trainable.safetensors", state.trainable()), (folder / "critic.safetensors", critic)):
+        saved = load_file(path) if path.is_file() else {}
+        if {k: v.shape for k, v in mine.items()} != {k: v.shape for k, v in saved.items()}:
+            raise ValueError(f"{path}: its weights are not those of this model, algorithm and lora settings")
+        with torch.no_grad():
+            for name, p in mine.items():
+                p.copy_(saved[name])
     moments: dict[int, dict] = {}
     for key, value in load_file(folder / "optimizer.safetensors").items():
         index, name = key.split(".", 1)
@@ -107,7 +107,11 @@ def verify(folder: Path) -> None:
     manifest = folder / "manifest.json"
     if not manifest.is_file():
         raise ValueError(f"{folder}: no manifest.json, so this is not a complete checkpoint")
-    for name, digest in json.loads(manifest.read_text())["sha256"].items():
+    try:
+        digests = json.loads(manifest.read_text())["sha256"].items()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
+    for name, digest in digests:
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing, though the manifest lists it")
         if _sha256(folder / name) != digest:

@@ -42,9 +42,7 @@ class Lora:
 
 @dataclass
 class Reward:
-    rule: str = (
-        "native"  # native: the environment's own | seed: the guide's shaping | binary: the outcome's, at the end
-    )
+    rule: str = "native"  # native: the environment's own | seed: the guide's shaping | binary: by outcome, at the end
     scale: float = 1.0  # every reward is multiplied by this
     correct: float = 1.0  # reward.rule=binary: for outcome correct
     incorrect: float = 0.0  # reward.rule=binary: for outcome incorrect
@@ -94,13 +92,15 @@ CHOICES = {
     "schedule": ("constant", "linear", "cosine"),
     "eval_split": ("train", "val", "test"),
     "dtype": ("float32", "bfloat16"),
+    "device": ("cpu", "cuda"),
     "log": ("info", "debug"),
     "reward.rule": ("native", "seed", "binary"),
 }
 POSITIVE = ("epochs", "episodes", "batch_size", "lr", "clip_norm", "micro_tokens", "max_new_tokens", "max_len")
-POSITIVE += ("rollout_rows", "save_every", "threads")
+POSITIVE += ("rollout_rows", "save_every", "threads", "lora.alpha", "sft.epochs", "grpo.epochs", "grpo.clip")
+POSITIVE += ("grpo.clip_high", "grpo.constant_length", "ppo.epochs", "ppo.clip", "ppo.critic_lr", "ppo.critic_hidden")
 NOT_NEGATIVE = ("lora.r", "max_steps", "warmup_steps", "weight_decay", "temperature", "max_turns", "eval_episodes")
-NOT_NEGATIVE += ("eval_every", "min_lr_ratio")
+NOT_NEGATIVE += ("seed", "eval_every", "min_lr_ratio", "grpo.kl_coef", "ppo.vf_coef")
 
 GROUPS = {"lora": Lora, "reward": Reward, **{name: module.Config for name, module in ALGORITHMS.items()}}
 GROUPS |= {name: envs.config_class(name) for name in envs.NAMES}
@@ -133,7 +133,7 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
         else:
             base = _recipe(given.get("recipe", cfg.recipe), given.get("model"))
         for key, value in {**base, **given}.items():
-            _assign(cfg, key, value)
+            _assign(cfg, key, value, also)
         check(cfg)
     except ConfigError as error:
         print(f"{program}: {error}", file=sys.stderr)
@@ -165,7 +165,7 @@ def check(cfg) -> None:
         try:
             group(**dataclasses.asdict(getattr(cfg, name)))
         except ValueError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError(f"{name}.{str(error).removeprefix(name + '.')}") from None
     algo = getattr(cfg, cfg.algo)
     if algo.source == "rollouts" and cfg.temperature == 0:
         raise ConfigError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
@@ -254,8 +254,8 @@ def _saved(run: str) -> dict:
         raise ConfigError(f"resume={run}: no file {path}, so this is not a run's folder")
     try:
         return _flatten(json.loads(path.read_text()))
-    except ValueError as error:
-        raise ConfigError(f"resume={run}: {path} is not JSON ({error})") from None
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
 
 
 def _flatten(table: dict, prefix: str = "") -> dict:
@@ -271,17 +271,18 @@ def _get(cfg, key: str):
     return cfg
 
 
-def _assign(cfg, key: str, value) -> None:
+def _assign(cfg, key: str, value, also: type | None = None) -> None:
     owner, _, name = key.rpartition(".")
     target = cfg if not owner else getattr(cfg, owner) if owner in GROUPS else None
-    hints = typing.get_type_hints(type(target)) if target is not None else {}
-    if name not in hints or (not owner and name in GROUPS):
-        known = [f.name for f in fields(Common)] + [f"{g}.{f.name}" for g, cls in GROUPS.items() for f in fields(cls)]
+    names = {f.name for f in fields(target)} if target is not None else set()
+    if name not in names or (not owner and name in GROUPS):
+        known = [f.name for cls in (Common, also) if cls for f in fields(cls)]
+        known += [f"{group}.{f.name}" for group, cls in GROUPS.items() for f in fields(cls)]
         near = difflib.get_close_matches(key, known, 1, 0.5)
         raise ConfigError(
             f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else "; --help lists the keys")
         )
-    setattr(target, name, _convert(key, value, hints[name]))
+    setattr(target, name, _convert(key, value, typing.get_type_hints(type(target))[name]))
 
 
 def _convert(key: str, value, kind):

@@ -1,8 +1,8 @@
-"""The configurations that are compared with transformers, and the frozen ones: PYTHONPATH=. python tests/make_fixtures.py
+"""The configurations that are compared with transformers, and the frozen ones.
 
-Writes fixtures/decoder.safetensors: for a few small models their weights, ids, and what transformers computes in
-float64 (logits and the log-probability of each next id); the config.json of each is in the file's metadata. So the
-comparison bites where transformers is not installed.
+`PYTHONPATH=. python tests/make_fixtures.py` writes fixtures/decoder.safetensors: for a few small models their weights,
+ids, and what transformers computes in float64 (logits and the log-probability of each next id); the config.json of
+each is in the file's metadata. So the comparison bites where transformers is not installed.
 """
 
 import copy

@@ -38,7 +38,7 @@ def played(*rewards: float, lengths=None, group: int = 0, **keys) -> Episode:
 
 
 def scored(episodes: list[Episode], seed: int = 0, drift: float = 0.3) -> Batch:
-    """A batch as a loss gets it, in float64 where it has a gradient, after the policy has moved by about `drift` in each log-probability."""
+    """A batch as a loss gets it, after the policy moved each log-probability by about `drift`. Float64."""
     torch.manual_seed(seed)
     batch, draw = make_batch(episodes), lambda n, width: width * torch.randn(n, dtype=torch.float64)
     N, old = len(batch.episode_N), batch.old_logprobs_N.double()
@@ -152,23 +152,23 @@ def test_whiten():
     assert core.whiten(f64(3.0)).tolist() == [0.0] and core.whiten(f64(2, 2, 2)).tolist() == [0.0] * 3
 
 
-GROUPS = [[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0], [2.0, -1.0, 0.5, 0.0]]
+GROUPS = [f64(1, 0, 0, 1), f64(1, 1, 1, 1), f64(2, -1, 0.5, 0)]
 
 
 def check_group_advantages():
     """V6, the members of the groups shuffled among one another."""
     expected = {
         True: [
-            [0.865875429761, -0.865875429761, -0.865875429761, 0.865875429761],
-            [0.0] * 4,
-            [1.299896008319, -1.099912007039, 0.09999200064, -0.29997600192],
+            f64(0.865875429761, -0.865875429761, -0.865875429761, 0.865875429761),
+            f64(0, 0, 0, 0),
+            f64(1.299896008319, -1.099912007039, 0.09999200064, -0.29997600192),
         ],
-        False: [[0.5, -0.5, -0.5, 0.5], [0.0] * 4, [1.625, -1.375, 0.125, -0.375]],
+        False: [f64(0.5, -0.5, -0.5, 0.5), f64(0, 0, 0, 0), f64(1.625, -1.375, 0.125, -0.375)],
     }
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     group = torch.tensor([7, 3, 11]).repeat_interleave(4)[order]
     for divide, values in expected.items():
-        close(core.group_advantages(f64(*sum(GROUPS, []))[order], group, divide), f64(*sum(values, []))[order])
+        close(core.group_advantages(torch.cat(GROUPS)[order], group, divide), torch.cat(values)[order])
 
 
 def test_group_advantages():
@@ -361,6 +361,10 @@ def check_at_ratio_one_the_gradient_is_reinforce(name="ppo"):
 
 
 def test_the_signs_of_the_ppo_loss():
+    check_the_signs_of_the_ppo_loss()
+
+
+def check_the_signs_of_the_ppo_loss():
     """More likely good tokens, more entropy and values nearer to the returns all lower it."""
     batch = ppo.advantages(scored(EPISODES, drift=0.0), ppo.Config())
     loss, metrics = ppo.loss(batch, cfg := ppo.Config(value_clip=None))

@@ -48,7 +48,9 @@ def arrangements(sequences: list[torch.Tensor]):
         width = longest + (5 if name == "both" else 0)
         pad = [(n, width - n - len(s)) for n, s in zip(before, sequences, strict=True)]
         ids_BT = torch.stack([F.pad(s, p) for s, p in zip(sequences, pad, strict=True)])
-        segments_BT = torch.stack([F.pad(torch.zeros_like(s), p, value=-1) for s, p in zip(sequences, pad, strict=True)])
+        segments_BT = torch.stack(
+            [F.pad(torch.zeros_like(s), p, value=-1) for s, p in zip(sequences, pad, strict=True)]
+        )
         yield name, ids_BT, segments_BT
     ids_1N = torch.cat([*sequences, torch.zeros(3, dtype=torch.long)])[None]
     runs = [torch.full_like(s, i) for i, s in enumerate(sequences)] + [torch.full((3,), -1)]
@@ -69,7 +71,7 @@ def pair(request, tmp_path_factory):
 
 
 def test_sharded_and_single_files_load_the_same(pair, tmp_path):
-    theirs, ours, folder = pair
+    theirs, ours, _ = pair
     theirs.save_pretrained(tmp_path, max_shard_size="30KB")
     assert (tmp_path / "model.safetensors.index.json").is_file() and not (tmp_path / "model.safetensors").exists()
     sharded = load_model(str(tmp_path)).state_dict()
@@ -222,7 +224,9 @@ def test_every_field_that_matters_changes_the_logits(model_type, before, after):
     ids=str,
 )
 def test_fields_that_do_not_matter_change_nothing(model_type, fields):
-    assert parse_config({**SMALL, "model_type": model_type, **fields}) == parse_config({**SMALL, "model_type": model_type})
+    assert parse_config({**SMALL, "model_type": model_type, **fields}) == parse_config(
+        {**SMALL, "model_type": model_type}
+    )
 
 
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
@@ -250,7 +254,12 @@ def test_rope_theta_is_read_from_either_layout():
 
 SHAPES = {
     "grouped queries": {},
-    "one head of 24, odd widths": {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 24, "hidden_size": 35},
+    "one head of 24, odd widths": {
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "hidden_size": 35,
+    },
     "eight query heads a key head": {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 8},
     "wide": {"hidden_size": 256, "intermediate_size": 700, "num_attention_heads": 8, "head_dim": 32},
 }

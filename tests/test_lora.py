@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+from conftest import randomize
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -29,19 +30,16 @@ def raw_config(family: str = "qwen3", **changes) -> dict:
 
 def tiny_model(family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0, **changes) -> CausalLM:
     """A random model whose every weight matters."""
-    torch.manual_seed(seed)
-    model = CausalLM(parse_config(raw_config(family, **changes)))
-    for p in model.parameters():
-        nn.init.normal_(p, 0.0 if p.dim() > 1 else 1.0, 0.2)
-    return model.to(dtype).eval()
+    return randomize(CausalLM(parse_config(raw_config(family, **changes))), seed).to(dtype).eval()
 
 
 def adapted_model(seed: int = 0, name: str = "default", **keys) -> CausalLM:
     """A tiny model with an adapter that changes its output."""
-    return awake(injected(tiny_model(), name=name, **{"r": 4, "alpha": 6, **keys}), seed, name)
+    return awake(injected(tiny_model(), seed, name=name, **{"r": 4, "alpha": 6, **keys}), seed, name)
 
 
-def injected(model: CausalLM, **keys) -> CausalLM:
+def injected(model: CausalLM, seed: int = 0, **keys) -> CausalLM:
+    torch.manual_seed(seed)
     lora.inject(model, **keys)
     return model
 
@@ -236,9 +234,7 @@ def test_named_adapters_are_apart():
         assert torch.equal(logits(model), one)
     assert torch.equal(logits(model), two), "the block gave back what was active"
     with lora.use_adapter(model, "second"):  # layers that lack it are their base
-        assert all(
-            (layer.active == "second") == ("self_attn" in path) for path, layer in lora.lora_layers(model)
-        )
+        assert all((layer.active == "second") == ("self_attn" in path) for path, layer in lora.lora_layers(model))
 
 
 @pytest.mark.parametrize("name", [None, "default"])
@@ -252,8 +248,9 @@ def test_what_was_active_returns_after_an_exception(name):
 
 def test_an_unknown_adapter_is_refused_by_name():
     model = adapted_model()
-    with pytest.raises(KeyError, match="no adapter named 'defualt'; there are: default"), lora.use_adapter(
-        model, "defualt"
+    with (
+        pytest.raises(KeyError, match="no adapter named 'defualt'; there are: default"),
+        lora.use_adapter(model, "defualt"),
     ):
         pass
     assert {layer.active for _, layer in lora.lora_layers(model)} == {"default"}
@@ -261,7 +258,8 @@ def test_an_unknown_adapter_is_refused_by_name():
 
 def test_adapter_version_changes_with_every_change_of_the_output():
     model = adapted_model()
-    version, optimizer = lora.adapter_version(model), torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    version = lora.adapter_version(model)
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     before = version()
     logits(model)
     assert version() == before, "a forward changes nothing"

@@ -76,7 +76,9 @@ def test_a_saved_model_loads_bitwise_the_same(tmp_path, model_type, tied):
 def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
     edit_config(folder, tie_word_embeddings=True)
     embedding = load_file(folder / "model.safetensors")[EMBEDDING]
-    edit_tensors(folder, lm_head__weight=embedding.clone(), model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8))
+    edit_tensors(
+        folder, lm_head__weight=embedding.clone(), model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8)
+    )
     model = load_model(str(folder))
     assert torch.equal(model.lm_head.weight, embedding) and model.lm_head.weight is model.model.embed_tokens.weight
 
@@ -211,7 +213,9 @@ def test_a_missing_or_repeated_shard_is_refused(folder):
     assert load_model(str(folder)).config == read_config(folder)
 
 
-@pytest.mark.parametrize("escape", ["../x.safetensors", "{outside}/x.safetensors", "a/../../x.safetensors", "..", "x.bin"])
+@pytest.mark.parametrize(
+    "escape", ["../x.safetensors", "{outside}/x.safetensors", "a/../../x.safetensors", "..", "x.bin"]
+)
 def test_an_index_that_points_outside_is_refused(folder, tmp_path_factory, escape):
     index, weight_map = shard(folder)
     outside = tmp_path_factory.mktemp("outside")
@@ -228,7 +232,9 @@ def test_a_shard_that_links_out_of_the_folder_is_refused(folder, tmp_path_factor
     refused(ValueError, folder, str(path), "outside the folder")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "null", "\xff"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "null", "\xff"]
+)
 def test_a_nonsense_index_is_refused(folder, text):
     index, _ = shard(folder)
     index.write_bytes(text.encode("latin1"))

@@ -1,0 +1,249 @@
+"""A whole optimizer step of GRPO with LoRA, beside trl's GRPOTrainer on a PEFT model: python -m benchmarks.step
+
+One step: sample `samples` replies of exactly `new` tokens to each of `prompts` prompts, score them, turn the scores
+into advantages, one forward and backward over all of them, clip, AdamW. No KL term and no reference model, one pass
+over the samples, float32, the same objective on both sides.
+
+The trainer's loop is trl's own. It hands over in a callback at the end of each step, where one step of ours runs: the
+two take turns step by step.
+"""
+
+import json
+import math
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import lora
+from benchmarks import common
+from models.generate import Engine
+from rl import config, grpo
+from rl.batch import make_batch
+from rl.checkpoint import TrainState
+from rl.records import Episode, Turn
+from rl.update import make_optimizer, update
+
+
+@dataclass
+class Options(common.Options):
+    prompts: int = 8  # P
+    samples: int = 8  # G, of each prompt
+    prompt: int = 64  # tokens of each
+    new: int = 32  # tokens to sample for each
+    lr: float = 1e-5
+
+
+def reward(ids: list[int]) -> float:
+    """Any function of the ids that neither side gets for nothing."""
+    return sum(i % 2 == 0 for i in ids) / len(ids)
+
+
+class Clock:
+    """Seconds of each step and, of those, of sampling: from the step's begin until the rewards are asked for."""
+
+    def __init__(self):
+        self.steps, self.sampling = [], []
+
+    def start(self) -> None:
+        self.began = time.perf_counter()
+
+    def sampled(self) -> None:
+        self.sampling.append(time.perf_counter() - self.began)
+
+    def stop(self) -> None:
+        self.steps.append(time.perf_counter() - self.began)
+
+
+class Ours:
+    """The steps of train.py, on given prompts."""
+
+    def __init__(self, options: Options, base: Path, adapter: Path):
+        self.options, self.clock = options, Clock()
+        self.model, self.tokenizer = common.our_model(base, adapter)
+        self.prompts = common.windows(self.tokenizer, [options.prompt] * options.prompts)
+        count = options.prompts * options.samples
+        self.cfg = config.Config(algo="grpo", lr=options.lr, episodes=count, batch_size=count)
+        self.cfg.grpo.group_size, self.cfg.grpo.divide_by_std = options.samples, True
+        config.check(self.cfg)
+        self.state = TrainState(self.model, None, make_optimizer(self.model, None, self.cfg))
+        self.before = {name: p.detach().clone() for name, p in self.state.trainable().items()}
+
+    def step(self) -> None:
+        self.clock.start()
+        episodes = self.rollout()
+        self.clock.sampled()
+        for episode in episodes:
+            episode.turns[-1].reward = reward(episode.ids_T[episode.turns[-1].start :])
+        batch = grpo.advantages(make_batch(episodes), self.cfg.grpo)
+        losses = update(self.state, batch, grpo, self.cfg)
+        self.state.epoch += 1
+        self.clock.stop()
+        assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0
+        assert losses["sampler_gap"] == 0.0, "sampling and training disagree"
+
+    def rollout(self) -> list[Episode]:
+        """As rl/rollout.py does it: one engine per epoch, the prompt of a group computed once, replies decoded."""
+        options, count = self.options, self.options.prompts * self.options.samples
+        engine = Engine(self.model, count, self.cfg.max_len, lora.adapter_version(self.model))
+        episodes, playing = [], {}
+        for group, prompt in enumerate(self.prompts):
+            for member in range(options.samples):
+                key = (self.cfg.seed, self.state.epoch * count + len(episodes))
+                slot = first = engine.open(key) if member == 0 else engine.open(key, parent=first)
+                if member == 0:
+                    engine.feed(slot, prompt)
+                episode = Episode("text", 0, group, list(prompt), [0] * len(prompt), [0.0] * len(prompt))
+                episodes.append(episode)
+                playing[slot] = episode
+        for row in engine.run(options.new, self.cfg.temperature, stop_ids=frozenset()):
+            self.tokenizer.decode(row.ids)
+            episode = playing[row.slot]
+            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
+            episode.ids_T += row.ids
+            episode.logprobs_T += row.logprobs
+            episode.action_mask_T += [1] * len(row.ids)
+            episode.terminated = True
+            engine.close(row.slot)
+            assert len(row.ids) == options.new
+        return episodes
+
+    def verify(self) -> None:
+        assert all(not torch.equal(self.before[name], p) for name, p in self.state.trainable().items())
+
+
+class Peer:
+    """trl's trainer, with its faster settings: no gradient checkpointing, nothing logged or saved."""
+
+    def __init__(self, options: Options, base: Path, adapter: Path, work: Path, steps: int, between=lambda: None):
+        from datasets import Dataset
+        from transformers.trainer_callback import PrinterCallback
+        from trl import GRPOConfig, GRPOTrainer
+
+        self.options, self.clock, self.between, self.norms = options, Clock(), between, []
+        model, tokenizer = common.peer_model(base, adapter, trainable=True)
+        ours = common.load_tokenizer(str(base))
+        prompts = common.windows(ours, [options.prompt] * options.prompts)
+        texts = [ours.decode(ids) for ids in prompts]
+        assert tokenizer(text=texts)["input_ids"] == prompts, "the two tokenizers disagree"
+        count = options.prompts * options.samples
+        args = GRPOConfig(
+            output_dir=str(work), use_cpu=True, bf16=False, seed=0, max_steps=steps, learning_rate=options.lr,
+            per_device_train_batch_size=count, gradient_accumulation_steps=1, num_generations=options.samples,
+            max_completion_length=options.new, generation_kwargs={"min_new_tokens": options.new}, temperature=1.0,
+            beta=0.0, num_iterations=1, loss_type="dapo", scale_rewards="group", epsilon=0.2, epsilon_high=0.28,
+            max_grad_norm=1.0, weight_decay=0.0, lr_scheduler_type="constant", shuffle_dataset=False,
+            gradient_checkpointing=False, report_to="none", logging_strategy="no", save_strategy="no",
+            disable_tqdm=True,
+        )  # fmt: skip
+        data = Dataset.from_dict({"prompt": texts * steps})
+        self.trainer = GRPOTrainer(
+            model, self._reward, args=args, train_dataset=data, processing_class=tokenizer, callbacks=[_turns(self)]
+        )
+        self.trainer.remove_callback(PrinterCallback)
+        self.before = {name: p.detach().clone() for name, p in self._trainable()}
+
+    def run(self) -> None:
+        self.trainer.train()
+
+    def _reward(self, completion_ids, **_) -> list[float]:
+        self.clock.sampled()
+        assert [len(ids) for ids in completion_ids] == [self.options.new] * len(completion_ids)
+        assert len(completion_ids) == self.options.prompts * self.options.samples
+        return [reward(ids) for ids in completion_ids]
+
+    def _trainable(self):
+        return [(name, p) for name, p in self.trainer.model.named_parameters() if p.requires_grad]
+
+    def verify(self) -> None:
+        assert self.norms and all(norm > 0 for norm in self.norms)
+        assert all(not torch.equal(self.before[name], p) for name, p in self._trainable())
+
+
+def _turns(peer: Peer):
+    """The callback that keeps the trainer's time and gives us our turns."""
+    from transformers import TrainerCallback
+
+    class Turns(TrainerCallback):
+        def on_train_begin(self, *_, **__):
+            peer.clock.start()
+
+        def on_pre_optimizer_step(self, *_, **__):
+            if not peer.norms:  # in the warm-up only
+                gradients = [p.grad.norm() for _, p in peer._trainable()]
+                peer.norms.append(torch.stack(gradients).norm().item())
+
+        def on_step_end(self, *_, **__):
+            peer.clock.stop()
+            peer.between()
+            peer.clock.start()
+
+    return Turns()
+
+
+def results_of(options: Options, clocks: dict[str, Clock]) -> list[common.Result]:
+    """The whole step, and its two parts."""
+    tokens, kept = options.prompts * options.samples * options.new, slice(options.warmup, None)
+    parts = {"whole step": {}, "sampling": {}, "the rest": {}}
+    for side, clock in clocks.items():
+        parts["whole step"][side] = clock.steps[kept]
+        parts["sampling"][side] = clock.sampling[kept]
+        parts["the rest"][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
+    results = [common.Result(name, tokens, seconds) for name, seconds in parts.items()]
+    results[0].check = "lengths, gradients, weights moved"
+    return results
+
+
+def main(options: Options) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+    turns = options.warmup + options.repeats
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        base, adapter = common.prepare(options.model, work)
+        ours = Ours(options, base, adapter)
+        if options.memory == "ours":
+            return print(json.dumps({"peak_mib": common.peak_of(lambda: (ours.step(), ours.step()))}))
+        if options.memory == "peer":
+            return print(json.dumps({"peak_mib": common.peak_of(Peer(options, base, adapter, work, steps=2).run)}))
+        if missing:
+            peer = None
+            for _ in range(turns):
+                ours.step()
+        else:
+            peer = Peer(options, base, adapter, work, turns, between=ours.step)
+            peer.run()
+            peer.verify()
+        ours.verify()
+    assert torch.get_num_threads() == options.threads
+
+    results = results_of(options, {"ours": ours.clock} | ({"peer": peer.clock} if peer else {}))
+    common.add_memory(results[0], "benchmarks.step", options)
+    about = {"model": options.model, "dtype": "float32", "lora": "r=16 all-linear"}
+    about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}
+    about |= {"reply": f"{options.new} tokens", "seconds per step": _seconds(results[0])}
+    notes = [
+        f"medians of {options.repeats} steps; tok/s counts sampled tokens; ratio is of seconds.",
+        "trl: use_cpu, beta=0, no gradient checkpointing (its default is on), no logging, eager transformers generate.",
+        "sampling runs from the step's begin until the rewards are asked for, decoding included.",
+        "ours computes the prompt of a group once and trains on the sampler's own log-probabilities; its sampled ids "
+        "come with log-probabilities equal, bit for bit, to those of the training forward (checked in each step).",
+        "MiB: peak resident memory of two steps above the loaded model, each side alone in a process.",
+    ]
+    if missing:
+        notes.append(f"absent: {', '.join(missing)}; ours was measured alone.")
+    common.report("step", "trl", results, options, notes, about)
+
+
+def _seconds(result: common.Result) -> str:
+    medians = {side: result.median(side) or math.nan for side in common.SIDES}
+    return ", ".join(f"{side} {value:.3f}" for side, value in medians.items())
+
+
+if __name__ == "__main__":
+    main(common.parse(Options, sys.argv[1:]))

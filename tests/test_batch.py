@@ -1,0 +1,246 @@
+"""From episodes to log-probabilities and gradients: what is packed with what, and in which order, changes nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_lora import adapted_model
+
+import lora
+from rl import grpo, ppo, sft
+from rl.batch import _hidden, add_reference, add_values, forward, make_batch, micro_batches, optimizer_steps, select
+from rl.records import Episode, Turn
+from rl.update import Critic
+
+TEMPERATURE = 0.7
+ALGORITHMS = {
+    "sft": (sft, sft.Config()),
+    "ppo": (ppo, ppo.Config()),
+    "ppo by token": (ppo, ppo.Config(level="token")),
+    "grpo": (grpo, grpo.Config(kl_coef=0.1)),
+    "grpo as published": (grpo, grpo.Config(kl_coef=0.1, divide_by_std=True, aggregation="sequence")),
+}
+
+
+def play(seed: int, group: int, turns: int, truncated: bool) -> Episode:
+    """An episode of random ids: a prompt or an observation of 1 to 6 ids before each turn of 1 to 5 sampled ones."""
+    draw = torch.Generator().manual_seed(seed)
+    pick = lambda low, high: int(torch.randint(low, high + 1, (1,), generator=draw))  # noqa: E731
+    episode = Episode("fake", seed, group, terminated=not truncated, truncated=truncated)
+    for _ in range(turns):
+        for n, sampled in ((pick(1, 6), 0), (pick(1, 5), 1)):
+            if sampled:
+                start = len(episode.ids_T)
+                episode.turns.append(Turn(start, start + n, float(pick(-2, 2)), "stop"))
+            episode.ids_T += [pick(0, 66) for _ in range(n)]
+            episode.action_mask_T += [sampled] * n
+            episode.logprobs_T += [-pick(1, 60) / 10 * sampled for _ in range(n)]
+    return episode
+
+
+EPISODES = [play(i, i // 3, turns, truncated=i % 3 == 1) for i, turns in enumerate((2, 1, 4, 3, 1, 2, 5, 2))]
+EMPTY = Episode("fake", 99, 0, ids_T=[1, 2, 3], action_mask_T=[0, 0, 0], logprobs_T=[0.0] * 3)
+
+
+def make_model():
+    return adapted_model().double()
+
+
+def make_critic() -> Critic:
+    torch.manual_seed(3)
+    critic = Critic(32, 8)
+    torch.nn.init.normal_(critic.down.weight)
+    return critic
+
+
+def prepared(name: str, model, critic, episodes, micro_tokens: int):
+    """The batch with all that its algorithm asks for."""
+    module, cfg = ALGORITHMS[name]
+    batch = make_batch(episodes)
+    if cfg.critic:
+        batch = add_values(batch, model, critic, micro_tokens)
+    if cfg.reference:
+        with lora.adapters_off(model):
+            batch = add_reference(batch, model, TEMPERATURE, micro_tokens)
+    return module.advantages(batch, cfg)
+
+
+def gradients(name: str, episodes, micro_tokens: int) -> dict[str, torch.Tensor]:
+    """Of everything that trains, from one optimizer step over the episodes."""
+    module, cfg = ALGORITHMS[name]
+    model, critic = make_model(), make_critic()
+    batch = prepared(name, model, critic, episodes, micro_tokens)
+    for micro in micro_batches(batch, micro_tokens):
+        micro = forward(micro, model, TEMPERATURE, critic if cfg.critic else None, cfg.entropy_grad)
+        module.loss(micro, cfg)[0].backward()
+    named = {**dict(model.named_parameters()), **dict(critic.named_parameters())}
+    return {key: p.grad for key, p in named.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_gradient_hangs_on_no_layout(name):
+    check_the_gradient_hangs_on_no_layout(name)
+
+
+def check_the_gradient_hangs_on_no_layout(name="grpo"):
+    whole = gradients(name, EPISODES, 10**6)
+    assert sum(".adapters." in key for key in whole) == 28 and all(g.any() for g in whole.values())
+    shuffled = [EPISODES[i] for i in (5, 2, 7, 0, 6, 1, 4, 3)]
+    for episodes, micro_tokens in ((EPISODES, 1), (EPISODES, 40), (shuffled, 10**6), (shuffled, 25)):
+        other = gradients(name, episodes, micro_tokens)
+        assert other.keys() == whole.keys()
+        for key, g in whole.items():
+            atol = 1e-6 * g.abs().max().item()  # the critic and the reference's log-probabilities are in float32
+            torch.testing.assert_close(other[key], g, atol=atol, rtol=0, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_episode_without_a_sampled_token_contributes_nothing(name):
+    without, beside = (gradients(name, episodes, 25) for episodes in (EPISODES, [EMPTY, *EPISODES, EMPTY]))
+    assert all(torch.equal(beside[key], g) for key, g in without.items())
+
+
+def test_a_batch_needs_a_sampled_token():
+    with pytest.raises(ValueError, match="none of the episodes has a sampled token"):
+        make_batch([EMPTY])
+
+
+def check_logprobs_are_those_of_each_episode_alone():
+    """By the definition: logits of the episode by itself, over the temperature; position t - 1 predicts token t."""
+    model = make_model()
+    found = forward(make_batch(EPISODES), model, TEMPERATURE, entropy_grad=True)
+    logprobs, entropies = [], []
+    for episode in EPISODES:
+        logits_TV = model(torch.tensor([episode.ids_T]))[0] @ model.lm_head.weight.mT / TEMPERATURE
+        logp_TV = logits_TV.log_softmax(-1)
+        for t, sampled in enumerate(episode.action_mask_T):
+            if sampled:
+                logprobs.append(logp_TV[t - 1, episode.ids_T[t]])
+                entropies.append(-(logp_TV[t - 1].exp() * logp_TV[t - 1]).sum())
+    torch.testing.assert_close(found.logprobs_N, torch.stack(logprobs), atol=1e-10, rtol=0)
+    torch.testing.assert_close(found.entropy_N, torch.stack(entropies), atol=1e-10, rtol=0)
+    weights, parameters = torch.randn(len(logprobs)), [p for p in model.parameters() if p.requires_grad]
+    for mine, theirs in ((found.logprobs_N, logprobs), (found.entropy_N, entropies)):
+        mine = torch.autograd.grad((weights * mine).sum(), parameters, retain_graph=True)
+        theirs = torch.autograd.grad((weights * torch.stack(theirs)).sum(), parameters, retain_graph=True)
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+def test_logprobs_are_those_of_each_episode_alone():
+    check_logprobs_are_those_of_each_episode_alone()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_the_environment_said_gets_exactly_no_gradient(name):
+    check_what_the_environment_said_gets_exactly_no_gradient(name)
+
+
+def check_what_the_environment_said_gets_exactly_no_gradient(name="ppo"):
+    """Of the rows that the head sees, only those before a sampled token have a gradient, and all of those have."""
+    module, cfg = ALGORITHMS[name]
+    model, critic = make_model(), make_critic()
+    batch, kept = prepared(name, model, critic, EPISODES, 10**6), []
+    hook = model.model.norm.register_forward_hook(lambda *call: kept.append(call[2]) or call[2].retain_grad())
+    micro = forward(batch, model, TEMPERATURE, critic if cfg.critic else None, cfg.entropy_grad)
+    hook.remove()
+    (micro.logprobs_N.sum() + module.loss(micro, cfg)[0]).backward()
+    rows = kept[0].grad.any(-1)
+    predicts = [m for e in EPISODES for m in [*e.action_mask_T[1:], 0]]
+    assert rows[: len(predicts)].tolist() == [bool(m) for m in predicts] and not rows[len(predicts) :].any()
+
+
+def test_ids_under_the_mask_are_the_sampled_ids_in_the_order_of_their_turns():
+    batch = make_batch(EPISODES)
+    sampled = [i for e in EPISODES for t in e.turns for i in e.ids_T[t.start : t.stop]]
+    masked = [i for e in EPISODES for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m]
+    with torch.no_grad():
+        assert _hidden(batch, make_model())[2].tolist() == sampled == masked
+    assert batch.old_logprobs_N.tolist() == pytest.approx([x for e in EPISODES for x in e.logprobs_T if x])
+    assert batch.scores_B.tolist() == [e.score for e in EPISODES]
+    assert (batch.total_tokens, batch.total_turns, batch.total_episodes) == (len(sampled), 20, 8)
+    turns = [(b, u) for b, e in enumerate(EPISODES) for u, t in enumerate(e.turns) for _ in range(t.start, t.stop)]
+    assert list(zip(batch.episode_N.tolist(), batch.turn_N.tolist(), strict=True)) == turns
+    last = [x != y for x, y in zip(turns, [*turns[1:], None], strict=True)]
+    assert not batch.reward_N[~torch.tensor(last)].any(), "a turn's reward is on its last token"
+
+
+def check_values_before_the_update():
+    """Those of the state before each token; the last one is 0 after the task's own end and the critic's after a cut."""
+    model, critic = make_model(), make_critic()
+    for micro_tokens in (1, 30, 10**6):
+        batch = add_values(make_batch(EPISODES), model, critic, micro_tokens)
+        with torch.no_grad():
+            alone = [critic(model(torch.tensor([e.ids_T]))[0]) for e in EPISODES]
+        before = [v[:-1][torch.tensor(e.action_mask_T[1:], dtype=bool)] for v, e in zip(alone, EPISODES, strict=True)]
+        torch.testing.assert_close(batch.old_values_N, torch.cat(before), atol=1e-6, rtol=0)
+        last = [v[-1].item() if e.truncated else 0.0 for v, e in zip(alone, EPISODES, strict=True)]
+        assert batch.last_values_B.tolist() == pytest.approx(last, abs=1e-6)
+        assert all((value == 0) == e.terminated for value, e in zip(batch.last_values_B, EPISODES, strict=True))
+
+
+def test_values_before_the_update():
+    check_values_before_the_update()
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 30, 10**6])
+def test_reference_logprobs_are_those_of_the_base(micro_tokens):
+    model = make_model()
+    with lora.adapters_off(model), torch.no_grad():
+        batch = add_reference(make_batch(EPISODES), model, TEMPERATURE, micro_tokens)
+        expected = forward(batch, model, TEMPERATURE).logprobs_N
+    torch.testing.assert_close(batch.ref_logprobs_N, expected.float(), atol=1e-6, rtol=0)
+    assert (batch.ref_logprobs_N - forward(batch, model, TEMPERATURE).logprobs_N).abs().max() > 0.1
+
+
+def check_the_value_gradient_stays_in_the_critic():
+    model, critic = make_model(), make_critic()
+    forward(make_batch(EPISODES), model, TEMPERATURE, critic).values_N.sum().backward()
+    assert all(p.grad.any() for p in critic.parameters())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_value_gradient_stays_in_the_critic():
+    check_the_value_gradient_stays_in_the_critic()
+
+
+def test_select_keeps_totals_and_takes_each_token_along():
+    batch = make_batch(EPISODES)
+    marks = torch.arange(len(batch.episode_N), dtype=torch.float32)
+    batch = replace(batch, advantages_N=marks, last_values_B=torch.arange(8.0))
+    chosen = [6, 0, 3]
+    part = select(batch, chosen)
+    assert part.episodes == [EPISODES[i] for i in chosen] and part.last_values_B.tolist() == chosen
+    assert part.advantages_N.tolist() == [n for i in chosen for n in marks[batch.episode_N == i].tolist()]
+    assert part.old_logprobs_N.tolist() == batch.old_logprobs_N[part.advantages_N.long()].tolist()
+    counts = [len(marks[batch.episode_N == i]) for i in chosen]
+    assert part.episode_N.tolist() == [0] * counts[0] + [1] * counts[1] + [2] * counts[2]
+    assert part.values_N is part.returns_N is None
+    for total in ("total_tokens", "total_turns", "total_episodes"):
+        assert getattr(part, total) == getattr(batch, total)
+
+
+@pytest.mark.parametrize(("batch_size", "sizes"), [(3, [3, 3, 2]), (8, [8]), (100, [8])])
+def test_optimizer_steps_take_every_episode_once_in_shuffled_order(batch_size, sizes):
+    batch = make_batch(EPISODES)
+    steps = list(optimizer_steps(batch, batch_size, "1 2 3"))
+    assert [len(step.episodes) for step in steps] == sizes
+    order = [e.seed for step in steps for e in step.episodes]
+    assert sorted(order) == list(range(8)) and order != list(range(8))
+    assert order == [e.seed for step in optimizer_steps(batch, batch_size, "1 2 3") for e in step.episodes]
+    assert order != [e.seed for step in optimizer_steps(batch, batch_size, "1 2 4") for e in step.episodes]
+    for step in steps:  # its own counts are the denominators
+        sampled = sum(sum(e.action_mask_T) for e in step.episodes)
+        turns = sum(len(e.turns) for e in step.episodes)
+        assert (step.total_tokens, step.total_turns, step.total_episodes) == (sampled, turns, len(step.episodes))
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 30, 45, 10**6])
+def test_micro_batches_are_whole_episodes_of_bounded_length(micro_tokens):
+    batch = make_batch(EPISODES)
+    pieces = list(micro_batches(batch, micro_tokens))
+    assert sorted(e.seed for piece in pieces for e in piece.episodes) == list(range(8))
+    for piece in pieces:
+        assert len(piece.episodes) == 1 or sum(len(e.ids_T) for e in piece.episodes) <= micro_tokens
+        assert piece.total_tokens == batch.total_tokens
+    assert len(pieces) == {1: 8, 10**6: 1}.get(micro_tokens, len(pieces))

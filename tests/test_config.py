@@ -1,0 +1,227 @@
+"""Configuration: what is wrong is said in one line, what is right is where it was put, and every key is explained."""
+
+import json
+import re
+
+import pytest
+
+from rl import config
+from rl.config import parse
+
+KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
+
+
+def refused(capsys, *words: str) -> str:
+    """The one line that the words end in."""
+    with pytest.raises(SystemExit) as caught:
+        parse(list(words))
+    printed = capsys.readouterr()
+    assert caught.value.code == 2 and not printed.out
+    assert printed.err.count("\n") == 1 and printed.err.startswith("train.py: ")
+    return printed.err.removeprefix("train.py: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("lrr=1", "unknown key 'lrr'; did you mean lr?"),
+        ("epoch=3", "unknown key 'epoch'; did you mean epochs?"),
+        ("lora.rank=3", "unknown key 'lora.rank'; did you mean lora.r?"),
+        ("lroa.r=3", "unknown key 'lroa.r'; did you mean lora.r?"),
+        ("pop.clip=3", "unknown key 'pop.clip'; did you mean ppo.clip?"),
+        ("clip=0.1", "unknown key 'clip'; did you mean ppo.clip?"),
+        ("ppo=grpo", "unknown key 'ppo'; did you mean ppo.clip?"),
+        ("lora=16", "unknown key 'lora'; did you mean lora.r?"),
+        ("lora.r.x=1", "unknown key 'lora.r.x'; did you mean lora.r?"),
+        ("textcraft.dificulty=1", "unknown key 'textcraft.dificulty'; did you mean textcraft.difficulty?"),
+        ("__class__=1", "unknown key '__class__'"),
+        ("ppo.reference=true", "unknown key 'ppo.reference'"),  # a class variable, not a field
+        ("zzzzzz=1", "unknown key 'zzzzzz'; --help lists the keys"),
+        ("=1", "unknown key ''"),
+        ("ppo", "'ppo' is not key=value; --help lists the keys"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_one(word, said, capsys):
+    assert refused(capsys, word).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("epochs=ten", "epochs=ten must be a whole number"),
+        ("epochs=1.5", "epochs=1.5 must be a whole number"),
+        ("epochs=", "epochs= must be a whole number"),
+        ("epochs=inf", "epochs=inf must be a whole number"),
+        ("lr=fast", "lr=fast must be a finite number"),
+        ("lr=nan", "lr=nan must be a finite number"),
+        ("lora.alpha=1e999", "lora.alpha=1e999 must be a finite number"),
+        ("ppo.whiten=maybe", "ppo.whiten=maybe must be true or false"),
+        ("ppo.clip=none", "ppo.clip=none must be a finite number"),
+        ("ppo.value_clip=off", "ppo.value_clip=off must be a finite number"),
+    ],
+)
+def test_a_wrong_type_is_refused(word, said, capsys):
+    assert refused(capsys, word) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("algo=pop", "algo=pop is not one of sft, grpo, ppo; did you mean ppo?"),
+        ("dtype=float16", "dtype=float16 is not one of float32, bfloat16; did you mean bfloat16?"),
+        ("schedule=cosin", "did you mean cosine?"),
+        ("reward.rule=natve", "reward.rule=natve is not one of native, seed, binary; did you mean native?"),
+        ("device=tpu", "device=tpu is not one of cpu, cuda"),
+        ("env=textcarft", "env=textcarft: no env 'textcarft'; did you mean 'textcraft'?"),
+        ("env=textcraft:x", "env=textcraft:x: weight 'x' of textcraft is not a number"),
+        ("env=textcraft:-1", "env=textcraft:-1: weight -1 of textcraft must be positive"),
+        ("env=", "env=: no env ''"),
+        ("textcraft.difficulty=5", "textcraft.difficulty must be"),
+        ("textcraft.max_turns=0", "textcraft.max_turns must be"),
+        ("recipe=defualt", "recipe=defualt: no file"),
+        ("recipe=no/such.toml", "recipe=no/such.toml: no file no/such.toml"),
+        ("resume=no/such/run", "resume=no/such/run: no file no/such/run/config.json, so this is not a run's folder"),
+        ("epochs=0", "epochs=0 must be positive"),
+        ("lr=-1", "lr=-1.0 must be positive"),
+        ("lora.r=-1", "lora.r=-1 must not be negative"),
+        ("lora.alpha=0", "lora.alpha=0.0 must be positive"),
+        ("lora.dropout=1", "lora.dropout=1.0 must be in [0, 1)"),
+        ("seed=-1", "seed=-1 must not be negative"),
+        ("temperature=-1", "temperature=-1.0 must not be negative"),
+        ("temperature=0", "temperature=0 samples nothing to learn from"),
+        ("ppo.epochs=0", "ppo.epochs=0 must be positive"),
+        ("ppo.clip=-0.2", "ppo.clip=-0.2 must be positive"),
+        ("ppo.critic_hidden=0", "ppo.critic_hidden=0 must be positive"),
+        ("ppo.gamma=1.1", "ppo.gamma must be between 0 and 1, not 1.1"),
+        ("ppo.level=word", "ppo.level 'word' is not one of turn, token"),
+        ("grpo.group_size=1", "grpo.group_size must be at least 2, not 1"),
+        ("grpo.aggregation=mean", "grpo.aggregation 'mean' is not one of token, sequence, constant"),
+        ("algo=grpo episodes=63", "episodes=63 must be a multiple of grpo.group_size=8"),
+        ("algo=grpo lora.r=0 grpo.kl_coef=0.1", "grpo.kl_coef needs a frozen base"),
+        ("adapter=x lora.r=0", "adapter= starts from an adapter, but lora.r=0 trains the model itself"),
+    ],
+)
+def test_an_impossible_value_is_refused(words, said, capsys):
+    assert said in refused(capsys, *words.split())
+
+
+def test_help_explains_every_key_with_its_default(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(["lr=1", "--help"])
+    text = capsys.readouterr().out
+    assert not caught.value.code
+    listed = {found[1]: found[2] for found in map(KEY.match, text.splitlines()) if found}
+    defaults = config._flatten(config.to_dict(config.Config()))
+    assert set(listed) == set(defaults), "each key has a default and a comment that is not empty"
+    for key, shown in listed.items():
+        value = defaults[key]
+        assert shown == (str(value).lower() if isinstance(value, bool | None) else str(value)), key
+    assert "recipes: default" in text and "textcraft" in text
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("ppo.whiten=false", False),
+        ("ppo.whiten=True", True),
+        ("ppo.whiten=0", False),
+        ("ppo.value_clip=none", None),
+        ("ppo.value_clip=None", None),
+        ("ppo.value_clip=0.5", 0.5),
+        ("--lr=3e-4", 3e-4),
+        ("episodes=1e3", 1000),
+        ("lora.targets=q_proj,v_proj", "q_proj,v_proj"),
+        ("lora.targets=.*=.*", ".*=.*"),
+        ("out=", ""),
+        ("env=textcraft:2", "textcraft:2"),
+    ],
+)
+def test_words_become_values_of_the_fields_type(word, value):
+    key = word.lstrip("-").split("=")[0]
+    found = config._get(parse([word]), key)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """A function that writes a recipe and names it."""
+
+    def write(text: str) -> str:
+        (tmp_path / "mine.toml").write_text(text)
+        return f"recipe={tmp_path}/mine.toml"
+
+    return write
+
+
+RECIPE = """
+lr = 2
+lora.targets = ["q_proj", "v_proj"]
+[ppo]
+whiten = false
+clip = 1
+[tiny]
+lr = 3
+[tiny.ppo]
+clip = 0.5
+"""
+
+
+def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_defaults(recipe, tmp_path):
+    name = recipe(RECIPE)
+    other = parse([name, f"model={tmp_path}"])
+    assert (other.lr, other.ppo.clip, other.ppo.whiten, other.lora.targets) == (2.0, 1.0, False, "q_proj,v_proj")
+    tiny = parse([name])
+    assert (tiny.lr, tiny.ppo.clip, tiny.ppo.whiten, tiny.epochs) == (3.0, 0.5, False, config.Config().epochs)
+    given = parse([name, "ppo.clip=0.1", "lr=4", "lr=5"])
+    assert (given.lr, given.ppo.clip) == (5.0, 0.1), "a later word wins over an earlier one"
+    assert parse([recipe('model = "some/other"\n' + RECIPE)]).lr == 2.0, "the recipe's own model decides"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr = ", "mine.toml is not TOML"),
+        ("lrr = 1", "unknown key 'lrr'; did you mean lr?"),
+        ("[lora]\nrank = 1", "unknown key 'lora.rank'; did you mean lora.r?"),
+        ("lr = true", "lr=True must be a finite number"),
+        ("epochs = true", "epochs=True must be a whole number"),
+        ("[tiny]\nepochs = 0", "epochs=0 must be positive"),
+    ],
+)
+def test_a_bad_recipe_is_refused(text, said, recipe, capsys):
+    assert said in refused(capsys, recipe(text))
+
+
+def test_every_recipe_that_comes_along_is_valid():
+    paths = sorted(config.RECIPES.glob("*.toml"))
+    assert "default" in [path.stem for path in paths]
+    for path in paths:
+        for model in ("tiny", "other/model"):
+            assert parse([f"recipe={path.stem}", f"model={model}"]).model == model
+
+
+def test_resume_reads_the_runs_own_settings(tmp_path):
+    words = ["lr=7", "algo=grpo", "grpo.group_size=4", "ppo.value_clip=none", "recipe=default", "out=elsewhere"]
+    cfg = parse(words)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
+    again = parse([f"resume={tmp_path}", "epochs=99"])
+    assert (again.epochs, again.out, again.resume) == (99, str(tmp_path), str(tmp_path))
+    same = {"epochs": cfg.epochs, "out": cfg.out, "resume": ""}
+    assert {**config.to_dict(again), **same} == config.to_dict(cfg)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_resume_refuses_a_broken_config(text, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(text)
+    assert "config.json is not" in refused(capsys, f"resume={tmp_path}")
+
+
+def test_another_programs_keys_come_back_apart(capsys):
+    from eval import Keys
+
+    cfg, keys = parse(["n=3", "lr=2", "split=val"], "eval.py", Keys)
+    assert (keys.n, keys.split, cfg.lr) == (3, "val", 2.0)
+    for words, said in ((["n=x"], "eval.py: n=x must be a whole number"), (["spilt=val"], "did you mean split?")):
+        with pytest.raises(SystemExit):
+            parse(words, "eval.py", Keys)
+        assert said in capsys.readouterr().err

@@ -1,0 +1,201 @@
+"""Bugs that have been made elsewhere, put in on purpose: for each one a property of the other tests must fail.
+
+A mutation replaces one piece of a module's source. The module is compiled anew, and the one function that came out
+different lends its code to the running one.
+"""
+
+import importlib
+import inspect
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+
+import pytest
+import test_batch
+import test_core
+import test_lora
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    module: str
+    check: FunctionType  # must fail
+    old: str  # occurs once in the module's source
+    new: str
+
+
+LAYOUT = test_batch.check_the_gradient_hangs_on_no_layout
+ALONE = test_batch.check_logprobs_are_those_of_each_episode_alone
+ENVIRONMENT = test_batch.check_what_the_environment_said_gets_exactly_no_gradient
+PIECES, SURROGATE = test_core.check_micro_batches_sum_to_the_whole, test_core.check_clipped_surrogate
+REINFORCE, SIGNS = test_core.check_at_ratio_one_the_gradient_is_reinforce, test_core.check_the_signs_of_the_ppo_loss
+DELTAS, GROUP = test_core.check_gae_is_the_sum_of_discounted_deltas, test_core.check_group_advantages
+FORMULA, FOLDED = test_lora.check_the_formula, test_lora.check_folded_equals_adapted
+
+
+def grpo_pieces(name):
+    def check():
+        PIECES(name)
+
+    return check
+
+
+# fmt: off
+MUTATIONS = [
+    Mutation("advantage sign flipped", "rl.core", REINFORCE,
+             "plain, clipped = -advantages_N * ratio_N",
+             "plain, clipped = advantages_N * ratio_N"),
+    Mutation("the optimist's side of the clip", "rl.core", SURROGATE,
+             "return torch.maximum(plain, clipped), ratio_N",
+             "return torch.minimum(plain, clipped), ratio_N"),
+    Mutation("clip range the wrong way round", "rl.core", SURROGATE,
+             "1 - clip_low, 1 + clip_high",
+             "1 - clip_high, 1 + clip_low"),
+    Mutation("log-probability detached", "rl.core", SURROGATE,
+             "(logprobs_N - old_logprobs_N).clamp(-20, 20)",
+             "(logprobs_N.detach() - old_logprobs_N).clamp(-20, 20)"),
+    Mutation("clip counted where it does not bind", "rl.core", SURROGATE,
+             "(clipped > plain)",
+             "(clipped != plain)"),
+    Mutation("no bootstrap after a cut", "rl.core", DELTAS,
+             "else last[episode[k]]",
+             "else 0.0"),
+    Mutation("value of the next episode", "rl.core", DELTAS,
+             "inside = k + 1 < len(rewards) and episode[k + 1] == episode[k]",
+             "inside = k + 1 < len(rewards)"),
+    Mutation("gamma forgotten in the recursion", "rl.core", DELTAS,
+             "+ gamma * lam * next_advantage",
+             "+ lam * next_advantage"),
+    Mutation("returns without values", "rl.core", DELTAS,
+             "return advantages_K, advantages_K + values_K",
+             "return advantages_K, advantages_K"),
+    Mutation("biased deviation", "rl.core", GROUP,
+             "scores.std()",
+             "scores.std(correction=0)"),
+    Mutation("baseline of all groups", "rl.core", GROUP,
+             "scores - scores.mean()",
+             "scores - scores_B.mean()"),
+    Mutation("token mean per micro-batch", "rl.core", grpo_pieces("grpo"),
+             "return loss_N.sum() / total_tokens",
+             "return loss_N.mean()"),
+    Mutation("sequence mean per micro-batch", "rl.core", grpo_pieces("grpo as published"),
+             "return (loss_N / length_N).sum() / total_episodes",
+             "return (loss_N / length_N).sum() / (int(episode_N.max()) + 1)"),
+    Mutation("constant per micro-batch", "rl.core", grpo_pieces("dr grpo"),
+             "/ (total_episodes * constant)",
+             "/ ((int(episode_N.max()) + 1) * constant)"),
+    Mutation("policy mean per micro-batch", "rl.ppo", PIECES,
+             "surrogate_N.sum() / batch.total_tokens",
+             "surrogate_N.mean()"),
+    Mutation("value mean per micro-batch", "rl.ppo", PIECES,
+             "value_N[batch.turn_first_N].sum() / batch.total_turns",
+             "value_N[batch.turn_first_N].mean()"),
+    Mutation("entropy fought", "rl.ppo", SIGNS,
+             "- cfg.entropy_coef * entropy",
+             "+ cfg.entropy_coef * entropy"),
+    Mutation("value at every token of a turn", "rl.ppo", SIGNS,
+             "value_N[batch.turn_first_N].sum()",
+             "value_N.sum()"),
+    Mutation("turns and tokens confused", "rl.ppo", test_core.check_turn_level_gae,
+             'first_N = batch.turn_first_N if cfg.level == "turn"',
+             'first_N = batch.turn_first_N if cfg.level != "turn"'),
+    Mutation("reward on the turn's first token", "rl.batch", test_core.check_gae_steps_over_what_the_environment_said,
+             "[0.0] * (n - 1) + [t.reward]",
+             "[t.reward] + [0.0] * (n - 1)"),
+    Mutation("a terminated episode bootstrapped", "rl.batch", test_batch.check_values_before_the_update,
+             "torch.where(terminated_B, 0.0,",
+             "torch.where(terminated_B, critic(last_BD).cpu(),"),
+    Mutation("action mask dropped", "rl.batch", ALONE,
+             "where_N = mask_T.nonzero()[:, 0]",
+             "where_N = torch.arange(1, len(mask_T))"),
+    Mutation("environment's tokens trained", "rl.batch", ENVIRONMENT,
+             "m for e in batch.episodes for m in e.action_mask_T",
+             "m for e in batch.episodes for m in reversed(e.action_mask_T)"),
+    Mutation("targets shifted by one", "rl.batch", ALONE,
+             "ids_1T[0, where_N]",
+             "ids_1T[0, where_N - 1]"),
+    Mutation("hidden state of the token itself", "rl.batch", ALONE,
+             "return hidden_TD[where_N - 1]",
+             "return hidden_TD[where_N]"),
+    Mutation("temperature forgotten", "rl.batch", ALONE,
+             "targets_N, temperature, entropy_grad)",
+             "targets_N, 1.0, entropy_grad)"),
+    Mutation("packed episodes see one another", "rl.batch", LAYOUT,
+             "model(ids_1T, segments_BT=segments_1T)",
+             "model(ids_1T)"),
+    Mutation("denominators per micro-batch", "rl.batch", LAYOUT,
+             "    if piece:\n        yield select(batch, piece)",
+             "    if piece:\n        yield _as_step(select(batch, piece))"),
+    Mutation("critic trains the policy", "rl.batch", test_batch.check_the_value_gradient_stays_in_the_critic,
+             "critic(hidden_ND.detach())",
+             "critic(hidden_ND)"),
+    Mutation("temperature out of the gradient", "models.logprob", ALONE,
+             "slope_ND[rows] = (weight_VD[targets] - mean_weight) / temperature",
+             "slope_ND[rows] = weight_VD[targets] - mean_weight"),
+    Mutation("entropy's gradient flipped", "models.logprob", ALONE,
+             "return -probs_NV * (surprise_NV",
+             "return probs_NV * (surprise_NV"),
+    Mutation("alpha and r swapped", "lora.layer", FORMULA,
+             "else alpha / r\n",
+             "else r / alpha\n"),
+    Mutation("scale forgotten", "lora.layer", FORMULA,
+             "low = F.linear(x, adapter.A) * adapter.scale",
+             "low = F.linear(x, adapter.A)"),
+    Mutation("B not transposed", "lora.layer", FORMULA,
+             "y.addmm_(low, adapter.B.mT)",
+             "y.addmm_(low, adapter.B)"),
+    Mutation("base left out", "lora.layer", FORMULA,
+             "y.addmm_(low, adapter.B.mT)",
+             "low @ adapter.B.mT"),
+    Mutation("folded without scale", "lora.layer", FOLDED,
+             "base.weight.to(wide) + adapter.scale * (",
+             "base.weight.to(wide) + 1 * ("),
+    Mutation("folded transposed", "lora.layer", FOLDED,
+             "(adapter.B.to(wide) @ adapter.A.to(wide))",
+             "(adapter.A.to(wide).mT @ adapter.B.to(wide).mT)"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("check", {m.check for m in MUTATIONS}, ids=lambda check: check.__name__)
+def test_the_property_holds(check):
+    check()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_the_mutation_is_caught(mutation):
+    with mutated(mutation), pytest.raises((AssertionError, RuntimeError)):
+        mutation.check()
+    mutation.check()
+
+
+@contextmanager
+def mutated(mutation: Mutation):
+    module = importlib.import_module(mutation.module)
+    source = inspect.getsource(module)
+    assert source.count(mutation.old) == 1, f"{mutation.module} has {source.count(mutation.old)} times {mutation.old!r}"
+    other = ModuleType(module.__name__)
+    exec(compile(source.replace(mutation.old, mutation.new), module.__file__, "exec"), vars(other))
+    theirs = functions(other)
+    changed = [(f, theirs[name]) for name, f in functions(module).items() if f.__code__ != theirs[name].__code__]
+    assert len(changed) == 1, "a mutation changes one function"
+    function, code = changed[0][0], changed[0][0].__code__
+    try:
+        function.__code__ = changed[0][1].__code__
+        yield
+    finally:
+        function.__code__ = code
+
+
+def functions(owner, prefix: str = "") -> dict[str, FunctionType]:
+    """Every function that a module defines, those of its classes and those behind a decorator included."""
+    module, found = getattr(owner, "__module__", owner.__name__), {}
+    for name, value in vars(owner).items():
+        value = inspect.unwrap(getattr(value, "__func__", getattr(value, "fget", None) or value))
+        if getattr(value, "__module__", None) == module:
+            if isinstance(value, FunctionType):
+                found[prefix + name] = value
+            elif isinstance(value, type):
+                found |= functions(value, f"{prefix}{name}.")
+    return found

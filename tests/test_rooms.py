@@ -1,0 +1,81 @@
+"""The rooms of the house, and which may look into which."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
+PROGRAMS = {"train", "eval", "merge"}
+RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
+OPTIONAL = {"wandb", "tensorboard", "matplotlib"}  # only inside a function: where a user asked for them
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(p): p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))}
+FILES |= {name: ROOT / f"{name}.py" for name in PROGRAMS}
+
+
+def imports(path: Path, anywhere: bool = True) -> set[str]:
+    """Modules that a file imports, `from a import b` as a.b where that is a module; at its top level alone if asked."""
+    tree, found = ast.parse(path.read_text()), set()
+    for node in ast.walk(tree) if anywhere else tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in FILES else node.module for name in inner}
+    return found
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_a_room_looks_only_where_it_may(module):
+    room = module.split(".")[0]
+    allowed = {room, *ROOMS.get(room, ROOMS)}
+    tops = {name.split(".")[0] for name in imports(FILES[module])}
+    assert tops & (set(ROOMS) | PROGRAMS | {"tests", "benchmarks"}) <= allowed, "the import rule"
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_only_the_standard_library_and_the_runtime_packages(module):
+    house = {name.split(".")[0] for name in FILES}
+    foreign = {name.split(".")[0] for name in imports(FILES[module])} - house - sys.stdlib_module_names - RUNTIME
+    assert foreign <= OPTIONAL
+    assert not foreign & {name.split(".")[0] for name in imports(FILES[module], anywhere=False)}
+
+
+def test_the_runtime_packages_are_those_of_the_project_file():
+    import tomllib
+
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {line.split(">")[0].replace("-", "_") for line in listed} == RUNTIME
+
+
+def test_imports_go_in_no_circle():
+    """A module counts as importing the packages around what it imports, less those around itself."""
+    edges = {}
+    for module, path in FILES.items():
+        around = {module.rsplit(".", n)[0] for n in range(module.count(".") + 1)}
+        wanted = {name.rsplit(".", n)[0] for name in imports(path) for n in range(name.count(".") + 1)}
+        edges[module] = (wanted & set(FILES)) - around
+    done, path = set(), []
+
+    def visit(module: str) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            path.append(module)
+            for other in sorted(edges[module]):
+                visit(other)
+            path.pop()
+            done.add(module)
+
+    for module in FILES:
+        visit(module)
+    assert done == set(FILES) and len(done) > 25
