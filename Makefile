@@ -12,8 +12,9 @@ test: $(VENV)/test.done  ## the tests
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 
-bench: $(VENV)/test.done  ## measurements against transformers, peft and trl, interleaved in one process
-	$(PY) -m benchmarks.generate && $(PY) -m benchmarks.step
+bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, interleaved in one process
+	$(PY) -m benchmarks.generate out=benchmarks/results/generate.json
+	$(PY) -m benchmarks.step out=benchmarks/results/step.json
 
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
@@ -32,6 +33,10 @@ $(VENV)/train.done: pyproject.toml
 
 $(VENV)/test.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[test,parity]"
+	touch $@
+
+$(VENV)/bench.done: $(VENV)/train.done
+	$(PY) -m pip install -q -e ".[bench]"
 	touch $@
 
 .PHONY: train test lint bench tiny clean

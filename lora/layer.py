@@ -96,8 +96,15 @@ def inject(
         base = layer.base_layer
         scale = alpha / math.sqrt(r) if rslora else alpha / r
         layer.adapters[name] = Adapter(base.in_features, base.out_features, r, scale, base.weight.device)
-        layer.active, layer.dropout = name, dropout
+        layer.dropout = dropout
+    _activate(model, name)
     return matched
+
+
+def _activate(model: nn.Module, name: str | None) -> None:
+    """Layers without an adapter of that name are their base."""
+    for _, layer in lora_layers(model):
+        layer.active = name if name in layer.adapters else None
 
 
 def _matches(path: str, targets: str | list[str]) -> bool:
@@ -131,8 +138,7 @@ def use_adapter(model: nn.Module, name: str | None):
         raise KeyError(f"no adapter named {name!r}; there are: {', '.join(known) or 'none'}")
     before = [layer.active for layer in layers]
     try:
-        for layer in layers:
-            layer.active = name if name in layer.adapters else None
+        _activate(model, name)
         yield model
     finally:
         for layer, active in zip(layers, before, strict=True):

@@ -28,6 +28,7 @@ class Config:
     entropy_coef: float = 0.01  # weight of the entropy bonus
     gamma: float = 0.99  # discount per step of the return
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
+    bootstrap: bool = True  # an episode cut by a limit ends in the critic's value; false: in 0, the limit is the task's
     level: str = "turn"  # what a step of the return is: turn | token
     whiten: bool = True  # advantages to mean 0 and deviation 1 over the epoch's tokens
     target_kl: float | None = None  # stop the epoch's updates when KL(old || new) passes 1.5 times this; none: never
@@ -56,8 +57,9 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     first_N = batch.turn_first_N if cfg.level == "turn" else torch.ones_like(batch.turn_N, dtype=torch.bool)
     step_N = first_N.cumsum(0) - 1  # the step of the return that each token belongs to
     rewards_K = torch.zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
+    last_values_B = batch.last_values_B if cfg.bootstrap else torch.zeros_like(batch.last_values_B)
     advantages_K, returns_K = core.gae(
-        rewards_K, batch.old_values_N[first_N], batch.episode_N[first_N], batch.last_values_B, cfg.gamma, cfg.gae_lambda
+        rewards_K, batch.old_values_N[first_N], batch.episode_N[first_N], last_values_B, cfg.gamma, cfg.gae_lambda
     )
     advantages_N = advantages_K[step_N]
     return replace(

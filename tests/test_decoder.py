@@ -152,6 +152,17 @@ def test_bfloat16_errs_no_more_than_transformers_does(model_type, tmp_path):
     assert ours.dtype == torch.bfloat16 and 0 < error.mean() <= 1.2 * budget.mean() and error.max() <= 2 * budget.max()
 
 
+@torch.no_grad()
+def test_far_positions_cost_bfloat16_nothing():
+    """The rotary angles are computed in float32 whatever the weights are."""
+    model, ids = random_model(dtype=torch.bfloat16), random_ids(4, 50)
+    places = {"near": torch.arange(50).expand(4, 50), "far": 19_000 + 11 * torch.arange(50).expand(4, 50)}
+    got = {name: logits_of(model, ids, positions_BT=positions) for name, positions in places.items()}
+    model = model.float()
+    error = {name: (got[name] - logits_of(model, ids, positions_BT=p)).abs().mean() for name, p in places.items()}
+    assert 0 < error["far"] < 1.3 * error["near"]
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("case", FROZEN_CASES)
 def test_frozen_results_of_transformers(case, dtype):
@@ -282,6 +293,12 @@ def test_hidden_states_are_bitwise_the_same_alone_batched_padded_packed_and_cach
         assert torch.equal(through_cache(model, batch, pieces)[2], full), pieces
 
 
+def test_padding_takes_no_place_in_attention():
+    for name, ids_BT, segments_BT in arrangements([random_ids(n) for n in (5, 31, 1, 18)]):
+        layout = random_model()._layout(ids_BT, None, segments_BT, cached=False)
+        assert layout.last_key_ST.shape == (4, 31), name
+
+
 def test_every_token_being_padding_is_refused():
     with pytest.raises(ValueError, match="every token of the batch is padding"):
         random_model()(random_ids(2, 3), segments_BT=torch.full((2, 3), -1))
@@ -320,15 +337,18 @@ def test_attention_passes_gradcheck(H, K, T, L):
     assert torch.autograd.gradcheck(lambda *qkv: ExactAttention.apply(*qkv, positions_BT), (q, k, v))
 
 
-@pytest.mark.parametrize("E", [8, 13, 64])
-def test_attention_of_a_query_is_bitwise_blind_to_later_keys_and_to_other_queries(E):
-    q, k, v, positions_BT = attention_inputs(2, 4, 2, 300, 300, E, torch.float32)
+@pytest.mark.parametrize(("L", "E"), [(300, 8), (300, 13), (2000, 64)])
+def test_attention_of_a_query_is_bitwise_blind_to_later_keys_and_to_other_queries(L, E):
+    q, k, v, positions_BT = attention_inputs(2, 4, 2, L, L, E, torch.float32)
     full = attend(q, k, v, positions_BT)
-    for t in (0, 1, 63, 64, 127, 128, 200, 299):
+    for t in (0, 1, 63, 64, 127, 128, 200, L // 3, L // 2, L - 1):
         one = slice(t, t + 1)
         assert torch.equal(attend(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one]), t
         n = t + 1
         assert torch.equal(attend(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one]), t
+        far = torch.tensor([[t], [L - 1]])  # beside a query that reads many more blocks of keys
+        ends = torch.stack((q[0, :, one], q[1, :, L - 1 :]))
+        assert torch.equal(attend(ends, k, v, far)[0], full[0, :, one]), t
         junk_k, junk_v = k.detach().clone(), v.detach().clone()
         junk_k[:, :, n:], junk_v[:, :, n:] = 1e4, 1e4
         assert torch.equal(attend(q[:, :, one], junk_k, junk_v, positions_BT[:, one]), full[:, :, one]), t

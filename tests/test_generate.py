@@ -101,13 +101,18 @@ def test_what_an_episode_samples_depends_on_nothing_but_itself(model, max_rows, 
     assert got == {episode: expected[episode] for episode in some}
 
 
-def test_another_seed_episode_or_turn_samples_otherwise(model):
-    engine = Engine(model, max_rows=4)
+@torch.no_grad()
+def test_another_seed_episode_or_turn_samples_otherwise():
+    """From a model that sees the last token alone, so that only the random numbers can make the difference."""
+    model = random_model()
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+    engine = Engine(model, max_rows=3)
     rows = [one_row(engine, [5], 12, key=key) for key in ((0, 0), (0, 1), (1, 0))]
-    later = one_row(engine, [4], 1, frozenset(range(97)), key=(0, 0))
-    engine.feed(later.slot, [5])
-    rows += engine.run(12, 1.0, frozenset())
-    assert len({tuple(row.ids) for row in rows}) == 4
+    for _ in range(2):
+        engine.feed(rows[0].slot, [5])
+        rows += engine.run(12, 1.0, frozenset())
+    assert len({tuple(row.ids) for row in rows}) == 5
 
 
 def test_greedy_ids_are_the_most_likely_of_a_full_forward(model):
@@ -304,6 +309,23 @@ def test_uniforms_are_a_function_of_their_counters():
     assert torch.equal(together.flip(0), uniforms(counters[::-1]))
 
 
+def test_uniforms_are_those_of_splitmix64():
+    """Written out in whole numbers; 0xE220A8397B1DCDAF is the published first output for the seed 0."""
+
+    def mix(x: int) -> int:
+        x = (x + 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return x ^ x >> 31
+
+    assert mix(0) == 0xE220A8397B1DCDAF
+    for counter in ((0, 0, 0, 0), (1, 2, 3, 4), (2**40, 10**6, 50, 4095), (-1, 0, 0, 7)):
+        state = 0
+        for number in counter:
+            state = mix(state ^ number % 2**64)
+        assert uniforms([counter]).item() == (state >> 11) / 2**53
+
+
 def test_uniforms_differ_in_every_coordinate():
     grid = [(a, b, c, d) for a in range(18) for b in range(18) for c in range(18) for d in range(18)]
     assert len(set(uniforms(grid).tolist())) == len(grid)
@@ -339,9 +361,9 @@ def test_sampled_frequencies_are_the_probabilities(temperature):
 
 
 def test_a_token_is_where_the_cumulative_distribution_passes_the_uniform_number():
-    """Probabilities 0, 1/4, 1/2, 1/4, 0: those of probability 0 are never taken, not even at the ends of [0, 1)."""
-    weight_VD = torch.tensor([0.0, 0.25, 0.5, 0.25, 0.0]).log().clamp(min=-1e4)[:, None]
-    for u, token in ((0.0, 1), (0.2499, 1), (0.2501, 2), (0.7499, 2), (0.7501, 3), (1 - 2**-53, 3)):
+    """Probabilities 0, 0.1, 0.6, 0.3, 0: those of probability 0 are never taken, not even at the ends of [0, 1)."""
+    weight_VD = torch.tensor([0.0, 0.1, 0.6, 0.3, 0.0]).log().clamp(min=-1e4)[:, None]
+    for u, token in ((0.0, 1), (0.09999, 1), (0.10001, 2), (0.69999, 2), (0.70001, 3), (1 - 2**-53, 3)):
         ids_B, logprobs_B = sample(torch.ones(1, 1), weight_VD, 1.0, torch.tensor([u], dtype=torch.float64))
         assert ids_B.tolist() == [token]
         torch.testing.assert_close(logprobs_B, weight_VD[token])

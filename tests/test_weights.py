@@ -163,7 +163,7 @@ def test_a_folder_without_its_files_is_refused(folder, tmp_path):
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "nowhere", "../a/b", "a/b/c", "a/.."])
 def test_a_name_that_is_nothing_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(FileNotFoundError, name, name, "no such folder")
+    refused(FileNotFoundError, name, repr(name), "no such folder", "not a hub id")
 
 
 def test_a_hub_id_without_a_network_is_refused(monkeypatch, tmp_path):
