@@ -40,15 +40,21 @@ class Options:
 
 
 def parse(options: type, words: list[str]):
-    """The options that key=value words say. Exits 2 with one line for a word that is not one."""
+    """The options that key=value words say. Exits with one line for a word that is not one."""
     known = {f.name: f.type for f in fields(options)}
     given = {}
     for word in words:
         key, _, value = word.partition("=")
         if key not in known or not value:
             sys.exit(f"{word}: not one of {', '.join(f'{name}=' for name in known)}")
-        given[key] = known[key](value)
-    return options(**given)
+        try:
+            given[key] = known[key](value)
+        except ValueError:
+            sys.exit(f"{word}: not a whole number" if known[key] is int else f"{word}: not a number")
+    parsed = options(**given)
+    if parsed.repeats < 1 or parsed.warmup < 1:
+        sys.exit("repeats and warmup must be at least 1")
+    return parsed
 
 
 def absent(*packages: str) -> list[str]:
@@ -187,13 +193,15 @@ def report(name: str, peer: str, results: list[Result], options: Options, notes:
     machine = {"cpu": _cpu(), "cores": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 2)}
     lines = [f"{command.strip()}", f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_1min']:.1f}"]
     lines += [f"{options.threads} torch threads; Python {platform.python_version()}, " + _join(versions)]
-    lines += [_join(about), "", f"| | ours tok/s | {peer} tok/s | ratio | ours MiB | {peer} MiB | checked |"]
-    lines += ["|---|---:|---:|---:|---:|---:|---|"]
+    units = ("s", "tok/s", "MiB")
+    heads = [f"{side} {unit}" for unit in units for side in ("ours", peer)]
+    lines += [_join(about), "", f"| | ratio | {' | '.join(heads)} | checked |", "|---|" + 7 * "---:|" + "---|"]
     for r in results:
+        seconds = [f"{r.median(side):.3f}" if r.median(side) else "absent" for side in SIDES]
         rates = [f"{r.tokens / r.median(side):,.0f}" if r.median(side) else "absent" for side in SIDES]
         ratio = f"{r.ratio:.2f}x" if r.ratio else "-"
         peaks = [f"{r.memory_mib[side]:.0f}" if side in r.memory_mib else "-" for side in SIDES]
-        lines.append("| " + " | ".join([r.name, *rates, ratio, *peaks, r.check]) + " |")
+        lines.append("| " + " | ".join([r.name, ratio, *seconds, *rates, *peaks, r.check]) + " |")
     table = "\n".join([*lines, "", *(f"- {note}" for note in notes)])
     rows = [{**asdict(r), "median": {side: r.median(side) for side in SIDES}, "ratio": r.ratio} for r in results]
     record = {"benchmark": name, "command": command.strip(), "machine": machine, "versions": versions, **about}
@@ -213,4 +221,6 @@ def _join(values: dict) -> str:
 def _cpu() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )

@@ -9,7 +9,6 @@ two take turns step by step.
 """
 
 import json
-import math
 import sys
 import tempfile
 import time
@@ -70,7 +69,7 @@ class Ours:
         self.cfg = config.Config(algo="grpo", lr=options.lr, episodes=count, batch_size=count)
         self.cfg.grpo.group_size, self.cfg.grpo.divide_by_std = options.samples, True
         config.check(self.cfg)
-        self.state = TrainState(self.model, None, make_optimizer(self.model, None, self.cfg))
+        self.state = TrainState(self.model, critic=None, optimizer=make_optimizer(self.model, None, self.cfg))
         self.before = {name: p.detach().clone() for name, p in self.state.trainable().items()}
 
     def step(self) -> None:
@@ -86,16 +85,21 @@ class Ours:
         assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0
         assert losses["sampler_gap"] == 0.0, "sampling and training disagree"
 
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
     def rollout(self) -> list[Episode]:
         """As rl/rollout.py does it: one engine per epoch, the prompt of a group computed once, replies decoded."""
         options, count = self.options, self.options.prompts * self.options.samples
         engine = Engine(self.model, count, self.cfg.max_len, lora.adapter_version(self.model))
         episodes, playing = [], {}
         for group, prompt in enumerate(self.prompts):
-            for member in range(options.samples):
-                key = (self.cfg.seed, self.state.epoch * count + len(episodes))
-                slot = first = engine.open(key) if member == 0 else engine.open(key, parent=first)
-                if member == 0:
+            slot = None
+            for _ in range(options.samples):
+                first, key = slot is None, (self.cfg.seed, self.state.epoch * count + len(episodes))
+                slot = engine.open(key, parent=slot)
+                if first:
                     engine.feed(slot, prompt)
                 episode = Episode("text", 0, group, list(prompt), [0] * len(prompt), [0.0] * len(prompt))
                 episodes.append(episode)
@@ -207,14 +211,13 @@ def main(options: Options) -> None:
         work = Path(folder)
         base, adapter = common.prepare(options.model, work)
         ours = Ours(options, base, adapter)
-        if options.memory == "ours":
-            return print(json.dumps({"peak_mib": common.peak_of(lambda: (ours.step(), ours.step()))}))
-        if options.memory == "peer":
-            return print(json.dumps({"peak_mib": common.peak_of(Peer(options, base, adapter, work, steps=2).run)}))
+        if options.memory:
+            two_steps = {"ours": lambda: lambda: ours.run(2), "peer": lambda: Peer(options, base, adapter, work, 2).run}
+            print(json.dumps({"peak_mib": common.peak_of(two_steps[options.memory]())}))
+            return
+        peer = None
         if missing:
-            peer = None
-            for _ in range(turns):
-                ours.step()
+            ours.run(turns)
         else:
             peer = Peer(options, base, adapter, work, turns, between=ours.step)
             peer.run()
@@ -226,23 +229,19 @@ def main(options: Options) -> None:
     common.add_memory(results[0], "benchmarks.step", options)
     about = {"model": options.model, "dtype": "float32", "lora": "r=16 all-linear"}
     about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}
-    about |= {"reply": f"{options.new} tokens", "seconds per step": _seconds(results[0])}
+    about |= {"reply": f"{options.new} tokens"}
     notes = [
         f"medians of {options.repeats} steps; tok/s counts sampled tokens; ratio is of seconds.",
-        "trl: use_cpu, beta=0, no gradient checkpointing (its default is on), no logging, eager transformers generate.",
+        "trl: use_cpu, beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
+        "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",
         "sampling runs from the step's begin until the rewards are asked for, decoding included.",
-        "ours computes the prompt of a group once and trains on the sampler's own log-probabilities; its sampled ids "
-        "come with log-probabilities equal, bit for bit, to those of the training forward (checked in each step).",
+        "ours: the log-probabilities that come with the samples are, bit for bit, those of the training forward "
+        "(checked in each step); the prompt of a group goes through the model once to sample.",
         "MiB: peak resident memory of two steps above the loaded model, each side alone in a process.",
     ]
     if missing:
         notes.append(f"absent: {', '.join(missing)}; ours was measured alone.")
     common.report("step", "trl", results, options, notes, about)
-
-
-def _seconds(result: common.Result) -> str:
-    medians = {side: result.median(side) or math.nan for side in common.SIDES}
-    return ", ".join(f"{side} {value:.3f}" for side, value in medians.items())
 
 
 if __name__ == "__main__":

@@ -197,7 +197,6 @@ def _sequences(segments_BT: torch.Tensor, N: int):
     device = segments_BT.device
     row_R = torch.arange(B * T, device=device)
     starts_BT = segments_BT != F.pad(segments_BT, (1, 0), value=-2)[:, :T]
-    starts_BT[:, 0] = True
     run_R = starts_BT.reshape(-1).cumsum(0) - 1  # the run that each row of the batch is in
     first_U = row_R[starts_BT.reshape(-1)]  # the first row of each run
     real_R = segments_BT.reshape(-1) >= 0

@@ -84,6 +84,8 @@ class Engine:
         if parent is not None:
             source = self._slots[parent]
             self._fill([parent])
+            if source.row is not None:
+                raise RuntimeError(f"slot {parent} is being sampled; copy it when its row has come")
             self._cache.copy(parent, slot, source.length)
             state = _Slot(key, source.version, source.length, list(source.pending), source.fed, source.turn)
         self._slots[slot] = state
@@ -113,7 +115,10 @@ class Engine:
 
         Slots fed or opened between two yields join in. temperature 0 takes the most likely token and reports
         log-probabilities at temperature 1. Ends when no slot has a turn to sample.
+        Raises ValueError for a negative temperature.
         """
+        if temperature < 0:
+            raise ValueError(f"temperature must not be negative, not {temperature}")
         while True:
             finished = self._begin_turns()
             busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in finished]

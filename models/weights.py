@@ -21,11 +21,12 @@ HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 SHARD_NAME = re.compile(r"^[\w-][\w.-]*\.safetensors$")
 
 
-def resolve(name: str) -> Path:
+def resolve(name: str | Path) -> Path:
     """The folder that holds a model: the embedded one, a local folder, or a download from the hub.
 
     Raises FileNotFoundError with one line if there is none.
     """
+    name = str(name)
     if name == "tiny":
         return TINY
     if Path(name).is_dir():

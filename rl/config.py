@@ -83,7 +83,7 @@ class Common:
     save_every: int = 1  # epochs between checkpoints
     dtype: str = "float32"  # of the model's weights: float32 | bfloat16
     device: str = "cpu"  # cpu | cuda
-    threads: int = 2  # torch threads on a CPU
+    threads: int = 2  # torch threads on a CPU; more than are idle make small models much slower
     log: str = "info"  # info | debug: debug prints every adapted layer
 
 

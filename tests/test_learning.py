@@ -32,7 +32,7 @@ def make_state(algo: str, **keys):
 
 
 def play(state, cfg, first: int, turns: int = 2) -> list[Episode]:
-    """Episodes of two turns of one token; a turn earns 1 for an even token. Groups of four share nothing but a number."""
+    """Episodes of two turns of one token, which earns 1 if it is even. Groups of four share nothing but a number."""
     engine = Engine(state.model, max_rows=cfg.episodes, max_len=64, version=lora.adapter_version(state.model))
     playing, done = {}, {}
     for i in range(first, first + cfg.episodes):
