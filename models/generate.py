@@ -154,9 +154,8 @@ class Engine:
         states = [self._slots[i] for i in slots]
         counts = [len(state.pending) - 1 for state in states]
         ids_1N = torch.tensor([[token for state in states for token in state.pending[:-1]]])
-        positions_1N = torch.cat([state.length + torch.arange(n) for state, n in zip(states, counts, strict=True)])[
-            None
-        ]
+        places = [torch.arange(state.length, state.length + n) for state, n in zip(states, counts, strict=True)]
+        positions_1N = torch.cat(places)[None]
         segments_1N = torch.repeat_interleave(torch.arange(len(slots)), torch.tensor(counts))[None]
         self._check_version(slots)
         view = self._cache.view(torch.tensor(slots), torch.tensor([state.length for state in states]), max(counts))

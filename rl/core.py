@@ -1,8 +1,8 @@
 """The arithmetic of policy gradients: pure functions on flat tensors, each with its source.
 
 Entries belong to sampled tokens (suffix _N) or to steps of a return (suffix _K: tokens or turns), episode after
-episode;
-`episode_K` says which episode an entry belongs to, in ascending order. Nothing here knows of padding or of a model.
+episode; `episode_K` says which episode an entry belongs to, in ascending order. Nothing here knows of padding or of a
+model.
 """
 
 import math

@@ -4,10 +4,10 @@ advantage of an episode = its score less the mean score of the episodes that had
 loss                    = clipped surrogate on every sampled token + kl_coef * KL to the reference
 
 Differs from the textbook: the mean runs over all tokens of the optimizer step rather than first over each sequence
-(`grpo.aggregation=sequence` is the paper's); advantages are not divided by the group's deviation, which would weigh
-easy
-and hard tasks up (`grpo.divide_by_std=true` is the paper's); no KL term unless asked. An episode of several turns is
-one sequence whose score is the sum of its turns' rewards. Groups whose scores are exactly equal have no gradient.
+(`grpo.aggregation=sequence` is the paper's); advantages are not divided by the group's deviation, which would give
+very easy and very hard tasks more weight (`grpo.divide_by_std=true` is the paper's); no KL term unless asked. An
+episode of several turns is one sequence whose score is the sum of its turns' rewards. Groups whose scores are exactly
+equal have no gradient.
 """
 
 from dataclasses import dataclass, replace

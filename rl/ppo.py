@@ -2,12 +2,10 @@
 
 loss = clipped surrogate + vf_coef * value loss - entropy_coef * entropy          (eq. 9, signs turned for a minimum)
 
-Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`): one reward, one value
-(at the
-turn's first token), one advantage per turn, which all its tokens share. With gamma below 1 per token, the credit for
-what
-was said a thousand tokens ago would be gone. The critic is a two-layer MLP on the policy's own hidden states, and its
-gradient stops there. `ppo.level=token` is the textbook.
+Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`): one reward, one value (at
+the turn's first token), one advantage per turn, which all its tokens share. With gamma below 1 per token, the credit
+for what was said a thousand tokens ago would be gone. The critic is a two-layer MLP on the policy's own hidden states,
+and its gradient stops there. `ppo.level=token` is the textbook.
 """
 
 from dataclasses import dataclass, replace
