@@ -158,6 +158,10 @@ def check(cfg) -> None:
     if not 0 <= cfg.lora.dropout < 1:
         raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     try:
+        cfg.out.format(algo="", env="", seed=0, timestamp="")
+    except (KeyError, IndexError, ValueError):
+        raise ConfigError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in") from None
+    try:
         mixture(cfg.env)
     except ValueError as error:
         raise ConfigError(f"env={cfg.env}: {error}") from None

@@ -111,6 +111,7 @@ BAD = {
     "wrong type": (["train.py", "epochs=many"], 2, "epochs=many must be a whole number"),
     "impossible value": (["train.py", "lr=-1"], 2, "lr=-1.0 must be positive"),
     "unknown environment": (["train.py", "env=textcroft"], 2, "textcraft"),
+    "unknown field of out": (["train.py", "out=runs/{{name}}"], 2, "{timestamp}"),
     "missing folder": (["train.py", "model=./nowhere"], 1, "./nowhere"),
     "hub id without network": (["train.py", "model=Qwen/Qwen2.5-0.5B-Instruct"], 1, "Qwen/Qwen2.5-0.5B-Instruct"),
     "no such adapter": (["eval.py", "adapter=runs/nowhere"], 1, "runs/nowhere"),
