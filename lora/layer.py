@@ -45,11 +45,13 @@ class LoRALinear(nn.Module):
         if self.active is None:
             return y
         adapter = self.adapters[self.active]
-        x = F.dropout(x.to(adapter.A.dtype), self.dropout, self.training and self.dropout > 0)
-        low = F.linear(x, adapter.A) * adapter.scale
-        if low.dtype == y.dtype and y.dim() == 2:
-            return y.addmm_(low, adapter.B.mT)  # in place: nothing needs the base's output for its gradient
-        return y + F.linear(low, adapter.B).to(y.dtype)
+        x = x.to(adapter.A.dtype)
+        if self.training and self.dropout > 0:
+            x = F.dropout(x, self.dropout)
+        low = F.linear(x, adapter.A)
+        if low.dtype == y.dtype and y.dim() == 2:  # in place: nothing needs the base's output for its gradient
+            return y.addmm_(low, adapter.B.mT, alpha=adapter.scale)
+        return y + F.linear(low * adapter.scale, adapter.B).to(y.dtype)
 
 
 def inject(

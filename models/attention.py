@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 KEY_BLOCK = 64
-MIN_QUERIES = 8
+MIN_QUERIES = 4
 QUERY_TILE = 64
 
 
@@ -26,9 +26,35 @@ def attend(q_BHTE: torch.Tensor, k_BKLE: torch.Tensor, v_BKLE: torch.Tensor, pos
     Returns out_BHTE in the dtype of q.
     """
     if q_BHTE.device.type == "cpu" and q_BHTE.dtype in (torch.float32, torch.float64):
-        return ExactAttention.apply(q_BHTE, k_BKLE, v_BKLE, positions_BT)
+        if torch.is_grad_enabled():
+            return ExactAttention.apply(q_BHTE, k_BKLE, v_BKLE, positions_BT)
+        return exact_attention(q_BHTE, _whole_blocks(k_BKLE), _whole_blocks(v_BKLE), positions_BT)
     mask_BTL = torch.arange(k_BKLE.shape[2], device=q_BHTE.device) <= positions_BT[..., None]
     return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, attn_mask=mask_BTL[:, None], enable_gqa=True)
+
+
+def exact_attention(q_BHTE, k_BKLE, v_BKLE, positions_BT, lse_BHT=None) -> torch.Tensor:
+    """As `attend`, with keys in whole blocks. Writes the log-sum-exp of the scores into lse_BHT if that is given."""
+    (B, H, _, E), K = q_BHTE.shape, k_BKLE.shape[1]
+    out_BHTE = torch.empty_like(q_BHTE)
+    for tile, last in _tiles(positions_BT):
+        blocks = [slice(start, start + KEY_BLOCK) for start in range(0, last, KEY_BLOCK)]
+        queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
+        keys, values = k_BKLE.flatten(0, 1), v_BKLE.flatten(0, 1)
+        scores = queries.new_empty(len(blocks), *queries.shape[:2], KEY_BLOCK)  # [blocks, B*K, rows, KEY_BLOCK]
+        for weighed, block in zip(scores, blocks, strict=True):
+            torch.bmm(queries, keys[:, block].mT, out=weighed)
+        _hide(scores, positions_BT[:, tile], K, H // K)
+        peak = scores.amax((0, 3)).unsqueeze_(-1)
+        weights = scores.sub_(peak).exp_()
+        total = weights.sum(-1, keepdim=True).cumsum(0)[-1]  # block sums, added in order
+        out = torch.bmm(weights[0], values[:, blocks[0]])
+        for weighed, block in zip(weights[1:], blocks[1:], strict=True):
+            out.baddbmm_(weighed, values[:, block])
+        _ungroup_into(out_BHTE[:, :, tile], out.div_(total))
+        if lse_BHT is not None:
+            _ungroup_into(lse_BHT[:, :, tile, None], total.log_().add_(peak))
+    return out_BHTE
 
 
 class ExactAttention(torch.autograd.Function):
@@ -38,20 +64,8 @@ class ExactAttention(torch.autograd.Function):
     def forward(ctx, q_BHTE, k_BKLE, v_BKLE, positions_BT):
         ctx.keys = k_BKLE.shape[2]
         k_BKLE, v_BKLE = _whole_blocks(k_BKLE), _whole_blocks(v_BKLE)
-        out_BHTE = torch.empty_like(q_BHTE)
         lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3])
-        for tile, last in _tiles(positions_BT):
-            scores = _scores(q_BHTE[:, :, tile], k_BKLE[:, :, :last], positions_BT[:, tile])  # [BK, G*t, last]
-            peak = scores.amax(-1, keepdim=True)
-            weights = scores.sub_(peak).exp_()
-            total = weights.unflatten(-1, (-1, KEY_BLOCK)).sum(-1).cumsum(-1)[..., -1:]  # block sums, added in order
-            values = v_BKLE[:, :, :last].flatten(0, 1)
-            out = torch.bmm(weights[..., :KEY_BLOCK], values[:, :KEY_BLOCK])
-            for start in range(KEY_BLOCK, last, KEY_BLOCK):
-                block = slice(start, start + KEY_BLOCK)
-                out.baddbmm_(weights[..., block], values[:, block])
-            _ungroup_into(out_BHTE[:, :, tile], out.div_(total))
-            _ungroup_into(lse_BHT[:, :, tile, None], total.log_().add_(peak))
+        out_BHTE = exact_attention(q_BHTE, k_BKLE, v_BKLE, positions_BT, lse_BHT)
         ctx.save_for_backward(q_BHTE, k_BKLE, v_BKLE, positions_BT, out_BHTE, lse_BHT)
         return out_BHTE
 
@@ -62,13 +76,15 @@ class ExactAttention(torch.autograd.Function):
         grad_q, grad_k, grad_v = torch.empty_like(q_BHTE), torch.zeros_like(k_BKLE), torch.zeros_like(v_BKLE)
         for tile, last in _tiles(positions_BT):
             keys, values = k_BKLE[:, :, :last].flatten(0, 1), v_BKLE[:, :, :last].flatten(0, 1)
-            scores = _scores(q_BHTE[:, :, tile], k_BKLE[:, :, :last], positions_BT[:, tile])
+            queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
+            scores = torch.bmm(queries, keys.mT)
+            _hide(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), positions_BT[:, tile], K, q_BHTE.shape[1] // K)
             weights = scores.sub_(_group(lse_BHT[:, :, tile, None], K)).exp_()
             grad = _group(grad_BHTE[:, :, tile], K)
             delta = (grad * _group(out_BHTE[:, :, tile], K)).sum(-1, keepdim=True)
-            grad_scores = torch.bmm(grad, values.mT).sub_(delta).mul_(weights).mul_(E**-0.5)
-            _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys))
-            grad_k[:, :, :last] += torch.bmm(grad_scores.mT, _group(q_BHTE[:, :, tile], K)).unflatten(0, (-1, K))
+            grad_scores = torch.bmm(grad, values.mT).sub_(delta).mul_(weights)
+            _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys).mul_(E**-0.5))
+            grad_k[:, :, :last] += torch.bmm(grad_scores.mT, queries).unflatten(0, (-1, K))
             grad_v[:, :, :last] += torch.bmm(weights.mT, grad).unflatten(0, (-1, K))
         return grad_q, grad_k[:, :, : ctx.keys], grad_v[:, :, : ctx.keys], None
 
@@ -103,13 +119,10 @@ def _ungroup_into(out_BHTE: torch.Tensor, rows: torch.Tensor) -> None:
     out_BHTE.copy_(rows[:, : B * H * T // rows.shape[0]].reshape(B, H, T, E))
 
 
-def _scores(q_BHTE: torch.Tensor, k_BKLE: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-    """Scaled scores [B*K, rows, L], minus infinity where the key lies after the query's position."""
-    B, H, T, E = q_BHTE.shape
-    K, L = k_BKLE.shape[1:3]
-    queries = _group(q_BHTE * E**-0.5, K)
-    scores = torch.bmm(queries, k_BKLE.flatten(0, 1).mT)
-    hidden_BTL = torch.arange(L) > positions_BT[..., None]
-    used = scores[:, : H // K * T].unflatten(0, (B, K)).unflatten(2, (H // K, T))  # [B, K, G, T, L], a view
-    used.masked_fill_(hidden_BTL[:, None, None], float("-inf"))
-    return scores
+def _hide(scores: torch.Tensor, positions_BT: torch.Tensor, K: int, G: int) -> None:
+    """Minus infinity where a key lies after the query's position; scores are [blocks, B*K, rows, KEY_BLOCK]."""
+    B, T = positions_BT.shape
+    key_UL = torch.arange(scores.shape[0] * KEY_BLOCK).view(-1, KEY_BLOCK)
+    hidden_UBTL = key_UL[:, None, None] > positions_BT[..., None]
+    used = scores[:, :, : G * T].unflatten(1, (B, K)).unflatten(3, (G, T))  # [blocks, B, K, G, T, KEY_BLOCK], a view
+    used.masked_fill_(hidden_UBTL[:, :, None, None], float("-inf"))

@@ -29,8 +29,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-        return F.rms_norm(wide, x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
+        if x.dtype in (torch.bfloat16, torch.float16):
+            return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 @dataclass
@@ -39,9 +40,9 @@ class Layout:
 
     last_key_ST: torch.Tensor  # int64: each query sees the keys 0..last_key; S sequences of at most T tokens
     cos_NE: torch.Tensor  # rotary table rows, one per row of the batch
-    sin_NE: torch.Tensor
+    sin_NE: torch.Tensor  # the first half of each negated
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token, or None where the rows already lie so
-    to_rows: torch.Tensor | None  # int64 [N]: the inverse
+    to_rows: torch.Tensor | None  # int64 [N]: the inverse; of the places of a row that sequences share, the first
 
     def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
         """[N, H, E] -> [S, H, T, E]"""
@@ -138,6 +139,7 @@ class CausalLM(nn.Module):
         positions_BT: torch.Tensor | None = None,
         segments_BT: torch.Tensor | None = None,
         cache=None,
+        sequences_ST: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Hidden states after the final norm, [B, T, D], in the dtype of the weights.
 
@@ -145,30 +147,40 @@ class CausalLM(nn.Module):
         segments_BT:  int64, for packed or padded rows: a run of tokens with one id >= 0 is a sequence of its own,
                       -1 is padding, whose outputs are finite and meaningless. Default: each row is one sequence.
         cache:        a view of a key/value cache (models/generate.py), which `positions_BT` continues.
+        sequences_ST: int64, instead of segments: where in ids_BT.flatten() each token of each sequence stands, -1 past
+                      its end. Sequences that begin with the same tokens may name the same places, which are then
+                      computed once: the samples of a group share their prompt.
         """
         B, T = ids_BT.shape
-        layout = self._layout(ids_BT, positions_BT, segments_BT, cached=cache is not None)
+        if segments_BT is not None:
+            sequences_ST = segments_to_sequences(segments_BT)
+        layout = self._layout(ids_BT, positions_BT, sequences_ST, cached=cache is not None)
         ids_N = F.pad(ids_BT.reshape(-1), (0, layout.cos_NE.shape[0] - B * T))
         x_ND = self.model.embed_tokens(ids_N)
         for i, layer in enumerate(self.model.layers):
             x_ND = layer(x_ND, layout, None if cache is None else cache.layer(i))
         return self.model.norm(x_ND)[: B * T].view(B, T, -1)
 
-    def _layout(self, ids_BT, positions_BT, segments_BT, cached: bool) -> Layout:
-        B, T = ids_BT.shape
-        device, N = ids_BT.device, -(-B * T // ROW_MULTIPLE) * ROW_MULTIPLE
+    def _layout(self, ids_BT, positions_BT, sequences_ST, cached: bool) -> Layout:
+        device, N = ids_BT.device, -(-ids_BT.numel() // ROW_MULTIPLE) * ROW_MULTIPLE
         to_sequences = to_rows = None
-        if segments_BT is None:
-            index_BT = torch.arange(T, device=device).expand(B, T)
-            positions_BT = index_BT if positions_BT is None else positions_BT
-            last_key_ST = positions_BT if cached else index_BT
+        if sequences_ST is None:
+            last_key_ST = index_BT = torch.arange(ids_BT.shape[1], device=device).expand_as(ids_BT)
         else:
-            index_BT, last_key_ST, to_sequences, to_rows = _sequences(segments_BT, N)
-            if cached:
-                last_key_ST = positions_BT.reshape(-1)[to_sequences].view_as(last_key_ST)
-            positions_BT = index_BT if positions_BT is None else positions_BT
+            longest, named_R = sequences_ST.shape[1], sequences_ST.flatten()
+            last_key_ST = torch.arange(longest, device=device).expand_as(sequences_ST)
+            to_sequences, places = named_R.clamp(min=0), (named_R >= 0).nonzero()[:, 0]
+            to_rows = torch.zeros(N, dtype=torch.long, device=device)
+            to_rows.scatter_reduce_(0, named_R[places], places, "amin", include_self=False)
+            index_BT = (to_rows[: ids_BT.numel()] % longest).view_as(ids_BT)
+        if positions_BT is None:
+            positions_BT = index_BT
+        elif cached and to_sequences is not None:
+            last_key_ST = positions_BT.flatten()[to_sequences].view_as(sequences_ST)
+        elif cached:
+            last_key_ST = positions_BT
         cos, sin = self._rope_table(int(positions_BT.max()) + 1, device)
-        positions_N = F.pad(positions_BT.reshape(-1), (0, N - B * T))
+        positions_N = F.pad(positions_BT.flatten(), (0, N - ids_BT.numel()))
         return Layout(last_key_ST, cos[positions_N], sin[positions_N], to_sequences, to_rows)
 
     def _rope_table(self, length: int, device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,34 +191,29 @@ class CausalLM(nn.Module):
             length = -(-length // 1024) * 1024
             pairs = torch.arange(0, self.config.head_dim, 2, device=device).float() / self.config.head_dim
             angles = torch.arange(length, device=device).float()[:, None] * (1.0 / self.config.rope_theta**pairs)
-            angles = torch.cat((angles, angles), -1)
-            self._rope = (angles.cos().to(dtype), angles.sin().to(dtype))
+            cos, sin = angles.cos(), angles.sin()
+            self._rope = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
         return self._rope
 
 
 def rotate(x_NHE: torch.Tensor, cos_NE: torch.Tensor, sin_NE: torch.Tensor) -> torch.Tensor:
     """Rotary embedding of half-split pairs: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin)."""
-    half = x_NHE.shape[-1] // 2
-    turned = torch.cat((-x_NHE[..., half:], x_NHE[..., :half]), -1)
-    return x_NHE * cos_NE[:, None] + turned * sin_NE[:, None]
+    swapped = x_NHE.roll(x_NHE.shape[-1] // 2, -1)
+    return torch.addcmul(x_NHE * cos_NE[:, None], swapped, sin_NE[:, None])
 
 
-def _sequences(segments_BT: torch.Tensor, N: int):
-    """Index maps between the rows of a packed or padded batch and its sequences, one per run of a segment id."""
+def segments_to_sequences(segments_BT: torch.Tensor) -> torch.Tensor:
+    """sequences_ST of packed or padded rows: one sequence for each run of a segment id >= 0 within a row."""
     B, T = segments_BT.shape
-    device = segments_BT.device
-    row_R = torch.arange(B * T, device=device)
     starts_BT = segments_BT != F.pad(segments_BT, (1, 0), value=-2)[:, :T]
-    run_R = starts_BT.reshape(-1).cumsum(0) - 1  # the run that each row of the batch is in
-    first_U = row_R[starts_BT.reshape(-1)]  # the first row of each run
-    real_R = segments_BT.reshape(-1) >= 0
+    run_R = starts_BT.flatten().cumsum(0) - 1  # the run that each token is in
+    first_U = starts_BT.flatten().nonzero()[:, 0]  # the first token of each run
+    real_R = segments_BT.flatten() >= 0
     if not bool(real_R.any()):
         raise ValueError("every token of the batch is padding")
-    index_R = torch.where(real_R, row_R - first_U[run_R], 0)
+    row_R = torch.arange(B * T, device=segments_BT.device)
+    index_R = row_R - first_U[run_R]
     sequence_R = (real_R[first_U].cumsum(0) - 1)[run_R]  # runs of padding are no sequences
-    S, longest = int(sequence_R.max()) + 1, int(index_R.max()) + 1
-    place_R = torch.where(real_R, sequence_R * longest + index_R, 0)
-    to_sequences = torch.zeros(S * longest, dtype=torch.long, device=device)
-    to_sequences[place_R[real_R]] = row_R[real_R]
-    last_key_ST = torch.arange(longest, device=device).expand(S, longest)
-    return index_R.view(B, T), last_key_ST, to_sequences, F.pad(place_R, (0, N - B * T))
+    sequences_ST = row_R.new_full((int(sequence_R.max()) + 1, int(index_R[real_R].max()) + 1), -1)
+    sequences_ST[sequence_R[real_R], index_R[real_R]] = row_R[real_R]
+    return sequences_ST

@@ -1,7 +1,7 @@
 """From episodes to what a model computes on, and back: packing, and the pieces of an optimizer step.
 
-The only place that knows how tokens are laid out. A forward gets whole episodes end to end as one row, each a
-segment of its own; the hidden state before each sampled token is what its log-probability and its value come from.
+The only place that knows how tokens are laid out. A forward gets whole episodes, without padding and with what they
+share only once; the hidden state before each sampled token is what its log-probability and its value come from.
 """
 
 import random
@@ -77,10 +77,13 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str) -> Iterator[Batch]
 
 
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
-    """The batch in pieces of whole episodes of at most micro_tokens ids each, shortest first (or one longer
-    episode).
+    """The batch in pieces of whole episodes of at most micro_tokens ids each (or one longer episode), shortest first,
+    the episodes of a group side by side.
     """
-    order = sorted(range(len(batch.episodes)), key=lambda i: len(batch.episodes[i].ids_T))
+    longest: dict[int, int] = {}
+    for e in batch.episodes:
+        longest[e.group] = max(len(e.ids_T), longest.get(e.group, 0))
+    order = sorted(range(len(batch.episodes)), key=lambda i: (longest[batch.episodes[i].group], batch.episodes[i].group))
     piece, size = [], 0
     for i in order:
         length = len(batch.episodes[i].ids_T)
@@ -133,13 +136,25 @@ def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_token
 
 
 def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(hidden_ND before each sampled token, last_BD of each episode, targets_N): one packed forward."""
+    """(hidden_ND before each sampled token, last_BD of each episode, targets_N): one forward.
+
+    What two episodes begin with, a system prompt or the whole prompt of a group, is computed once: each distinct prefix
+    is one row.
+    """
     device = model.lm_head.weight.device
-    lengths = [len(e.ids_T) for e in batch.episodes]
-    ids_1T = torch.tensor([[i for e in batch.episodes for i in e.ids_T]], device=device)
-    segments_1T = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))[None].to(device)
-    mask_T = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool, device=device)
-    where_N = mask_T.nonzero()[:, 0]
-    hidden_TD = model(ids_1T, segments_BT=segments_1T)[0]
-    last_B = torch.tensor(lengths, device=device).cumsum(0) - 1
-    return hidden_TD[where_N - 1], hidden_TD[last_B], ids_1T[0, where_N]
+    rows, prefixes = [], {}  # a prefix is the row of the one before it and its last id
+    for e in batch.episodes:
+        row = -1
+        for token in e.ids_T:
+            row = prefixes.setdefault((row, token), len(prefixes))
+            rows.append(row)
+    lengths = torch.tensor([len(e.ids_T) for e in batch.episodes])
+    rows_R = torch.tensor(rows)
+    sequences_ST = torch.full((len(lengths), int(lengths.max())), -1)
+    sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = rows_R
+    mask_R = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
+    where_N = mask_R.nonzero()[:, 0]
+    ids_P = torch.tensor([token for _, token in prefixes], device=device)
+    hidden_PD = model(ids_P[None], sequences_ST=sequences_ST.to(device))[0]
+    before_N, last_B, taken_N = (rows_R[i].to(device) for i in (where_N - 1, lengths.cumsum(0) - 1, where_N))
+    return hidden_PD[before_N], hidden_PD[last_B], ids_P[taken_N]
