@@ -53,6 +53,14 @@ class LoRALinear(nn.Module):
             return y.addmm_(low, adapter.B.mT, alpha=adapter.scale)
         return y + F.linear(low * adapter.scale, adapter.B).to(y.dtype)
 
+    def parts(self):
+        """(weight, bias, A, B, scale) of the layer as it is now; A and B are None where no adapter is active."""
+        base = self.base_layer
+        if self.active is None:
+            return base.weight, base.bias, None, None, 1.0
+        adapter = self.adapters[self.active]
+        return base.weight, base.bias, adapter.A, adapter.B, adapter.scale
+
 
 def inject(
     model: nn.Module,

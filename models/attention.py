@@ -19,91 +19,96 @@ MIN_QUERIES = 4
 QUERY_TILE = 64
 
 
-def attend(q_BHTE: torch.Tensor, k_BKLE: torch.Tensor, v_BKLE: torch.Tensor, positions_BT: torch.Tensor):
-    """Attention of T queries over L keys, where query t of row b sees the keys 0..positions_BT[b, t].
+def attend(q_BHTE: torch.Tensor, k_BKUEL: torch.Tensor, v_BKULE: torch.Tensor, positions_BT: torch.Tensor):
+    """Attention of T queries over U blocks of L = KEY_BLOCK keys, where query t of row b sees the keys
+    0..positions_BT[b, t].
 
     K divides H (grouped queries: head h reads key head h // (H / K)). Softmax in float32 at least, scale 1/sqrt(E).
     Returns out_BHTE in the dtype of q.
     """
     if q_BHTE.device.type == "cpu" and q_BHTE.dtype in (torch.float32, torch.float64):
-        if torch.is_grad_enabled():
-            return ExactAttention.apply(q_BHTE, k_BKLE, v_BKLE, positions_BT)
-        return exact_attention(q_BHTE, _whole_blocks(k_BKLE), _whole_blocks(v_BKLE), positions_BT)
-    mask_BTL = torch.arange(k_BKLE.shape[2], device=q_BHTE.device) <= positions_BT[..., None]
-    return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, attn_mask=mask_BTL[:, None], enable_gqa=True)
+        exact = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
+        return exact(q_BHTE, k_BKUEL, v_BKULE, positions_BT)
+    k, v = k_BKUEL.mT.flatten(2, 3), v_BKULE.flatten(2, 3)
+    mask_BTL = torch.arange(k.shape[2], device=q_BHTE.device) <= positions_BT[..., None]
+    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
 
 
-def exact_attention(q_BHTE, k_BKLE, v_BKLE, positions_BT, lse_BHT=None) -> torch.Tensor:
-    """As `attend`, with keys in whole blocks. Writes the log-sum-exp of the scores into lse_BHT if that is given."""
-    (B, H, _, E), K = q_BHTE.shape, k_BKLE.shape[1]
+def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
+    """[B, K, T, E] -> [B, K, U, KEY_BLOCK, E], the last block filled up with zeros."""
+    return F.pad(x_BKTE, (0, 0, 0, -x_BKTE.shape[2] % KEY_BLOCK)).unflatten(2, (-1, KEY_BLOCK))
+
+
+def exact_attention(q_BHTE, k_BKUEL, v_BKULE, positions_BT, lse_BHT=None) -> torch.Tensor:
+    """As `attend`; writes the log-sum-exp of the scores into lse_BHT if that is given."""
+    (B, H, _, E), K = q_BHTE.shape, k_BKUEL.shape[1]
     out_BHTE = torch.empty_like(q_BHTE)
-    for tile, last in _tiles(positions_BT):
-        blocks = [slice(start, start + KEY_BLOCK) for start in range(0, last, KEY_BLOCK)]
+    for tile, count in _tiles(positions_BT):
         queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
-        keys, values = k_BKLE.flatten(0, 1), v_BKLE.flatten(0, 1)
-        scores = queries.new_empty(len(blocks), *queries.shape[:2], KEY_BLOCK)  # [blocks, B*K, rows, KEY_BLOCK]
-        for weighed, block in zip(scores, blocks, strict=True):
-            torch.bmm(queries, keys[:, block].mT, out=weighed)
+        scores = queries.new_empty(count, *queries.shape[:2], KEY_BLOCK)  # [U, B*K, rows, L]
+        for u in range(count):
+            torch.bmm(queries, k_BKUEL[:, :, u].flatten(0, 1), out=scores[u])
         _hide(scores, positions_BT[:, tile], K, H // K)
-        peak = scores.amax((0, 3)).unsqueeze_(-1)
-        weights = scores.sub_(peak).exp_()
-        total = weights.sum(-1, keepdim=True).cumsum(0)[-1]  # block sums, added in order
-        out = torch.bmm(weights[0], values[:, blocks[0]])
-        for weighed, block in zip(weights[1:], blocks[1:], strict=True):
-            out.baddbmm_(weighed, values[:, block])
-        _ungroup_into(out_BHTE[:, :, tile], out.div_(total))
+        out, total, peak = weigh(scores, v_BKULE, used=H // K * positions_BT[:, tile].shape[1])
+        _ungroup_into(out_BHTE[:, :, tile], out)
         if lse_BHT is not None:
             _ungroup_into(lse_BHT[:, :, tile, None], total.log_().add_(peak))
     return out_BHTE
+
+
+def weigh(scores_UZML: torch.Tensor, v_BKULE: torch.Tensor, used: int):
+    """(the values' mean weighted by softmax(scores) [Z, M, E], the sum of exp(scores - peak) [Z, M, 1], the peak), of
+    the first M = used rows; Z = B*K.
+
+    Overwrites the scores. Blocks are summed one after the other, so that those which are hidden add exact zeros.
+    """
+    weights_UZML = scores_UZML[:, :, :used]
+    peak_ZM1 = weights_UZML.amax((0, 3)).unsqueeze_(-1)
+    total_ZM1 = weights_UZML.sub_(peak_ZM1).exp_().sum(-1, keepdim=True).cumsum(0)[-1]
+    out_ZME = torch.bmm(scores_UZML[0], v_BKULE[:, :, 0].flatten(0, 1))
+    for u in range(1, len(scores_UZML)):
+        out_ZME.baddbmm_(scores_UZML[u], v_BKULE[:, :, u].flatten(0, 1))
+    return out_ZME[:, :used].div_(total_ZM1), total_ZM1, peak_ZM1
 
 
 class ExactAttention(torch.autograd.Function):
     """Blocked softmax attention; keeps q, k, v and the log-sum-exp, and recomputes the weights in the backward."""
 
     @staticmethod
-    def forward(ctx, q_BHTE, k_BKLE, v_BKLE, positions_BT):
-        ctx.keys = k_BKLE.shape[2]
-        k_BKLE, v_BKLE = _whole_blocks(k_BKLE), _whole_blocks(v_BKLE)
+    def forward(ctx, q_BHTE, k_BKUEL, v_BKULE, positions_BT):
         lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3])
-        out_BHTE = exact_attention(q_BHTE, k_BKLE, v_BKLE, positions_BT, lse_BHT)
-        ctx.save_for_backward(q_BHTE, k_BKLE, v_BKLE, positions_BT, out_BHTE, lse_BHT)
+        out_BHTE = exact_attention(q_BHTE, k_BKUEL, v_BKULE, positions_BT, lse_BHT)
+        ctx.save_for_backward(q_BHTE, k_BKUEL, v_BKULE, positions_BT, out_BHTE, lse_BHT)
         return out_BHTE
 
     @staticmethod
     def backward(ctx, grad_BHTE):
-        q_BHTE, k_BKLE, v_BKLE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
-        E, K = q_BHTE.shape[-1], k_BKLE.shape[1]
-        grad_q, grad_k, grad_v = torch.empty_like(q_BHTE), torch.zeros_like(k_BKLE), torch.zeros_like(v_BKLE)
-        for tile, last in _tiles(positions_BT):
-            keys, values = k_BKLE[:, :, :last].flatten(0, 1), v_BKLE[:, :, :last].flatten(0, 1)
+        q_BHTE, k_BKUEL, v_BKULE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
+        k_BKULE = k_BKUEL.mT
+        H, K, E = q_BHTE.shape[1], k_BKULE.shape[1], q_BHTE.shape[-1]
+        grad_q, grad_k, grad_v = torch.empty_like(q_BHTE), torch.zeros_like(v_BKULE), torch.zeros_like(v_BKULE)
+        for tile, count in _tiles(positions_BT):
+            keys, values = (x[:, :, :count].flatten(2, 3).flatten(0, 1) for x in (k_BKULE, v_BKULE))
             queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
             scores = torch.bmm(queries, keys.mT)
-            _hide(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), positions_BT[:, tile], K, q_BHTE.shape[1] // K)
+            _hide(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), positions_BT[:, tile], K, H // K)
             weights = scores.sub_(_group(lse_BHT[:, :, tile, None], K)).exp_()
             grad = _group(grad_BHTE[:, :, tile], K)
             delta = (grad * _group(out_BHTE[:, :, tile], K)).sum(-1, keepdim=True)
             grad_scores = torch.bmm(grad, values.mT).sub_(delta).mul_(weights)
-            _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys).mul_(E**-0.5))
-            grad_k[:, :, :last] += torch.bmm(grad_scores.mT, queries).unflatten(0, (-1, K))
-            grad_v[:, :, :last] += torch.bmm(weights.mT, grad).unflatten(0, (-1, K))
-        return grad_q, grad_k[:, :, : ctx.keys], grad_v[:, :, : ctx.keys], None
+            used = slice(H // K * positions_BT[:, tile].shape[1])
+            _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys)[:, used].mul_(E**-0.5))
+            grad_k[:, :, :count] += torch.bmm(grad_scores.mT, queries).view_as(grad_k[:, :, :count])
+            grad_v[:, :, :count] += torch.bmm(weights.mT, grad).view_as(grad_v[:, :, :count])
+        return grad_q, grad_k.mT, grad_v, None
 
 
 def _tiles(positions_BT: torch.Tensor):
-    """Query tiles and how many keys (whole blocks) each one needs."""
+    """Query tiles and how many blocks of keys each one needs."""
     T = positions_BT.shape[1]
     for start in range(0, T, QUERY_TILE):
         tile = slice(start, min(start + QUERY_TILE, T))
-        last = int(positions_BT[:, tile].max()) + 1
-        yield tile, -(-last // KEY_BLOCK) * KEY_BLOCK
-
-
-def _whole_blocks(x_BKLE: torch.Tensor) -> torch.Tensor:
-    """Pads the keys with zeros to a multiple of KEY_BLOCK; a cache that already is one is passed through, not
-    copied.
-    """
-    missing = -x_BKLE.shape[2] % KEY_BLOCK
-    return F.pad(x_BKLE, (0, 0, 0, missing)) if missing else x_BKLE
+        yield tile, int(positions_BT[:, tile].max()) // KEY_BLOCK + 1
 
 
 def _group(x_BHTE: torch.Tensor, K: int) -> torch.Tensor:
@@ -116,7 +121,7 @@ def _group(x_BHTE: torch.Tensor, K: int) -> torch.Tensor:
 
 def _ungroup_into(out_BHTE: torch.Tensor, rows: torch.Tensor) -> None:
     B, H, T, E = out_BHTE.shape
-    out_BHTE.copy_(rows[:, : B * H * T // rows.shape[0]].reshape(B, H, T, E))
+    out_BHTE.copy_(rows.reshape(B, H, T, E))
 
 
 def _hide(scores: torch.Tensor, positions_BT: torch.Tensor, K: int, G: int) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.attention import attend
+from models.attention import attend, in_blocks
 from models.config import ModelConfig
 
 ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
@@ -76,8 +76,7 @@ class Attention(nn.Module):
         v_NKE = self.v_proj(x_ND).unflatten(-1, (-1, self.head_dim))
         q_NHE, k_NKE = (rotate(x, layout.cos_NE, layout.sin_NE) for x in (q_NHE, k_NKE))
         q, k, v = (layout.sequences(x) for x in (q_NHE, k_NKE, v_NKE))  # [S, heads, T, E]
-        if cache is not None:
-            k, v = cache.extend(k, v)
+        k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
         return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST)))
 
 

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from models.attention import KEY_BLOCK
+from models.decode import exact_step
 from models.decoder import ROW_MULTIPLE, CausalLM
-from models.logprob import head_logits, log_normalizer
+from models.logprob import head_logits, normalized
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Engine:
         self.version = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, _Slot] = {}
         self._cache = KVCache(model, max_rows)
+        self._version_now = self._fast_version = self._fast = None
 
     @property
     def free(self) -> int:
@@ -172,15 +174,12 @@ class Engine:
             # The front of the cache as it lies, idle rows too, costs less than a copy of the busy ones. An idle slot's
             # output is dropped, and what it writes lies where its next token will.
             rows, mine = slice(0, front), torch.tensor(busy)
-            ids_B1, starts_B = torch.zeros(front, 1, dtype=torch.long), torch.zeros(front, dtype=torch.long)
-            for i, state in self._slots.items():
-                if i < front:
-                    ids_B1[i, 0], starts_B[i] = state.pending[0] if state.pending else 0, state.length
+            laid = [self._slots.get(i, _Slot((0, 0))) for i in range(front)]
         else:
-            rows, mine = torch.tensor(busy), slice(None)
-            ids_B1 = torch.tensor([state.pending for state in states])
-            starts_B = torch.tensor([state.length for state in states])
-        hidden_BD = self._forward(ids_B1, starts_B[:, None], self._cache.view(rows, starts_B, 1))[mine, -1]
+            rows, mine, laid = torch.tensor(busy), slice(None), states
+        ids_B = torch.tensor([state.pending[0] if state.pending else 0 for state in laid])
+        starts_B = torch.tensor([state.length for state in laid])
+        hidden_BD = self._step(ids_B, starts_B, self._cache.view(rows, starts_B, 1))[mine]
         counters = [(*state.key, state.turn, len(state.row.ids)) for state in states]
         ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
 
@@ -199,12 +198,20 @@ class Engine:
         return finished
 
     def _check_version(self, slots: list[int]) -> None:
-        version = self.version()
+        self._version_now = self.version()
         for i in slots:
             state = self._slots[i]
-            if state.length and state.version != version:
+            if state.length and state.version != self._version_now:
                 raise RuntimeError(f"slot {i} holds keys and values of other weights; close it and open a new one")
-            state.version = version
+            state.version = self._version_now
+
+    def _step(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
+        """Hidden states [B, D] of one more token for each row of the view."""
+        if self._fast_version != self._version_now:
+            self._fast, self._fast_version = exact_step(self.model, KVCache(self.model, 1)), self._version_now
+        if self._fast is not None:
+            return self._fast(ids_B, positions_B, view)
+        return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
     @torch.no_grad()
     def _forward(self, ids_BT, positions_BT, view, segments_BT=None) -> torch.Tensor:
@@ -218,11 +225,11 @@ def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float,
     """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number."""
     B = hidden_BD.shape[0]
     logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)
-    normalizer = log_normalizer(logits)
+    normalizer, weights = normalized(logits)
     if temperature == 0:
         ids_B = logits[:B].argmax(-1)
     else:
-        cumulative = (logits - normalizer)[:B].exp_().double().cumsum(-1)
+        cumulative = weights[:B].cumsum(-1, dtype=torch.float64)
         target = uniforms_B.to(cumulative.device)[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weight_VD.shape[0] - 1)
     return ids_B, (logits[:B].gather(1, ids_B[:, None]) - normalizer[:B])[:, 0]
@@ -243,33 +250,34 @@ def uniforms(counters: list[tuple[int, int, int, int]]) -> torch.Tensor:
 
 
 class KVCache:
-    """Keys and values of all layers, [rows, K, capacity, E] each; the capacity grows as sequences do."""
+    """Of each layer the keys [U, rows, K, E, KEY_BLOCK] and the values [U, rows, K, KEY_BLOCK, E]: U blocks of them,
+    more when sequences grow.
+    """
 
     def __init__(self, model: CausalLM, rows: int):
         cfg, like = model.config, model.lm_head.weight
         rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
-        shape = (rows, cfg.num_key_value_heads, 4 * KEY_BLOCK, cfg.head_dim)
-        self.keys = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
-        self.values = [torch.zeros_like(keys) for keys in self.keys]
+        shape = (2, rows, cfg.num_key_value_heads, KEY_BLOCK, cfg.head_dim)
+        self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
+        self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
     def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
         """For one forward: these rows, each of which gets up to `width` new tokens from its place `starts_B` on."""
-        needed = int(starts_B.max()) + width
-        needed += -needed % KEY_BLOCK
-        capacity = self.keys[0].shape[2]
-        if needed > capacity:
-            extra = max(needed, 2 * capacity) - capacity
+        blocks, held = (int(starts_B.max()) + width - 1) // KEY_BLOCK + 1, len(self.keys[0])
+        if blocks > held:
             for tensors in (self.keys, self.values):
-                tensors[:] = [torch.nn.functional.pad(x, (0, 0, 0, extra)) for x in tensors]
+                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
         device = self.keys[0].device
         index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
-        places_BT = starts_B[:, None] + torch.arange(width)
+        places_BT = (starts_B[:, None] + torch.arange(width)).to(device)
         rows = rows if isinstance(rows, slice) else rows.to(device)
-        return CacheView(self, rows, index_B[:, None].to(device), places_BT.to(device), needed)
+        block_BT, index_B1, place_BT = places_BT // KEY_BLOCK, index_B[:, None].to(device), places_BT % KEY_BLOCK
+        return CacheView(self, rows, (block_BT, index_B1, slice(None)), place_BT, blocks)
 
     def copy(self, source: int, target: int, length: int) -> None:
+        blocks = -(-length // KEY_BLOCK)
         for x in (*self.keys, *self.values):
-            x[target, :, :length] = x[source, :, :length]
+            x[:blocks, target] = x[:blocks, source]
 
 
 @dataclass
@@ -278,9 +286,9 @@ class CacheView:
 
     cache: KVCache
     rows: slice | torch.Tensor  # the rows to read: a slice is a view, a tensor a copy
-    index_B1: torch.Tensor  # the rows to write
-    places_BT: torch.Tensor  # where to; past a row's last new token this is padding that its next token overwrites
-    length: int  # keys to read, whole blocks
+    write: tuple  # where new ones go: to these blocks and rows,
+    place_BT: torch.Tensor  # at this place; past a row's last new token comes padding that its next token overwrites
+    blocks: int  # of keys to read
     layer_index: int = 0
 
     def layer(self, index: int) -> "CacheView":
@@ -288,8 +296,8 @@ class CacheView:
         return self
 
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new keys and values and returns all of each row's, [B, K, length, E]."""
+        """Writes the new keys and values and returns all of each row's, in blocks as models/attention.py has them."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.index_B1, :, self.places_BT] = k_BKTE.transpose(1, 2)
-        values[self.index_B1, :, self.places_BT] = v_BKTE.transpose(1, 2)
-        return keys[self.rows, :, : self.length], values[self.rows, :, : self.length]
+        keys[*self.write, slice(None), self.place_BT] = k_BKTE.transpose(1, 2)
+        values[*self.write, self.place_BT] = v_BKTE.transpose(1, 2)
+        return tuple(x[: self.blocks, self.rows].movedim(0, 2) for x in (keys, values))

@@ -36,17 +36,18 @@ def token_logprobs(
 
 def head_logits(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, temperature: float) -> torch.Tensor:
     """Scaled logits [N, V] in float32 at least. The sampler and the trainer both come through here."""
-    N = hidden_ND.shape[0]
-    hidden_ND = F.pad(hidden_ND, (0, 0, 0, -N % ROW_MULTIPLE))
-    logits = F.linear(hidden_ND, weight_VD)
+    more = -hidden_ND.shape[0] % ROW_MULTIPLE
+    logits = F.linear(F.pad(hidden_ND, (0, 0, 0, more)) if more else hidden_ND, weight_VD)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     return logits.div_(temperature)
 
 
-def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
-    """log sum exp over the vocabulary, [N, 1]. The sampler and the trainer both come through here."""
+def normalized(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log sum exp over the vocabulary [N, 1], exp(logits - their largest)). Sampler and trainer both come through
+    here."""
     peak = logits_NV.amax(-1, keepdim=True)
-    return (logits_NV - peak).exp_().sum(-1, keepdim=True).log_().add_(peak)
+    weights_NV = (logits_NV - peak).exp_()
+    return weights_NV.sum(-1, keepdim=True).log_().add_(peak), weights_NV
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -108,7 +109,7 @@ def _chunks(N: int, V: int):
 def _chunk(hidden_ND, weight_VD, targets_N, temperature):
     N = hidden_ND.shape[0]
     logits = head_logits(hidden_ND, weight_VD, temperature)
-    normalizer = log_normalizer(logits)
+    normalizer, _ = normalized(logits)
     logp = (logits[:N].gather(1, targets_N[:, None]) - normalizer[:N])[:, 0]
     surprise = (logits - normalizer)[:N]  # log p
     probs = surprise.exp()

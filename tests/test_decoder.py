@@ -10,7 +10,7 @@ from make_fixtures import CASES, FROZEN, FROZEN_CASES, in_float64, oracle
 from safetensors import safe_open
 
 from models import load_model
-from models.attention import ExactAttention, attend
+from models.attention import ExactAttention, attend, in_blocks
 from models.config import ModelConfig, parse_config
 from models.decoder import CausalLM, segments_to_sequences
 from models.generate import KVCache
@@ -323,7 +323,7 @@ def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E):
     probe = torch.randn(B, H, T, E, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mask = torch.arange(L) <= positions_BT[..., None]
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None], enable_gqa=True)
-    got = attend(q, k, v, positions_BT)
+    got = attend(q, in_blocks(k).mT, in_blocks(v), positions_BT)
     torch.testing.assert_close(got, expected, atol=1e-10, rtol=1e-10)
     wanted = torch.autograd.grad((expected * probe).sum(), (q, k, v))
     for mine, theirs in zip(torch.autograd.grad((got * probe).sum(), (q, k, v)), wanted, strict=True):
@@ -333,21 +333,22 @@ def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E):
 @pytest.mark.parametrize(("H", "K", "T", "L"), [(2, 1, 3, 3), (4, 2, 2, 5), (1, 1, 1, 1)])
 def test_attention_passes_gradcheck(H, K, T, L):
     q, k, v, positions_BT = attention_inputs(2, H, K, T, L, 4)
-    assert torch.autograd.gradcheck(lambda *qkv: ExactAttention.apply(*qkv, positions_BT), (q, k, v))
+    assert torch.autograd.gradcheck(lambda q, k, v: ExactAttention.apply(q, in_blocks(k).mT, in_blocks(v), positions_BT), (q, k, v))
 
 
 @pytest.mark.parametrize(("L", "E"), [(300, 8), (300, 13), (2000, 64)])
 def test_attention_of_a_query_is_bitwise_blind_to_later_keys_and_to_other_queries(L, E):
     q, k, v, positions_BT = attention_inputs(2, 4, 2, L, L, E, torch.float32)
-    full = attend(q, k, v, positions_BT)
+    run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT)  # noqa: E731
+    full = run(q, k, v, positions_BT)
     for t in (0, 1, 63, 64, 127, 128, 200, L // 3, L // 2, L - 1):
         one = slice(t, t + 1)
-        assert torch.equal(attend(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one]), t
+        assert torch.equal(run(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one]), t
         n = t + 1
-        assert torch.equal(attend(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one]), t
+        assert torch.equal(run(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one]), t
         far = torch.tensor([[t], [L - 1]])  # beside a query that reads many more blocks of keys
         ends = torch.stack((q[0, :, one], q[1, :, L - 1 :]))
-        assert torch.equal(attend(ends, k, v, far)[0], full[0, :, one]), t
+        assert torch.equal(run(ends, k, v, far)[0], full[0, :, one]), t
         junk_k, junk_v = k.detach().clone(), v.detach().clone()
         junk_k[:, :, n:], junk_v[:, :, n:] = 1e4, 1e4
-        assert torch.equal(attend(q[:, :, one], junk_k, junk_v, positions_BT[:, one]), full[:, :, one]), t
+        assert torch.equal(run(q[:, :, one], junk_k, junk_v, positions_BT[:, one]), full[:, :, one]), t
