@@ -1,0 +1,112 @@
+"""One token for each row through a small decoder, in as few calls as it takes.
+
+With a handful of rows and a million weights, the calls cost more than the sums. So the layers that read the same input
+become one product: the weights of q, k and v with the A factors of their adapters, stacked; then the B factors, block by
+block on a diagonal. What comes out is bit for bit what models/decoder.py computes, or it is not used.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from models.attention import KEY_BLOCK, MIN_QUERIES, weigh
+from models.decoder import ROW_MULTIPLE, CausalLM, rotate
+
+SMALL = 50_000_000  # parameters: the stacks are a copy of them, and larger models gain nothing
+
+
+class Stack:
+    """Linear layers of the same input as one: [N, in] -> [N, all their outputs side by side]."""
+
+    def __init__(self, layers):
+        weights, biases, As, Bs, scales = zip(*map(_parts, layers), strict=True)
+        self.scales = {scale for scale, A in zip(scales, As, strict=True) if A is not None}
+        self.width = sum(len(weight) for weight in weights)
+        self.weight = torch.cat([*weights, *(A for A in As if A is not None)])
+        self.bias = None
+        if any(bias is not None for bias in biases):
+            each = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            self.bias = F.pad(torch.cat(each), (0, len(self.weight) - self.width))
+        diagonal = [w.new_zeros(len(w), 0) if B is None else B for w, B in zip(weights, Bs, strict=True)]
+        self.up = torch.block_diag(*diagonal).mT.contiguous()
+
+    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x_ND, self.weight, self.bias)
+        for scale in self.scales:  # none, or one
+            y, low = y.split((self.width, len(self.up)), -1)
+            y.addmm_(low, self.up, alpha=scale)
+        return y
+
+
+def _parts(layer):
+    """(weight, bias, A, B, scale) of a linear layer; one with adapters tells its own, and A is None without."""
+    return layer.parts() if hasattr(layer, "parts") else (layer.weight, layer.bias, None, None, 1.0)
+
+
+class Step:
+    """A stacked copy of a model as it is now."""
+
+    @torch.inference_mode()
+    def __init__(self, model: CausalLM):
+        cfg, self.model, self.layers = model.config, model, []
+        for block in model.model.layers:
+            attention, mlp = block.self_attn, block.mlp
+            norm = None
+            if cfg.qk_norm:
+                norm = torch.cat([attention.q_norm.weight.expand(cfg.num_attention_heads, -1),
+                                  attention.k_norm.weight.expand(cfg.num_key_value_heads, -1)])  # fmt: skip
+            qkv = Stack((attention.q_proj, attention.k_proj, attention.v_proj))
+            out, gate_up = Stack((attention.o_proj,)), Stack((mlp.gate_proj, mlp.up_proj))
+            self.layers.append((block, norm, qkv, out, gate_up, Stack((mlp.down_proj,))))
+
+    @torch.inference_mode()
+    def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
+        """Hidden states [B, D] after the final norm, of one more token for each of the view's rows."""
+        cfg, decoder, B = self.model.config, self.model.model, len(ids_B)
+        H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
+        G, scale = H // K, E**-0.5
+        cos, sin = (x[_padded(positions_B)] for x in self.model._rope_table(int(positions_B.max()) + 1, ids_B.device))
+        key_U1L = torch.arange(view.blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
+        hidden_UZL = key_U1L > positions_B.repeat_interleave(K)[:, None]
+        bias_UZ1L = torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]  # added to the scores
+        queries_ZME = torch.zeros(B * K, max(G, MIN_QUERIES), E)
+        scores_UZML = torch.empty(view.blocks, *queries_ZME.shape[:2], KEY_BLOCK)
+
+        x_ND = F.embedding(_padded(ids_B), decoder.embed_tokens.weight)
+        for i, (block, norm, qkv, out, gate_up, down) in enumerate(self.layers):
+            heads_NHE = qkv(block.input_layernorm(x_ND)).unflatten(-1, (-1, E))
+            qk_NHE = heads_NHE[:, : H + K]
+            if norm is not None:
+                qk_NHE = F.rms_norm(qk_NHE, (E,), None, cfg.rms_norm_eps) * norm
+            qk_BHE = rotate(qk_NHE, cos, sin)[:B]
+            keys, values = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
+            queries_ZME[:, :G] = (qk_BHE[:, :H] * scale).view(B * K, G, E)
+            for u in range(view.blocks):
+                torch.bmm(queries_ZME, keys[:, :, u].flatten(0, 1), out=scores_UZML[u])
+            attended_ZGE, _, _ = weigh(scores_UZML.add_(bias_UZ1L), values, used=G)
+            x_ND = x_ND + out(_padded(attended_ZGE.reshape(B, H * E)))
+            gate, up = gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
+            x_ND = x_ND + down(block.mlp.act(gate) * up)
+        return decoder.norm(x_ND)[:B]
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    """With zero rows up to a multiple of ROW_MULTIPLE."""
+    more = -len(x) % ROW_MULTIPLE
+    return torch.cat((x, x.new_zeros(more, *x.shape[1:]))) if more else x
+
+
+def exact_step(model: CausalLM, cache) -> Step | None:
+    """A Step that was seen to agree with the model in every bit, on the first row of an empty cache; else None."""
+    weight = model.lm_head.weight
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return None
+    if sum(p.numel() for p in model.parameters()) > SMALL:
+        return None
+    step = Step(model)
+    if any(len(stack.scales) > 1 for _, _, *stacks in step.layers for stack in stacks):
+        return None
+    ids_B, starts_B = torch.arange(ROW_MULTIPLE) % model.config.vocab_size, torch.zeros(ROW_MULTIPLE, dtype=torch.long)
+    views = [cache.view(slice(0, ROW_MULTIPLE), starts_B, 1) for _ in range(2)]
+    with torch.no_grad():
+        expected = model(ids_B[:, None], starts_B[:, None], cache=views[0])[:, 0]
+    return step if torch.equal(step(ids_B, starts_B, views[1]), expected) else None
