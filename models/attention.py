@@ -41,7 +41,7 @@ def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
 
 def exact_attention(q_BHTE, k_BKUEL, v_BKULE, positions_BT, lse_BHT=None) -> torch.Tensor:
     """As `attend`; writes the log-sum-exp of the scores into lse_BHT if that is given."""
-    (B, H, _, E), K = q_BHTE.shape, k_BKUEL.shape[1]
+    H, E, K = q_BHTE.shape[1], q_BHTE.shape[3], k_BKUEL.shape[1]
     out_BHTE = torch.empty_like(q_BHTE)
     for tile, count in _tiles(positions_BT):
         queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)

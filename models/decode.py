@@ -1,8 +1,8 @@
 """One token for each row through a small decoder, in as few calls as it takes.
 
-With a handful of rows and a million weights, the calls cost more than the sums. So the layers that read the same input
-become one product: the weights of q, k and v with the A factors of their adapters, stacked; then the B factors, block by
-block on a diagonal. What comes out is bit for bit what models/decoder.py computes, or it is not used.
+With a handful of rows and a million weights, calls cost more than sums. So the layers that read the same input become
+one product: the weights of q, k and v with the A factors of their adapters, stacked; then the B factors, block by block
+on a diagonal. What comes out is bit for bit what models/decoder.py computes, or it is not used.
 """
 
 import torch
@@ -95,8 +95,9 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((x, x.new_zeros(more, *x.shape[1:]))) if more else x
 
 
-def exact_step(model: CausalLM, cache) -> Step | None:
-    """A Step that was seen to agree with the model in every bit, on the first row of an empty cache; else None."""
+@torch.no_grad()
+def exact_step(model: CausalLM, caches: tuple) -> Step | None:
+    """A Step of the model if it was seen to agree with it in every bit, over two tokens in two empty caches."""
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
@@ -105,8 +106,11 @@ def exact_step(model: CausalLM, cache) -> Step | None:
     step = Step(model)
     if any(len(stack.scales) > 1 for _, _, *stacks in step.layers for stack in stacks):
         return None
-    ids_B, starts_B = torch.arange(ROW_MULTIPLE) % model.config.vocab_size, torch.zeros(ROW_MULTIPLE, dtype=torch.long)
-    views = [cache.view(slice(0, ROW_MULTIPLE), starts_B, 1) for _ in range(2)]
-    with torch.no_grad():
-        expected = model(ids_B[:, None], starts_B[:, None], cache=views[0])[:, 0]
-    return step if torch.equal(step(ids_B, starts_B, views[1]), expected) else None
+    ids_B = torch.arange(ROW_MULTIPLE) % model.config.vocab_size
+    for position in range(2):
+        positions_B = torch.full((ROW_MULTIPLE,), position)
+        views = [cache.view(slice(0, ROW_MULTIPLE), positions_B, 1) for cache in caches]
+        expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
+        if not torch.equal(step(ids_B, positions_B, views[1]), expected):
+            return None
+    return step

@@ -208,7 +208,8 @@ class Engine:
     def _step(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Hidden states [B, D] of one more token for each row of the view."""
         if self._fast_version != self._version_now:
-            self._fast, self._fast_version = exact_step(self.model, KVCache(self.model, 1)), self._version_now
+            caches = (KVCache(self.model, 1), KVCache(self.model, 1))
+            self._fast, self._fast_version = exact_step(self.model, caches), self._version_now
         if self._fast is not None:
             return self._fast(ids_B, positions_B, view)
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]

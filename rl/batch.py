@@ -83,7 +83,9 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     longest: dict[int, int] = {}
     for e in batch.episodes:
         longest[e.group] = max(len(e.ids_T), longest.get(e.group, 0))
-    order = sorted(range(len(batch.episodes)), key=lambda i: (longest[batch.episodes[i].group], batch.episodes[i].group))
+    order = sorted(
+        range(len(batch.episodes)), key=lambda i: (longest[batch.episodes[i].group], batch.episodes[i].group)
+    )
     piece, size = [], 0
     for i in order:
         length = len(batch.episodes[i].ids_T)

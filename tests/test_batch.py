@@ -127,6 +127,45 @@ def check_logprobs_are_those_of_each_episode_alone():
             torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
 
 
+def share_a_prompt(count: int) -> list[Episode]:
+    """A group: one prompt of 40 ids, of which another group has the first 25; equal first turns, different seconds."""
+    draw = torch.Generator().manual_seed(0)
+    ids = lambda n: torch.randint(0, 67, (n,), generator=draw).tolist()  # noqa: E731
+    system, first = ids(25), ids(3)
+    episodes = []
+    for group in range(2):
+        prompt = system + ids(15)
+        for _ in range(count):
+            second = ids(4)
+            turns = [Turn(40, 43, 1.0, "stop"), Turn(45, 49, float(len(episodes)), "stop")]
+            mask = [0] * 40 + [1] * 3 + [0] * 2 + [1] * 4
+            told = prompt + first + [1, 2] + second
+            episodes.append(Episode("fake", group, group, told, mask, [0.0] * 49, turns, terminated=True))
+    return episodes
+
+
+def test_what_episodes_begin_with_is_computed_once():
+    model, episodes, rows = adapted_model(), share_a_prompt(3), []
+    handle = model.model.embed_tokens.register_forward_hook(lambda module, inputs, _: rows.append(len(inputs[0])))
+    together = forward(make_batch(episodes), model, TEMPERATURE).logprobs_N
+    alone = torch.cat([forward(make_batch([e]), model, TEMPERATURE).logprobs_N for e in episodes])
+    handle.remove()
+    distinct = 25 + 2 * (15 + 3 + 2) + 6 * 4
+    assert rows == [distinct + -distinct % 16] + 6 * [64]
+    assert torch.equal(together, alone)
+    parameters, weights = [p for p in model.parameters() if p.requires_grad], torch.randn(len(alone))
+    pairs = (torch.autograd.grad((x * weights).sum(), parameters) for x in (together, alone))
+    for mine, theirs in zip(*pairs, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6 * theirs.abs().max().item(), rtol=0)
+
+
+def test_a_group_stays_together_in_a_micro_batch():
+    episodes = share_a_prompt(2)
+    episodes = [episodes[i] for i in (3, 0, 2, 1)]
+    groups = [{e.group for e in piece.episodes} for piece in micro_batches(make_batch(episodes), 2 * 49)]
+    assert sorted(map(list, groups)) == [[0], [1]]
+
+
 def test_logprobs_are_those_of_each_episode_alone():
     check_logprobs_are_those_of_each_episode_alone()
 

@@ -13,7 +13,7 @@ WIDE = {"intermediate_size": 96}  # whole vectors: what is computed on a slice i
 
 def adapted(family: str, **how):
     model = random_model(family, **WIDE)
-    lora.inject(model, **{"r": 4, "alpha": 12, **how})
+    lora.inject(model, **{"r": 16, "alpha": 48, **how})
     return randomize(model).eval()
 
 
@@ -22,7 +22,7 @@ MODELS = {
     "qwen3, norms of q and k": lambda: random_model("qwen3", **WIDE),
     "llama, as many key heads": lambda: random_model("llama", num_key_value_heads=4, **WIDE),
     "qwen2 with adapters": lambda: adapted("qwen2"),
-    "qwen3 with adapters": lambda: adapted("qwen3", r=3),
+    "qwen3 with adapters": lambda: adapted("qwen3", r=32),
     "adapters on some": lambda: adapted("qwen3", targets=["q_proj", "v_proj", "up_proj", "down_proj"]),
 }
 
@@ -51,9 +51,9 @@ def test_a_step_is_bitwise_the_decoder(name, rows):
 @torch.no_grad()
 def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
     model = adapted("qwen3")
-    assert decode.exact_step(model, KVCache(model, 1)) is not None
+    assert decode.exact_step(model, (KVCache(model, 1), KVCache(model, 1))) is not None
     monkeypatch.setattr(decode, "rotate", lambda x, cos, sin: x * (1 + 2**-23))
-    assert decode.exact_step(model, KVCache(model, 1)) is None
+    assert decode.exact_step(model, (KVCache(model, 1), KVCache(model, 1))) is None
 
 
 @pytest.mark.parametrize("change", ["bfloat16", "scales", "large"])
@@ -65,7 +65,7 @@ def test_models_that_cannot_be_stacked(change, monkeypatch):
         model.model.layers[1].mlp.up_proj.adapters["default"].scale = 0.5
     else:
         monkeypatch.setattr(decode, "SMALL", 1000)
-    assert decode.exact_step(model, KVCache(model, 1)) is None
+    assert decode.exact_step(model, (KVCache(model, 1), KVCache(model, 1))) is None
 
 
 @torch.no_grad()

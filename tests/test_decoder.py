@@ -294,7 +294,7 @@ def test_hidden_states_are_bitwise_the_same_alone_batched_padded_packed_and_cach
 
 
 def test_padding_takes_no_place_in_attention():
-    for name, ids_BT, segments_BT in arrangements([random_ids(n) for n in (5, 31, 1, 18)]):
+    for name, _, segments_BT in arrangements([random_ids(n) for n in (5, 31, 1, 18)]):
         assert segments_to_sequences(segments_BT).shape == (4, 31), name
 
 
@@ -333,7 +333,9 @@ def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E):
 @pytest.mark.parametrize(("H", "K", "T", "L"), [(2, 1, 3, 3), (4, 2, 2, 5), (1, 1, 1, 1)])
 def test_attention_passes_gradcheck(H, K, T, L):
     q, k, v, positions_BT = attention_inputs(2, H, K, T, L, 4)
-    assert torch.autograd.gradcheck(lambda q, k, v: ExactAttention.apply(q, in_blocks(k).mT, in_blocks(v), positions_BT), (q, k, v))
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: ExactAttention.apply(q, in_blocks(k).mT, in_blocks(v), positions_BT), (q, k, v)
+    )
 
 
 @pytest.mark.parametrize(("L", "E"), [(300, 8), (300, 13), (2000, 64)])
