@@ -43,12 +43,12 @@ def exact_attention(q_BHTE, k_BKUEL, v_BKULE, positions_BT, lse_BHT=None) -> tor
     """As `attend`; writes the log-sum-exp of the scores into lse_BHT if that is given."""
     H, E, K = q_BHTE.shape[1], q_BHTE.shape[3], k_BKUEL.shape[1]
     out_BHTE = torch.empty_like(q_BHTE)
-    for tile, count in _tiles(positions_BT):
+    for tile, seen, count in _tiles(positions_BT):
         queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
         scores = queries.new_empty(count, *queries.shape[:2], KEY_BLOCK)  # [U, B*K, rows, L]
         for u in range(count):
             torch.bmm(queries, k_BKUEL[:, :, u].flatten(0, 1), out=scores[u])
-        _hide(scores, positions_BT[:, tile], K, H // K)
+        _hide(scores[seen:], positions_BT[:, tile] - seen * KEY_BLOCK, K, H // K)
         out, total, peak = weigh(scores, v_BKULE, used=H // K * positions_BT[:, tile].shape[1])
         _ungroup_into(out_BHTE[:, :, tile], out)
         if lse_BHT is not None:
@@ -87,11 +87,12 @@ class ExactAttention(torch.autograd.Function):
         k_BKULE = k_BKUEL.mT
         H, K, E = q_BHTE.shape[1], k_BKULE.shape[1], q_BHTE.shape[-1]
         grad_q, grad_k, grad_v = torch.empty_like(q_BHTE), torch.zeros_like(v_BKULE), torch.zeros_like(v_BKULE)
-        for tile, count in _tiles(positions_BT):
+        for tile, seen, count in _tiles(positions_BT):
             keys, values = (x[:, :, :count].flatten(2, 3).flatten(0, 1) for x in (k_BKULE, v_BKULE))
             queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
             scores = torch.bmm(queries, keys.mT)
-            _hide(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), positions_BT[:, tile], K, H // K)
+            blocks = scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0)
+            _hide(blocks[seen:], positions_BT[:, tile] - seen * KEY_BLOCK, K, H // K)
             weights = scores.sub_(_group(lse_BHT[:, :, tile, None], K)).exp_()
             grad = _group(grad_BHTE[:, :, tile], K)
             delta = (grad * _group(out_BHTE[:, :, tile], K)).sum(-1, keepdim=True)
@@ -104,11 +105,12 @@ class ExactAttention(torch.autograd.Function):
 
 
 def _tiles(positions_BT: torch.Tensor):
-    """Query tiles and how many blocks of keys each one needs."""
+    """Query tiles; of each the number of blocks of keys that all its queries see whole, and that any sees at all."""
     T = positions_BT.shape[1]
     for start in range(0, T, QUERY_TILE):
         tile = slice(start, min(start + QUERY_TILE, T))
-        yield tile, int(positions_BT[:, tile].max()) // KEY_BLOCK + 1
+        least, most = positions_BT[:, tile].aminmax()
+        yield tile, (int(least) + 1) // KEY_BLOCK, int(most) // KEY_BLOCK + 1
 
 
 def _group(x_BHTE: torch.Tensor, K: int) -> torch.Tensor:
