@@ -57,6 +57,20 @@ class Layout:
             return x.index_select(0, self.to_rows)
         return F.pad(x, (0, 0, 0, self.cos_NE.shape[0] - x.shape[0]))
 
+    def of(self, rows_W: torch.Tensor) -> "Layout":
+        """The layout of these rows alone as queries to the same S sequences; one that sequences share asks once."""
+        S, T = self.last_key_ST.shape
+        place_W = rows_W if self.to_rows is None else self.to_rows[rows_W]
+        order_W = place_W.argsort()
+        sequence_W = place_W[order_W] // T
+        counts_S = sequence_W.bincount(minlength=S)
+        count, longest = torch.arange(len(rows_W), device=rows_W.device), int(counts_S.max())
+        to_rows = torch.empty_like(rows_W)
+        to_rows[order_W] = sequence_W * longest + count - (counts_S.cumsum(0) - counts_S)[sequence_W]
+        to_sequences, last_key = rows_W.new_zeros(2, S * longest)
+        to_sequences[to_rows], last_key[to_rows] = count, self.last_key_ST.flatten()[place_W]
+        return Layout(last_key.view(S, longest), self.cos_NE[rows_W], self.sin_NE[rows_W], to_sequences, to_rows)
+
 
 class Attention(nn.Module):
     def __init__(self, cfg: ModelConfig):
@@ -70,13 +84,16 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
 
-    def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None) -> torch.Tensor:
-        q_NHE = self.q_norm(self.q_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
+    def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, rows_W=None) -> torch.Tensor:
+        """All rows give keys and values; those of rows_W (default: all) are the queries, and get a result."""
         k_NKE = self.k_norm(self.k_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
         v_NKE = self.v_proj(x_ND).unflatten(-1, (-1, self.head_dim))
-        q_NHE, k_NKE = (rotate(x, layout.cos_NE, layout.sin_NE) for x in (q_NHE, k_NKE))
-        q, k, v = (layout.sequences(x) for x in (q_NHE, k_NKE, v_NKE))  # [S, heads, T, E]
+        k, v = layout.sequences(rotate(k_NKE, layout.cos_NE, layout.sin_NE)), layout.sequences(v_NKE)  # [S, K, T, E]
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
+        if rows_W is not None:
+            x_ND, layout = x_ND[rows_W], layout.of(rows_W)
+        q_NHE = self.q_norm(self.q_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
+        q = layout.sequences(rotate(q_NHE, layout.cos_NE, layout.sin_NE))  # [S, H, T, E]
         return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST)))
 
 
@@ -107,8 +124,9 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
         self.mlp = MLP(cfg)
 
-    def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None) -> torch.Tensor:
-        x_ND = x_ND + self.self_attn(self.input_layernorm(x_ND), layout, cache)
+    def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, rows_W=None) -> torch.Tensor:
+        attended = self.self_attn(self.input_layernorm(x_ND), layout, cache, rows_W)
+        x_ND = (x_ND if rows_W is None else x_ND[rows_W]) + attended
         return x_ND + self.mlp(self.post_attention_layernorm(x_ND))
 
 
@@ -139,6 +157,7 @@ class CausalLM(nn.Module):
         segments_BT: torch.Tensor | None = None,
         cache=None,
         sequences_ST: torch.Tensor | None = None,
+        wanted_W: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Hidden states after the final norm, [B, T, D], in the dtype of the weights.
 
@@ -149,6 +168,8 @@ class CausalLM(nn.Module):
         sequences_ST: int64, instead of segments: where in ids_BT.flatten() each token of each sequence stands, -1 past
                       its end. Sequences that begin with the same tokens may name the same places, which are then
                       computed once: the samples of a group share their prompt.
+        wanted_W:     int64, places in ids_BT.flatten() whose hidden states alone are returned, [W, D]; of the others
+                      the last block then computes only keys and values.
         """
         B, T = ids_BT.shape
         if segments_BT is not None:
@@ -156,9 +177,15 @@ class CausalLM(nn.Module):
         layout = self._layout(ids_BT, positions_BT, sequences_ST, cached=cache is not None)
         ids_N = F.pad(ids_BT.reshape(-1), (0, layout.cos_NE.shape[0] - B * T))
         x_ND = self.model.embed_tokens(ids_N)
-        for i, layer in enumerate(self.model.layers):
-            x_ND = layer(x_ND, layout, None if cache is None else cache.layer(i))
-        return self.model.norm(x_ND)[: B * T].view(B, T, -1)
+        *before, last = self.model.layers
+        for i, layer in enumerate(before):
+            x_ND = layer(x_ND, layout, cache and cache.layer(i))
+        if wanted_W is None:
+            x_ND = last(x_ND, layout, cache and cache.layer(len(before)))
+            return self.model.norm(x_ND)[: B * T].view(B, T, -1)
+        rows_W = F.pad(wanted_W, (0, -len(wanted_W) % ROW_MULTIPLE))
+        x_WD = last(x_ND, layout, cache and cache.layer(len(before)), rows_W)
+        return self.model.norm(x_WD)[: len(wanted_W)]
 
     def _layout(self, ids_BT, positions_BT, sequences_ST, cached: bool) -> Layout:
         device, N = ids_BT.device, -(-ids_BT.numel() // ROW_MULTIPLE) * ROW_MULTIPLE

@@ -161,7 +161,7 @@ class Engine:
         segments_1N = torch.repeat_interleave(torch.arange(len(slots)), torch.tensor(counts))[None]
         self._check_version(slots)
         view = self._cache.view(torch.tensor(slots), torch.tensor([state.length for state in states]), max(counts))
-        self._forward(ids_1N, positions_1N, view, segments_1N)
+        self._forward(ids_1N, positions_1N, view, segments_1N, wanted_W=torch.empty(0, dtype=torch.long))
         for state, n in zip(states, counts, strict=True):
             state.length, state.pending = state.length + n, state.pending[-1:]
 
@@ -215,10 +215,10 @@ class Engine:
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
     @torch.no_grad()
-    def _forward(self, ids_BT, positions_BT, view, segments_BT=None) -> torch.Tensor:
+    def _forward(self, ids_BT, positions_BT, view, segments_BT=None, wanted_W=None) -> torch.Tensor:
         device = self.model.lm_head.weight.device
-        segments_BT = None if segments_BT is None else segments_BT.to(device)
-        return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view)
+        segments_BT, wanted_W = (None if x is None else x.to(device) for x in (segments_BT, wanted_W))
+        return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view, wanted_W=wanted_W)
 
 
 @torch.no_grad()

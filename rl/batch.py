@@ -157,6 +157,8 @@ def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, 
     mask_R = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
     where_N = mask_R.nonzero()[:, 0]
     ids_P = torch.tensor([token for _, token in prefixes], device=device)
-    hidden_PD = model(ids_P[None], sequences_ST=sequences_ST.to(device))[0]
     before_N, last_B, taken_N = (rows_R[i].to(device) for i in (where_N - 1, lengths.cumsum(0) - 1, where_N))
-    return hidden_PD[before_N], hidden_PD[last_B], ids_P[taken_N]
+    wanted_W, place = torch.cat((before_N, last_B)).unique(return_inverse=True)
+    hidden_WD = model(ids_P[None], sequences_ST=sequences_ST.to(device), wanted_W=wanted_W)
+    before, last = place.split((len(before_N), len(last_B)))
+    return hidden_WD[before], hidden_WD[last], ids_P[taken_N]

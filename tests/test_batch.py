@@ -176,17 +176,23 @@ def test_what_the_environment_said_gets_exactly_no_gradient(name):
 
 
 def check_what_the_environment_said_gets_exactly_no_gradient(name="ppo"):
-    """Of the rows that the head sees, only those before a sampled token have a gradient, and all of those have."""
+    """Of all hidden states, only those before a sampled token have a gradient, and all of those have."""
     module, cfg = ALGORITHMS[name]
     model, critic = make_model(), make_critic()
-    batch, kept = prepared(name, model, critic, EPISODES, 10**6), []
-    hook = model.model.norm.register_forward_hook(lambda *call: kept.append(call[2]) or call[2].retain_grad())
+    batch, run, seen = prepared(name, model, critic, EPISODES, 10**6), model.forward, {}
+
+    def forward_all(ids_1P, sequences_ST, wanted_W):
+        hidden_PD = run(ids_1P, sequences_ST=sequences_ST)[0]
+        hidden_PD.retain_grad()
+        seen.update(hidden=hidden_PD, sequences=sequences_ST.tolist())
+        return hidden_PD[wanted_W]
+
+    model.forward = forward_all
     micro = forward(batch, model, TEMPERATURE, critic if cfg.critic else None, cfg.entropy_grad)
-    hook.remove()
     (micro.logprobs_N.sum() + module.loss(micro, cfg)[0]).backward()
-    rows = kept[0].grad.any(-1)
-    predicts = [m for e in EPISODES for m in [*e.action_mask_T[1:], 0]]
-    assert rows[: len(predicts)].tolist() == [bool(m) for m in predicts] and not rows[len(predicts) :].any()
+    sampled = [[*e.action_mask_T[1:], 0] for e in EPISODES]
+    before = {row for s, mask in enumerate(sampled) for row, m in zip(seen["sequences"][s], mask, strict=False) if m}
+    assert set(seen["hidden"].grad.any(-1).nonzero()[:, 0].tolist()) == before
 
 
 def test_ids_under_the_mask_are_the_sampled_ids_in_the_order_of_their_turns():

@@ -298,6 +298,35 @@ def test_padding_takes_no_place_in_attention():
         assert segments_to_sequences(segments_BT).shape == (4, 31), name
 
 
+@pytest.mark.parametrize("count", [0, 1, 5, 60])
+@torch.no_grad()
+def test_wanted_hidden_states_are_those_of_a_whole_forward(count):
+    """However the sequences lie, and whatever they share."""
+    model, draw = random_model("qwen3"), torch.Generator().manual_seed(count)
+    shared = torch.cat((torch.arange(70), torch.arange(70, 80)))
+    sequences_ST = torch.stack((shared, torch.cat((torch.arange(70), torch.arange(80, 90)))))
+    for ids_BT, how in [
+        (random_ids(3, 80), {}),
+        (random_ids(1, 90), {"sequences_ST": sequences_ST}),
+        *((ids_BT, {"segments_BT": segments_BT}) for _, ids_BT, segments_BT in arrangements([random_ids(70)] * 2)),
+    ]:
+        hidden_RD = model(ids_BT, **how).flatten(0, 1)
+        real = (how.get("segments_BT", torch.zeros_like(ids_BT)).flatten() >= 0).nonzero()[:, 0]
+        wanted_W = real[torch.randint(len(real), (count,), generator=draw)]
+        assert torch.equal(model(ids_BT, wanted_W=wanted_W, **how), hidden_RD[wanted_W])
+
+
+@torch.no_grad()
+def test_a_cache_is_filled_without_asking_for_anything():
+    model, ids_BT = random_model("qwen3"), random_ids(3, 80)
+    caches, nothing = [KVCache(model, 3) for _ in range(2)], torch.empty(0, dtype=torch.long)
+    for cache, how in zip(caches, ({}, {"wanted_W": nothing}), strict=True):
+        view = cache.view(torch.arange(3), torch.zeros(3, dtype=torch.long), 80)
+        model(ids_BT, torch.arange(80).expand(3, 80), cache=view, **how)
+    for one, other in zip(*((*c.keys, *c.values) for c in caches), strict=True):
+        assert torch.equal(one, other) and one.any()
+
+
 def test_every_token_being_padding_is_refused():
     with pytest.raises(ValueError, match="every token of the batch is padding"):
         random_model()(random_ids(2, 3), segments_BT=torch.full((2, 3), -1))
