@@ -24,6 +24,16 @@ class Keys:
     json: str = ""  # also write the results to this file
 
 
+def check(keys: Keys) -> None:
+    """Raises ValueError, one line, before anything is loaded."""
+    if keys.split not in ("test", "val", "train"):
+        raise ValueError(f"split={keys.split} is not one of test, val, train")
+    if keys.n < 1:
+        raise ValueError(f"n={keys.n} must be positive")
+    if keys.json and not Path(keys.json).absolute().parent.is_dir():
+        raise ValueError(f"json={keys.json}: there is no folder {Path(keys.json).parent}")
+
+
 def main(cfg, keys: Keys) -> None:
     tokenizer = load_tokenizer(cfg.model)
     names = [name.strip() for name in (cfg.adapter or "base").split(",")]
@@ -32,7 +42,7 @@ def main(cfg, keys: Keys) -> None:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)
         if name != "base":
             lora.load_adapter(model, Path(name))
-        for temperature in (cfg.temperature, 0.0):
+        for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             result = evaluate(model, tokenizer, cfg, temperature, keys.split, keys.n)
             results.setdefault(name, []).append(result)
             print(f"{name}: {keys.split} {describe(result)}", flush=True)
@@ -46,6 +56,7 @@ if __name__ == "__main__":
     cfg, keys = config.parse(sys.argv[1:], "eval.py", Keys)
     torch.set_num_threads(cfg.threads)
     try:
+        check(keys)
         main(cfg, keys)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"eval.py: {error}")

@@ -33,6 +33,8 @@ def main(out: str, adapter: str = "", model: str = "", dtype: str = "") -> None:
         raise ValueError(
             f"{adapter}: adapter_config.json names no base model; give model=" if adapter else "no adapter="
         )
+    if not Path(out).name:
+        raise ValueError(f"out={out} is not the name of a new folder")
     target, temporary = Path(out), Path(out).with_name(f".{Path(out).name}.partial")
     if target.exists():
         raise ValueError(f"out={out} exists already")

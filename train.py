@@ -62,11 +62,11 @@ def main(cfg) -> None:
         run.episodes(state.epoch, episodes)
         print(epoch_line(stats, cfg.epochs), flush=True)
         save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
-        if finished(state, cfg) or state.epoch % cfg.save_every == 0:
-            save_checkpoint(state, run.folder)
         if finished(state, cfg) or (cfg.eval_every and state.epoch % cfg.eval_every == 0):
             report(run, state, tokenizer, cfg)
         write_report(run.folder, tokenizer, episodes[:4])
+        if finished(state, cfg) or state.epoch % cfg.save_every == 0:
+            save_checkpoint(state, run.folder)  # last: what a run that dies above has lost, resume= does again
     print(f"done: {run.folder}/epoch_{state.epoch}, curves and episodes in {run.folder}/report.html")
 
 
@@ -92,7 +92,7 @@ if __name__ == "__main__":
     torch.set_num_threads(cfg.threads)
     try:
         main(cfg)
-    except (FileNotFoundError, FileExistsError, ValueError, FloatingPointError) as error:
+    except (OSError, ValueError, FloatingPointError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
         sys.exit("train.py: interrupted; the last whole checkpoint stands, resume= goes on from it")

@@ -107,6 +107,8 @@ def check(case: Case, replies: dict[str, list[list[int]]]) -> str:
 
 
 def main(options: Options) -> None:
+    if not all(word.isdecimal() and int(word) for word in options.rows.split(",")):
+        sys.exit(f"rows={options.rows}: not whole numbers by comma")
     torch.set_num_threads(options.threads)
     missing = common.absent("transformers", "peft")
     with tempfile.TemporaryDirectory() as folder:

@@ -95,8 +95,14 @@ def read_adapter_config(folder: Path) -> dict:
         if key in config and config[key] not in allowed:
             raise ValueError(f"{path}: {key}={config[key]!r} is not supported")
     for key, kinds, wanted in (("r", int, "whole number"), ("lora_alpha", (int, float), "number")):
-        if not isinstance(config.get(key), kinds) or config[key] <= 0:
-            raise ValueError(f"{path}: {key} must be a positive {wanted}, not {config.get(key)!r}")
+        value = config.get(key)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
+            raise ValueError(f"{path}: {key} must be a positive {wanted}, not {value!r}")
+    dropout, targets = config.get("lora_dropout") or 0.0, config.get("target_modules")
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ValueError(f"{path}: lora_dropout must be in [0, 1), not {dropout!r}")
+    if not (targets is None or isinstance(targets, str) or all(isinstance(target, str) for target in targets)):
+        raise ValueError(f"{path}: target_modules must be names, not {targets!r}")
     return config
 
 

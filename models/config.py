@@ -55,14 +55,18 @@ def read_config(folder: Path) -> ModelConfig:
 
 def parse_config(raw: dict) -> ModelConfig:
     """Reduces the dictionary of a config.json; defaults for absent keys are those of each family in transformers."""
+    raw = {key: value for key, value in raw.items() if value is not None or key == "num_key_value_heads"}
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise ValueError(f"model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}")
     required = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    given = [key for key in ("num_key_value_heads", "head_dim") if raw.get(key) is not None]
-    for key in (*required, *given):
+    optional = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+    for key in (*required, *(key for key in optional if raw.get(key) is not None)):
         if type(raw.get(key)) is not int or raw[key] <= 0:
             raise ValueError(f"{key} must be a positive integer, not {raw.get(key)!r}")
+    for key in ("tie_word_embeddings", "attention_bias", "mlp_bias"):
+        if not isinstance(raw.get(key, False), bool):
+            raise ValueError(f"{key} must be true or false, not {raw[key]!r}")
     _refuse_unsupported(raw, family)
 
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
@@ -86,17 +90,23 @@ def parse_config(raw: dict) -> ModelConfig:
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(_rope(raw).get("rope_theta", raw.get("rope_theta", 10000.0))),
+        rms_norm_eps=_positive("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
+        rope_theta=_positive("rope_theta", _rope(raw).get("rope_theta", raw.get("rope_theta", 10000.0))),
         hidden_act=raw.get("hidden_act", "silu"),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         qkv_bias=True if family == "qwen2" else attention_bias,  # Qwen2 ignores attention_bias: always q, k, v, never o
         o_bias=False if family == "qwen2" else attention_bias,
         mlp_bias=family == "llama" and bool(raw.get("mlp_bias", False)),
         qk_norm=family == "qwen3",
-        max_position_embeddings=int(raw.get("max_position_embeddings", 32768)),
-        dtype=raw.get("dtype") or raw.get("torch_dtype") or "float32",
+        max_position_embeddings=raw.get("max_position_embeddings", 32768),
+        dtype=str(raw.get("dtype", raw.get("torch_dtype", "float32"))),
     )
+
+
+def _positive(key: str, value) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{key} must be a positive number, not {value!r}")
+    return float(value)
 
 
 def _rope(raw: dict) -> dict:
@@ -119,10 +129,16 @@ def _refuse_unsupported(raw: dict, family: str) -> None:
     if raw.get("hidden_act", "silu") not in ACTIVATIONS:
         raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
     sliding = family != "llama" and raw.get("use_sliding_window") and raw.get("sliding_window")
-    layers = raw["num_hidden_layers"]
-    if sliding and raw.get("layer_types") is None and raw.get("max_window_layers", 28) >= layers:
-        sliding = False  # layers from max_window_layers on would slide, and there are none
-    if sliding or "sliding_attention" in (raw.get("layer_types") or ()):
+    kinds = raw.get("layer_types")
+    if kinds is None:  # layers from max_window_layers on slide
+        slides = sliding and raw.get("max_window_layers", 28) < raw["num_hidden_layers"]
+        kinds = ["sliding_attention"] if slides else []
+    if not isinstance(kinds, list):
+        raise ValueError(f"layer_types must be a list, not {kinds!r}")
+    if "sliding_attention" in kinds:
         raise ValueError("sliding-window attention is not supported; set use_sliding_window to false")
+    for kind in kinds:
+        if kind != "full_attention":
+            raise ValueError(f"layer_types names {kind!r}, which is not supported; supported: full_attention")
     if raw.get("quantization_config"):
         raise ValueError("quantization_config is not supported: give a checkpoint in float32, bfloat16 or float16")

@@ -84,6 +84,8 @@ class Engine:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
         state = _Slot(key)
         if parent is not None:
+            if parent not in self._slots:
+                raise RuntimeError(f"slot {parent} is not open")
             source = self._slots[parent]
             self._fill([parent])
             if source.row is not None:
@@ -287,8 +289,8 @@ class CacheView:
 
     cache: KVCache
     rows: slice | torch.Tensor  # the rows to read: a slice is a view, a tensor a copy
-    write: tuple  # where new ones go: to these blocks and rows,
-    place_BT: torch.Tensor  # at this place; past a row's last new token comes padding that its next token overwrites
+    write: tuple  # blocks and rows to write to; past a row's last new token comes padding, overwritten by its next
+    place_BT: torch.Tensor  # places within those blocks
     blocks: int  # of keys to read
     layer_index: int = 0
 

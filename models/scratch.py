@@ -91,6 +91,7 @@ def main(corpus: Path, out: Path, vocab_size: int = 640, seed: int = 0) -> None:
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if "=" not in word]
     options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
-    if len(words) != 1 or set(options) - {"out", "vocab_size"} or not Path(words[0]).is_file():
+    size = options.get("vocab_size", "640")
+    if len(words) != 1 or set(options) - {"out", "vocab_size"} or not Path(words[0]).is_file() or not size.isdecimal():
         sys.exit("usage: python -m models.scratch CORPUS.txt [out=models/tiny] [vocab_size=640]")
-    main(Path(words[0]), Path(options.get("out", "models/tiny")), int(options.get("vocab_size", 640)))
+    main(Path(words[0]), Path(options.get("out", "models/tiny")), int(size))

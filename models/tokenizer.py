@@ -94,13 +94,22 @@ class Tokenizer:
 
     def _read_json(self, name: str) -> dict:
         path = self.folder / name
-        return json.loads(path.read_text()) if path.is_file() else {}
+        try:
+            found = json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{path}: not valid JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}: not a JSON object")
+        return found
 
     def _read_eos(self, added: dict[str, int]) -> set[int]:
         found = set()
         for name in ("generation_config.json", "config.json"):
             value = self._read_json(name).get("eos_token_id")
-            found |= set(value if isinstance(value, list) else [] if value is None else [value])
+            values = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(type(i) is int for i in values):
+                raise ValueError(f"{self.folder / name}: eos_token_id must be ids, not {value!r}")
+            found |= set(values)
         token = self._read_json("tokenizer_config.json").get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token
         ids = (added.get(token), self._full.token_to_id(token) if token else None, added.get("<|im_end|>"))

@@ -19,7 +19,7 @@ PER_TOKEN = ("turn_N", "reward_N", "old_logprobs_N", "old_values_N", "ref_logpro
 
 def make_batch(episodes: list[Episode]) -> Batch:
     """One Batch of all sampled tokens of the episodes; those without any are left out. Raises ValueError if all are."""
-    episodes = [e for e in episodes if e.turns]
+    episodes = [e for e in episodes if any(e.action_mask_T)]
     episode, turn, reward, logprob = [], [], [], []
     for b, e in enumerate(episodes):
         for u, t in enumerate(e.turns):
@@ -29,7 +29,7 @@ def make_batch(episodes: list[Episode]) -> Batch:
             reward += [0.0] * (n - 1) + [t.reward]
             logprob += e.logprobs_T[t.start : t.stop]
     if not episode:
-        raise ValueError("none of the episodes has a sampled token")
+        raise ValueError("none of the episodes has a sampled token; max_len must leave room behind their prompts")
     batch = Batch(
         episodes=episodes,
         episode_N=torch.tensor(episode),

@@ -111,6 +111,8 @@ def verify(folder: Path) -> None:
         digests = json.loads(manifest.read_text())["sha256"].items()
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
+    if "state.json" not in dict(digests) and "training_stats.json" not in dict(digests):
+        raise ValueError(f"{manifest}: damaged, it does not list what a checkpoint has")
     for name, digest in digests:
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing, though the manifest lists it")

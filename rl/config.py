@@ -16,6 +16,7 @@ import difflib
 import inspect
 import io
 import json
+import re
 import sys
 import tokenize
 import tomllib
@@ -23,6 +24,8 @@ import types
 import typing
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
+
+import torch
 
 import envs
 from rl import grpo, ppo, sft
@@ -101,6 +104,7 @@ POSITIVE += ("rollout_rows", "save_every", "threads", "lora.alpha", "sft.epochs"
 POSITIVE += ("grpo.clip_high", "grpo.constant_length", "ppo.epochs", "ppo.clip", "ppo.critic_lr", "ppo.critic_hidden")
 NOT_NEGATIVE = ("lora.r", "max_steps", "warmup_steps", "weight_decay", "temperature", "max_turns", "eval_episodes")
 NOT_NEGATIVE += ("seed", "eval_every", "min_lr_ratio", "grpo.kl_coef", "ppo.vf_coef")
+POSITIVE_OR_NONE = ("ppo.value_clip", "ppo.target_kl", "grpo.target_kl")
 
 GROUPS = {"lora": Lora, "reward": Reward, **{name: module.Config for name, module in ALGORITHMS.items()}}
 GROUPS |= {name: envs.config_class(name) for name in envs.NAMES}
@@ -128,6 +132,8 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
         for key, value in mine.items():
             _assign(extra, key, value)
         cfg = Config()
+        if given.get("resume") and "recipe" in given:
+            raise ConfigError("recipe= has no effect beside resume=, which goes on with the run's own settings")
         if given.get("resume"):
             base = {**_saved(given["resume"]), "out": given["resume"]}
         else:
@@ -135,6 +141,8 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
         for key, value in {**base, **given}.items():
             _assign(cfg, key, value, also)
         check(cfg)
+        if program == "train.py":
+            check_training(cfg)
     except ConfigError as error:
         print(f"{program}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -155,6 +163,15 @@ def check(cfg) -> None:
     for key in NOT_NEGATIVE:
         if _get(cfg, key) < 0:
             raise ConfigError(f"{key}={_get(cfg, key)} must not be negative")
+    for key in POSITIVE_OR_NONE:
+        if _get(cfg, key) is not None and not _get(cfg, key) > 0:
+            raise ConfigError(f"{key}={_get(cfg, key)} must be positive, or none")
+    if cfg.seed >= 2**31:
+        raise ConfigError(f"seed={cfg.seed} must be below 2**31 = {2**31}")
+    if cfg.min_lr_ratio > 1:
+        raise ConfigError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
     if not 0 <= cfg.lora.dropout < 1:
         raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     try:
@@ -170,6 +187,10 @@ def check(cfg) -> None:
             group(**dataclasses.asdict(getattr(cfg, name)))
         except ValueError as error:
             raise ConfigError(f"{name}.{str(error).removeprefix(name + '.')}") from None
+
+
+def check_training(cfg) -> None:
+    """Raises ConfigError for values that do not go together in training."""
     algo = getattr(cfg, cfg.algo)
     if algo.source == "rollouts" and cfg.temperature == 0:
         raise ConfigError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
@@ -177,8 +198,8 @@ def check(cfg) -> None:
         raise ConfigError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
     if cfg.adapter and cfg.lora.r == 0:
         raise ConfigError("adapter= starts from an adapter, but lora.r=0 trains the model itself")
-    if cfg.algo == "grpo" and cfg.episodes % cfg.grpo.group_size:
-        raise ConfigError(f"episodes={cfg.episodes} must be a multiple of grpo.group_size={cfg.grpo.group_size}")
+    if cfg.episodes % algo.group_size:
+        raise ConfigError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
 
 
 def mixture(text: str) -> dict[str, float]:
@@ -191,8 +212,8 @@ def mixture(text: str) -> dict[str, float]:
             weights[name] = float(weight or 1)
         except ValueError:
             raise ValueError(f"weight {weight!r} of {name} is not a number") from None
-        if weights[name] <= 0:
-            raise ValueError(f"weight {weight} of {name} must be positive")
+        if not 0 < weights[name] < float("inf"):
+            raise ValueError(f"weight {weight} of {name} must be positive and finite")
     return weights
 
 
@@ -300,9 +321,10 @@ def _convert(key: str, value, kind):
         if kind is bool:
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
         if kind is int and not isinstance(value, bool):
-            number = float(text)
-            if number.is_integer():
-                return int(number)
+            if re.fullmatch(r"[+-]?\d+", text):
+                return int(text)
+            if float(text).is_integer():  # 1e6
+                return int(float(text))
         if kind is float and not isinstance(value, bool):
             number = float(text)
             if abs(number) < float("inf"):

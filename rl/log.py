@@ -36,12 +36,14 @@ class Run:
                 file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
 
     def forget_after(self, epoch: int) -> None:
-        """Drops the lines of epochs after this one, which a resumed run will write again."""
+        """Drops the lines of epochs after this one, which a resumed run will write again, and a torn last line."""
         for name in ("metrics.jsonl", "episodes.jsonl"):
             path = self.folder / name
             if path.is_file():
-                kept = [line for line in path.read_text().splitlines(True) if json.loads(line)["epoch"] <= epoch]
-                path.write_text("".join(kept))
+                lines = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+                kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
+                path.with_suffix(".partial").write_text("".join(kept))
+                path.with_suffix(".partial").replace(path)
 
 
 def timestamp() -> str:

@@ -7,7 +7,7 @@ environment answered. What was sampled is decoded for the environment and never 
 import random
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
@@ -65,6 +65,9 @@ def rollout(
 
     Episodes that end make room at once for those that wait.
     """
+    if cfg.max_len > model.config.max_position_embeddings:
+        positions = model.config.max_position_embeddings
+        raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_rows, cfg.max_len, lora.adapter_version(model))
     waiting, playing, finished = deque(enumerate(tasks)), {}, {}
 
@@ -87,22 +90,18 @@ def rollout(
     start_more()
     for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
         index, env, episode = playing[row.slot]
-        if row.ids:
-            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
-            _append(episode, row.ids, row.logprobs)
-        if row.stop_reason == "context":
-            episode.truncated, episode.outcome = True, "timeout"
-        else:
-            step = env.step(tokenizer.decode(row.ids))
-            _record(episode, step, cfg)
-            if not (step.terminated or step.truncated):
-                more = tokenizer.follow_up(row.ids[-1], [{"role": "user", "content": step.observation}])
-                if engine.room(row.slot) > len(more):
-                    _append(episode, more)
-                    engine.feed(row.slot, more)
-                    continue
-                episode.truncated, episode.outcome = True, "timeout"
-                episode.turns[-1].stop_reason = "context"
+        episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
+        _append(episode, row.ids, row.logprobs)
+        step = CUT if row.stop_reason == "context" else env.step(tokenizer.decode(row.ids))
+        if not (step.terminated or step.truncated):
+            more = tokenizer.follow_up(row.ids[-1], [{"role": "user", "content": step.observation}])
+            if engine.room(row.slot) > len(more):
+                _record(episode, step, cfg)
+                _append(episode, more)
+                engine.feed(row.slot, more)
+                continue
+            step = _cut(episode, step)
+        _record(episode, step, cfg)
         engine.close(row.slot)
         finished[index] = playing.pop(row.slot)[2]
         progress.update()
@@ -120,17 +119,21 @@ def demonstrations(tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: t
         while True:
             action = env.oracle()
             ids = tokenizer.reply(action)
-            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, "stop"))
+            room = cfg.max_len - len(episode.ids_T)
+            reason = "stop" if len(ids) <= room else "context"
+            ids = ids[: max(room, 0)]
+            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, reason))
             _append(episode, ids, [0.0] * len(ids))
-            step = env.step(action)
+            step = env.step(action) if reason == "stop" else CUT
+            if not (step.terminated or step.truncated):
+                more = tokenizer.follow_up(ids[-1], [{"role": "user", "content": step.observation}])
+                if len(episode.ids_T) + len(more) < cfg.max_len:
+                    _record(episode, step, cfg)
+                    _append(episode, more)
+                    continue
+                step = _cut(episode, step)
             _record(episode, step, cfg)
-            if step.terminated or step.truncated:
-                break
-            more = tokenizer.follow_up(ids[-1], [{"role": "user", "content": step.observation}])
-            if len(episode.ids_T) + len(more) >= cfg.max_len:
-                episode.truncated, episode.outcome = True, "timeout"
-                break
-            _append(episode, more)
+            break
         if cfg.sft.all_tokens:
             episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
             episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
@@ -144,6 +147,16 @@ def _append(episode: Episode, ids: list[int], logprobs: list[float] | None = Non
     episode.ids_T += ids
     episode.action_mask_T += [0 if logprobs is None else 1] * len(ids)
     episode.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
+
+
+# What stands for the environment's answer to a reply that max_len cut short: it never saw it.
+CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
+
+
+def _cut(episode: Episode, step: envs.Step) -> envs.Step:
+    """An answer that does not fit into max_len ends the episode."""
+    episode.turns[-1].stop_reason = "context"
+    return replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
 
 
 def _record(episode: Episode, step: envs.Step, cfg) -> None:

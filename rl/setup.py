@@ -1,5 +1,6 @@
 """What a run begins with: model, tokenizer, adapter, critic, optimizer, folder; fresh or from a checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -50,9 +51,12 @@ def adapt(model: CausalLM, cfg) -> None:
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     layer = lora.lora_layers(model)[0][1]
     r, scale = layer.adapters[layer.active].A.shape[0], layer.adapters[layer.active].scale
-    kinds = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
+    kinds = sorted({name.rsplit(".", 1)[-1] for name in names})
+    if cfg.adapter:  # its settings are the run's, and what config.json says
+        cfg.lora = replace(cfg.lora, r=r, alpha=scale * r, rslora=False, dropout=layer.dropout, targets=",".join(kinds))
     print(
-        f"lora on: r={r} scale={scale:g} on {len(names)} layers ({kinds}); {trainable:,} of {total:,} parameters train"
+        f"lora on: r={r} scale={scale:g} on {len(names)} layers ({', '.join(kinds)}); "
+        f"{trainable:,} of {total:,} parameters train"
     )
     if cfg.log == "debug":
         for name in names:

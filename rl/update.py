@@ -45,18 +45,20 @@ def total_steps(cfg) -> int:
 def update(state, batch: Batch, algo, cfg, progress=None) -> dict[str, float]:
     """Takes the epoch's optimizer steps on state.model (and state.critic). Returns the steps' mean metrics.
 
-    `sampler_gap` is the largest difference, before the first step, between the log-probabilities that the model gives
-    now and those that it gave when it sampled: what sampling and training disagree by.
+    `sampler_gap` is the largest difference, over the tokens of the first step, between the log-probabilities that the
+    model gives before it and those that it gave when it sampled: what sampling and training disagree by.
+    Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
     algo_cfg, steps, gap = getattr(cfg, cfg.algo), [], None
-    state.model.train(cfg.algo == "sft")  # dropout, if any: in rl it would make the first ratio differ from 1
+    state.model.train(algo_cfg.source == "demonstrations")  # dropout: in rl it would make the first ratio differ from 1
     for passed in range(algo_cfg.epochs):
         first = len(steps)
         for piece in optimizer_steps(batch, cfg.batch_size, f"{cfg.seed} {state.epoch} {passed}"):
             if cfg.max_steps and state.step >= cfg.max_steps:
                 break
             steps.append(optimizer_step(state, piece, algo, cfg))
-            gap = steps[0].pop("sampler_gap", gap)
+            difference = steps[-1].pop("sampler_gap")
+            gap = difference if gap is None else gap
             if progress is not None:
                 progress.update(len(piece.episodes))
         drift = [step["approx_kl"] for step in steps[first:] if "approx_kl" in step]
@@ -64,8 +66,10 @@ def update(state, batch: Batch, algo, cfg, progress=None) -> dict[str, float]:
             break
     state.model.eval()
     taken = [step for step in steps if not step["skipped"]]
-    names = (taken or steps or [{}])[0]
-    means = {name: sum(step[name] for step in taken) / max(1, len(taken)) for name in names if name != "skipped"}
+    if steps and not taken:
+        raise FloatingPointError(f"epoch {state.epoch + 1}: no gradient was finite, in {len(steps)} optimizer steps")
+    names = taken[0] if taken else {}
+    means = {name: sum(step[name] for step in taken) / len(taken) for name in names if name != "skipped"}
     means |= {"optimizer_steps": len(taken), "skipped_steps": len(steps) - len(taken)}
     return means | ({"sampler_gap": gap} if algo_cfg.source == "rollouts" else {})
 
@@ -75,7 +79,8 @@ def optimizer_step(state, batch: Batch, algo, cfg) -> dict[str, float]:
     algo_cfg, metrics, gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
     for micro in micro_batches(batch, cfg.micro_tokens):
         micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)
-        gap = max(gap, (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
+        difference = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
+        gap = difference if difference > gap or math.isnan(difference) else gap
         loss, shares = algo.loss(micro, algo_cfg)
         loss.backward()
         for name, share in shares.items():

@@ -1,6 +1,7 @@
 """Checkpoints: what is loaded is bitwise what was saved, and what was not wholly saved is not there."""
 
 import itertools
+import json
 import os
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from test_lora import IDS_BT, adapted_model
 
-from rl import checkpoint
+from rl import checkpoint, config
 from rl.checkpoint import KEEP, TrainState, checkpoints, load_checkpoint, newest_checkpoint, save_checkpoint, verify
+from rl.log import Run
 from rl.update import Critic
 
 
@@ -172,3 +174,14 @@ def test_the_hash_is_of_the_trainable_weights_alone():
     assert state.adapter_hash() == before and len(before) == 16
     next(iter(state.trainable().values())).data[0, 0] += 1e-6
     assert state.adapter_hash() != before
+
+
+def test_a_torn_last_line_and_later_epochs_are_forgotten(tmp_path):
+    run = Run(config.parse([f"out={tmp_path}/run"]))
+    for epoch in range(4):
+        run.metrics({"epoch": epoch})
+    with open(run.folder / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 1, "lo')
+    run.forget_after(2)
+    assert [json.loads(line)["epoch"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
+    assert sorted(path.name for path in run.folder.iterdir()) == ["config.json", "metrics.jsonl"]

@@ -89,6 +89,12 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("seed=-1", "seed=-1 must not be negative"),
         ("temperature=-1", "temperature=-1.0 must not be negative"),
         ("temperature=0", "temperature=0 samples nothing to learn from"),
+        ("seed=1e20", "seed=100000000000000000000 must be below 2**31"),
+        ("min_lr_ratio=7", "min_lr_ratio=7.0 must be at most 1"),
+        ("env=textcraft:nan", "weight nan of textcraft must be positive and finite"),
+        ("resume=x recipe=default", "recipe= has no effect beside resume="),
+        ("ppo.value_clip=-1", "ppo.value_clip=-1.0 must be positive, or none"),
+        ("ppo.target_kl=0", "ppo.target_kl=0.0 must be positive, or none"),
         ("ppo.epochs=0", "ppo.epochs=0 must be positive"),
         ("ppo.clip=-0.2", "ppo.clip=-0.2 must be positive"),
         ("ppo.critic_hidden=0", "ppo.critic_hidden=0 must be positive"),
@@ -130,6 +136,7 @@ def test_help_explains_every_key_with_its_default(capsys):
         ("ppo.value_clip=0.5", 0.5),
         ("--lr=3e-4", 3e-4),
         ("episodes=1e3", 1000),
+        ("seed=2000000001", 2000000001),
         ("lora.targets=q_proj,v_proj", "q_proj,v_proj"),
         ("lora.targets=.*=.*", ".*=.*"),
         ("out=", ""),
@@ -225,3 +232,12 @@ def test_another_programs_keys_come_back_apart(capsys):
         with pytest.raises(SystemExit):
             parse(words, "eval.py", Keys)
         assert said in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "has no CUDA device" in refused(capsys, "device=cuda")
+
+
+def test_greedy_play_is_nothing_to_learn_from_but_something_to_evaluate():
+    assert parse(["temperature=0"], "eval.py").temperature == 0

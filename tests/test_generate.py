@@ -4,18 +4,28 @@ from random import Random
 
 import pytest
 import torch
-from conftest import random_model
+from conftest import random_model, randomize
 
+import lora
 from models.generate import Engine, Row, sample, uniforms
 from models.logprob import token_logprobs
+from rl.batch import forward, make_batch, micro_batches
+from rl.records import Episode, Turn
 
 STOP = frozenset({3, 50, 51, 52, 53, 54})
 TEMPERATURE = 0.8
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3"])
+def adapted_model():
+    """With adapters on every layer whose effect is as large as the weights', of widths that the stacked step takes."""
+    model = random_model("qwen3", intermediate_size=96)
+    lora.inject(model, r=16, alpha=16)
+    return randomize(model).eval()
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "adapted"])
 def model(request):
-    return random_model(request.param)
+    return adapted_model() if request.param == "adapted" else random_model(request.param)
 
 
 def prompt(episode: int) -> list[int]:
@@ -91,6 +101,27 @@ def test_recorded_logprobs_are_bitwise_those_that_training_recomputes(model):
     recorded, recomputed = recompute(model, played, TEMPERATURE, batch=8)
     assert len(recorded) == sum(len(row.ids) for row in rows) > 2000
     assert torch.equal(recorded, recomputed)
+
+
+def test_200_episodes_with_adapters_are_bitwise_what_the_training_forward_makes_of_them():
+    """The stacked step samples, the packed forward with shared prefixes recomputes."""
+    model = adapted_model()
+    engine = Engine(model, max_rows=24, max_len=400, version=lora.adapter_version(model))
+    episodes = []
+    for turns in play(engine, range(200)).values():
+        episode = Episode("fake", 0, 0)
+        for fed, row in turns:
+            start = len(episode.ids_T) + len(fed)
+            episode.turns.append(Turn(start, start + len(row.ids), 0.0, row.stop_reason))
+            episode.ids_T += fed + row.ids
+            episode.action_mask_T += [0] * len(fed) + [1] * len(row.ids)
+            episode.logprobs_T += [0.0] * len(fed) + row.logprobs
+        episodes.append(episode)
+    assert engine._fast is not None, "the stacked step was not used"
+    assert len(episodes) == 200 and sum(len(e.turns) for e in episodes) > 400
+    for piece in micro_batches(make_batch(episodes), 4000):
+        with torch.no_grad():
+            assert torch.equal(forward(piece, model, TEMPERATURE).logprobs_N, piece.old_logprobs_N)
 
 
 @pytest.mark.parametrize(("max_rows", "order"), [(1, 1), (5, -1), (16, 1), (40, -1)])

@@ -75,7 +75,7 @@ def learn(algo: str, sign: float = 1.0, **keys) -> tuple[float, float]:
     return means[0], means[-1]
 
 
-KEYS = {"sft": {"sft.epochs": 2}, "grpo": {"grpo.group_size": 4}, "ppo": {}}
+KEYS = {"sft": {"sft.epochs": 2}, "grpo": {"grpo.group_size": 4}, "ppo": {"ppo.epochs": 2}}
 
 
 @pytest.mark.parametrize("algo", KEYS)
@@ -123,7 +123,12 @@ def test_a_step_that_is_not_finite_is_not_taken():
     batch = config.ALGORITHMS["grpo"].advantages(batch, cfg.grpo)
     before = {name: p.clone() for name, p in state.trainable().items()}
     batch.advantages_N[0] = float("nan")
-    cfg.batch_size = cfg.episodes
     losses = update(state, batch, config.ALGORITHMS["grpo"], cfg)
-    assert losses["skipped_steps"] == 1 and losses["optimizer_steps"] == 0
+    assert losses["skipped_steps"] == 1 and losses["optimizer_steps"] == 1
+    assert all(p.isfinite().all() for p in state.trainable().values())
+
+    state, cfg = make_state("grpo", **{"grpo.group_size": 4})
+    cfg.batch_size = cfg.episodes
+    with pytest.raises(FloatingPointError, match="epoch 1: no gradient was finite, in 1 optimizer steps"):
+        update(state, batch, config.ALGORITHMS["grpo"], cfg)
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())

@@ -92,6 +92,24 @@ def test_splits_streams_and_mixtures_of_tasks():
     assert len({t.key for t in make_tasks(cfg, 0, 8, 4, "train", 0)}) == 32
 
 
+@pytest.mark.parametrize("max_len", [20, 170])
+def test_an_episode_that_max_len_cuts_is_a_timeout_with_the_rules_reward(tiny, max_len):
+    cfg = config.parse([f"max_len={max_len}", "reward.rule=binary", "reward.timeout=-1", "rollout_rows=16"])
+    tasks = make_tasks(cfg, 0, 16, 1, "train", 0)
+    played = [
+        *rollout(*tiny, tasks, cfg, 1.0, SILENT),
+        *demonstrations(tiny[1], tasks, cfg, SILENT),
+    ]
+    cut = [e for e in played if e.turns[-1].stop_reason == "context"]
+    assert len(cut) > 8 and all(len(e.ids_T) <= max_len or not any(e.action_mask_T) for e in played)
+    for e in cut:
+        assert (e.outcome, e.truncated, e.terminated, e.success) == ("timeout", True, False, False)
+    assert {e.score for e in cut} == {-1.0}
+    if max_len == 20:
+        with pytest.raises(ValueError, match="max_len must leave room behind their prompts"):
+            make_batch(played)
+
+
 RULES = {
     # rule: (an invalid turn, a turn of progress, the last turn)
     "native": (0.0, 0.0, 2.0),
