@@ -19,55 +19,57 @@ MIN_QUERIES = 4
 QUERY_TILE = 64
 
 
-def attend(q_BHTE: torch.Tensor, k_BKUEL: torch.Tensor, v_BKULE: torch.Tensor, positions_BT: torch.Tensor):
+def attend(q_BHTE: torch.Tensor, k_UZEL: torch.Tensor, v_UZLE: torch.Tensor, positions_BT: torch.Tensor):
     """Attention of T queries over U blocks of L = KEY_BLOCK keys, where query t of row b sees the keys
-    0..positions_BT[b, t].
+    0..positions_BT[b, t]. Z = B*K, the K key heads of row 0, then those of row 1.
 
     K divides H (grouped queries: head h reads key head h // (H / K)). Softmax in float32 at least, scale 1/sqrt(E).
     Returns out_BHTE in the dtype of q.
     """
+    B, _, _, E = q_BHTE.shape
     if q_BHTE.device.type == "cpu" and q_BHTE.dtype in (torch.float32, torch.float64):
         exact = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
-        return exact(q_BHTE, k_BKUEL, v_BKULE, positions_BT)
-    k, v = k_BKUEL.mT.flatten(2, 3), v_BKULE.flatten(2, 3)
+        return exact(q_BHTE, k_UZEL, v_UZLE, positions_BT)
+    k, v = (x.transpose(0, 1).reshape(B, x.shape[1] // B, -1, E) for x in (k_UZEL.mT, v_UZLE))  # [B, K, U*L, E]
     mask_BTL = torch.arange(k.shape[2], device=q_BHTE.device) <= positions_BT[..., None]
     return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
 
 
 def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
-    """[B, K, T, E] -> [B, K, U, KEY_BLOCK, E], the last block filled up with zeros."""
-    return F.pad(x_BKTE, (0, 0, 0, -x_BKTE.shape[2] % KEY_BLOCK)).unflatten(2, (-1, KEY_BLOCK))
+    """[B, K, T, E] -> [U, Z, KEY_BLOCK, E], the last block filled up with zeros."""
+    x_BKULE = F.pad(x_BKTE, (0, 0, 0, -x_BKTE.shape[2] % KEY_BLOCK)).unflatten(2, (-1, KEY_BLOCK))
+    return x_BKULE.movedim(2, 0).flatten(1, 2)
 
 
-def exact_attention(q_BHTE, k_BKUEL, v_BKULE, positions_BT, lse_BHT=None) -> torch.Tensor:
+def exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, lse_BHT=None) -> torch.Tensor:
     """As `attend`; writes the log-sum-exp of the scores into lse_BHT if that is given."""
-    H, E, K = q_BHTE.shape[1], q_BHTE.shape[3], k_BKUEL.shape[1]
+    (B, H, _, E), Z = q_BHTE.shape, k_UZEL.shape[1]
     out_BHTE = torch.empty_like(q_BHTE)
     for tile, seen, count in _tiles(positions_BT):
-        queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
-        scores = queries.new_empty(count, *queries.shape[:2], KEY_BLOCK)  # [U, B*K, rows, L]
+        queries_ZME = _group(q_BHTE[:, :, tile] * E**-0.5, Z // B)
+        scores_UZML = queries_ZME.new_empty(count, *queries_ZME.shape[:2], KEY_BLOCK)
         for u in range(count):
-            torch.bmm(queries, k_BKUEL[:, :, u].flatten(0, 1), out=scores[u])
-        _hide(scores[seen:], positions_BT[:, tile] - seen * KEY_BLOCK, K, H // K)
-        out, total, peak = weigh(scores, v_BKULE, used=H // K * positions_BT[:, tile].shape[1])
+            torch.bmm(queries_ZME, k_UZEL[u], out=scores_UZML[u])
+        _hide(scores_UZML[seen:], positions_BT[:, tile] - seen * KEY_BLOCK, H * B // Z)
+        out, total, peak = weigh(scores_UZML, v_UZLE, used=H * B // Z * positions_BT[:, tile].shape[1])
         _ungroup_into(out_BHTE[:, :, tile], out)
         if lse_BHT is not None:
             _ungroup_into(lse_BHT[:, :, tile, None], total.log_().add_(peak))
     return out_BHTE
 
 
-def weigh(scores_UZML: torch.Tensor, v_BKULE: torch.Tensor, used: int):
+def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
     """(the values' mean weighted by softmax(scores) [Z, M, E], the sum of exp(scores - peak) [Z, M, 1], the peak), of
-    the first M = used rows; Z = B*K.
+    the first M = used rows.
 
     Overwrites the scores. Blocks are summed one after the other, so that those which are hidden add exact zeros.
     """
     weights_UZML = scores_UZML[:, :, :used]
     peak_ZM1 = weights_UZML.amax((0, 3)).unsqueeze_(-1)
     total_ZM1 = weights_UZML.sub_(peak_ZM1).exp_().sum(-1, keepdim=True).cumsum(0)[-1]
-    out_ZME = torch.bmm(scores_UZML[0], v_BKULE[:, :, 0].flatten(0, 1))
+    out_ZME = torch.bmm(scores_UZML[0], v_UZLE[0])
     for u in range(1, len(scores_UZML)):
-        out_ZME.baddbmm_(scores_UZML[u], v_BKULE[:, :, u].flatten(0, 1))
+        out_ZME.baddbmm_(scores_UZML[u], v_UZLE[u])
     return out_ZME[:, :used].div_(total_ZM1), total_ZM1, peak_ZM1
 
 
@@ -75,32 +77,33 @@ class ExactAttention(torch.autograd.Function):
     """Blocked softmax attention; keeps q, k, v and the log-sum-exp, and recomputes the weights in the backward."""
 
     @staticmethod
-    def forward(ctx, q_BHTE, k_BKUEL, v_BKULE, positions_BT):
+    def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT):
         lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3])
-        out_BHTE = exact_attention(q_BHTE, k_BKUEL, v_BKULE, positions_BT, lse_BHT)
-        ctx.save_for_backward(q_BHTE, k_BKUEL, v_BKULE, positions_BT, out_BHTE, lse_BHT)
+        out_BHTE = exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, lse_BHT)
+        ctx.save_for_backward(q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT)
         return out_BHTE
 
     @staticmethod
     def backward(ctx, grad_BHTE):
-        q_BHTE, k_BKUEL, v_BKULE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
-        k_BKULE = k_BKUEL.mT
-        H, K, E = q_BHTE.shape[1], k_BKULE.shape[1], q_BHTE.shape[-1]
-        grad_q, grad_k, grad_v = torch.empty_like(q_BHTE), torch.zeros_like(v_BKULE), torch.zeros_like(v_BKULE)
+        q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
+        (B, H, _, E), (U, Z) = q_BHTE.shape, k_UZEL.shape[:2]
+        grad_q = torch.empty_like(q_BHTE)
+        grad_k, grad_v = q_BHTE.new_zeros(2, Z, U * KEY_BLOCK, E)
         for tile, seen, count in _tiles(positions_BT):
-            keys, values = (x[:, :, :count].flatten(2, 3).flatten(0, 1) for x in (k_BKULE, v_BKULE))
-            queries = _group(q_BHTE[:, :, tile] * E**-0.5, K)
+            keys, values = (x[:count].transpose(0, 1).flatten(1, 2) for x in (k_UZEL.mT, v_UZLE))  # [Z, count*L, E]
+            queries = _group(q_BHTE[:, :, tile] * E**-0.5, Z // B)
             scores = torch.bmm(queries, keys.mT)
             blocks = scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0)
-            _hide(blocks[seen:], positions_BT[:, tile] - seen * KEY_BLOCK, K, H // K)
-            weights = scores.sub_(_group(lse_BHT[:, :, tile, None], K)).exp_()
-            grad = _group(grad_BHTE[:, :, tile], K)
-            delta = (grad * _group(out_BHTE[:, :, tile], K)).sum(-1, keepdim=True)
+            _hide(blocks[seen:], positions_BT[:, tile] - seen * KEY_BLOCK, H * B // Z)
+            weights = scores.sub_(_group(lse_BHT[:, :, tile, None], Z // B)).exp_()
+            grad = _group(grad_BHTE[:, :, tile], Z // B)
+            delta = (grad * _group(out_BHTE[:, :, tile], Z // B)).sum(-1, keepdim=True)
             grad_scores = torch.bmm(grad, values.mT).sub_(delta).mul_(weights)
-            used = slice(H // K * positions_BT[:, tile].shape[1])
+            used = slice(H * B // Z * positions_BT[:, tile].shape[1])
             _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys)[:, used].mul_(E**-0.5))
-            grad_k[:, :, :count] += torch.bmm(grad_scores.mT, queries).view_as(grad_k[:, :, :count])
-            grad_v[:, :, :count] += torch.bmm(weights.mT, grad).view_as(grad_v[:, :, :count])
+            grad_k[:, : count * KEY_BLOCK] += torch.bmm(grad_scores.mT, queries)
+            grad_v[:, : count * KEY_BLOCK] += torch.bmm(weights.mT, grad)
+        grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1) for x in (grad_k, grad_v))
         return grad_q, grad_k.mT, grad_v, None
 
 
@@ -126,10 +129,10 @@ def _ungroup_into(out_BHTE: torch.Tensor, rows: torch.Tensor) -> None:
     out_BHTE.copy_(rows.reshape(B, H, T, E))
 
 
-def _hide(scores: torch.Tensor, positions_BT: torch.Tensor, K: int, G: int) -> None:
-    """Minus infinity where a key lies after the query's position; scores are [blocks, B*K, rows, KEY_BLOCK]."""
+def _hide(scores_UZML: torch.Tensor, positions_BT: torch.Tensor, G: int) -> None:
+    """Minus infinity where a key lies after the query's position; G query heads share a key head."""
     B, T = positions_BT.shape
-    key_UL = torch.arange(scores.shape[0] * KEY_BLOCK).view(-1, KEY_BLOCK)
+    key_UL = torch.arange(scores_UZML.shape[0] * KEY_BLOCK).view(-1, KEY_BLOCK)
     hidden_UBTL = key_UL[:, None, None] > positions_BT[..., None]
-    used = scores[:, :, : G * T].unflatten(1, (B, K)).unflatten(3, (G, T))  # [blocks, B, K, G, T, KEY_BLOCK], a view
+    used = scores_UZML[:, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # [U, B, K, G, T, L], a view
     used.masked_fill_(hidden_UBTL[:, :, None, None], float("-inf"))

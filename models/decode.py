@@ -68,6 +68,7 @@ class Step:
         key_U1L = torch.arange(view.blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
         hidden_UZL = key_U1L > positions_B.repeat_interleave(K)[:, None]
         bias_UZ1L = torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]  # added to the scores
+        seen = (int(positions_B.min()) + 1) // KEY_BLOCK  # blocks that every row sees whole
         queries_ZME = torch.zeros(B * K, max(G, MIN_QUERIES), E)
         scores_UZML = torch.empty(view.blocks, *queries_ZME.shape[:2], KEY_BLOCK)
 
@@ -78,11 +79,12 @@ class Step:
             if norm is not None:
                 qk_NHE = F.rms_norm(qk_NHE, (E,), None, cfg.rms_norm_eps) * norm
             qk_BHE = rotate(qk_NHE, cos, sin)[:B]
-            keys, values = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
+            k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
             queries_ZME[:, :G] = (qk_BHE[:, :H] * scale).view(B * K, G, E)
             for u in range(view.blocks):
-                torch.bmm(queries_ZME, keys[:, :, u].flatten(0, 1), out=scores_UZML[u])
-            attended_ZGE, _, _ = weigh(scores_UZML.add_(bias_UZ1L), values, used=G)
+                torch.bmm(queries_ZME, k_UZEL[u], out=scores_UZML[u])
+            scores_UZML[seen:].add_(bias_UZ1L[seen:])
+            attended_ZGE, _, _ = weigh(scores_UZML, v_UZLE, used=G)
             x_ND = x_ND + out(_padded(attended_ZGE.reshape(B, H * E)))
             gate, up = gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
             x_ND = x_ND + down(block.mlp.act(gate) * up)

@@ -253,14 +253,14 @@ def uniforms(counters: list[tuple[int, int, int, int]]) -> torch.Tensor:
 
 
 class KVCache:
-    """Of each layer the keys [U, rows, K, E, KEY_BLOCK] and the values [U, rows, K, KEY_BLOCK, E]: U blocks of them,
-    more when sequences grow.
+    """Of each layer the keys [U, Z, E, L] and the values [U, Z, L, E], as models/attention.py reads them: U blocks of
+    L = KEY_BLOCK, more when sequences grow, and Z = rows * K.
     """
 
     def __init__(self, model: CausalLM, rows: int):
         cfg, like = model.config, model.lm_head.weight
-        rows = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
-        shape = (2, rows, cfg.num_key_value_heads, KEY_BLOCK, cfg.head_dim)
+        self.heads = cfg.num_key_value_heads
+        shape = (2, -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE * self.heads, KEY_BLOCK, cfg.head_dim)
         self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
@@ -272,15 +272,15 @@ class KVCache:
                 tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
         device = self.keys[0].device
         index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
-        places_BT = (starts_B[:, None] + torch.arange(width)).to(device)
-        rows = rows if isinstance(rows, slice) else rows.to(device)
-        block_BT, index_B1, place_BT = places_BT // KEY_BLOCK, index_B[:, None].to(device), places_BT % KEY_BLOCK
-        return CacheView(self, rows, (block_BT, index_B1, slice(None)), place_BT, blocks)
+        heads_BK = (index_B[:, None] * self.heads + torch.arange(self.heads)).to(device)
+        read = slice(0, rows.stop * self.heads) if isinstance(rows, slice) else heads_BK.flatten()
+        places_BT1 = (starts_B[:, None, None] + torch.arange(width)[:, None]).to(device)
+        return CacheView(self, read, blocks, places_BT1 // KEY_BLOCK, heads_BK[:, None], places_BT1 % KEY_BLOCK)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        blocks = -(-length // KEY_BLOCK)
+        blocks, K = -(-length // KEY_BLOCK), self.heads
         for x in (*self.keys, *self.values):
-            x[:blocks, target] = x[:blocks, source]
+            x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
 
 
 @dataclass
@@ -288,10 +288,11 @@ class CacheView:
     """What the decoder's layers see of the cache during one forward."""
 
     cache: KVCache
-    rows: slice | torch.Tensor  # the rows to read: a slice is a view, a tensor a copy
-    write: tuple  # blocks and rows to write to; past a row's last new token comes padding, overwritten by its next
-    place_BT: torch.Tensor  # places within those blocks
+    read: slice | torch.Tensor  # of Z, what to read: a slice is a view, a tensor a copy
     blocks: int  # of keys to read
+    block_BT1: torch.Tensor  # where to write: the block of each new token,
+    heads_B1K: torch.Tensor  # its places in Z,
+    place_BT1: torch.Tensor  # and in the block; past a row's last new token comes padding, overwritten by its next
     layer_index: int = 0
 
     def layer(self, index: int) -> "CacheView":
@@ -299,8 +300,8 @@ class CacheView:
         return self
 
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new keys and values and returns all of each row's, in blocks as models/attention.py has them."""
+        """Writes the new keys and values and returns all of each row's, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[*self.write, slice(None), self.place_BT] = k_BKTE.transpose(1, 2)
-        values[*self.write, self.place_BT] = v_BKTE.transpose(1, 2)
-        return tuple(x[: self.blocks, self.rows].movedim(0, 2) for x in (keys, values))
+        keys[self.block_BT1, self.heads_B1K, :, self.place_BT1] = k_BKTE.transpose(1, 2)
+        values[self.block_BT1, self.heads_B1K, self.place_BT1] = v_BKTE.transpose(1, 2)
+        return keys[: self.blocks, self.read], values[: self.blocks, self.read]

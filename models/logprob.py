@@ -39,7 +39,7 @@ def head_logits(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, temperature: f
     more = -hidden_ND.shape[0] % ROW_MULTIPLE
     logits = F.linear(F.pad(hidden_ND, (0, 0, 0, more)) if more else hidden_ND, weight_VD)
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    return logits.div_(temperature)
+    return logits if temperature == 1 else logits.div_(temperature)
 
 
 def normalized(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
