@@ -95,11 +95,15 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """Raises FileNotFoundError, one line, if there is none."""
-    found = checkpoints(run)
-    if not found:
-        raise FileNotFoundError(f"{run}: no checkpoint-N folder there to resume from")
-    return found[-1]
+    """The newest one that is whole; says which it passes over. Raises FileNotFoundError, one line, if there is none."""
+    for folder in reversed(checkpoints(run)):
+        try:
+            verify(folder)
+        except ValueError as error:
+            print(f"passed over: {error}")
+            continue
+        return folder
+    raise FileNotFoundError(f"{run}: no whole checkpoint-N folder there to resume from")
 
 
 def verify(folder: Path) -> None:

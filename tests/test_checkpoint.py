@@ -163,8 +163,16 @@ def test_only_the_newest_stay(tmp_path):
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint-N folder there to resume from"):
+    with pytest.raises(FileNotFoundError, match="no whole checkpoint-N folder there to resume from"):
         newest_checkpoint(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, capsys):
+    for epoch in (1, 2):
+        newest = save_checkpoint(make_state(epoch), tmp_path)
+    flip(newest / "trainable.safetensors")
+    assert newest_checkpoint(tmp_path).name == f"checkpoint-{make_state(1).epoch}"
+    assert f"passed over: {newest / 'trainable.safetensors'}: damaged" in capsys.readouterr().out
 
 
 def test_the_hash_is_of_the_trainable_weights_alone():
