@@ -60,3 +60,5 @@ if __name__ == "__main__":
         main(cfg, keys)
     except (OSError, ValueError) as error:
         sys.exit(f"eval.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit("eval.py: interrupted")

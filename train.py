@@ -95,4 +95,4 @@ if __name__ == "__main__":
     except (OSError, ValueError, FloatingPointError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
-        sys.exit("train.py: interrupted; the last whole checkpoint stands, resume= goes on from it")
+        sys.exit("train.py: interrupted; resume=FOLDER goes on from the run's last checkpoint, if it has come to one")

@@ -82,7 +82,9 @@ def read_adapter_config(folder: Path) -> dict:
     """The checked adapter_config.json. Raises FileNotFoundError or ValueError, one line each."""
     path = Path(folder) / "adapter_config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no adapter_config.json there, so this is not an adapter folder")
+        epochs = sorted(path.parent.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
+        hint = f"; did you mean {epochs[-1].parent}?" if epochs else "" if path.parent.is_dir() else "; no such folder"
+        raise FileNotFoundError(f"{path}: no adapter_config.json there, so this is not an adapter folder{hint}")
     try:
         config = json.loads(path.read_text())
     except ValueError as error:

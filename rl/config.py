@@ -233,6 +233,7 @@ def help_text(program: str, also: type | None = None) -> str:
             default = "none" if f.default is None else str(f.default).lower() if f.type is bool else f.default
             lines.append(f"  {prefix + f.name + '=' + str(default):36s} {comments.get(f.name, '')}")
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
+    lines += ["", "A recipe sets others: recipes/default.toml, unless recipe= names another, those for model=tiny."]
     return "\n".join([*lines, "", f"recipes: {recipes}; environments: {', '.join(envs.NAMES)}"])
 
 

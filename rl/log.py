@@ -12,7 +12,7 @@ from rl.records import Episode
 
 
 class Run:
-    """Where a run writes. Opening an existing folder is an error unless the run resumes there."""
+    """Where a run writes, once it begins. An existing folder is an error unless the run resumes there."""
 
     def __init__(self, cfg, resume: bool = False):
         name = cfg.out.format(
@@ -20,7 +20,16 @@ class Run:
         )
         self.folder = Path(name)
         if not resume and (self.folder / "config.json").exists():
-            raise FileExistsError(f"out={self.folder}: a run is there already; resume={self.folder} goes on with it")
+            way = (
+                f"resume={self.folder} goes on with it"
+                if any(self.folder.glob("checkpoint-*"))
+                else "it can be deleted"
+            )
+            raise FileExistsError(f"out={self.folder}: a run is there already; {way}")
+
+    def begin(self, cfg) -> None:
+        """Makes the folder and writes config.json."""
+        print(f"run: {self.folder}", flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=2) + "\n")
 

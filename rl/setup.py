@@ -16,6 +16,7 @@ from rl.update import Critic, make_optimizer
 def start(cfg) -> tuple[Run, Tokenizer, TrainState]:
     """The run's folder, the tokenizer, and the state to train. The KL reference is the adapter that training starts
     from, kept frozen beside the one that trains, or the base."""
+    run = Run(cfg, resume=bool(cfg.resume))
     tokenizer = load_tokenizer(cfg.model)
     checkpoint = newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
     torch.manual_seed(cfg.seed)
@@ -29,7 +30,7 @@ def start(cfg) -> tuple[Run, Tokenizer, TrainState]:
     state = TrainState(model, critic, make_optimizer(model, critic, cfg), "reference" if cfg.adapter else None)
     if checkpoint:
         load_checkpoint(state, checkpoint)
-    run = Run(cfg, resume=bool(cfg.resume))
+    run.begin(cfg)
     if checkpoint:
         run.forget_after(state.epoch)
         print(f"resumed from {checkpoint}")

@@ -185,7 +185,9 @@ def test_the_hash_is_of_the_trainable_weights_alone():
 
 
 def test_a_torn_last_line_and_later_epochs_are_forgotten(tmp_path):
-    run = Run(config.parse([f"out={tmp_path}/run"]))
+    cfg = config.parse([f"out={tmp_path}/run"])
+    run = Run(cfg)
+    run.begin(cfg)
     for epoch in range(4):
         run.metrics({"epoch": epoch})
     with open(run.folder / "metrics.jsonl", "a") as file:

@@ -134,6 +134,9 @@ def test_bad_input_is_one_clear_line(name, tmp_path):
 def test_a_second_run_does_not_overwrite_the_first(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    code, _, err = run("train.py", f"out={tmp_path}/run")
-    assert code == 1 and "resume=" in err
-    assert (tmp_path / "run" / "config.json").read_text() == "{}"
+    for made, way in ((None, "it can be deleted"), ("checkpoint-3", f"resume={tmp_path}/run goes on with it")):
+        if made:
+            (tmp_path / "run" / made).mkdir()
+        code, out, err = run("train.py", f"out={tmp_path}/run")
+        assert code == 1 and way in err and not out, "before anything is loaded"
+        assert (tmp_path / "run" / "config.json").read_text() == "{}"
