@@ -24,14 +24,15 @@ class Keys:
     json: str = ""  # also write the results to this file
 
 
-def check(keys: Keys) -> None:
-    """Raises ValueError, one line, before anything is loaded."""
+def wrong(keys: Keys) -> str:
+    """What is wrong with the keys, in one line; nothing, if they can be."""
     if keys.split not in ("test", "val", "train"):
-        raise ValueError(f"split={keys.split} is not one of test, val, train")
+        return f"split={keys.split} is not one of test, val, train"
     if keys.n < 1:
-        raise ValueError(f"n={keys.n} must be positive")
+        return f"n={keys.n} must be positive"
     if keys.json and not Path(keys.json).absolute().parent.is_dir():
-        raise ValueError(f"json={keys.json}: there is no folder {Path(keys.json).parent}")
+        return f"json={keys.json}: there is no folder {Path(keys.json).parent}"
+    return ""
 
 
 def main(cfg, keys: Keys) -> None:
@@ -55,8 +56,10 @@ def main(cfg, keys: Keys) -> None:
 if __name__ == "__main__":
     cfg, keys = config.parse(sys.argv[1:], "eval.py", Keys)
     torch.set_num_threads(cfg.threads)
+    if wrong(keys):
+        print(f"eval.py: {wrong(keys)}", file=sys.stderr)
+        sys.exit(2)
     try:
-        check(keys)
         main(cfg, keys)
     except (OSError, ValueError) as error:
         sys.exit(f"eval.py: {error}")

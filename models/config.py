@@ -55,6 +55,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 def parse_config(raw: dict) -> ModelConfig:
     """Reduces the dictionary of a config.json; defaults for absent keys are those of each family in transformers."""
+    # null means absent, but for num_key_value_heads, where it means as many as query heads
     raw = {key: value for key, value in raw.items() if value is not None or key == "num_key_value_heads"}
     family = raw.get("model_type")
     if family not in FAMILIES:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from models.attention import KEY_BLOCK
-from models.decode import exact_step
+from models.cache import KVCache
+from models.decode import Step, exact_step
 from models.decoder import ROW_MULTIPLE, CausalLM
 from models.logprob import head_logits, normalized
 
@@ -65,7 +65,9 @@ class Engine:
         self.version = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, _Slot] = {}
         self._cache = KVCache(model, max_rows)
-        self._version_now = self._fast_version = self._fast = None
+        self._version: Hashable = None  # of the weights, when last looked at
+        self._step: Step | None = None  # their stacked copy, if there is an exact one,
+        self._step_version: Hashable = None  # and the version that it is a copy of
 
     @property
     def free(self) -> int:
@@ -181,7 +183,7 @@ class Engine:
             rows, mine, laid = torch.tensor(busy), slice(None), states
         ids_B = torch.tensor([state.pending[0] if state.pending else 0 for state in laid])
         starts_B = torch.tensor([state.length for state in laid])
-        hidden_BD = self._step(ids_B, starts_B, self._cache.view(rows, starts_B, 1))[mine]
+        hidden_BD = self._next(ids_B, starts_B, self._cache.view(rows, starts_B, 1))[mine]
         counters = [(*state.key, state.turn, len(state.row.ids)) for state in states]
         ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
 
@@ -200,20 +202,19 @@ class Engine:
         return finished
 
     def _check_version(self, slots: list[int]) -> None:
-        self._version_now = self.version()
+        self._version = self.version()
         for i in slots:
             state = self._slots[i]
-            if state.length and state.version != self._version_now:
+            if state.length and state.version != self._version:
                 raise RuntimeError(f"slot {i} holds keys and values of other weights; close it and open a new one")
-            state.version = self._version_now
+            state.version = self._version
 
-    def _step(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
+    def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Hidden states [B, D] of one more token for each row of the view."""
-        if self._fast_version != self._version_now:
-            caches = (KVCache(self.model, 1), KVCache(self.model, 1))
-            self._fast, self._fast_version = exact_step(self.model, caches), self._version_now
-        if self._fast is not None:
-            return self._fast(ids_B, positions_B, view)
+        if self._step_version != self._version:
+            self._step, self._step_version = exact_step(self.model), self._version
+        if self._step is not None:
+            return self._step(ids_B, positions_B, view)
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
     @torch.no_grad()
@@ -250,58 +251,3 @@ def uniforms(counters: list[tuple[int, int, int, int]]) -> torch.Tensor:
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
     return torch.from_numpy((state >> np.uint64(11)).astype(np.float64) * 2.0**-53)
-
-
-class KVCache:
-    """Of each layer the keys [U, Z, E, L] and the values [U, Z, L, E], as models/attention.py reads them: U blocks of
-    L = KEY_BLOCK, more when sequences grow, and Z = rows * K.
-    """
-
-    def __init__(self, model: CausalLM, rows: int):
-        cfg, like = model.config, model.lm_head.weight
-        self.heads = cfg.num_key_value_heads
-        shape = (2, -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE * self.heads, KEY_BLOCK, cfg.head_dim)
-        self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
-        self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
-
-    def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
-        """For one forward: these rows, each of which gets up to `width` new tokens from its place `starts_B` on."""
-        blocks, held = (int(starts_B.max()) + width - 1) // KEY_BLOCK + 1, len(self.keys[0])
-        if blocks > held:
-            for tensors in (self.keys, self.values):
-                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
-        device = self.keys[0].device
-        index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
-        heads_BK = (index_B[:, None] * self.heads + torch.arange(self.heads)).to(device)
-        read = slice(0, rows.stop * self.heads) if isinstance(rows, slice) else heads_BK.flatten()
-        places_BT1 = (starts_B[:, None, None] + torch.arange(width)[:, None]).to(device)
-        return CacheView(self, read, blocks, places_BT1 // KEY_BLOCK, heads_BK[:, None], places_BT1 % KEY_BLOCK)
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        blocks, K = -(-length // KEY_BLOCK), self.heads
-        for x in (*self.keys, *self.values):
-            x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
-
-
-@dataclass
-class CacheView:
-    """What the decoder's layers see of the cache during one forward."""
-
-    cache: KVCache
-    read: slice | torch.Tensor  # of Z, what to read: a slice is a view, a tensor a copy
-    blocks: int  # of keys to read
-    block_BT1: torch.Tensor  # where to write: the block of each new token,
-    heads_B1K: torch.Tensor  # its places in Z,
-    place_BT1: torch.Tensor  # and in the block; past a row's last new token comes padding, overwritten by its next
-    layer_index: int = 0
-
-    def layer(self, index: int) -> "CacheView":
-        self.layer_index = index
-        return self
-
-    def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new keys and values and returns all of each row's, k_UZEL and v_UZLE."""
-        keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.block_BT1, self.heads_B1K, :, self.place_BT1] = k_BKTE.transpose(1, 2)
-        values[self.block_BT1, self.heads_B1K, self.place_BT1] = v_BKTE.transpose(1, 2)
-        return keys[: self.blocks, self.read], values[: self.blocks, self.read]

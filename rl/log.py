@@ -20,11 +20,8 @@ class Run:
         )
         self.folder = Path(name)
         if not resume and (self.folder / "config.json").exists():
-            way = (
-                f"resume={self.folder} goes on with it"
-                if any(self.folder.glob("checkpoint-*"))
-                else "it can be deleted"
-            )
+            resumable = any(self.folder.glob("checkpoint-*"))
+            way = f"resume={self.folder} goes on with it" if resumable else "it has no checkpoint; choose another out="
             raise FileExistsError(f"out={self.folder}: a run is there already; {way}")
 
     def begin(self, cfg) -> None:

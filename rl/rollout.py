@@ -93,15 +93,10 @@ def rollout(
         episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
         _append(episode, row.ids, row.logprobs)
         step = CUT if row.stop_reason == "context" else env.step(tokenizer.decode(row.ids))
-        if not (step.terminated or step.truncated):
-            more = tokenizer.follow_up(row.ids[-1], [{"role": "user", "content": step.observation}])
-            if engine.room(row.slot) > len(more):
-                _record(episode, step, cfg)
-                _append(episode, more)
-                engine.feed(row.slot, more)
-                continue
-            step = _cut(episode, step)
-        _record(episode, step, cfg)
+        observation_ids = _take_in(episode, step, tokenizer, cfg)
+        if observation_ids:
+            engine.feed(row.slot, observation_ids)
+            continue
         engine.close(row.slot)
         finished[index] = playing.pop(row.slot)[2]
         progress.update()
@@ -116,24 +111,15 @@ def demonstrations(tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: t
         env = make_env(cfg, task.env)
         episode = Episode(task.env, task.seed, task.group)
         _append(episode, tokenizer.prompt(env.reset(task.seed, task.split)))
-        while True:
-            action = env.oracle()
+        goes_on = True
+        while goes_on:
+            action, room = env.oracle(), max(cfg.max_len - len(episode.ids_T), 0)
             ids = tokenizer.reply(action)
-            room = cfg.max_len - len(episode.ids_T)
             reason = "stop" if len(ids) <= room else "context"
-            ids = ids[: max(room, 0)]
+            ids = ids[:room]
             episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, reason))
             _append(episode, ids, [0.0] * len(ids))
-            step = env.step(action) if reason == "stop" else CUT
-            if not (step.terminated or step.truncated):
-                more = tokenizer.follow_up(ids[-1], [{"role": "user", "content": step.observation}])
-                if len(episode.ids_T) + len(more) < cfg.max_len:
-                    _record(episode, step, cfg)
-                    _append(episode, more)
-                    continue
-                step = _cut(episode, step)
-            _record(episode, step, cfg)
-            break
+            goes_on = bool(_take_in(episode, env.step(action) if reason == "stop" else CUT, tokenizer, cfg))
         if cfg.sft.all_tokens:
             episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
             episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
@@ -153,14 +139,18 @@ def _append(episode: Episode, ids: list[int], logprobs: list[float] | None = Non
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
 
 
-def _cut(episode: Episode, step: envs.Step) -> envs.Step:
-    """An answer that does not fit into max_len ends the episode."""
-    episode.turns[-1].stop_reason = "context"
-    return replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
-
-
-def _record(episode: Episode, step: envs.Step, cfg) -> None:
+def _take_in(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg) -> list[int]:
+    """Enters the environment's answer to the last turn. Returns its ids, or none if the episode is over, by the answer
+    or because max_len has no room for it and a token more."""
+    ids = []
+    if not (step.terminated or step.truncated):
+        ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
+        if len(episode.ids_T) + len(ids) >= cfg.max_len:
+            ids, episode.turns[-1].stop_reason = [], "context"
+            step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
+    _append(episode, ids)
     episode.turns[-1].reward = turn_reward(step, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated
     if step.terminated or step.truncated:
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
+    return ids

@@ -6,7 +6,8 @@ from conftest import random_model, randomize
 
 import lora
 from models import decode
-from models.generate import Engine, KVCache
+from models.cache import KVCache
+from models.generate import Engine
 
 WIDE = {"intermediate_size": 96}  # whole vectors: what is computed on a slice is then what is computed on a copy
 
@@ -51,9 +52,9 @@ def test_a_step_is_bitwise_the_decoder(name, rows):
 @torch.no_grad()
 def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
     model = adapted("qwen3")
-    assert decode.exact_step(model, (KVCache(model, 1), KVCache(model, 1))) is not None
+    assert decode.exact_step(model) is not None
     monkeypatch.setattr(decode, "rotate", lambda x, cos, sin: x * (1 + 2**-23))
-    assert decode.exact_step(model, (KVCache(model, 1), KVCache(model, 1))) is None
+    assert decode.exact_step(model) is None
 
 
 @pytest.mark.parametrize("change", ["bfloat16", "scales", "large"])
@@ -65,7 +66,7 @@ def test_models_that_cannot_be_stacked(change, monkeypatch):
         model.model.layers[1].mlp.up_proj.adapters["default"].scale = 0.5
     else:
         monkeypatch.setattr(decode, "SMALL", 1000)
-    assert decode.exact_step(model, (KVCache(model, 1), KVCache(model, 1))) is None
+    assert decode.exact_step(model) is None
 
 
 @torch.no_grad()

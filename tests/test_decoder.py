@@ -11,9 +11,9 @@ from safetensors import safe_open
 
 from models import load_model
 from models.attention import ExactAttention, attend, in_blocks
+from models.cache import KVCache
 from models.config import ModelConfig, parse_config
 from models.decoder import CausalLM, segments_to_sequences
-from models.generate import KVCache
 from models.logprob import token_logprobs
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}

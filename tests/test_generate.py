@@ -117,7 +117,7 @@ def test_200_episodes_with_adapters_are_bitwise_what_the_training_forward_makes_
             episode.action_mask_T += [0] * len(fed) + [1] * len(row.ids)
             episode.logprobs_T += [0.0] * len(fed) + row.logprobs
         episodes.append(episode)
-    assert engine._fast is not None, "the stacked step was not used"
+    assert engine._step is not None, "the stacked step was not used"
     assert len(episodes) == 200 and sum(len(e.turns) for e in episodes) > 400
     for piece in micro_batches(make_batch(episodes), 4000):
         with torch.no_grad():

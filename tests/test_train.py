@@ -134,7 +134,10 @@ def test_bad_input_is_one_clear_line(name, tmp_path):
 def test_a_second_run_does_not_overwrite_the_first(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    for made, way in ((None, "it can be deleted"), ("checkpoint-3", f"resume={tmp_path}/run goes on with it")):
+    for made, way in (
+        (None, "it has no checkpoint; choose another out="),
+        ("checkpoint-3", f"resume={tmp_path}/run goes on with it"),
+    ):
         if made:
             (tmp_path / "run" / made).mkdir()
         code, out, err = run("train.py", f"out={tmp_path}/run")

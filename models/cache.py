@@ -1,0 +1,63 @@
+"""The keys and values of sequences that grow, in the layout that models/attention.py reads."""
+
+from dataclasses import dataclass
+
+import torch
+
+from models.attention import KEY_BLOCK
+from models.decoder import ROW_MULTIPLE, CausalLM
+
+
+class KVCache:
+    """Of each layer the keys [U, Z, E, L] and the values [U, Z, L, E], as models/attention.py reads them: U blocks of
+    L = KEY_BLOCK, more when sequences grow, and Z = rows * K.
+    """
+
+    def __init__(self, model: CausalLM, rows: int):
+        cfg, like = model.config, model.lm_head.weight
+        self.heads = cfg.num_key_value_heads
+        shape = (2, -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE * self.heads, KEY_BLOCK, cfg.head_dim)
+        self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
+        self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
+
+    def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
+        """For one forward: these rows, each of which gets up to `width` new tokens from its place `starts_B` on."""
+        blocks, held = (int(starts_B.max()) + width - 1) // KEY_BLOCK + 1, len(self.keys[0])
+        if blocks > held:
+            for tensors in (self.keys, self.values):
+                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
+        device = self.keys[0].device
+        index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
+        heads_BK = (index_B[:, None] * self.heads + torch.arange(self.heads)).to(device)
+        read = slice(0, rows.stop * self.heads) if isinstance(rows, slice) else heads_BK.flatten()
+        places_BT1 = (starts_B[:, None, None] + torch.arange(width)[:, None]).to(device)
+        return CacheView(self, read, blocks, places_BT1 // KEY_BLOCK, heads_BK[:, None], places_BT1 % KEY_BLOCK)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        blocks, K = -(-length // KEY_BLOCK), self.heads
+        for x in (*self.keys, *self.values):
+            x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
+
+
+@dataclass
+class CacheView:
+    """What the decoder's layers see of the cache during one forward."""
+
+    cache: KVCache
+    read: slice | torch.Tensor  # of Z, what to read: a slice is a view, a tensor a copy
+    blocks: int  # of keys to read
+    block_BT1: torch.Tensor  # where to write: the block of each new token,
+    heads_B1K: torch.Tensor  # its places in Z,
+    place_BT1: torch.Tensor  # and in the block; past a row's last new token comes padding, overwritten by its next
+    layer_index: int = 0
+
+    def layer(self, index: int) -> "CacheView":
+        self.layer_index = index
+        return self
+
+    def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the new keys and values and returns all of each row's, k_UZEL and v_UZLE."""
+        keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
+        keys[self.block_BT1, self.heads_B1K, :, self.place_BT1] = k_BKTE.transpose(1, 2)
+        values[self.block_BT1, self.heads_B1K, self.place_BT1] = v_BKTE.transpose(1, 2)
+        return keys[: self.blocks, self.read], values[: self.blocks, self.read]
