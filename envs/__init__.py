@@ -13,7 +13,7 @@ from envs.base import Request, Result, Step
 
 __all__ = ["NAMES", "Request", "Result", "Step", "config_class", "make"]
 
-NAMES = {"textcraft": "envs.textcraft"}
+NAMES = {"textcraft": "envs.textcraft", "sat": "envs.sat"}
 
 
 def config_class(name: str) -> type:

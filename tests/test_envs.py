@@ -15,7 +15,9 @@ from envs import __main__ as cli
 from envs import base
 
 ROOT = Path(__file__).parents[1]
+ONE_TURN = {"sat"}  # an answer, and the episode is over
 everywhere = pytest.mark.parametrize("name", envs.NAMES)
+in_turns = pytest.mark.parametrize("name", [name for name in envs.NAMES if name not in ONE_TURN])
 
 HOSTILE = [
     "",
@@ -36,6 +38,9 @@ HOSTILE = [
     "[" * 100_000,
     "a" * 100_000,
     "%s %n {0} {} \\1 $(reboot) `ls`",
+    "x0=True, x999999999999=1, x-1=0, x=1",
+    "x" + "1" * 100_000 + "=True",
+    "x1=" * 30_000,
 ]
 
 
@@ -75,7 +80,7 @@ def test_step_and_oracle_need_a_running_episode(name):
             call()
 
 
-@everywhere
+@in_turns
 def test_truncation_at_the_turn_limit(name):
     env = envs.make(name, max_turns=3)
     for _ in range(2):  # the second episode gets its three turns as well
@@ -88,29 +93,44 @@ def test_truncation_at_the_turn_limit(name):
             env.step("nonsense")
 
 
+@pytest.mark.parametrize("name", sorted(ONE_TURN))
+def test_any_reply_ends_an_episode_of_one_turn(name):
+    env = envs.make(name)
+    for _ in range(2):
+        env.reset(seed=0)
+        step = env.step("nonsense")
+        assert step.terminated and not step.truncated and step.info["outcome"] == "incorrect"
+        assert not step.info["success"] and not step.info["valid"]
+        with pytest.raises(RuntimeError, match="reset"):
+            env.step("nonsense")
+
+
 @everywhere
 def test_reset_is_clean_of_the_episode_before(name):
     used, fresh = envs.make(name), envs.make(name)
     for seed in (5, 6):
         used.reset(seed=5)
-        for _ in range(3):
+        for _ in range(1 if name in ONE_TURN else 3):
             used.step(used.oracle())
         assert used.reset(seed) == fresh.reset(seed)
         assert used.task == fresh.task
         assert expert(used) == expert(fresh)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in envs.NAMES), ("textcraft", {"prompt": "short"})]
-)
-def test_hostile_replies_change_nothing(name, options):
-    env = envs.make(name, max_turns=10 * len(HOSTILE), **options)
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@everywhere
+def test_hostile_replies_change_nothing(name, prompt):
+    limit = {} if name in ONE_TURN else {"max_turns": 10 * len(HOSTILE)}
+    env = envs.make(name, prompt=prompt, **limit)
     env.reset(seed=2)
     before = env.oracle()
     for text in HOSTILE:
         step = env.step(text)
         assert not step.info["valid"] and step.reward == step.info["shaped"] == 0
-        assert not step.terminated and len(step.observation) < 1000
+        assert not step.info["success"] and len(step.observation) < 1000
+        assert step.terminated == (name in ONE_TURN)
+        if step.terminated:
+            env.reset(seed=2)
     assert env.oracle() == before
 
 
@@ -181,7 +201,7 @@ def test_envs_stands_on_the_standard_library():
 @everywhere
 def test_help_documents_every_option(name, capsys):
     assert cli.main(["--help"]) == 0
-    text = capsys.readouterr().out
+    text = capsys.readouterr().out.partition(f"Keys of {name}:\n")[2].partition("Keys of ")[0]
     for field in dataclasses.fields(envs.config_class(name)):
         (line,) = [line for line in text.splitlines() if line.strip().startswith(f"{field.name}={field.default} ")]
         assert len(line.split()) > 4

@@ -1,0 +1,184 @@
+"""SAT: find an assignment that satisfies a random k-SAT formula, in one reply.
+
+Task.     `(x1 ∨ ¬x3) ∧ (¬x2 ∨ x3)`: a hidden assignment of n variables is drawn, then int(ratio * n) clauses of k
+          literals over distinct variables; the hidden assignment makes one of them true, the others have random signs.
+          So every formula can be satisfied. The levels of difficulty:
+    1         3 variables, 5 clauses of 2; an answer at random is right one time in three
+    2         5 variables, 15 clauses of 3
+    3         8 variables, 33 clauses of 3
+    guide     10 to 20 variables, clauses of 3 to 5, 4.2 per variable: near the threshold for 3, with room for 4 and 5
+    original  15 variables, 63 clauses of 10
+
+Answers.  Any text. Every `x3=True`, `x3=False`, `x3=1` or `x3=0` in it counts, with no space around the `=`; the last
+          one for a variable wins, and variables that the formula does not have are passed over. A variable left out
+          makes no literal true, neither x3 nor ¬x3. `UNSAT` assigns nothing, so it is never right.
+
+Replies.  4 of 5 clauses are satisfied.
+
+Prompts.  native: the formula in symbols; the expert answers `x1=True, x2=False, ...`.
+          short: a line of ASCII for each clause, `1 -3` for (x1 ∨ ¬x3), in about a third of the tokens; the expert
+          answers `x1=1 x2=0 ...`. Answers are read alike.
+
+Reward.   1 when the answer satisfies every clause, whether or not it is the hidden assignment, else 0.
+          info["valid"]: a variable of the formula was assigned. info["shaped"]: the reward. There are no steps to pay
+          for, and a share of satisfied clauses would pay 1 - 2 ** -k for answers at random.
+
+Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
+
+From the SAT task of Affine's validators, drawn in the same order: level original has its formulas bit for bit, by their
+task ids. With these differences:
+- An episode's formula falls in its split, by a hash of the set of clauses: none is in two splits, in whatever order it
+  is written. Seed s takes the first that does of the task ids s, s + 2**31, s + 2 * 2**31, ...; `Env.task_id` says
+  which. Level 1 has some 1,450 formulas in all.
+- The sizes vary, and are drawn apart from the formula, so that they do not disturb it.
+- The native prompt's last line says the same in our words. Of a variable's number nine digits are read at most.
+"""
+
+import re
+from dataclasses import dataclass
+from random import Random
+
+from envs.base import SPLITS, Step, split_of
+
+LEVELS = {  # difficulty -> n, k, ratio
+    "1": ("3", "2", "1.7"),
+    "2": ("5", "3", "3"),
+    "3": ("8", "3", "4.2"),
+    "guide": ("10-20", "3-5", "4.2"),
+    "original": ("15", "10", "4.26"),
+}
+NATIVE = """\
+Find a satisfying assignment for the following {k}-SAT formula over variables x1..x{n}:
+{formula}
+Answer with comma-separated assignments in the form `x1=True, x2=False, ...`, or with `UNSAT` if there are none."""
+SHORT = """\
+Reply x1=0 x2=1 and so on to x{n}. Make one in each line right: 2 is x2=1, -2 is x2=0.
+{formula}"""
+ASSIGNMENT = re.compile(r"x(\d{1,9})=(True|False|1|0)")
+STRIDE = 2**31  # between the task ids of one seed, so that seeds below it share none
+TRIES = 1000  # task ids before a split counts as empty; 0.9 ** 1000 is 1e-46
+
+
+@dataclass
+class Config:
+    difficulty: str = "guide"  # levels 1, 2, 3, guide, original, drawn uniformly from this comma list; repeats weigh
+    n: str = ""  # variables, 15 or a range 10-20; empty: the level's
+    k: str = ""  # literals of a clause, 3 or a range 3-5; empty: the level's
+    ratio: str = ""  # clauses per variable, 4.2 or a range 3.5-4.5; empty: the level's
+    prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
+
+    def __post_init__(self):
+        for name in ("difficulty", "n", "k", "ratio"):
+            setattr(self, name, str(getattr(self, name)).replace(" ", ""))
+        levels = self.difficulty.split(",")
+        if not set(levels) <= set(LEVELS):
+            raise ValueError(f"difficulty must be a comma list of {', '.join(LEVELS)}, not {self.difficulty!r}")
+        for level in levels:
+            n, k, ratio = self.sizes(level)
+            if k[1] > n[0]:
+                raise ValueError(f"k must be at most n: level {level} has k up to {k[1]} and n from {n[0]}")
+            if int(ratio[0] * n[0]) < 1:
+                raise ValueError(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
+        if self.prompt not in ("native", "short"):
+            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+
+    def sizes(self, level: str) -> list[tuple]:
+        """The lowest and the highest n, k and ratio at a level."""
+        own = {"n": self.n, "k": self.k, "ratio": self.ratio}
+        return [_range(name, text or default) for (name, text), default in zip(own.items(), LEVELS[level], strict=True)]
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: the set of clauses, so that the order in which they are written makes no new one."""
+        return canonical(self.clauses)
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's only turn."""
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        rng = Random(f"sat {seed}")
+        n, k, ratio = self.config.sizes(rng.choice(self.config.difficulty.split(",")))
+        n, k, ratio = rng.randint(*n), rng.randint(*k), rng.uniform(*ratio)
+        for task_id in range(seed, seed + TRIES * STRIDE, STRIDE):
+            hidden, clauses = formula(task_id, n, k, int(ratio * n))
+            if split_of(canonical(clauses)) == split:
+                break
+        else:
+            raise ValueError(f"no formula of n={n}, k={k}, ratio={ratio:g} is in split {split}: there are too few")
+        self.task_id, self.hidden, self.clauses = task_id, hidden, clauses
+        self.running = True
+        if self.config.prompt == "short":
+            content = SHORT.format(n=n, formula="\n".join(" ".join(map(str, clause)) for clause in clauses))
+        else:
+            content = NATIVE.format(n=n, k=k, formula=" ∧ ".join(map(_symbols, clauses)))
+        return [{"role": "user", "content": content}]
+
+    def step(self, action_text: str) -> Step:
+        """Grade the agent's answer; the episode is over."""
+        self._check_running()
+        self.running = False
+        pairs = ((int(found[1]), found[2] in ("True", "1")) for found in ASSIGNMENT.finditer(action_text))
+        said = {variable: value for variable, value in pairs if variable in self.hidden}
+        satisfied = sum(any(said.get(abs(literal)) == (literal > 0) for literal in clause) for clause in self.clauses)
+        won = satisfied == len(self.clauses)
+        outcome = "correct" if won else "incorrect"
+        info = {"outcome": outcome, "success": won, "valid": bool(said), "shaped": float(won)}
+        return Step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", float(won), True, False, info)
+
+    def oracle(self) -> str:
+        """The answer of an expert: the hidden assignment."""
+        self._check_running()
+        if self.config.prompt == "short":
+            return " ".join(f"x{variable}={int(value)}" for variable, value in self.hidden.items())
+        return ", ".join(f"x{variable}={value}" for variable, value in self.hidden.items())
+
+    def _check_running(self) -> None:
+        if not self.running:
+            raise RuntimeError("no episode is running: call reset() first, and again after each end")
+
+
+def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list[list[int]]]:
+    """The hidden assignment and the m clauses of a task id; a literal is 3 for x3, -3 for ¬x3.
+
+    The order of the draws is the original's, and what equal formulas hang on: the values of the variables; for each
+    clause its variables, which of them the hidden assignment makes true, and the signs of the others.
+    """
+    rng = Random(task_id)
+    hidden = {variable: rng.choice((True, False)) for variable in range(1, n + 1)}
+    clauses = []
+    for _ in range(m):
+        variables = rng.sample(range(1, n + 1), k)
+        sure = rng.choice(variables)
+        signs = [hidden[sure] if variable == sure else rng.choice((True, False)) for variable in variables]
+        clauses.append([variable if sign else -variable for variable, sign in zip(variables, signs, strict=True)])
+    return hidden, clauses
+
+
+def canonical(clauses: list[list[int]]) -> str:
+    """One string for all orders of the clauses and of their literals."""
+    return f"sat:{sorted(set(map(tuple, map(sorted, clauses))))}"
+
+
+def _symbols(clause: list[int]) -> str:
+    return "(" + " \N{LOGICAL OR} ".join(f"x{literal}" if literal > 0 else f"¬x{-literal}" for literal in clause) + ")"
+
+
+def _range(name: str, text: str) -> tuple:
+    """The lowest and the highest value of a size: of 10-20, or of 15, which is both."""
+    low, dash, high = text.partition("-")
+    number = float if name == "ratio" else int
+    try:
+        bounds = number(low), number(high if dash else low)
+    except ValueError:
+        bounds = 0, 0
+    if not 0 < bounds[0] <= bounds[1] < 1000:
+        raise ValueError(f"{name} must be a positive number such as 4, or a range such as 3-5, not {text!r}")
+    return bounds
