@@ -8,7 +8,8 @@
 Nothing in here knows the model's architecture, environments or reinforcement learning.
 """
 
-from lora.files import load_adapter, read_adapter_config, save_adapter
+from lora.config import read_adapter_config
+from lora.files import load_adapter, save_adapter
 from lora.layer import LoRALinear, adapter_version, adapters_off, fold, inject, lora_layers, use_adapter
 
 __all__ = [

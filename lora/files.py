@@ -6,171 +6,136 @@ in the file, with its shape, and nothing else.
 """
 
 import json
-import math
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
-from lora.layer import inject, lora_layers
+from lora.config import adapter_config, read_adapter_config, targeted
+from lora.layer import LoRALinear, by_pattern, inject, lora_layers
 
 PREFIX = "base_model.model."
-# Options of PEFT that change what is computed, and the values of them that mean "not used".
-UNUSED = {
-    "use_dora": (False, None),
-    "lora_bias": (False, None),
-    "fan_in_fan_out": (False, None),
-    "bias": ("none", None),
-    "modules_to_save": (None, []),
-    "rank_pattern": ({}, None),
-    "alpha_pattern": ({}, None),
-    "layers_to_transform": (None, []),
-    "exclude_modules": (None, []),
-    "layer_replication": (None, []),
-    "trainable_token_indices": (None, []),
-    "target_parameters": (None, []),
-    "alora_invocation_tokens": (None, []),
-    "use_qalora": (False, None),
-    "use_bdlora": (False, None),
-    "arrow_config": (None,),
-    "velora_config": (None,),
-    "monteclora_config": (None,),
-    "kasa_config": (None,),
-    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),  # the others change the base as well
-}
 
 
 def save_adapter(model: nn.Module, folder: Path, base_model: str | None = None, name: str = "default") -> None:
-    """Writes the named adapter into `folder`. base_model: the path or id that PEFT should load the base from."""
-    layers = [(path, layer.adapters[name], layer) for path, layer in lora_layers(model) if name in layer.adapters]
+    """Writes the named adapter into `folder`; loaded again, it scales and computes as it did, bit for bit.
+
+    base_model: the path or hub id that PEFT should load the base from, "id@revision" for a pinned one. Layers that
+        differ in r or alpha are written with PEFT's patterns, which vLLM ignores.
+    """
+    layers = {path: layer for path, layer in lora_layers(model) if name in layer.adapters}
     if not layers:
         raise ValueError(f"the model has no adapter named {name!r} to save")
+    adapters = {path: layer.adapters[name] for path, layer in layers.items()}
+    leaves = {path.rsplit(".", 1)[-1] for path in layers}
+    named = {path for path, _ in model.named_modules() if path.rsplit(".", 1)[-1] in leaves}
+    targets = leaves if named == set(layers) else set(layers)  # not every q_proj, say: then by whole names
+    config = adapter_config(adapters, targets, next(iter(layers.values())).dropout, base_model)
+    factors = {f"{PREFIX}{path}.lora_{f}.weight": getattr(adapters[path], f) for path in layers for f in "AB"}
+    tensors = {key: factor.detach().cpu().contiguous() for key, factor in factors.items()}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {}
-    for path, adapter, _ in layers:
-        tensors[f"{PREFIX}{path}.lora_A.weight"] = adapter.A.detach().cpu().contiguous()
-        tensors[f"{PREFIX}{path}.lora_B.weight"] = adapter.B.detach().cpu().contiguous()
-    r, scale = layers[0][1].A.shape[0], layers[0][1].scale
-    names = {path.rsplit(".", 1)[-1] for path, _, _ in layers}
-    if _named_targets(names, model) != {path for path, _, _ in layers}:  # not every q_proj, say: then by whole names
-        names = {path for path, _, _ in layers}
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model,
-        "r": r,
-        "lora_alpha": _as_int(scale * r),
-        "lora_dropout": layers[0][2].dropout,
-        "target_modules": sorted(names),
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": False,  # the scale is written as alpha / r whatever rule chose it
-        "inference_mode": True,
-    }
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    # not save_file: only its owner could read what that writes
+    (folder / "adapter_model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def _as_int(value: float) -> int | float:
-    return int(value) if float(value).is_integer() else value
-
-
-def read_adapter_config(folder: Path) -> dict:
-    """The checked adapter_config.json. Raises FileNotFoundError or ValueError, one line each."""
-    path = Path(folder) / "adapter_config.json"
-    if not path.is_file():
-        epochs = sorted(path.parent.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
-        hint = f"; did you mean {epochs[-1].parent}?" if epochs else "" if path.parent.is_dir() else "; no such folder"
-        raise FileNotFoundError(f"{path}: no adapter_config.json there, so this is not an adapter folder{hint}")
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: not a JSON object")
-    if config.get("peft_type") != "LORA":
-        raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}, not 'LORA'")
-    for key, allowed in UNUSED.items():
-        if key in config and config[key] not in allowed:
-            raise ValueError(f"{path}: {key}={config[key]!r} is not supported")
-    for key, kinds, wanted in (("r", int, "whole number"), ("lora_alpha", (int, float), "number")):
-        value = config.get(key)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
-            raise ValueError(f"{path}: {key} must be a positive {wanted}, not {value!r}")
-    dropout, targets = config.get("lora_dropout") or 0.0, config.get("target_modules")
-    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ValueError(f"{path}: lora_dropout must be in [0, 1), not {dropout!r}")
-    if not (targets is None or isinstance(targets, str) or all(isinstance(target, str) for target in targets)):
-        raise ValueError(f"{path}: target_modules must be names, not {targets!r}")
-    return config
 
 
 def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
     """Injects the adapter that `folder` describes, fills it, and activates it. Returns the layers' names.
 
     Raises FileNotFoundError or ValueError, one line each: a file that is absent or broken, an option of PEFT that
-    changes the computation and is not supported, a layer that the model lacks, a shape that does not fit, a stray
-    tensor.
+    changes the computation and is not supported, a layer that the model or the file lacks or that the config does not
+    name, a shape that does not fit, a stray tensor.
     """
     folder = Path(folder)
-    config = read_adapter_config(folder)
-    tensors = _read_tensors(folder)
-    paths = sorted({key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors})
-    stray = [
-        key for key in tensors if not key.startswith(PREFIX) or not key.endswith((".lora_A.weight", ".lora_B.weight"))
-    ]
-    if stray:
-        raise ValueError(f"{folder}: tensor {stray[0]} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
-    modules = dict(model.named_modules())
-    for path in paths:
-        layer = modules.get(path)
-        layer = getattr(layer, "base_layer", layer)
-        if not isinstance(layer, nn.Linear):
-            raise ValueError(f"{folder}: the adapter has a linear layer {path} that this model lacks; is it another's?")
-        for factor, shape in (("A", (config["r"], layer.in_features)), ("B", (layer.out_features, config["r"]))):
-            found = tensors.get(f"{PREFIX}{path}.lora_{factor}.weight")
-            if found is None:
-                raise ValueError(f"{folder}: {path} has no lora_{factor}")
-            if tuple(found.shape) != shape:
+    config, tensors = read_adapter_config(folder), _read_tensors(folder)
+    ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
+    try:
+        meant = _linears_meant(config, model)
+        paths = _linears_there(tensors, model)
+        if meant - paths:
+            raise ValueError(f"target_modules names {min(meant - paths)}, which the file lacks")
+        if paths - meant:
+            raise ValueError(f"the file has the layer {min(paths - meant)}, which target_modules does not name")
+        for path in sorted(paths):
+            _check_shapes(tensors, path, model.get_submodule(path), by_pattern(path, ranks, config["r"]))
+        by_pattern("", alphas, None)  # its keys are regular expressions
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    names = inject(
+        model,
+        r=config["r"],
+        alpha=config["lora_alpha"],
+        dropout=config.get("lora_dropout") or 0.0,
+        targets=sorted(paths),
+        rslora=bool(config.get("use_rslora")),
+        name=name,
+        rank_pattern=ranks,
+        alpha_pattern=alphas,
+    )
+    for path in names:
+        adapter = model.get_submodule(path).adapters[name]
+        with torch.no_grad():
+            adapter.A.copy_(tensors[f"{PREFIX}{path}.lora_A.weight"])
+            adapter.B.copy_(tensors[f"{PREFIX}{path}.lora_B.weight"])
+        adapter.requires_grad_(trainable)
+    return names
+
+
+def _linears_meant(config: dict, model: nn.Module) -> set[str]:
+    """The model's layers that the config's target_modules mean. Raises ValueError for one that can have no adapter."""
+    inside, found = tuple(f"{path}." for path, _ in lora_layers(model)), set()
+    for path, module in model.named_modules():
+        linear = isinstance(module, nn.Linear | LoRALinear)
+        if path.startswith(inside) or (config.get("target_modules") == "all-linear" and not linear):
+            continue
+        if targeted(path, config):
+            if not linear or path == "lm_head":
                 raise ValueError(
-                    f"{folder}: {path}.lora_{factor} has shape {tuple(found.shape)}, this model needs {shape}"
+                    f"an adapter on {path or 'the whole model'} is not supported, only on inner linear layers"
                 )
-    expected = _named_targets(config.get("target_modules"), model)
-    if expected - set(paths):
-        raise ValueError(f"{folder}: target_modules names {sorted(expected - set(paths))[0]}, which the file lacks")
-    alpha = config["lora_alpha"] * (math.sqrt(config["r"]) if config.get("use_rslora") else 1)
-    inject(model, r=config["r"], alpha=alpha, dropout=config.get("lora_dropout") or 0.0, targets=paths, name=name)
-    for path, layer in lora_layers(model):
-        if path in paths:
-            with torch.no_grad():
-                layer.adapters[name].A.copy_(tensors[f"{PREFIX}{path}.lora_A.weight"])
-                layer.adapters[name].B.copy_(tensors[f"{PREFIX}{path}.lora_B.weight"])
-            layer.adapters[name].requires_grad_(trainable)
+            found.add(path)
+    return found
+
+
+def _linears_there(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[str]:
+    """The layers that the file has factors for. Raises ValueError for other tensors, and for layers of other models."""
+    for key, tensor in tensors.items():
+        if not key.startswith(PREFIX) or not key.endswith((".lora_A.weight", ".lora_B.weight")):
+            raise ValueError(f"tensor {key} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{key} holds {tensor.dtype}; weights are floating-point numbers")
+    paths = {key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors}
+    modules = dict(model.named_modules())
+    for path in sorted(paths):
+        if not isinstance(modules.get(path), nn.Linear | LoRALinear):
+            raise ValueError(f"the adapter has a linear layer {path} that this model lacks; is it another's?")
     return paths
 
 
-def _named_targets(targets, model: nn.Module) -> set[str]:
-    """The model's layers that a list of target_modules names; a regex or all-linear is left to the file's own keys."""
-    if targets is None or isinstance(targets, str):
-        return set()
-    paths = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and not p.endswith("base_layer")]
-    paths += [p for p, _ in lora_layers(model)]
-    return {path for path in paths for target in targets if path == target or path.endswith("." + target)}
+def _check_shapes(tensors: dict[str, torch.Tensor], path: str, layer: nn.Module, r: int) -> None:
+    base = getattr(layer, "base_layer", layer)
+    for factor, shape in (("A", (r, base.in_features)), ("B", (base.out_features, r))):
+        found = tensors.get(f"{PREFIX}{path}.lora_{factor}.weight")
+        if found is None:
+            raise ValueError(f"{path} has no lora_{factor}")
+        if tuple(found.shape) != shape:
+            raise ValueError(f"{path}.lora_{factor} has shape {tuple(found.shape)}, this model needs {shape}")
 
 
 def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     path, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
-    try:
-        if path.is_file():
+    if path.is_file():
+        try:
             return load_file(path)
-        if pickled.is_file():
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
+    if pickled.is_file():
+        try:
             tensors = torch.load(pickled, map_location="cpu", weights_only=True)
             return {key: tensor.detach() for key, tensor in tensors.items()}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
-    except Exception as error:  # the unpickler raises many kinds, and what it gives may be anything
-        raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
+        except Exception as error:  # the unpickler raises many kinds, and what it gives may be anything
+            raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
     raise FileNotFoundError(f"{path}: missing (and no adapter_model.bin either)")

@@ -22,12 +22,13 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 class Adapter(nn.Module):
     """The two factors of one layer: A [r, in] and B [out, r], float32."""
 
-    def __init__(self, inputs: int, outputs: int, r: int, scale: float, device=None):
+    def __init__(self, inputs: int, outputs: int, r: int, alpha: float, rslora: bool = False, device=None):
         super().__init__()
         self.A = nn.Parameter(torch.empty(r, inputs, device=device, dtype=torch.float32))
         self.B = nn.Parameter(torch.zeros(outputs, r, device=device, dtype=torch.float32))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
-        self.scale = scale
+        self.alpha, self.rslora = alpha, rslora
+        self.scale = alpha / math.sqrt(r) if rslora else alpha / r
 
 
 class LoRALinear(nn.Module):
@@ -70,16 +71,22 @@ def inject(
     targets: str | list[str] = "all-linear",
     rslora: bool = False,
     name: str = "default",
+    rank_pattern: dict[str, int] | None = None,
+    alpha_pattern: dict[str, float] | None = None,
 ) -> list[str]:
     """Freezes the model, gives the target layers an adapter, and activates it. Returns the layers' names.
 
     targets: "all-linear" (every linear layer but the output head), "attention" (q, k, v, o), a list of layer names
         (matched as whole dotted suffixes), or a regular expression that must match a whole name.
     scale is alpha / r, or alpha / sqrt(r) with rslora (Kalajdzievski 2023).
+    rank_pattern, alpha_pattern: the r and alpha of layers that have their own; a key is a regular expression for the
+        whole name or its last dotted parts, and the first that matches counts, as in PEFT.
     Raises ValueError for r < 1, targets that match nothing, or a target on the output head.
     """
-    if r < 1:
-        raise ValueError(f"lora r must be at least 1, not {r}")
+    rank_pattern, alpha_pattern = rank_pattern or {}, alpha_pattern or {}
+    for rank in (r, *rank_pattern.values()):
+        if rank < 1:
+            raise ValueError(f"lora r must be at least 1, not {rank}")
     if not 0 <= dropout < 1:
         raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
     linears = {
@@ -87,25 +94,22 @@ def inject(
         for path, module in model.named_modules()
         if isinstance(module, (nn.Linear, LoRALinear)) and not path.endswith(".base_layer")
     }
-    try:
-        matched = [path for path in linears if _matches(path, targets)]
-    except re.error as error:
-        raise ValueError(f"lora targets {targets!r} is not a regular expression ({error})") from None
+    matched = [path for path in linears if matches(path, targets)]
     if not matched:
         known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
         raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
     if "lm_head" in matched:
         raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")
+    sizes = {path: (by_pattern(path, rank_pattern, r), by_pattern(path, alpha_pattern, alpha)) for path in matched}
     model.requires_grad_(False)
-    for path in matched:
+    for path, size in sizes.items():
         layer = linears[path]
         if not isinstance(layer, LoRALinear):
             layer = LoRALinear(layer).train(layer.training)
             parent, _, leaf = path.rpartition(".")
             setattr(model.get_submodule(parent), leaf, layer)
         base = layer.base_layer
-        scale = alpha / math.sqrt(r) if rslora else alpha / r
-        layer.adapters[name] = Adapter(base.in_features, base.out_features, r, scale, base.weight.device)
+        layer.adapters[name] = Adapter(base.in_features, base.out_features, *size, rslora, base.weight.device)
         layer.dropout = dropout
     _activate(model, name)
     return matched
@@ -117,14 +121,27 @@ def _activate(model: nn.Module, name: str | None) -> None:
         layer.active = name if name in layer.adapters else None
 
 
-def _matches(path: str, targets: str | list[str]) -> bool:
+def matches(path: str, targets: str | list[str]) -> bool:
+    """Whether targets, as `inject` takes them, name the layer."""
     if targets == "all-linear":
         return path != "lm_head"
     if targets == "attention":
         targets = list(ATTENTION)
     if isinstance(targets, str):
-        return re.fullmatch(targets, path) is not None
+        return regex(targets).fullmatch(path) is not None
     return any(path == target or path.endswith("." + target) for target in targets)
+
+
+def by_pattern(path: str, pattern: dict, default):
+    """The value of the first key that matches the layer's whole name or its last dotted parts, or the default."""
+    return next((value for key, value in pattern.items() if regex(rf"(.*\.)?({key})$").match(path)), default)
+
+
+def regex(pattern: str) -> re.Pattern:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"lora pattern {pattern!r} is not a regular expression ({error})") from None
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, LoRALinear]]:

@@ -20,6 +20,7 @@ import lora
 from models import CausalLM, Tokenizer, save_model
 from rl.update import Critic
 
+COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline")  # the plain numbers of a TrainState
 KEEP = 2  # complete checkpoints that stay
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
@@ -35,6 +36,8 @@ class TrainState:
     epoch: int = 0  # epochs finished
     step: int = 0  # optimizer steps taken
     groups: int = 0  # tasks drawn so far; the next epoch's are the ones after
+    kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
+    baseline: float | None = None  # reinforce's moving average of scores
 
     def trainable(self) -> dict[str, torch.Tensor]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -51,16 +54,17 @@ class TrainState:
 def save_checkpoint(state: TrainState, run: Path) -> Path:
     """Writes run/checkpoint-N for the N epochs finished, and drops all but the newest KEEP."""
     target = run / f"checkpoint-{state.epoch}"
-    with _new_folder(target) as folder:
+    with new_folder(target) as folder:
         tensors = {name: p.detach().cpu().contiguous() for name, p in state.trainable().items()}
         save_file(tensors, folder / "trainable.safetensors")
         if state.critic is not None:
             save_file(state.critic.state_dict(), folder / "critic.safetensors")
         moments = state.optimizer.state_dict()["state"]
-        flat = {f"{i}.{key}": value.cpu().contiguous() for i, entry in moments.items() for key, value in entry.items()}
+        entries = [(f"{i}.{key}", value) for i, entry in moments.items() for key, value in entry.items()]
+        flat = {key: value.cpu().contiguous() for key, value in entries if value is not None}
         save_file(flat, folder / "optimizer.safetensors")
         save_file({"cpu": torch.get_rng_state()}, folder / "rng.safetensors")  # for dropout
-        counters = {"epoch": state.epoch, "step": state.step, "groups": state.groups}
+        counters = {name: getattr(state, name) for name in COUNTERS}
         (folder / "state.json").write_text(json.dumps(counters) + "\n")
     for old in checkpoints(run)[:-KEEP]:
         shutil.rmtree(old)
@@ -85,7 +89,8 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
     state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})
     torch.set_rng_state(load_file(folder / "rng.safetensors")["cpu"])
     counters = json.loads((folder / "state.json").read_text())
-    state.epoch, state.step, state.groups = counters["epoch"], counters["step"], counters["groups"]
+    for name in COUNTERS:
+        setattr(state, name, counters[name])
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -127,7 +132,7 @@ def verify(folder: Path) -> None:
 def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> Path:
     """Writes run/epoch_N: the adapter in PEFT's files (or the whole model), training_stats.json and the tokenizer."""
     target = run / f"epoch_{state.epoch}"
-    with _new_folder(target) as folder:
+    with new_folder(target) as folder:
         if lora.lora_layers(state.model):
             lora.save_adapter(state.model, folder, base_model)
         else:
@@ -144,7 +149,7 @@ def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
             shutil.copy(tokenizer.folder / name, folder / name)
 
 
-class _new_folder:
+class new_folder:
     """A folder that appears under its name, complete and with a manifest, when the block ends well, or not at all."""
 
     def __init__(self, target: Path):

@@ -1,20 +1,15 @@
-"""LoRA: what an adapter does to a model, its switches, and its files, against PEFT and against damage."""
+"""LoRA: what an adapter does to a model, its switches, and folding. Its files are test_lora_files.py's."""
 
-import json
 import math
-import os
-import pickle
-import shutil
 
 import pytest
 import torch
 from conftest import randomize
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 import lora
-from models import CausalLM, save_model
-from models.config import parse_config
+from models import CausalLM
+from models.config import FAMILIES, parse_config
 from models.logprob import head_logits
 
 IDS_BT = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9], [3, 2, 3, 8, 4, 6, 2, 64, 3, 38, 32, 7]])
@@ -77,7 +72,7 @@ def test_a_is_kaiming_uniform_and_b_is_zero():
         assert adapter.B.shape == (layer.base_layer.out_features, 16) and not adapter.B.any(), path
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_injection_leaves_the_output_bitwise_as_it_was(family, dtype):
     model = tiny_model(family, dtype)
@@ -152,6 +147,19 @@ def test_targets(targets, modules, layers):
     )
 
 
+@pytest.mark.parametrize(("rslora", "root"), [(False, lambda r: r), (True, math.sqrt)])
+def test_layers_with_their_own_rank_and_alpha(rslora, root):
+    """The first key that matches counts; each rule of scaling takes the layer's own r and alpha."""
+    ranks = {"^model.layers.0.mlp.up_proj": 2, r"layers\.1\..*": 3, "mlp.up_proj": 5, "proj": 7, "up_proj": 6}
+    alphas = {"(up|down)_proj": 10.0, "layers.1.mlp.up_proj": 11.0}
+    model = injected(tiny_model(), r=4, alpha=6, rslora=rslora, rank_pattern=ranks, alpha_pattern=alphas)
+    for path, layer in lora.lora_layers(model):
+        adapter = layer.adapters["default"]
+        r = 3 if "layers.1" in path else 2 if "up_proj" in path else 4
+        alpha = 10 if "up_proj" in path or "down_proj" in path else 6
+        assert adapter.A.shape[0] == adapter.B.shape[1] == r and adapter.scale == alpha / root(r), path
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -163,6 +171,9 @@ def test_targets(targets, modules, layers):
         (dict(targets="["), r"'\[' .*regular expression"),
         (dict(targets=[]), "match no layer"),
         (dict(r=0), "r must be at least 1, not 0"),
+        (dict(rank_pattern={"q_proj": 0}), "r must be at least 1, not 0"),
+        (dict(rank_pattern={"q_proj)": 2}), "is not a regular expression"),
+        (dict(alpha_pattern={"(q_proj": 2}), "is not a regular expression"),
         (dict(dropout=1.0), r"dropout must be in \[0, 1\), not 1.0"),
         (dict(dropout=-0.1), "dropout"),
     ],
@@ -279,7 +290,7 @@ def test_adapter_version_changes_with_every_change_of_the_output():
 # Folding
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_folded_equals_adapted(family):
     check_folded_equals_adapted(family)
 
@@ -319,208 +330,3 @@ def test_fold_refuses_what_is_not_finite(value):
     lora.lora_layers(model)[3][1].adapters["default"].B.data.fill_(value)
     with pytest.raises(ValueError, match=r"model\.layers\.0\.self_attn\.o_proj: the folded weight is not finite"):
         lora.fold(model)
-
-
-# Files
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        dict(r=4, alpha=6),
-        dict(r=3, alpha=5, rslora=True),
-        dict(r=1, alpha=0.5, dropout=0.25, targets="attention"),
-        dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj"),
-        dict(r=2, targets=["layers.0.self_attn.q_proj", "v_proj"]),
-    ],
-)
-def test_round_trip_is_bitwise(keys, tmp_path):
-    model = adapted_model(**keys)
-    lora.save_adapter(model, tmp_path / "new" / "folder", "some/base")
-    other = tiny_model()
-    names = lora.load_adapter(other, tmp_path / "new" / "folder")
-    assert torch.equal(logits(other), logits(model))
-    mine, theirs = lora.lora_layers(model), lora.lora_layers(other)
-    assert [path for path, _ in mine] == [path for path, _ in theirs] and {p for p, _ in mine} == set(names)
-    for (_, a), (_, b) in zip(mine, theirs, strict=True):
-        assert torch.equal(a.adapters["default"].A, b.adapters["default"].A) and a.dropout == b.dropout
-        assert torch.equal(a.adapters["default"].B, b.adapters["default"].B)
-    assert lora.read_adapter_config(tmp_path / "new" / "folder")["base_model_name_or_path"] == "some/base"
-
-
-def test_a_loaded_adapter_trains_only_if_asked(tmp_path):
-    lora.save_adapter(adapted_model(), tmp_path)
-    for trainable in (True, False):
-        lora.load_adapter(model := tiny_model(), tmp_path, name="reference", trainable=trainable)
-        assert {p.requires_grad for n, p in model.named_parameters() if ".adapters." in n} == {trainable}
-        assert not any(p.requires_grad for n, p in model.named_parameters() if ".adapters." not in n)
-
-
-def test_saving_needs_an_adapter_of_that_name(tmp_path):
-    with pytest.raises(ValueError, match="no adapter named 'other' to save"):
-        lora.save_adapter(adapted_model(), tmp_path / "x", name="other")
-    assert not (tmp_path / "x").exists()
-
-
-def set_config(**changes):
-    def edit(folder):
-        path = folder / "adapter_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return edit
-
-
-def set_tensors(change):
-    def edit(folder):
-        tensors = load_file(folder / "adapter_model.safetensors")
-        save_file(change(tensors), folder / "adapter_model.safetensors")
-
-    return edit
-
-
-def without(tensors, *parts):
-    return {key: value for key, value in tensors.items() if not all(part in key for part in parts)}
-
-
-def renamed(tensors, old, new):
-    return {key.replace(old, new): value for key, value in tensors.items()}
-
-
-def truncate(folder):
-    path = folder / "adapter_model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-REFUSED = {
-    "missing folder": (shutil.rmtree, "adapter_config.json: no adapter_config.json"),
-    "not JSON": (lambda f: (f / "adapter_config.json").write_text("{r: 4"), "adapter_config.json: not valid JSON"),
-    "not an object": (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: not a JSON object"),
-    "other kind": (set_config(peft_type="IA3"), "peft_type is 'IA3', not 'LORA'"),
-    "dora": (set_config(use_dora=True), "use_dora=True is not supported"),
-    "bias": (set_config(bias="all"), "bias='all' is not supported"),
-    "saved modules": (set_config(modules_to_save=["lm_head"]), r"modules_to_save=\['lm_head'\] is not supported"),
-    "ranks": (set_config(rank_pattern={"q_proj": 8}), r"rank_pattern=\{'q_proj': 8\} is not supported"),
-    "alphas": (set_config(alpha_pattern={"q_proj": 8}), "alpha_pattern"),
-    "base changed": (set_config(init_lora_weights="pissa"), "init_lora_weights='pissa' is not supported"),
-    "no rank": (set_config(r=0), "r must be a positive"),
-    "rank of no kind": (set_config(r=2.5), "r must be a positive whole number, not 2.5"),
-    "no alpha": (set_config(lora_alpha=None), "lora_alpha must be a positive number, not None"),
-    "no tensors": (lambda f: (f / "adapter_model.safetensors").unlink(), "adapter_model.safetensors: missing"),
-    "truncated": (truncate, "adapter_model.safetensors: not a whole safetensors file"),
-    "stray": (set_tensors(lambda t: {**t, "base_model.model.lm_head.weight": torch.ones(2)}), "lm_head.weight is not"),
-    "prefix": (set_tensors(lambda t: renamed(t, "base_model.model.", "")), "is not a LoRA factor named base_model"),
-    "half prefix": (set_tensors(lambda t: renamed(t, "base_model.model.model", "base_model.model")), "lacks"),
-    "no B": (set_tensors(lambda t: without(t, "1.mlp.up_proj", "lora_B")), r"layers\.1\.mlp\.up_proj has no lora_B"),
-    "no layer": (set_tensors(lambda t: without(t, "1.mlp.up_proj")), "target_modules names .*1.mlp.up_proj, which the"),
-    "more layers": (set_tensors(lambda t: renamed(t, "layers.1", "layers.9")), r"layers\.9\..* that this model lacks"),
-    "not linear": (set_tensors(lambda t: renamed(t, "1.mlp.up_proj", "1.mlp")), r"layers\.1\.mlp .*lacks"),
-    "rank in the config": (set_config(r=8), r"lora_A has shape \(4, \d+\), this model needs \(8, \d+\)"),
-    "transposed": (set_tensors(lambda t: {k: v.mT.contiguous() for k, v in t.items()}), "has shape"),
-}
-
-
-@pytest.mark.parametrize("damage", REFUSED)
-def test_damaged_or_foreign_files_are_refused_in_one_line(damage, tmp_path):
-    edit, said = REFUSED[damage]
-    lora.save_adapter(adapted_model(), tmp_path / "adapter")
-    edit(tmp_path / "adapter")
-    model = tiny_model()
-    with pytest.raises((ValueError, FileNotFoundError), match=said) as caught:
-        lora.load_adapter(model, tmp_path / "adapter")
-    assert str(tmp_path / "adapter") in str(caught.value) and "\n" not in str(caught.value)
-    assert not lora.lora_layers(model), "nothing was injected"
-
-
-def test_an_adapter_for_a_wider_model_is_refused(tmp_path):
-    lora.save_adapter(awake(injected(tiny_model(hidden_size=64), r=4)), tmp_path)
-    with pytest.raises(ValueError, match=r"has shape \(64, 4\), this model needs \(32, 4\)"):
-        lora.load_adapter(tiny_model(), tmp_path)
-
-
-class Bomb:
-    def __init__(self, target):
-        self.target = target
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.target),)
-
-
-def test_a_pickled_adapter_is_read_as_plain_weights_only(tmp_path):
-    model = adapted_model()
-    lora.save_adapter(model, tmp_path)
-    path, pickled = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_model.bin"
-    torch.save(load_file(path), pickled)
-    path.unlink()
-    lora.load_adapter(other := tiny_model(), tmp_path)
-    assert torch.equal(logits(other), logits(model))
-
-    for write in (pickle.dump, lambda bomb, file: torch.save(bomb, file)):
-        with open(pickled, "wb") as file:
-            write(Bomb(tmp_path / "executed"), file)
-        with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
-            lora.load_adapter(tiny_model(), tmp_path)
-        assert not (tmp_path / "executed").exists()
-    pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
-    assert (tmp_path / "executed").exists(), "the bomb is real"
-    torch.save({"weights": [1, 2]}, pickled)
-    with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
-        lora.load_adapter(tiny_model(), tmp_path)
-
-
-# PEFT reads ours, and we read PEFT's
-
-
-def hub_model(folder, family):
-    transformers = pytest.importorskip("transformers")
-    save_model(tiny_model(family), folder, raw_config(family), torch.float32)
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-
-
-def hub_logits(model) -> torch.Tensor:
-    with torch.no_grad():
-        return model(IDS_BT).logits.flatten(0, 1)
-
-
-@pytest.mark.filterwarnings("error:.*missing adapter keys")
-@pytest.mark.parametrize(
-    ("family", "keys"),
-    [
-        ("qwen3", dict(r=4, alpha=6)),
-        ("llama", dict(r=3, alpha=5, rslora=True)),
-        ("qwen2", dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj")),
-    ],
-)
-def test_peft_loads_our_adapter_with_the_same_effect(family, keys, tmp_path):
-    peft = pytest.importorskip("peft")
-    base = hub_model(tmp_path / "base", family)
-    plain = hub_logits(base)
-    model = awake(injected(tiny_model(family), **keys))
-    lora.save_adapter(model, tmp_path / "adapter", str(tmp_path / "base"))
-    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
-    assert (hub_logits(theirs) - plain).abs().max() > 0.1, "a wrong prefix would load as a silent base model"
-    close(hub_logits(theirs), logits(model), 2e-5)
-
-
-@pytest.mark.parametrize(
-    ("family", "keys"),
-    [
-        ("qwen3", dict(r=4, lora_alpha=6, target_modules=["q_proj", "down_proj"], use_rslora=True)),
-        ("llama", dict(r=2, lora_alpha=8, target_modules="all-linear", lora_dropout=0.1)),
-        ("qwen2", dict(r=3, lora_alpha=3, target_modules=r".*\.0\.self_attn\.[qv]_proj")),
-    ],
-)
-def test_we_load_an_adapter_that_peft_wrote(family, keys, tmp_path):
-    peft = pytest.importorskip("peft")
-    theirs = peft.get_peft_model(
-        hub_model(tmp_path / "base", family), peft.LoraConfig(task_type="CAUSAL_LM", **keys)
-    ).eval()
-    for name, p in theirs.named_parameters():
-        if "lora_B" in name:
-            nn.init.normal_(p, std=0.2)
-    theirs.save_pretrained(tmp_path / "adapter")
-    model = tiny_model(family)
-    plain = logits(model)
-    names = lora.load_adapter(model, tmp_path / "adapter")
-    assert {name.rsplit(".", 1)[-1] for name in names} <= LEAVES
-    assert (logits(model) - plain).abs().max() > 0.1
-    close(logits(model), hub_logits(theirs), 2e-5)

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_lora import awake, injected
+from test_lora import awake, injected, raw_config, tiny_model
+from torch import nn
 
 import lora
 import models
 from models import load_model, load_tokenizer, save_model, scratch
+from models.config import FAMILIES
 from models.logprob import token_logprobs
+from models.rope import both_layouts
 
 MERGE = Path(__file__).parents[1] / "merge.py"
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
@@ -77,9 +80,13 @@ def test_adapted_folded_and_merged_are_one_model(base, adapter, tmp_path, monkey
     assert "14 layers folded" in said and "float32" in said
     assert float(re.search(r"difference of a log-probability .*: (\S+)", said)[1]) < 2e-5
     assert float(re.search(r"after rounding: (\S+)%", said)[1]) > 99
+    assert float(re.search(r"all layers .* lost +(\S+)%", said)[1]) < 0.01
     tied = json.loads((base / "config.json").read_text())["tie_word_embeddings"]
     stored = load_file(tmp_path / "merged" / "model.safetensors")
     assert ("lm_head.weight" not in stored) == tied and not [key for key in stored if "lora" in key]
+    before = load_file(base / "model.safetensors")
+    changed = {key for key in before if not torch.equal(before[key], stored[key])}
+    assert changed == {key for key in before if "_proj" in key}, "neither the embedding nor the head"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "merged"], "no temporary folder stays"
 
 
@@ -108,7 +115,7 @@ def test_bfloat16_is_rounded_once_and_reported(how, base, tmp_path, monkeypatch,
         base = tmp_path / "half"
     model = awake(injected(load_model(str(base)), r=4, alpha=6))
     for _, layer in lora.lora_layers(model):
-        layer.adapters["default"].B.data.mul_(1e-3)  # small enough for rounding to swallow some of it
+        layer.adapters["default"].B.data.mul_(1e-2)  # small enough for rounding to swallow some of it
     lora.save_adapter(model, tmp_path / "adapter", str(base))
     before = {path: layer.base_layer.weight.bfloat16() for path, layer in lora.lora_layers(model)}
     words = [] if how == "base" else ["dtype=bfloat16"]
@@ -118,10 +125,140 @@ def test_bfloat16_is_rounded_once_and_reported(how, base, tmp_path, monkeypatch,
     assert {value.dtype for value in stored.values()} == {torch.bfloat16}
     assert all(torch.equal(value, expected[key]) for key, value in stored.items())
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["dtype"] == "bfloat16"
-    moved = [(expected[f"{path}.weight"] != weight).float().mean().item() for path, weight in before.items()]
+    moved = torch.cat([(expected[f"{path}.weight"] != weight).flatten() for path, weight in before.items()])
     said = capsys.readouterr().out
-    assert f"after rounding: {sum(moved) / len(moved):.1%}" in said and ", bfloat16" in said
-    assert 0.01 < sum(moved) / len(moved) < 0.99
+    assert f"after rounding: {moved.double().mean():.1%}" in said and ", bfloat16" in said
+    assert 0.01 < moved.double().mean() < 0.99
+
+
+def shrunk(base: Path, folder: Path, factor: float) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Writes an adapter whose updates are small. Returns the weight and the update of each layer."""
+    model = adapted(base)
+    for _, layer in lora.lora_layers(model):
+        layer.adapters["default"].B.data.mul_(factor)
+    lora.save_adapter(model, folder, str(base))
+    parts = {path: layer.parts() for path, layer in lora.lora_layers(model)}
+    return {path: (W.detach(), (scale * B @ A).detach()) for path, (W, _, A, B, scale) in parts.items()}
+
+
+def test_the_report_says_of_each_layer_what_the_cast_left_of_its_update(base, tmp_path, monkeypatch):
+    updates = shrunk(base, tmp_path / "adapter", 1e-2)
+    assert merge(monkeypatch, f"adapter={tmp_path}/adapter", f"out={tmp_path}/merged", "dtype=bfloat16") is None
+    report = json.loads((tmp_path / "merged" / "merge_report.json").read_text())
+    stored = load_file(tmp_path / "merged" / "model.safetensors")
+    lost, size = {}, {}
+    for path, (W, D) in updates.items():
+        lost[path] = (stored[f"{path}.weight"].double() - W.double() - D.double()).norm()
+        size[path] = D.double().norm()
+    found = {one["layer"]: one for one in report["layers"]}
+    assert found.keys() == updates.keys()
+    for path, (W, _) in updates.items():
+        moved = (stored[f"{path}.weight"] != W.bfloat16()).double().mean().item()
+        assert found[path]["moved"] == pytest.approx(moved) and 0.05 < moved < 0.99
+        assert found[path]["lost"] == pytest.approx((lost[path] / size[path]).item(), rel=1e-3)
+        assert 0.02 < found[path]["lost"] < 0.5
+    worst = [one["lost"] for one in report["layers"]]
+    assert worst == sorted(worst, reverse=True)
+    total = [torch.stack([*one.values()]).norm() for one in (lost, size)]
+    assert report["all"]["lost"] == pytest.approx((total[0] / total[1]).item(), rel=1e-3)
+    assert (report["dtype"], report["forced"]) == ("bfloat16", False) and report["largest_difference"] > 0
+
+
+def test_the_measure_by_hand():
+    """Next to 1 the numbers of bfloat16 are 2^-7 apart: of two updates one is lost whole and one arrives whole."""
+    model = nn.ModuleDict({"q_proj": nn.Linear(2, 1)})
+    model["q_proj"].weight.data.fill_(1.0)
+    lora.inject(model, r=1, alpha=2)
+    adapter = model["q_proj"].adapters["default"]
+    adapter.A.data, adapter.B.data = torch.tensor([[2.0**-9, 2.0**-7]]), torch.tensor([[0.5]])
+    found = runpy.run_path(str(MERGE))
+    row = found["_measure"](model["q_proj"], torch.bfloat16)
+    assert row == [1, 2, 2.0**-18, 2.0**-18 + 2.0**-14]
+    assert found["_shares"](*row) == {"moved": 0.5, "lost": (1 / 17) ** 0.5}
+    adapter.B.data.zero_()
+    assert found["_shares"](*found["_measure"](model["q_proj"], torch.bfloat16)) == {"moved": 0.0, "lost": 0.0}
+
+
+def test_a_cast_that_loses_most_of_an_update_is_refused_with_ways_out(base, tmp_path, monkeypatch, capsys):
+    updates = shrunk(base, tmp_path / "adapter", 1e-4)
+    off = {
+        path: ((W + D).bfloat16().double() - W.double() - D.double()).norm() / D.double().norm()
+        for path, (W, D) in updates.items()
+    }
+    worst = max(off, key=off.get)
+    words = [f"adapter={tmp_path}/adapter", f"out={tmp_path}/merged"]
+    assert merge(monkeypatch, *words, "dtype=bfloat16") == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and f"{worst}: as bfloat16, the update is off by {off[worst]:.0%}" in said
+    assert all(way in said for way in ("dtype=float32", "adapter_only=true", "force=true"))
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+    assert merge(monkeypatch, *words, "dtype=bfloat16", "force=true") is None
+    assert json.loads((tmp_path / "merged" / "merge_report.json").read_text())["forced"] is True
+    assert merge(monkeypatch, words[0], f"out={tmp_path}/whole", "dtype=float32") is None
+    whole = json.loads((tmp_path / "whole" / "merge_report.json").read_text())
+    assert whole["all"]["lost"] < 0.01
+
+
+def test_adapter_only_writes_no_weights(base, adapter, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(base.parent)  # PEFT finds the base from anywhere
+    words = [f"adapter={adapter}", f"out={tmp_path}/small", f"model={base.name}", "dtype=bfloat16"]
+    assert merge(monkeypatch, *words, "adapter_only=true") is None
+    names = {path.name for path in (tmp_path / "small").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "generation_config.json"} <= names
+    assert "model.safetensors" not in names and "config.json" not in names
+    config = lora.read_adapter_config(tmp_path / "small")
+    assert config["base_model_name_or_path"] == str(base.resolve())
+    lora.load_adapter(model := load_model(str(base)), tmp_path / "small")
+    assert torch.equal(logprobs(model), logprobs(adapted(base)))
+    assert "no weights are merged" in capsys.readouterr().out
+
+
+def test_the_revision_that_the_adapter_names_is_the_one_that_is_read(base, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def download(name, revision=None, **_):
+        asked.append((name, revision))
+        return str(base)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    lora.save_adapter(adapted(base), tmp_path / "adapter", "some/base@v1.2")
+    assert merge(monkeypatch, f"adapter={tmp_path}/adapter", f"out={tmp_path}/merged") is None
+    assert set(asked) == {("some/base", "v1.2")}
+    assert merge(monkeypatch, f"adapter={tmp_path}/adapter", f"out={tmp_path}/small", "adapter_only=true") is None
+    written = json.loads((tmp_path / "small" / "adapter_config.json").read_text())
+    assert (written["base_model_name_or_path"], written["revision"]) == ("some/base", "v1.2")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_dtype_is_the_same_model_to_transformers(family, dtype, base, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    tied = json.loads((base / "config.json").read_text())["tie_word_embeddings"]
+    raw = raw_config(family, vocab_size=300, tie_word_embeddings=tied)
+    save_model(tiny_model(family, vocab_size=300, tie_word_embeddings=tied), tmp_path / "base", raw, torch.float32)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        (tmp_path / "base" / name).write_bytes((base / name).read_bytes())
+    model = adapted(tmp_path / "base")
+    plain, expected = logprobs(load_model(str(tmp_path / "base"))), logprobs(model)
+    lora.save_adapter(model, tmp_path / "adapter", str(tmp_path / "base"))
+    word = str(dtype).removeprefix("torch.")
+    assert merge(monkeypatch, f"adapter={tmp_path}/adapter", f"out={tmp_path}/merged", f"dtype={word}") is None
+    if dtype != torch.float32:
+        for p in lora.fold(model).parameters():
+            p.data = p.data.to(dtype).float()
+        expected = logprobs(model)
+    assert (expected - plain).abs().max() > 0.1
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    ids = ids_BT()
+    with torch.no_grad():
+        found = theirs(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).flatten()
+    torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").dtype == dtype
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert config == both_layouts(raw) | {"dtype": word, "torch_dtype": word}
 
 
 def test_without_an_adapter_the_model_is_only_cast(base, tmp_path, monkeypatch, capsys):
@@ -152,8 +289,28 @@ def careless_writer(model, folder, raw, dtype):
     model.model.layers[1].mlp.up_proj.weight[3, 3] -= 0.5
 
 
+def forgetful_writer(model, folder, raw, dtype):
+    """One row of the embedding is lost, of a token that no sentence of a test has."""
+    embedding = model.model.embed_tokens.weight
+    row = embedding.data[-1].clone()
+    embedding.data[-1] = 0
+    save_model(model, folder, raw, dtype)
+    embedding.data[-1] = row
+
+
+def interrupted_writer(model, folder, raw, dtype):
+    save_model(model, folder, raw, dtype)
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
-    ("writer", "said"), [(broken_writer, "no space left"), (careless_writer, "does not compute what was merged")]
+    ("writer", "said"),
+    [
+        (broken_writer, "no space left"),
+        (careless_writer, "does not compute what was merged (model.layers.1.mlp.up_proj.weight)"),
+        (forgetful_writer, "does not compute what was merged (model.embed_tokens.weight)"),
+        (interrupted_writer, "merge.py: interrupted"),
+    ],
 )
 def test_a_failed_write_leaves_nothing_behind(writer, said, base, adapter, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(models, "save_model", writer)
@@ -171,11 +328,44 @@ def test_an_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
+def test_a_fold_that_is_not_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
+    real = lora.fold
+
+    def wrong_sign(model):
+        for _, layer in lora.lora_layers(model):
+            layer.adapters["default"].scale *= -1
+        return real(model)
+
+    monkeypatch.setattr(lora, "fold", wrong_sign)
+    assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
+    assert "folded in float32, a log-probability is" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+@pytest.mark.parametrize("force", ["true", "false"])
+def test_a_base_that_the_dtype_cannot_hold_is_refused(force, base, tmp_path, monkeypatch, capsys):
+    model = load_model(str(base))
+    model.model.norm.weight.data[3] = 1e5
+    save_model(model, tmp_path / "base", json.loads((base / "config.json").read_text()), torch.float32)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "base" / name).write_bytes((base / name).read_bytes())
+    words = [f"model={tmp_path}/base", f"out={tmp_path}/merged", "dtype=float16", f"force={force}"]
+    assert merge(monkeypatch, *words) == 1
+    assert "model.norm.weight: not finite as float16" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
         ("out=x lora=y", 2, "unknown key 'lora'"),
         ("out=x adaptor=y", 2, "unknown key 'adaptor'"),
+        ("out=x adaptor=y", 2, "did you mean adapter?"),
+        ("out=x force", 2, "force= is not one of true, false"),
+        ("out=x model=tiny device=tpu", 2, "device=tpu is not one of cpu, cuda"),
+        ("out=x model=tiny force=yes", 2, "force=yes is not one of true, false"),
+        ("out=x model=tiny adapter_only=true", 2, "adapter= is missing"),
+        ("out=/ model=tiny", 2, "out=/ is not the name of a new folder"),
         ("adapter=x", 2, "out= is missing"),
         ("", 2, "out= is missing"),
         ("out=x model=tiny dtype=int8", 2, "dtype=int8 is not one of float32, bfloat16, float16"),

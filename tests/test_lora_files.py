@@ -1,0 +1,485 @@
+"""An adapter's files: bit for bit there and back, refused when damaged, and the same adapter to PEFT and to us."""
+
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_lora import IDS_BT, LEAVES, adapted_model, awake, close, injected, logits, raw_config, tiny_model
+from torch import nn
+
+import lora
+from lora.layer import by_pattern
+from models import save_model
+
+RANKS, ALPHAS = {"q_proj": 2, "^model.layers.1.mlp.up_proj": 8}, {r"layers\.0\.self_attn\..*": 5, "down_proj": 0.7}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        dict(r=4, alpha=6),
+        dict(r=3, alpha=5, rslora=True),
+        dict(r=1, alpha=0.5, dropout=0.25, targets="attention"),
+        dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj"),
+        dict(r=2, targets=["layers.0.self_attn.q_proj", "v_proj"]),
+        dict(r=5, alpha=0.1, rslora=True, rank_pattern=RANKS, alpha_pattern=ALPHAS),
+        dict(r=3, rank_pattern={".*": 7}),
+    ],
+)
+def test_round_trip_is_bitwise(keys, tmp_path):
+    model = adapted_model(**keys)
+    lora.save_adapter(model, tmp_path / "new" / "folder", "some/base")
+    other = tiny_model()
+    names = lora.load_adapter(other, tmp_path / "new" / "folder")
+    assert torch.equal(logits(other), logits(model))
+    mine, theirs = lora.lora_layers(model), lora.lora_layers(other)
+    assert [path for path, _ in mine] == [path for path, _ in theirs] and {p for p, _ in mine} == set(names)
+    for (_, a), (_, b) in zip(mine, theirs, strict=True):
+        assert torch.equal(a.adapters["default"].A, b.adapters["default"].A) and a.dropout == b.dropout
+        assert torch.equal(a.adapters["default"].B, b.adapters["default"].B)
+        assert a.adapters["default"].scale == b.adapters["default"].scale, "not a bit of it is lost in the file"
+    assert lora.read_adapter_config(tmp_path / "new" / "folder")["base_model_name_or_path"] == "some/base"
+
+
+def test_the_file_says_what_the_user_said(tmp_path):
+    lora.save_adapter(adapted_model(r=3, alpha=5, rslora=True, rank_pattern={"down_proj": 2}), tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
+    assert config["rank_pattern"] == {rf"^model\.layers\.{i}\.mlp\.down_proj": 2 for i in (0, 1)}
+    assert "alpha_pattern" not in config and config["target_modules"] == sorted(LEAVES)
+
+
+def test_two_rules_of_scaling_are_not_one_file(tmp_path):
+    model = injected(tiny_model(), targets="attention", rslora=True)
+    lora.inject(model, targets=["up_proj"])
+    with pytest.raises(ValueError, match="layers with rsLoRA's scale and layers without"):
+        lora.save_adapter(model, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "base", "revision"),
+    [
+        ("Qwen/Qwen3-0.6B@refs/pr/1", "Qwen/Qwen3-0.6B", "refs/pr/1"),
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B", None),
+        ("/models/me@work", "/models/me@work", None),
+        (None, None, None),
+    ],
+)
+def test_the_base_and_its_revision(given, base, revision, tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path, given)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config.get("revision")) == (base, revision)
+    assert lora.read_adapter_config(tmp_path)["base_model_name_or_path"] == given
+
+
+def test_a_folder_has_no_revision(tmp_path, monkeypatch):
+    """PEFT may write one beside it, from the arguments of a call."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    for base in ("/models/base", "models/base"):
+        lora.save_adapter(adapted_model(), tmp_path / "adapter", base)
+        set_config(revision="main")(tmp_path / "adapter")
+        assert lora.read_adapter_config(tmp_path / "adapter")["base_model_name_or_path"] == base
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_files_follow_the_umask(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        lora.save_adapter(adapted_model(), tmp_path)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("adapter_config.json", "adapter_model.safetensors"), 0o666 & ~mask)
+
+
+def test_a_loaded_adapter_trains_only_if_asked(tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path)
+    for trainable in (True, False):
+        lora.load_adapter(model := tiny_model(), tmp_path, name="reference", trainable=trainable)
+        assert {p.requires_grad for n, p in model.named_parameters() if ".adapters." in n} == {trainable}
+        assert not any(p.requires_grad for n, p in model.named_parameters() if ".adapters." not in n)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", r".*_proj\b.*"])
+def test_a_second_adapter_finds_the_layers_under_the_first(targets, tmp_path):
+    lora.save_adapter(model := adapted_model(), tmp_path)
+    set_config(target_modules=targets)(tmp_path)
+    both = tiny_model()
+    for name in ("reference", "default"):
+        assert len(lora.load_adapter(both, tmp_path, name)) == 14
+    with lora.use_adapter(both, "reference"):
+        assert torch.equal(logits(both), logits(model))
+
+
+def test_saving_needs_an_adapter_of_that_name(tmp_path):
+    with pytest.raises(ValueError, match="no adapter named 'other' to save"):
+        lora.save_adapter(adapted_model(), tmp_path / "x", name="other")
+    assert not (tmp_path / "x").exists()
+
+
+def set_config(**changes):
+    def edit(folder):
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return edit
+
+
+def set_tensors(change):
+    def edit(folder):
+        tensors = load_file(folder / "adapter_model.safetensors")
+        save_file(change(tensors), folder / "adapter_model.safetensors")
+
+    return edit
+
+
+def without(tensors, *parts):
+    return {key: value for key, value in tensors.items() if not all(part in key for part in parts)}
+
+
+def renamed(tensors, old, new):
+    return {key.replace(old, new): value for key, value in tensors.items()}
+
+
+def truncate(folder):
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+REFUSED = {
+    "missing folder": (shutil.rmtree, "adapter_config.json: no adapter_config.json"),
+    "not JSON": (lambda f: (f / "adapter_config.json").write_text("{r: 4"), "adapter_config.json: not valid JSON"),
+    "deep JSON": (lambda f: (f / "adapter_config.json").write_text("[" * 10**5), "adapter_config.json: not valid JSON"),
+    "an alpha past all floats": (set_config(lora_alpha=10**400), "lora_alpha must be a positive number, not 1000"),
+    "not an object": (lambda f: (f / "adapter_config.json").write_text("[]"), "adapter_config.json: not a JSON object"),
+    "other kind": (set_config(peft_type="IA3"), "peft_type is 'IA3', not 'LORA'"),
+    "dora": (set_config(use_dora=True), "use_dora=True is not supported"),
+    "bias": (set_config(bias="all"), "bias='all' is not supported"),
+    "saved modules": (set_config(modules_to_save=["lm_head"]), r"modules_to_save=\['lm_head'\] is not supported"),
+    "ranks": (
+        set_config(rank_pattern={"k_proj": 8}),
+        r"0\.self_attn\.k_proj\.lora_A has shape \(4, 32\).* needs \(8, 32",
+    ),
+    "ranks of no kind": (set_config(rank_pattern=[8]), r"rank_pattern must be a table of layers, not \[8\]"),
+    "rank of nothing": (set_config(rank_pattern={"q": 0}), "rank_pattern of q must be a positive whole number, not 0"),
+    "broken ranks": (set_config(rank_pattern={"(q": 8}), "is not a regular expression"),
+    "alphas": (set_config(alpha_pattern={"q": "8"}), "alpha_pattern of q must be a positive number, not '8'"),
+    "broken alphas": (set_config(alpha_pattern={"q)": 8}), "is not a regular expression"),
+    "an unknown option": (set_config(use_xlora={"k": 1}), r"use_xlora=\{'k': 1\} is not supported"),
+    "no rule": (set_config(use_rslora="no"), "use_rslora must be true or false, not 'no'"),
+    "no base": (set_config(base_model_name_or_path=["a"]), r"base_model_name_or_path must be a name, not \['a'\]"),
+    "no names": (set_config(target_modules=[3]), r"target_modules must be names, not \[3\]"),
+    "nor a name": (set_config(exclude_modules=3), "exclude_modules must be names, not 3"),
+    "no numbers": (
+        set_config(layers_to_transform=["0"]),
+        r"layers_to_transform must be numbers of layers, not \['0'\]",
+    ),
+    "layers by regex": (set_config(target_modules=".*", layers_to_transform=[0]), "goes with a list of target_modules"),
+    "broken targets": (set_config(target_modules="(q"), "is not a regular expression"),
+    "head": (set_config(target_modules=["lm_head", *LEAVES]), "an adapter on lm_head is not supported"),
+    "embedding": (
+        set_config(target_modules=["embed_tokens", *LEAVES]),
+        "adapter on model.embed_tokens is not supported",
+    ),
+    "everything": (set_config(target_modules=".*"), "an adapter on the whole model is not supported"),
+    "unnamed": (set_config(target_modules=sorted(LEAVES - {"up_proj"})), r"0\.mlp\.up_proj, which .* does not name"),
+    "base changed": (set_config(init_lora_weights="pissa"), "init_lora_weights='pissa' is not supported"),
+    "no rank": (set_config(r=0), "r must be a positive"),
+    "rank of no kind": (set_config(r=2.5), "r must be a positive whole number, not 2.5"),
+    "no alpha": (set_config(lora_alpha=None), "lora_alpha must be a positive number, not None"),
+    "no tensors": (lambda f: (f / "adapter_model.safetensors").unlink(), "adapter_model.safetensors: missing"),
+    "truncated": (truncate, "adapter_model.safetensors: not a whole safetensors file"),
+    "stray": (set_tensors(lambda t: {**t, "base_model.model.lm_head.weight": torch.ones(2)}), "lm_head.weight is not"),
+    "prefix": (set_tensors(lambda t: renamed(t, "base_model.model.", "")), "is not a LoRA factor named base_model"),
+    "half prefix": (set_tensors(lambda t: renamed(t, "base_model.model.model", "base_model.model")), "lacks"),
+    "no B": (set_tensors(lambda t: without(t, "1.mlp.up_proj", "lora_B")), r"layers\.1\.mlp\.up_proj has no lora_B"),
+    "no layer": (set_tensors(lambda t: without(t, "1.mlp.up_proj")), "target_modules names .*1.mlp.up_proj, which the"),
+    "more layers": (set_tensors(lambda t: renamed(t, "layers.1", "layers.9")), r"layers\.9\..* that this model lacks"),
+    "not linear": (set_tensors(lambda t: renamed(t, "1.mlp.up_proj", "1.mlp")), r"layers\.1\.mlp .*lacks"),
+    "rank in the config": (set_config(r=8), r"lora_A has shape \(4, \d+\), this model needs \(8, \d+\)"),
+    "whole numbers": (
+        set_tensors(lambda t: {k: v.int() for k, v in t.items()}),
+        "holds torch.int32; weights are float",
+    ),
+    "transposed": (set_tensors(lambda t: {k: v.mT.contiguous() for k, v in t.items()}), "has shape"),
+}
+
+
+@pytest.mark.parametrize("damage", REFUSED)
+def test_damaged_or_foreign_files_are_refused_in_one_line(damage, tmp_path):
+    edit, said = REFUSED[damage]
+    lora.save_adapter(adapted_model(), tmp_path / "adapter")
+    edit(tmp_path / "adapter")
+    model = tiny_model()
+    with pytest.raises((ValueError, FileNotFoundError), match=said) as caught:
+        lora.load_adapter(model, tmp_path / "adapter")
+    assert str(tmp_path / "adapter") in str(caught.value) and "\n" not in str(caught.value)
+    assert not lora.lora_layers(model), "nothing was injected"
+
+
+def test_an_adapter_for_a_wider_model_is_refused(tmp_path):
+    lora.save_adapter(awake(injected(tiny_model(hidden_size=64), r=4)), tmp_path)
+    with pytest.raises(ValueError, match=r"has shape \(64, 4\), this model needs \(32, 4\)"):
+        lora.load_adapter(tiny_model(), tmp_path)
+
+
+class Bomb:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.target),)
+
+
+def test_a_pickled_adapter_is_read_as_plain_weights_only(tmp_path):
+    model = adapted_model()
+    lora.save_adapter(model, tmp_path)
+    path, pickled = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_model.bin"
+    torch.save(load_file(path), pickled)
+    weights = path.read_bytes()
+    path.unlink()
+    lora.load_adapter(other := tiny_model(), tmp_path)
+    assert torch.equal(logits(other), logits(model))
+
+    for write in (pickle.dump, lambda bomb, file: torch.save(bomb, file)):
+        with open(pickled, "wb") as file:
+            write(Bomb(tmp_path / "executed"), file)
+        with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
+            lora.load_adapter(tiny_model(), tmp_path)
+        assert not (tmp_path / "executed").exists()
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists(), "the bomb is real"
+    torch.save({"weights": [1, 2]}, pickled)
+    with pytest.raises(ValueError, match=r"adapter_model\.bin: not readable as plain weights"):
+        lora.load_adapter(tiny_model(), tmp_path)
+    path.write_bytes(weights)
+    lora.load_adapter(other := tiny_model(), tmp_path)
+    assert torch.equal(logits(other), logits(model)), "safetensors go before what is pickled"
+
+
+# PEFT reads ours, and we read PEFT's
+
+
+def hub_model(folder, family):
+    transformers = pytest.importorskip("transformers")
+    save_model(tiny_model(family), folder, raw_config(family), torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def hub_logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS_BT).logits.flatten(0, 1)
+
+
+@pytest.mark.filterwarnings("error:.*missing adapter keys")
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        ("qwen3", dict(r=4, alpha=6)),
+        ("llama", dict(r=3, alpha=5, rslora=True)),
+        ("qwen2", dict(r=2, targets=r".*\.1\.mlp\.(gate|up)_proj")),
+        ("llama", dict(r=3, alpha=5, rslora=True, rank_pattern=RANKS, alpha_pattern=ALPHAS)),
+        ("qwen3", dict(r=3, rank_pattern=RANKS)),
+    ],
+)
+def test_peft_loads_our_adapter_with_the_same_effect(family, keys, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = hub_model(tmp_path / "base", family)
+    plain = hub_logits(base)
+    model = awake(injected(tiny_model(family), **keys))
+    lora.save_adapter(model, tmp_path / "adapter", str(tmp_path / "base"))
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    scales = {name: module.scaling["default"] for name, module in theirs.named_modules() if hasattr(module, "lora_A")}
+    assert scales == {f"base_model.model.{p}": layer.parts()[-1] for p, layer in lora.lora_layers(model)}
+    assert (hub_logits(theirs) - plain).abs().max() > 0.1, "a wrong prefix would load as a silent base model"
+    close(hub_logits(theirs), logits(model), 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        ("qwen3", dict(r=4, lora_alpha=6, target_modules=["q_proj", "down_proj"], use_rslora=True)),
+        ("llama", dict(r=2, lora_alpha=8, target_modules="all-linear", lora_dropout=0.1)),
+        ("qwen2", dict(r=3, lora_alpha=3, target_modules=r".*\.0\.self_attn\.[qv]_proj")),
+        ("llama", dict(r=3, rank_pattern=RANKS, alpha_pattern=ALPHAS, target_modules="all-linear")),
+        ("qwen3", dict(r=3, use_rslora=True, rank_pattern=RANKS, alpha_pattern=ALPHAS, target_modules="all-linear")),
+        ("qwen2", dict(target_modules=["q_proj", "up_proj"], layers_to_transform=[1], layers_pattern="layers")),
+        ("qwen3", dict(target_modules="all-linear", exclude_modules=["k_proj", "0.mlp.up_proj"])),
+        *[("llama", dict(init_lora_weights=how)) for how in (False, "gaussian", "orthogonal", "mica")],
+    ],
+)
+def test_we_load_an_adapter_that_peft_wrote(family, keys, tmp_path):
+    peft = pytest.importorskip("peft")
+    theirs = peft.get_peft_model(
+        hub_model(tmp_path / "base", family), peft.LoraConfig(task_type="CAUSAL_LM", **keys)
+    ).eval()
+    for name, p in theirs.named_parameters():
+        if "lora_B" in name or ("lora_A" in name and not p.any()):
+            nn.init.normal_(p, std=0.2)
+    theirs.save_pretrained(tmp_path / "adapter")
+    model = tiny_model(family)
+    plain = logits(model)
+    names = lora.load_adapter(model, tmp_path / "adapter")
+    assert {name.rsplit(".", 1)[-1] for name in names} <= LEAVES
+    assert (logits(model) - plain).abs().max() > 0.1
+    close(logits(model), hub_logits(theirs), 2e-5)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        dict(),
+        dict(target_modules="all-linear"),
+        dict(target_modules=r".*\.[01]\.(mlp\.(gate|up)|self_attn\.[qk])_proj"),
+        dict(target_modules=["q_proj", "1.mlp.up_proj", "model.layers.0.mlp.up_proj"]),
+        dict(target_modules="all-linear", exclude_modules=r".*\.self_attn\..*"),
+        dict(target_modules=["q_proj", "mlp.up_proj"], exclude_modules=["layers.0.self_attn.q_proj"]),
+        dict(target_modules=["q_proj", "model.layers.0.mlp.up_proj"], layers_to_transform=[1]),
+        dict(target_modules=["o_proj"], layers_to_transform=0),
+        dict(target_modules=["o_proj"], layers_to_transform=[0, 1], layers_pattern=["blocks", "layers"]),
+    ],
+)
+def test_the_layers_that_peft_means_are_the_layers_that_have_to_be_there(keys, tmp_path):
+    """The config as a person would write it: names and patterns, not the list that PEFT makes of them in saving."""
+    peft = pytest.importorskip("peft")
+    theirs = peft.get_peft_model(hub_model(tmp_path / "base", "qwen3"), peft.LoraConfig(task_type="CAUSAL_LM", **keys))
+    theirs.save_pretrained(folder := tmp_path / "adapter")
+    set_config(**{"target_modules": None, **keys})(folder)
+    expected = {n.removeprefix("base_model.model.") for n, m in theirs.named_modules() if hasattr(m, "lora_A")}
+    assert 0 < len(expected) <= 14
+    assert set(lora.load_adapter(tiny_model(), folder)) == expected
+
+    tensors, path = load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.safetensors"
+    lost = min(expected)
+    save_file(without(tensors, f".{lost}."), path)
+    with pytest.raises(ValueError, match=f"target_modules names {lost}, which the file lacks"):
+        lora.load_adapter(tiny_model(), folder)
+    more = min({p for p, m in tiny_model().named_modules() if isinstance(m, nn.Linear)} - expected)
+    copies = {k.replace(lost, more): v.clone() for k, v in tensors.items() if f".{lost}." in k}
+    save_file(tensors | copies, path)
+    with pytest.raises(ValueError, match=f"{more}, which target_modules does not name|lm_head is not supported"):
+        lora.load_adapter(tiny_model(), folder)
+
+
+def test_patterns_match_as_in_peft():
+    utils = pytest.importorskip("peft.utils.other")
+    keys = ["q_proj", "proj", "^q_proj", "^model.layers.0.mlp.up_proj", "mlp.up_proj", "layers.1", r"layers\.1\..*"]
+    keys += [".*", "self_attn.(q|k)_proj", "q_proj|v_proj", "[qv]_proj", "x_proj", "^.*down_proj", "o_proj$"]
+    paths, matched = [path for path, _ in lora.lora_layers(adapted_model())], 0
+    for first in keys:
+        for second in keys:
+            pattern = {first: 1, second: 2} if first != second else {first: 1}
+            for path in paths:
+                expected = pattern.get(utils.get_pattern_key(pattern, path), 0)
+                assert by_pattern(path, pattern, 0) == expected, (pattern, path)
+                matched += expected > 0
+    assert matched > 500
+
+
+def test_adapters_of_peft_on_the_head_or_the_embedding_are_refused_by_name(tmp_path):
+    peft = pytest.importorskip("peft")
+    for layer in ("lm_head", "embed_tokens"):
+        keys = dict(task_type="CAUSAL_LM", target_modules=["q_proj", layer])
+        theirs = peft.get_peft_model(hub_model(tmp_path / "base", "qwen3"), peft.LoraConfig(**keys))
+        theirs.save_pretrained(tmp_path / layer)
+        with pytest.raises(ValueError, match=rf"an adapter on (model\.)?{layer} is not supported"):
+            lora.load_adapter(tiny_model(), tmp_path / layer)
+
+
+# Every option of PEFT
+
+REFUSED_OPTIONS = {
+    **dict(bias="all", fan_in_fan_out=True, modules_to_save=["lm_head"], init_lora_weights="pissa", use_dora=True),
+    **dict(lora_bias=True, layer_replication=[[0, 2]], target_parameters=["mlp.up_proj.weight"], use_qalora=True),
+    **dict(trainable_token_indices=[3], alora_invocation_tokens=[1, 2], monteclora_config={"num_samples": 4}),
+    **dict(velora_config={"num_groups": 2}, use_bdlora={"nblocks": 2}, arrow_config={"top_k": 1}, kasa_config={"x": 1}),
+}
+HARMLESS_OPTIONS = {
+    **dict(task_type="FEATURE_EXTRACTION", auto_mapping={"base_model_class": "X"}, peft_version="9.9"),
+    **dict(inference_mode=True, megatron_config={"a": 1}, megatron_core="other.core", loftq_config={"loftq_bits": 4}),
+    **dict(eva_config={"rho": 3.0}, corda_config={"x": 1}, lora_ga_config={"x": 1}, qalora_group_size=32),
+    **dict(runtime_config={"ephemeral_gpu_offload": True}, ensure_weight_tying=True),
+}
+READ_OPTIONS = {  # what else is set, and what comes of it: an error, or a property of the layer that was loaded
+    "peft_type": (dict(peft_type="ADALORA"), "peft_type is 'ADALORA'"),
+    "base_model_name_or_path": (dict(base_model_name_or_path="a/b"), lambda layer, config: "a/b" in config.values()),
+    "revision": (dict(base_model_name_or_path="a/b", revision="c"), lambda layer, config: "a/b@c" in config.values()),
+    "r": (dict(r=8), "this model needs"),
+    "lora_alpha": (dict(lora_alpha=12), lambda layer, config: layer.parts()[-1] == 3),
+    "lora_dropout": (dict(lora_dropout=0.3), lambda layer, config: layer.dropout == 0.3),
+    "use_rslora": (dict(use_rslora=True), lambda layer, config: layer.parts()[-1] == 3),
+    "alpha_pattern": (dict(alpha_pattern={"q_proj": 4}), lambda layer, config: layer.parts()[-1] == 1),
+    "rank_pattern": (dict(rank_pattern={"q_proj": 8}), "this model needs"),
+    "target_modules": (dict(target_modules=["q_proj"]), "target_modules does not name"),
+    "exclude_modules": (dict(exclude_modules=["q_proj"]), "target_modules does not name"),
+    "layers_to_transform": (dict(layers_to_transform=[1]), "target_modules does not name"),
+    "layers_pattern": (dict(layers_to_transform=[0, 1], layers_pattern="h"), "target_modules does not name"),
+}
+
+
+def peft_fields() -> dict:
+    """Name and default of every option."""
+    peft = pytest.importorskip("peft")
+    return {field.name: getattr(peft.LoraConfig(), field.name) for field in dataclasses.fields(peft.LoraConfig)}
+
+
+def test_every_option_of_peft_has_a_verdict_and_its_default_is_accepted(tmp_path):
+    fields = peft_fields()
+    verdicts = [*READ_OPTIONS, *HARMLESS_OPTIONS, *REFUSED_OPTIONS]
+    assert set(fields) <= set(verdicts) and len(verdicts) == len(set(verdicts))
+    for name, value in (REFUSED_OPTIONS | HARMLESS_OPTIONS).items():
+        assert name not in fields or value != fields[name], "a verdict is tried with another value than the default"
+    lora.save_adapter(model := adapted_model(), tmp_path)
+    unset = {
+        name: fields[name] for name in set(fields) & (set(REFUSED_OPTIONS) | set(HARMLESS_OPTIONS) - {"runtime_config"})
+    }
+    set_config(**unset, exclude_modules=None, rank_pattern={}, alpha_pattern={}, option_of_tomorrow=None)(tmp_path)
+    lora.load_adapter(other := tiny_model(), tmp_path)
+    assert torch.equal(logits(other), logits(model))
+
+
+@pytest.mark.parametrize("option", REFUSED_OPTIONS)
+def test_an_option_that_changes_the_computation_is_refused_by_name(option, tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path)
+    set_config(**{option: REFUSED_OPTIONS[option]})(tmp_path)
+    with pytest.raises(ValueError, match=f"adapter_config.json: {option}=.* is not supported"):
+        lora.load_adapter(tiny_model(), tmp_path)
+
+
+@pytest.mark.parametrize("option", HARMLESS_OPTIONS)
+def test_a_harmless_option_changes_nothing(option, tmp_path):
+    lora.save_adapter(model := adapted_model(), tmp_path)
+    set_config(**{option: HARMLESS_OPTIONS[option]})(tmp_path)
+    lora.load_adapter(other := tiny_model(), tmp_path)
+    assert torch.equal(logits(other), logits(model))
+
+
+@pytest.mark.parametrize("option", READ_OPTIONS)
+def test_an_option_that_is_read_has_its_effect(option, tmp_path):
+    changes, outcome = READ_OPTIONS[option]
+    assert option in changes
+    lora.save_adapter(adapted_model(), tmp_path)  # r=4, alpha=6
+    before, model = json.loads((tmp_path / "adapter_config.json").read_text()), tiny_model()
+    assert before.get(option) != changes[option]
+    set_config(**changes)(tmp_path)
+    if isinstance(outcome, str):
+        with pytest.raises(ValueError, match=outcome):
+            lora.load_adapter(model, tmp_path)
+    else:
+        lora.load_adapter(model, tmp_path)
+        assert outcome(model.model.layers[0].self_attn.q_proj, lora.read_adapter_config(tmp_path))
+
+
+@pytest.mark.parametrize("how", ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "of_tomorrow"])
+def test_factors_that_go_with_a_changed_base_are_refused(how, tmp_path):
+    lora.save_adapter(adapted_model(), tmp_path)
+    set_config(init_lora_weights=how)(tmp_path)
+    with pytest.raises(ValueError, match=f"init_lora_weights='{how}' is not supported"):
+        lora.load_adapter(tiny_model(), tmp_path)
