@@ -8,7 +8,7 @@ on a diagonal. Every bit that comes out should be that of models/decoder.py; `ex
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, MIN_QUERIES, weigh
+from models.attention import KEY_BLOCK, MIN_QUERIES, hidden, tiles, weigh
 from models.cache import KVCache
 from models.decoder import ROW_MULTIPLE, CausalLM, rotate
 
@@ -68,13 +68,12 @@ class Step:
         cfg, decoder, B = self.model.config, self.model.model, len(ids_B)
         H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
         G, scale = H // K, E**-0.5
-        cos, sin = (x[_padded(positions_B)] for x in self.model._rope_table(int(positions_B.max()) + 1, ids_B.device))
-        key_U1L = torch.arange(view.blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
-        hidden_UZL = key_U1L > positions_B.repeat_interleave(K)[:, None]
-        bias_UZ1L = torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]  # added to the scores
-        seen = (int(positions_B.min()) + 1) // KEY_BLOCK  # blocks that every row sees whole
+        places_N = _padded(positions_B)
+        tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
+        turns = {rope: (cos[places_N], sin[places_N]) for rope, (cos, sin) in tables.items()}
+        masks = {window: _mask(positions_B, window, K, view.blocks) for window in set(cfg.windows)}
         queries_ZME = torch.zeros(B * K, max(G, MIN_QUERIES), E)
-        scores_UZML = torch.empty(view.blocks, *queries_ZME.shape[:2], KEY_BLOCK)
+        buffer_UZML = torch.empty(view.blocks, *queries_ZME.shape[:2], KEY_BLOCK)
 
         x_ND = F.embedding(_padded(ids_B), decoder.embed_tokens.weight)
         for i, (block, norm, qkv, out, gate_up, down) in enumerate(self.layers):
@@ -82,17 +81,27 @@ class Step:
             qk_NHE = heads_NHE[:, : H + K]
             if norm is not None:
                 qk_NHE = F.rms_norm(qk_NHE, (E,), None, cfg.rms_norm_eps) * norm
-            qk_BHE = rotate(qk_NHE, cos, sin)[:B]
+            qk_BHE = rotate(qk_NHE, *turns[cfg.ropes[i]])[:B]
             k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
             queries_ZME[:, :G] = (qk_BHE[:, :H] * scale).view(B * K, G, E)
-            for u in range(view.blocks):
-                torch.bmm(queries_ZME, k_UZEL[u], out=scores_UZML[u])
-            scores_UZML[seen:].add_(bias_UZ1L[seen:])
-            attended_ZGE, _, _ = weigh(scores_UZML, v_UZLE, used=G)
+            first, seen, bias_UZ1L = masks[cfg.windows[i]]
+            for u in range(first, view.blocks):
+                torch.bmm(queries_ZME, k_UZEL[u], out=buffer_UZML[u])
+            buffer_UZML[seen:].add_(bias_UZ1L)
+            attended_ZGE, _, _ = weigh(buffer_UZML[first:], v_UZLE[first:], used=G)
             x_ND = x_ND + out(_padded(attended_ZGE.reshape(B, H * E)))
             gate, up = gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
             x_ND = x_ND + down(block.mlp.act(gate) * up)
         return decoder.norm(x_ND)[:B]
+
+
+def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) -> tuple[int, int, torch.Tensor]:
+    """(the first block of keys that any row sees, the first that not all see whole, what to add to the scores from
+    there on [U, Z, 1, L])."""
+    ((_, first, seen, _),) = tiles(positions_B[:, None], window)
+    key_U1L = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
+    hidden_UZL = hidden(key_U1L, positions_B.repeat_interleave(K), window)
+    return first, seen, torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]
 
 
 def _padded(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The decoder of Qwen2/2.5, Qwen3 and Llama: one definition, Hugging Face module names.
+"""The decoder of Qwen2/2.5, Qwen3, Llama and Mistral: one definition, Hugging Face module names.
 
 Everything except attention works on rows: the tokens of a batch laid end to end, x_ND. Only attention knows which
 rows form a sequence, and it is told by a `Layout`. So padding and packing cost nothing in the rest of the model, and
@@ -16,6 +16,7 @@ from torch import nn
 
 from models.attention import attend, in_blocks
 from models.config import ModelConfig
+from models.rope import Rope, frequencies
 
 ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
 
@@ -39,8 +40,8 @@ class Layout:
     """Where the rows of a batch stand in their sequences; made once per forward, read by every attention layer."""
 
     last_key_ST: torch.Tensor  # int64: each query sees the keys 0..last_key; S sequences of at most T tokens
-    cos_NE: torch.Tensor  # rotary table rows, one per row of the batch
-    sin_NE: torch.Tensor  # the first half of each negated
+    turns: dict[Rope, tuple[torch.Tensor, torch.Tensor]]  # rows of the rotary tables cos_NE, sin_NE, one per row
+    N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token, or None where the rows already lie so
     to_rows: torch.Tensor | None  # int64 [N]: the inverse; of the places of a row that sequences share, the first
 
@@ -55,7 +56,7 @@ class Layout:
         x = x_SHTE.transpose(1, 2).flatten(0, 1).flatten(1)
         if self.to_rows is not None:
             return x.index_select(0, self.to_rows)
-        return F.pad(x, (0, 0, 0, self.cos_NE.shape[0] - x.shape[0]))
+        return F.pad(x, (0, 0, 0, self.N - x.shape[0]))
 
     def of(self, rows_W: torch.Tensor) -> "Layout":
         """The layout of these rows alone as queries to the same S sequences; one that sequences share asks once."""
@@ -69,13 +70,14 @@ class Layout:
         to_rows[order_W] = sequence_W * longest + count - (counts_S.cumsum(0) - counts_S)[sequence_W]
         to_sequences, last_key = rows_W.new_zeros(2, S * longest)
         to_sequences[to_rows], last_key[to_rows] = count, self.last_key_ST.flatten()[place_W]
-        return Layout(last_key.view(S, longest), self.cos_NE[rows_W], self.sin_NE[rows_W], to_sequences, to_rows)
+        turns = {rope: (cos_NE[rows_W], sin_NE[rows_W]) for rope, (cos_NE, sin_NE) in self.turns.items()}
+        return Layout(last_key.view(S, longest), turns, len(rows_W), to_sequences, to_rows)
 
 
 class Attention(nn.Module):
-    def __init__(self, cfg: ModelConfig):
+    def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
-        self.head_dim = cfg.head_dim
+        self.head_dim, self.rope, self.window = cfg.head_dim, cfg.ropes[index], cfg.windows[index]
         width_q, width_kv = cfg.num_attention_heads * cfg.head_dim, cfg.num_key_value_heads * cfg.head_dim
         self.q_proj = nn.Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
         self.k_proj = nn.Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
@@ -88,13 +90,13 @@ class Attention(nn.Module):
         """All rows give keys and values; those of rows_W (default: all) are the queries, and get a result."""
         k_NKE = self.k_norm(self.k_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
         v_NKE = self.v_proj(x_ND).unflatten(-1, (-1, self.head_dim))
-        k, v = layout.sequences(rotate(k_NKE, layout.cos_NE, layout.sin_NE)), layout.sequences(v_NKE)  # [S, K, T, E]
+        k, v = layout.sequences(rotate(k_NKE, *layout.turns[self.rope])), layout.sequences(v_NKE)  # [S, K, T, E]
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
         if rows_W is not None:
             x_ND, layout = x_ND[rows_W], layout.of(rows_W)
         q_NHE = self.q_norm(self.q_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
-        q = layout.sequences(rotate(q_NHE, layout.cos_NE, layout.sin_NE))  # [S, H, T, E]
-        return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST)))
+        q = layout.sequences(rotate(q_NHE, *layout.turns[self.rope]))  # [S, H, T, E]
+        return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST, self.window)))
 
 
 class MLP(nn.Module):
@@ -117,10 +119,10 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, cfg: ModelConfig):
+    def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
         self.input_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
-        self.self_attn = Attention(cfg)
+        self.self_attn = Attention(cfg, index)
         self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
         self.mlp = MLP(cfg)
 
@@ -134,7 +136,7 @@ class Decoder(nn.Module):
     def __init__(self, cfg: ModelConfig):
         super().__init__()
         self.embed_tokens = nn.Embedding(cfg.vocab_size, cfg.hidden_size)
-        self.layers = nn.ModuleList(Block(cfg) for _ in range(cfg.num_hidden_layers))
+        self.layers = nn.ModuleList(Block(cfg, i) for i in range(cfg.num_hidden_layers))
         self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
 
 
@@ -148,7 +150,7 @@ class CausalLM(nn.Module):
         self.lm_head = nn.Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
         if cfg.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
-        self._rope = (torch.empty(0), torch.empty(0))  # cos, sin [positions, E]: not buffers, so never cast or saved
+        self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     def forward(
         self,
@@ -175,7 +177,7 @@ class CausalLM(nn.Module):
         if segments_BT is not None:
             sequences_ST = segments_to_sequences(segments_BT)
         layout = self._layout(ids_BT, positions_BT, sequences_ST, cached=cache is not None)
-        ids_N = F.pad(ids_BT.reshape(-1), (0, layout.cos_NE.shape[0] - B * T))
+        ids_N = F.pad(ids_BT.reshape(-1), (0, layout.N - B * T))
         x_ND = self.model.embed_tokens(ids_N)
         *before, last = self.model.layers
         for i, layer in enumerate(before):
@@ -205,21 +207,31 @@ class CausalLM(nn.Module):
             last_key_ST = positions_BT.flatten()[to_sequences].view_as(sequences_ST)
         elif cached:
             last_key_ST = positions_BT
-        cos, sin = self._rope_table(int(positions_BT.max()) + 1, device)
         positions_N = F.pad(positions_BT.flatten(), (0, N - ids_BT.numel()))
-        return Layout(last_key_ST, cos[positions_N], sin[positions_N], to_sequences, to_rows)
+        tables = self.rotary_tables(int(positions_BT.max()) + 1, device)
+        turns = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
+        return Layout(last_key_ST, turns, N, to_sequences, to_rows)
 
-    def _rope_table(self, length: int, device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rotary cosines and sines [positions, E] (Su et al. 2021, eq. 34), half-split pairs, angles in float32."""
-        cos, _ = self._rope
+    def rotary_tables(self, length: int, device) -> dict[Rope, tuple[torch.Tensor, torch.Tensor]]:
+        """Of each Rope of the layers cosines and sines [at least length, E], half-split pairs, the sines' first half
+        negated (Su et al. 2021, eq. 34). Angles in float32, the tables in the dtype of the weights.
+
+        Raises ValueError where angles depend on the longest sequence of the batch.
+        """
         dtype = self.model.norm.weight.dtype
-        if cos.shape[0] < length or cos.dtype != dtype or cos.device != device:
-            length = -(-length // 1024) * 1024
-            pairs = torch.arange(0, self.config.head_dim, 2, device=device).float() / self.config.head_dim
-            angles = torch.arange(length, device=device).float()[:, None] * (1.0 / self.config.rope_theta**pairs)
-            cos, sin = angles.cos(), angles.sin()
-            self._rope = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
-        return self._rope
+        for rope, (cos, _) in self._tables.items():
+            if rope.max_length is not None and length > rope.max_length:
+                raise ValueError(
+                    f"a sequence of {length} tokens is longer than max_position_embeddings {rope.max_length}: the "
+                    "angles of dynamic RoPE would change with the longest sequence of the batch"
+                )
+            if cos.shape[0] < length or cos.dtype != dtype or cos.device != device:
+                positions = torch.arange(-(-length // 1024) * 1024, device=device)
+                inverse, scaling = frequencies(rope, self.config.head_dim, device)
+                angles = positions.float()[:, None] * inverse
+                cos, sin = angles.cos() * scaling, angles.sin() * scaling
+                self._tables[rope] = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+        return self._tables
 
 
 def rotate(x_NHE: torch.Tensor, cos_NE: torch.Tensor, sin_NE: torch.Tensor) -> torch.Tensor:

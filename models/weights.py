@@ -1,6 +1,7 @@
 """Weights from safetensors files into a decoder, strictly: every name, every shape, or one line that says which.
 
-A model name is, in this order: "tiny" (the checkpoint that comes with the code), an existing folder, a hub id.
+A model name is, in this order: "tiny" (the checkpoint that comes with the code), an existing folder, a hub id. A hub id
+may pin a branch, tag or commit: "Qwen/Qwen2.5-0.5B-Instruct@main".
 Files are data from strangers: shard names must be plain file names inside the folder, and nothing is unpickled.
 """
 
@@ -15,28 +16,45 @@ from safetensors.torch import save_file
 
 from models.config import read_config
 from models.decoder import CausalLM
+from models.rope import both_layouts
 
 TINY = Path(__file__).parent / "tiny"
-HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
-SHARD_NAME = re.compile(r"^[\w-][\w.-]*\.safetensors$")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+REVISION = re.compile(r"\w([\w./-]*\w)?", re.ASCII)
+SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
+
+
+def split_revision(name: str | Path) -> tuple[str, str | None]:
+    """("org/name", "v1") of the hub id "org/name@v1"; (name, None) of a name without one, and of a folder.
+
+    Raises ValueError with one line for what cannot be a branch, tag or commit.
+    """
+    hub_id, at, revision = str(name).partition("@")
+    if not at or not HUB_ID.fullmatch(hub_id) or Path(name).is_dir():
+        return str(name), None
+    if not REVISION.fullmatch(revision) or ".." in revision or "//" in revision:
+        raise ValueError(f"model {str(name)!r}: {revision!r} is not the name of a branch, tag or commit")
+    return hub_id, revision
 
 
 def resolve(name: str | Path) -> Path:
     """The folder that holds a model: the embedded one, a local folder, or a download from the hub.
 
-    Raises FileNotFoundError with one line if there is none.
+    Offline the hub's cache is used. Raises FileNotFoundError with one line if there is none.
     """
     name = str(name)
     if name == "tiny":
         return TINY
     if Path(name).is_dir():
         return Path(name)
-    if name.startswith((".", "/", "~")) or not HUB_ID.match(name) or ".." in name:
+    hub_id, revision = split_revision(name)
+    if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(hub_id) or ".." in hub_id:
         raise FileNotFoundError(f"model {name!r}: no such folder (and not a hub id such as Qwen/Qwen2.5-0.5B-Instruct)")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+        patterns = ["*.json", "*.safetensors", "*.jinja"]
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client raises many kinds; what the user needs is the same for all
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(
@@ -91,7 +109,7 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
 
 def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
     """Writes config.json and model.safetensors in Hugging Face layout; a tied head is left out, as transformers
-    does.
+    does, and the rotary settings are written for old and new readers.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +118,8 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
         tensors.pop("lm_head.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     name = str(dtype).removeprefix("torch.")
-    (folder / "config.json").write_text(json.dumps({**raw_config, "dtype": name, "torch_dtype": name}, indent=2) + "\n")
+    config = {**both_layouts(raw_config), "dtype": name, "torch_dtype": name}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -108,21 +127,26 @@ def _weight_files(folder: Path) -> list[Path]:
     if not index.is_file():
         if not (folder / "model.safetensors").is_file():
             raise FileNotFoundError(f"{folder}: neither model.safetensors nor model.safetensors.index.json is there")
-        return [folder / "model.safetensors"]
+        return [_inside(folder / "model.safetensors")]
     try:
         shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index}: not a shard index (a weight_map of tensor names to file names)") from None
     for shard in shards:
-        if not isinstance(shard, str) or not SHARD_NAME.match(shard):
+        if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
             raise ValueError(f"{index}: shard {shard!r} is not a plain file name inside the folder")
         if not (folder / shard).is_file():
             raise FileNotFoundError(f"{folder / shard}: missing, though {index.name} lists it")
-        target, inside = os.path.realpath(folder / shard), os.path.realpath(folder)
-        hub_blob = "/blobs/" in target and "/snapshots/" in inside  # the hub cache links snapshots to blobs
-        if not target.startswith(inside + os.sep) and not hub_blob:
-            raise ValueError(f"{folder / shard}: links to a file outside the folder")
-    return [folder / shard for shard in shards]
+    return [_inside(folder / shard) for shard in shards]
+
+
+def _inside(path: Path) -> Path:
+    """The path, if it does not link out of its folder, other than from a snapshot of the hub's cache to its blobs."""
+    target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
+    snapshot = folder.parent.name == "snapshots"
+    if folder in target.parents or (snapshot and folder.parents[1] / "blobs" in target.parents):
+        return path
+    raise ValueError(f"{path}: links to a file outside the folder")
 
 
 def _check_tied(folder: Path, tensors: dict) -> None:

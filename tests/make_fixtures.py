@@ -1,8 +1,8 @@
 """The configurations that are compared with transformers, and the frozen ones.
 
 `PYTHONPATH=. python tests/make_fixtures.py` writes fixtures/decoder.safetensors: for a few small models their weights,
-ids, and what transformers computes in float64 (logits and the log-probability of each next id); the config.json of
-each is in the file's metadata. So the comparison bites where transformers is not installed.
+ids, and what transformers computes in float64 (logits of every twelfth token and the log-probability of each next id);
+the config.json of each is in the file's metadata. So the comparison bites where transformers is not installed.
 """
 
 import copy
@@ -16,6 +16,20 @@ from safetensors.torch import save_file
 FROZEN = Path(__file__).parent / "fixtures" / "decoder.safetensors"
 
 THETA = {"rope_type": "default", "rope_theta": 1e6}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+NESTED = {
+    "full_attention": {**YARN, "rope_theta": 1e5},
+    "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e3},
+}
+SLIDES = {"use_sliding_window": True, "sliding_window": 8}
+ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
 CASES = {  # what differs from SMALL; the biases of Qwen2, and whatever the others ask for, are random too
     "qwen2 grouped queries": {"model_type": "qwen2", "head_dim": None, "attention_bias": False},
     "qwen2 tied": {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": True},
@@ -31,17 +45,74 @@ CASES = {  # what differs from SMALL; the biases of Qwen2, and whatever the othe
     "llama with biases": {"model_type": "llama", "head_dim": None, "attention_bias": True, "mlp_bias": True},
     "llama narrow heads": {"model_type": "llama", "head_dim": 8},
     "llama gelu": {"model_type": "llama", "head_dim": None, "hidden_act": "gelu"},
+    "qwen2 yarn": {"model_type": "qwen2", "head_dim": 32, "max_position_embeddings": 128, "rope_scaling": YARN},
+    "qwen2 yarn, own attention factor": {
+        "model_type": "qwen2", "head_dim": 64, "max_position_embeddings": 128,
+        "rope_scaling": {**YARN, "attention_factor": 1.0, "beta_fast": 16, "beta_slow": 2},
+    },
+    "qwen2 sliding from layer 2 on": {
+        "model_type": "qwen2", **SLIDES, "num_hidden_layers": 4, "max_window_layers": 2,
+    },
+    "qwen2 sliding by layer_types": {
+        "model_type": "qwen2", **SLIDES, "num_hidden_layers": 3, "layer_types": ALTERNATING,
+    },
+    "qwen3 nested rope": {
+        "model_type": "qwen3", **SLIDES, "num_hidden_layers": 3, "layer_types": ALTERNATING, "rope_parameters": NESTED,
+        "max_position_embeddings": 128,
+    },
+    "qwen3 dynamic, within its length": {
+        "model_type": "qwen3", "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 96,
+    },
+    "qwen3 bfloat16 weights": {"model_type": "qwen3", "dtype": "bfloat16"},
+    "llama three bands": {
+        "model_type": "llama", "head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "rope_theta": 5e5,
+        "rope_scaling": LLAMA3,
+    },
+    "llama linear": {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}},
+    "mistral sliding": {"model_type": "mistral", "sliding_window": 8},
+    "mistral without a window": {"model_type": "mistral", "sliding_window": None, "hidden_act": "gelu_pytorch_tanh"},
+    "mistral sliding, yarn": {"model_type": "mistral", "sliding_window": 70, "rope_parameters": YARN},
 }  # fmt: skip
-FROZEN_CASES = ("qwen2 tied", "qwen3 wide heads", "llama with biases")
-FROZEN_SIZE = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24}
+FROZEN_CASES = (
+    "qwen2 tied", "qwen3 wide heads", "llama with biases", "qwen2 yarn", "llama three bands", "mistral sliding",
+)  # fmt: skip
+FROZEN_SIZE = {
+    "vocab_size": 29, "hidden_size": 12, "intermediate_size": 20, "num_attention_heads": 2, "num_key_value_heads": 1,
+}  # fmt: skip
+
+
+def raw_config(fields: dict) -> dict:
+    """The config.json of a case: a small model, and what the case says (null is written for the window alone)."""
+    raw = copy.deepcopy({**SMALL, **fields})  # transformers writes into the dictionaries that it is given
+    return {key: value for key, value in raw.items() if value is not None or key == "sliding_window"}
 
 
 def oracle(fields: dict):
-    """A transformers model with random weights."""
+    """A transformers model with random weights, in float32.
+
+    transformers has no nested rotary settings in these families; its own tables for each layer type make up for that.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**{key: value for key, value in {**SMALL, **fields}.items() if value is not None})
-    return randomize(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")).eval()
+    raw = raw_config(fields)
+    nested = raw.get("rope_parameters", {}) if "layer_types" in raw else {}
+    configs = [
+        AutoConfig.for_model(**{**raw, "dtype": "float32", **({"rope_parameters": nested[k]} if nested else {})})
+        for k in raw.get("layer_types", [""])
+    ]
+    model = randomize(AutoModelForCausalLM.from_config(configs[0], attn_implementation="sdpa")).eval()
+    if nested:
+        for layer, config in zip(model.model.layers, configs, strict=True):
+            layer.rotary_emb = type(model.model.rotary_emb)(config)
+            layer.register_forward_pre_hook(turn_by_layer, with_kwargs=True)
+    if raw.get("dtype") == "bfloat16":
+        for p in model.parameters():
+            p.data = p.data.bfloat16().float()
+    return model
+
+
+def turn_by_layer(layer, args, kwargs):
+    return args, {**kwargs, "position_embeddings": layer.rotary_emb(args[0], kwargs["position_ids"])}
 
 
 def in_float64(model):
@@ -64,10 +135,10 @@ def main() -> None:
         configs[case] = json.dumps(model.config.to_dict())
         weights = {k: v for k, v in model.state_dict().items() if not (k == "lm_head.weight" and "tied" in case)}
         tensors |= {f"{case}/weights/{key}": value.clone() for key, value in weights.items()}
-        ids = torch.randint(FROZEN_SIZE["vocab_size"], (2, 20), generator=torch.Generator().manual_seed(0))
+        ids = torch.randint(FROZEN_SIZE["vocab_size"], (1, 96), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             logits = in_float64(model)(ids).logits
-        tensors |= {f"{case}/ids": ids, f"{case}/logits": logits}
+        tensors |= {f"{case}/ids": ids, f"{case}/logits": logits[:, ::12].contiguous()}
         tensors[f"{case}/logprobs"] = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].contiguous()
     save_file(tensors, FROZEN, metadata=configs)
     print(f"{FROZEN}: {FROZEN.stat().st_size:,} bytes")

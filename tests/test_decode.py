@@ -3,12 +3,16 @@
 import pytest
 import torch
 from conftest import random_model, randomize
+from make_fixtures import YARN
 
 import lora
 from models import decode
 from models.cache import KVCache
 from models.generate import Engine
+from models.logprob import token_logprobs
 
+SLIDES = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
+NESTED = {"sliding_attention": YARN, "full_attention": {"rope_theta": 1e5}}
 WIDE = {"intermediate_size": 96}  # whole vectors: what is computed on a slice is then what is computed on a copy
 
 
@@ -21,6 +25,10 @@ def adapted(family: str, **how):
 MODELS = {
     "qwen2, biases": lambda: random_model("qwen2", **WIDE),
     "qwen3, norms of q and k": lambda: random_model("qwen3", **WIDE),
+    "mistral, window of 8": lambda: random_model("mistral", sliding_window=8, **WIDE),
+    "qwen3, window of 70 and yarn in one layer": lambda: random_model(
+        "qwen3", **SLIDES, rope_parameters=NESTED, **WIDE
+    ),
     "llama, as many key heads": lambda: random_model("llama", num_key_value_heads=4, **WIDE),
     "qwen2 with adapters": lambda: adapted("qwen2"),
     "qwen3 with adapters": lambda: adapted("qwen3", r=32),
@@ -45,8 +53,40 @@ def test_a_step_is_bitwise_the_decoder(name, rows):
         views = [cache.view(torch.arange(rows), positions_B, 1) for cache in caches]
         expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
         assert torch.equal(step(ids_B, positions_B, views[1]), expected)
+    assert decode.exact_step(model) is not None
     for a, b in zip((*caches[0].keys, *caches[0].values), (*caches[1].keys, *caches[1].values), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "window" in name])
+@pytest.mark.parametrize("stacked", [True, False])
+@torch.no_grad()
+def test_windows_sample_what_training_recomputes(name, stacked, monkeypatch):
+    """Prompts of all lengths, two turns: the recorded log-probabilities, bit for bit, of all episodes packed."""
+    if not stacked:
+        monkeypatch.setattr("models.generate.exact_step", lambda model: None)
+    model, generator, episodes = MODELS[name](), torch.Generator().manual_seed(0), []
+    engine = Engine(model, 4, 300)
+    for i, n in enumerate((1, 60, 100)):
+        ids = torch.randint(97, (n,), generator=generator).tolist()
+        slot = engine.open((0, i))
+        engine.feed(slot, ids)
+        episodes.append((ids, []))
+    for _ in range(2):
+        for row in list(engine.run(30, 1.0, frozenset())):
+            ids, logprobs = episodes[row.slot]
+            logprobs.extend(zip(range(len(ids), len(ids) + 30), row.logprobs, strict=True))
+            ids.extend([*row.ids, 5, 6])
+            engine.feed(row.slot, [5, 6])
+    packed_1N = torch.tensor([[token for ids, _ in episodes for token in ids]])
+    segments_1N = torch.tensor([[i for i, (ids, _) in enumerate(episodes) for _ in ids]])
+    hidden_ND = model(packed_1N, segments_BT=segments_1N)[0]
+    start = 0
+    for ids, logprobs in episodes:
+        places = torch.tensor([start + place for place, _ in logprobs])
+        expected, _ = token_logprobs(hidden_ND[places - 1], model.lm_head.weight, packed_1N[0, places])
+        assert len(places) == 60 and torch.equal(torch.tensor([p for _, p in logprobs]), expected)
+        start += len(ids)
 
 
 @torch.no_grad()

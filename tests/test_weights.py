@@ -8,8 +8,9 @@ from conftest import SMALL, random_model, reference
 from safetensors.torch import load_file, save_file
 
 from models import load_model, save_model
-from models.config import read_config
+from models.config import parse_config, read_config
 from models.generate import Engine
+from models.weights import resolve, split_revision
 
 RAW = {"model_type": "qwen2", **SMALL}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -17,8 +18,9 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A good checkpoint of one file."""
+    """A good checkpoint of one file, its config.json in the old layout and as short as can be."""
     save_model(random_model(), tmp_path, RAW, torch.float32)
+    (tmp_path / "config.json").write_text(json.dumps(RAW))
     return tmp_path
 
 
@@ -60,7 +62,7 @@ def refused(kind, name, *words):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama", "mistral"])
 def test_a_saved_model_loads_bitwise_the_same(tmp_path, model_type, tied):
     model = random_model(model_type, tie_word_embeddings=tied)
     raw = {**RAW, "model_type": model_type, "tie_word_embeddings": tied}
@@ -73,6 +75,22 @@ def test_a_saved_model_loads_bitwise_the_same(tmp_path, model_type, tied):
     assert load_model(str(tmp_path), torch.bfloat16).lm_head.weight.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@torch.no_grad()
+def test_weights_of_any_float_load_to_any_float_and_compute(tmp_path, stored, dtype):
+    model = random_model("mistral", sliding_window=8)
+    save_model(model, tmp_path, {**RAW, "model_type": "mistral", "sliding_window": 8}, stored)
+    loaded = load_model(str(tmp_path), dtype)
+    assert loaded.config.dtype == str(stored).removeprefix("torch.")
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value.to(stored).to(dtype)), key
+    ids = torch.arange(20)[None]
+    hidden_BTD = loaded(ids)
+    assert hidden_BTD.dtype == dtype
+    torch.testing.assert_close(hidden_BTD.float(), model(ids), atol=0.15, rtol=0.05)
+
+
 def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
     edit_config(folder, tie_word_embeddings=True)
     embedding = load_file(folder / "model.safetensors")[EMBEDDING]
@@ -83,17 +101,78 @@ def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
     assert torch.equal(model.lm_head.weight, embedding) and model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def test_shards_that_the_hub_cache_links_to_its_blobs_load(folder, tmp_path_factory):
+def in_hub_cache(folder, cache, hub_id="Some/model", commit="0123456789abcdef0123456789abcdef01234567", **refs):
+    """Moves a checkpoint into a hub cache as the hub's client lays it out, with branches and tags; the snapshot."""
+    repository = cache / f"models--{hub_id.replace('/', '--')}"
+    snapshot, blobs = repository / "snapshots" / commit, repository / "blobs"
+    snapshot.mkdir(parents=True), blobs.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        blob = path.rename(blobs / f"{commit[:4]}-{path.name}")
+        (snapshot / path.name).symlink_to(blob)
+    (repository / "refs").mkdir(exist_ok=True)
+    for name in refs.values():
+        path = repository / "refs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(commit)
+    return snapshot
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_files_that_the_hub_cache_links_to_its_blobs_load(folder, tmp_path_factory, sharded):
     expected = load_model(str(folder)).state_dict()
-    _, weight_map = shard(folder)
-    cache = tmp_path_factory.mktemp("models--a--b")
-    snapshot, blobs = cache / "snapshots" / "0123", cache / "blobs"
-    snapshot.mkdir(parents=True), blobs.mkdir()
-    for i, path in enumerate(folder.iterdir()):
-        path.rename(blobs / str(i))
-        (snapshot / path.name).symlink_to(blobs / str(i))
-    assert len(set(weight_map.values())) == 2
+    if sharded:
+        assert len(set(shard(folder)[1].values())) == 2
+    snapshot = in_hub_cache(folder, tmp_path_factory.mktemp("cache"))
     assert all(torch.equal(value, expected[key]) for key, value in load_model(str(snapshot)).state_dict().items())
+
+
+@pytest.fixture
+def cache(tmp_path_factory, monkeypatch):
+    """An empty hub cache, and no network."""
+    path = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return path
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_pinned_revision_is_the_one_that_loads(folder, cache, tmp_path_factory, monkeypatch, offline):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens,
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # and the client tries again after a while
+    newer = tmp_path_factory.mktemp("newer")
+    save_model(random_model(seed=1), newer, RAW, torch.float32)
+    commits = ["a" * 40, "b" * 40]
+    old = in_hub_cache(folder, cache, commit=commits[0], tag="v1.0", pull="refs/pr/1")
+    new = in_hub_cache(newer, cache, commit=commits[1], branch="main")
+    for revision, snapshot in [("v1.0", old), ("refs/pr/1", old), (commits[0], old), ("main", new), (commits[1], new)]:
+        assert resolve(f"Some/model@{revision}") == snapshot
+    assert resolve("Some/model") == new
+    assert torch.equal(load_model("Some/model@v1.0").lm_head.weight, random_model().lm_head.weight)
+    assert torch.equal(load_model("Some/model").lm_head.weight, random_model(seed=1).lm_head.weight)
+    refused(FileNotFoundError, "Some/model@v2.0", "'Some/model@v2.0'", "the hub did not give it")
+    refused(FileNotFoundError, f"Some/model@{'c' * 40}", "the hub did not give it")
+
+
+def test_a_name_is_split_into_hub_id_and_revision(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert split_revision("Some/model@v1.0") == ("Some/model", "v1.0")
+    assert split_revision("Some/model@refs/pr/1") == ("Some/model", "refs/pr/1")
+    assert split_revision("Some/model") == ("Some/model", None)
+    for name in ("tiny", "tiny@v1", "/some/model@v1", "./Some/model@v1"):
+        assert split_revision(name) == (name, None)
+    folder = tmp_path / "Some" / "model@v1"
+    folder.mkdir(parents=True)
+    assert (
+        split_revision("Some/model@v1") == ("Some/model@v1", None) and str(resolve("Some/model@v1")) == "Some/model@v1"
+    )
+
+
+@pytest.mark.parametrize(
+    "revision", ["", " ", "-x", "../x", "a/../b", "a b", "/x", "x/", "x@y", "x\ny", "é", "a//b", "x."]
+)
+def test_what_cannot_be_a_revision_is_refused(cache, revision):
+    refused(ValueError, f"Some/model@{revision}", "is not the name of a branch, tag or commit")
 
 
 def test_a_trained_model_tells_its_story():
@@ -116,14 +195,30 @@ def test_a_trained_model_tells_its_story():
     [
         ({"model_type": "gpt2"}, ["model_type 'gpt2'", "qwen2, qwen3, llama"]),
         ({"model_type": None}, ["model_type None"]),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rope type 'yarn'"]),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, ["rope type 'llama3'"]),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope type 'linear'"]),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["rope type 'dynamic'"]),
-        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, ["nested by layer type"]),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, ["rope type 'longrope'", "yarn, llama3"]),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, ["low_freq_factor", "None"]),
+        ({"rope_scaling": {"type": "linear"}}, ["factor is missing, which linear needs"]),
+        ({"rope_parameters": {"sliding_attention": {}}}, ["nested by layer type", "nothing of full_attention"]),
+        ({"model_type": "mistral", "rope_parameters": {"full_attention": {}}}, ["nested by layer type", "mistral"]),
         ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
-        ({"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, ["sliding-window"]),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, ["sliding-window"]),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, ["sliding-window", "use_sliding_window"]),
+        (
+            {
+                "layer_types": ["full_attention", "sliding_attention"],
+                "use_sliding_window": True,
+                "sliding_window": None,
+            },
+            ["sliding-window", "sliding_window null"],
+        ),
+        ({"layer_types": ["full_attention"]}, ["layer_types has 1 entries for num_hidden_layers 2"]),
+        ({"use_sliding_window": "yes"}, ["use_sliding_window must be true or false", "'yes'"]),
+        ({"use_sliding_window": True, "sliding_window": 0}, ["sliding_window must be a positive integer or null", "0"]),
+        ({"use_sliding_window": True, "sliding_window": 8.0}, ["sliding_window must be a positive integer", "8.0"]),
+        ({"model_type": "mistral", "sliding_window": -1}, ["sliding_window must be a positive integer or null", "-1"]),
+        ({"model_type": "mistral", "sliding_window": True}, ["sliding_window must be a positive integer", "True"]),
+        ({"max_window_layers": -1}, ["max_window_layers must be a whole number", "-1"]),
+        ({"max_window_layers": "all"}, ["max_window_layers must be a whole number", "'all'"]),
+        ({"model_type": "mistral", "num_key_value_heads": None}, ["num_key_value_heads is null", "mistral"]),
         ({"quantization_config": {"quant_method": "gptq"}}, ["quantization_config"]),
         ({"hidden_act": "swish7"}, ["hidden_act 'swish7'", "silu"]),
         ({"head_dim": 15}, ["head_dim 15", "odd"]),
@@ -166,15 +261,16 @@ def test_a_folder_without_its_files_is_refused(folder, tmp_path):
     refused(FileNotFoundError, folder, str(folder), "model.safetensors", "index.json")
 
 
-@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "nowhere", "../a/b", "a/b/c", "a/.."])
+@pytest.mark.parametrize(
+    "name",
+    ["./nowhere", "/no/where", "nowhere", "../a/b", "a/b/c", "a/..", "nowhere@main", "./a/b@main", "a/..@v1", "a/b\n"],
+)
 def test_a_name_that_is_nothing_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(FileNotFoundError, name, repr(name), "no such folder", "not a hub id")
 
 
-def test_a_hub_id_without_a_network_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+def test_a_hub_id_without_a_network_is_refused(cache):
     refused(FileNotFoundError, "Nobody/no-such-model", "Nobody/no-such-model", "hub")
 
 
@@ -232,10 +328,32 @@ def test_an_index_that_points_outside_is_refused(folder, tmp_path_factory, escap
     refused(ValueError, folder, str(index), repr(name), "plain file name")
 
 
-def test_a_shard_that_links_out_of_the_folder_is_refused(folder, tmp_path_factory):
-    path = folder / shard(folder)[1][HEAD]
-    path.symlink_to(path.rename(tmp_path_factory.mktemp("outside") / path.name))
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("where", ["outside", "blobs", "snapshots/0123/blobs"])
+def test_a_file_that_links_out_of_the_folder_is_refused(folder, tmp_path_factory, sharded, where):
+    path = folder / (shard(folder)[1][HEAD] if sharded else "model.safetensors")
+    outside = tmp_path_factory.mktemp("outside") / where
+    outside.mkdir(parents=True)
+    path.symlink_to(path.rename(outside / path.name))
     refused(ValueError, folder, str(path), "outside the folder")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_snapshot_that_links_to_the_blobs_of_another_repository_is_refused(folder, tmp_path_factory, sharded):
+    name = shard(folder)[1][HEAD] if sharded else "model.safetensors"
+    cache = tmp_path_factory.mktemp("cache")
+    path = in_hub_cache(folder, cache) / name
+    (cache / "models--Other--model" / "blobs").mkdir(parents=True)
+    blob = path.resolve().rename(cache / "models--Other--model" / "blobs" / "x")
+    path.unlink()
+    path.symlink_to(blob)
+    refused(ValueError, path.parent, str(path), "outside the folder")
+
+
+def test_a_link_within_the_folder_is_followed(folder):
+    path = folder / "model.safetensors"
+    path.symlink_to(path.rename(folder / "kept.safetensors").name)
+    assert load_model(str(folder)).config == parse_config(RAW)
 
 
 @pytest.mark.parametrize(
