@@ -19,6 +19,7 @@ from rl.evaluate import describe, evaluate
 
 @dataclass
 class Keys:
+    adapter: str = "base"  # adapters' folders by comma, to be compared on the same tasks; base is none
     split: str = "test"  # tasks to play: test | val | train
     n: int = 200  # tasks
     json: str = ""  # also write the results to this file
@@ -36,8 +37,8 @@ def wrong(keys: Keys) -> str:
 
 
 def main(cfg, keys: Keys) -> None:
-    tokenizer = load_tokenizer(cfg.model)
-    names = [name.strip() for name in (cfg.adapter or "base").split(",")]
+    tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+    names = [name.strip() for name in keys.adapter.split(",")]
     results = {}
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)

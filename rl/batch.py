@@ -56,8 +56,8 @@ def _as_step(batch: Batch) -> Batch:
 def select(batch: Batch, indices: list[int]) -> Batch:
     """The given episodes of a batch, in that order. The totals stay those of the whole."""
     starts = torch.searchsorted(batch.episode_N, torch.arange(len(batch.episodes) + 1)).tolist()
-    where_N = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in indices])
-    counts = torch.tensor([starts[i + 1] - starts[i] for i in indices])
+    where_N = torch.tensor([n for i in indices for n in range(starts[i], starts[i + 1])], dtype=torch.long)
+    counts = torch.tensor([starts[i + 1] - starts[i] for i in indices], dtype=torch.long)
     tensors = {name: getattr(batch, name) for name in PER_TOKEN}
     return replace(
         batch,
@@ -68,10 +68,13 @@ def select(batch: Batch, indices: list[int]) -> Batch:
     )
 
 
-def optimizer_steps(batch: Batch, batch_size: int, seed: str) -> Iterator[Batch]:
-    """The batch in shuffled pieces of batch_size episodes, one per optimizer step; the last may be smaller."""
+def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator[Batch]:
+    """The batch in pieces of batch_size episodes, one per optimizer step, the last perhaps smaller; shuffled by seed,
+    or as they stand if that is None.
+    """
     order = list(range(len(batch.episodes)))
-    random.Random(seed).shuffle(order)
+    if seed is not None:
+        random.Random(seed).shuffle(order)
     for start in range(0, len(order), batch_size):
         yield _as_step(select(batch, order[start : start + batch_size]))
 

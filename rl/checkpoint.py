@@ -167,6 +167,7 @@ class new_folder:
         digests = {path.name: _sha256(path) for path in sorted(self.temporary.iterdir())}
         (self.temporary / "manifest.json").write_text(json.dumps({"version": 1, "sha256": digests}, indent=2) + "\n")
         for path in self.temporary.iterdir():
+            path.chmod((self.temporary / "manifest.json").stat().st_mode)  # safetensors leaves its files to their owner
             _sync(path)
         _sync(self.temporary)
         if self.target.exists():

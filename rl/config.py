@@ -2,10 +2,10 @@
 
     python train.py algo=ppo env=textcraft lr=1e-3 lora.r=16 ppo.clip=0.2 recipe=default
 
-A later word wins over an earlier one, the command line over the recipe, the recipe over the defaults here; and there is
-no second place where a default lives. An unknown key, a wrong type or an impossible value is one line with the nearest
-valid key, and exit status 2, before anything is loaded. A recipe's [tiny] table applies when the model is the
-embedded one.
+A later word wins over an earlier one, the command line over the recipe, the recipe over recipes/default.toml, and that
+over the defaults here; there is no second place where a default lives. An unknown key, a wrong type or an impossible
+value is one line with the nearest valid key, and exit status 2, before anything is loaded. A recipe's [tiny] table
+applies when the model is the embedded one.
 
 The comment behind each field is its help text.
 """
@@ -28,9 +28,10 @@ from pathlib import Path
 import torch
 
 import envs
-from rl import grpo, ppo, sft
+from rl import grpo, ppo, reinforce, sft
+from rl.update import OPTIMIZERS
 
-ALGORITHMS = {"sft": sft, "grpo": grpo, "ppo": ppo}
+ALGORITHMS = {"sft": sft, "reinforce": reinforce, "grpo": grpo, "ppo": ppo}
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 
@@ -47,6 +48,7 @@ class Lora:
 class Reward:
     rule: str = "native"  # native: the environment's own | seed: the guide's shaping | binary: by outcome, at the end
     scale: float = 1.0  # every reward is multiplied by this
+    whiten: bool = False  # divide the epoch's rewards by the deviation of its scores
     correct: float = 1.0  # reward.rule=binary: for outcome correct
     incorrect: float = 0.0  # reward.rule=binary: for outcome incorrect
     timeout: float = 0.0  # reward.rule=binary: for outcome timeout
@@ -56,35 +58,40 @@ class Reward:
 
 @dataclass
 class Common:
-    algo: str = "ppo"  # sft | grpo | ppo
+    algo: str = "ppo"  # sft | reinforce | grpo | ppo
     env: str = "textcraft"  # environments by comma, with weights after a colon: textcraft, or sat:2,textcraft:1
-    model: str = "tiny"  # tiny (the embedded default) | a folder | a hub id
+    model: str = "tiny"  # tiny (the embedded default) | a folder | a hub id, with @ and a revision to pin one
+    thinking: bool = True  # where the checkpoint's turns know it (Qwen3): false asks for answers without thoughts
     recipe: str = "default"  # settings from recipes/NAME.toml, or from a path that ends in .toml
-    adapter: str = ""  # start from this adapter's folder rather than from a fresh one
+    data: str = ""  # sft: learn from this JSON Lines file, conversations or prompt/answer pairs, not from env's expert
     out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
     resume: str = ""  # go on with the run in this folder, from its newest checkpoint and with its settings
+    resume_from: str = ""  # start from this adapter's folder, with a fresh optimizer; kept frozen as the KL reference
     seed: int = 0  # of everything: initial adapter, tasks, sampling, order
+    order: str = "random"  # of tasks, and of episodes or rows in an epoch's updates: random | sequential
+    max_samples: int = 0  # at most so many different tasks, or rows of data=; 0: no limit
     epochs: int = 10  # rounds of collecting episodes and learning from them
     episodes: int = 64  # episodes collected per epoch
     batch_size: int = 64  # episodes per optimizer step
     max_steps: int = 0  # stop after this many optimizer steps; 0: no limit
-    lr: float = 1e-5  # learning rate of AdamW
+    optimizer: str = "adamw"  # adamw | adam | sgd
+    lr: float = 1e-5  # learning rate
     schedule: str = "constant"  # of the learning rate: constant | linear | cosine
     warmup_steps: int = 0  # optimizer steps over which the learning rate rises from 0
     min_lr_ratio: float = 0.1  # share of lr at which linear and cosine schedules end
-    weight_decay: float = 0.0  # of AdamW
+    weight_decay: float = 0.0  # decoupled in adamw, added to the gradient in the others
     clip_norm: float = 1.0  # gradients are scaled down to this norm
     micro_tokens: int = 8192  # tokens in one forward and backward; changes memory and speed, never the gradient
     temperature: float = 1.0  # of sampling, and of the log-probabilities that are trained
     max_new_tokens: int = 256  # sampled tokens per turn at most
     max_len: int = 4096  # tokens per episode at most
     max_turns: int = 0  # agent turns per episode at most; 0: the environment's own limit
-    rollout_rows: int = 64  # episodes being sampled at once
+    rollout_batch_size: int = 64  # episodes being sampled at once
     eval_episodes: int = 200  # held-out tasks per evaluation, each played sampled and greedily; 0: no evaluation
     eval_every: int = 0  # epochs between evaluations; 0: only before the first and after the last
     eval_split: str = "val"  # tasks to evaluate on: val | test | train
     save_every: int = 1  # epochs between checkpoints
-    dtype: str = "float32"  # of the model's weights: float32 | bfloat16
+    dtype: str = "float32"  # of the model's weights: float32 | bfloat16 | float16 (to evaluate)
     device: str = "cpu"  # cpu | cuda
     threads: int = 2  # torch threads on a CPU; more than are idle make small models much slower
     log: str = "info"  # info | debug: debug prints every adapted layer
@@ -92,19 +99,22 @@ class Common:
 
 CHOICES = {
     "algo": tuple(ALGORITHMS),
+    "order": ("random", "sequential"),
+    "optimizer": tuple(OPTIMIZERS),
     "schedule": ("constant", "linear", "cosine"),
     "eval_split": ("train", "val", "test"),
-    "dtype": ("float32", "bfloat16"),
+    "dtype": ("float32", "bfloat16", "float16"),
     "device": ("cpu", "cuda"),
     "log": ("info", "debug"),
     "reward.rule": ("native", "seed", "binary"),
 }
 POSITIVE = ("epochs", "episodes", "batch_size", "lr", "clip_norm", "micro_tokens", "max_new_tokens", "max_len")
-POSITIVE += ("rollout_rows", "save_every", "threads", "lora.alpha", "sft.epochs", "grpo.epochs", "grpo.clip")
-POSITIVE += ("grpo.clip_high", "grpo.constant_length", "ppo.epochs", "ppo.clip", "ppo.critic_lr", "ppo.critic_hidden")
+POSITIVE += ("rollout_batch_size", "save_every", "threads", "lora.alpha", "*.epochs", "*.group_size", "*.clip")
+POSITIVE += ("*.clip_high", "*.constant_length", "*.kl_horizon", "ppo.critic_lr", "ppo.critic_hidden")
 NOT_NEGATIVE = ("lora.r", "max_steps", "warmup_steps", "weight_decay", "temperature", "max_turns", "eval_episodes")
-NOT_NEGATIVE += ("seed", "eval_every", "min_lr_ratio", "grpo.kl_coef", "ppo.vf_coef")
-POSITIVE_OR_NONE = ("ppo.value_clip", "ppo.target_kl", "grpo.target_kl")
+NOT_NEGATIVE += ("seed", "eval_every", "min_lr_ratio", "max_samples", "*.kl_coef", "*.overlong_limit")
+NOT_NEGATIVE += ("ppo.vf_coef", "ppo.critic_warmup")
+POSITIVE_OR_NONE = ("ppo.value_clip", "*.target_kl", "*.kl_target", "*.dual_clip")
 
 GROUPS = {"lora": Lora, "reward": Reward, **{name: module.Config for name, module in ALGORITHMS.items()}}
 GROUPS |= {name: envs.config_class(name) for name in envs.NAMES}
@@ -137,7 +147,7 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
         if given.get("resume"):
             base = {**_saved(given["resume"]), "out": given["resume"]}
         else:
-            base = _recipe(given.get("recipe", cfg.recipe), given.get("model"))
+            base, _ = _recipe(given.get("recipe", cfg.recipe), given.get("model"))
         for key, value in {**base, **given}.items():
             _assign(cfg, key, value, also)
         check(cfg)
@@ -157,15 +167,15 @@ def check(cfg) -> None:
             near = difflib.get_close_matches(str(value), allowed, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(f"{key}={value} is not one of {', '.join(allowed)}{hint}")
-    for key in POSITIVE:
-        if not _get(cfg, key) > 0:
-            raise ConfigError(f"{key}={_get(cfg, key)} must be positive")
-    for key in NOT_NEGATIVE:
-        if _get(cfg, key) < 0:
-            raise ConfigError(f"{key}={_get(cfg, key)} must not be negative")
-    for key in POSITIVE_OR_NONE:
-        if _get(cfg, key) is not None and not _get(cfg, key) > 0:
-            raise ConfigError(f"{key}={_get(cfg, key)} must be positive, or none")
+    for key, value in _values(cfg, POSITIVE):
+        if not value > 0:
+            raise ConfigError(f"{key}={value} must be positive")
+    for key, value in _values(cfg, NOT_NEGATIVE):
+        if value < 0:
+            raise ConfigError(f"{key}={value} must not be negative")
+    for key, value in _values(cfg, POSITIVE_OR_NONE):
+        if value is not None and not value > 0:
+            raise ConfigError(f"{key}={value} must be positive, or none")
     if cfg.seed >= 2**31:
         raise ConfigError(f"seed={cfg.seed} must be below 2**31 = {2**31}")
     if cfg.min_lr_ratio > 1:
@@ -192,12 +202,18 @@ def check(cfg) -> None:
 def check_training(cfg) -> None:
     """Raises ConfigError for values that do not go together in training."""
     algo = getattr(cfg, cfg.algo)
-    if algo.source == "rollouts" and cfg.temperature == 0:
+    if cfg.temperature == 0:
         raise ConfigError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
+    if algo.source == "rollouts" and cfg.data:
+        raise ConfigError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
+    if cfg.data and not Path(cfg.data).is_file():
+        raise ConfigError(f"data={cfg.data}: no such file")
+    if cfg.dtype == "float16":
+        raise ConfigError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.reference and cfg.lora.r == 0:
         raise ConfigError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
-    if cfg.adapter and cfg.lora.r == 0:
-        raise ConfigError("adapter= starts from an adapter, but lora.r=0 trains the model itself")
+    if cfg.resume_from and cfg.lora.r == 0:
+        raise ConfigError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
     if cfg.episodes % algo.group_size:
         raise ConfigError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
 
@@ -233,12 +249,13 @@ def help_text(program: str, also: type | None = None) -> str:
             default = "none" if f.default is None else str(f.default).lower() if f.type is bool else f.default
             lines.append(f"  {prefix + f.name + '=' + str(default):36s} {comments.get(f.name, '')}")
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
-    lines += ["", "A recipe sets others: recipes/default.toml, unless recipe= names another, those for model=tiny."]
+    lines += ["", "Recipes set others: recipes/default.toml those for model=tiny, recipe=NAME its own over them."]
     return "\n".join([*lines, "", f"recipes: {recipes}; environments: {', '.join(envs.NAMES)}"])
 
 
 def _comments(cls: type) -> dict[str, str]:
-    """The comment behind each field of a dataclass, read from its source."""
+    """The comment behind each field of a dataclass and of those that it extends, read from their source."""
+    inherited = {k: v for base in cls.__bases__ if dataclasses.is_dataclass(base) for k, v in _comments(base).items()}
     source = inspect.cleandoc("\n" + inspect.getsource(cls))
     by_line = {
         token.start[0]: token.string.lstrip("# ").strip()
@@ -246,7 +263,7 @@ def _comments(cls: type) -> dict[str, str]:
         if token.type == tokenize.COMMENT
     }
     body = ast.parse(source).body[0].body
-    return {n.target.id: by_line.get(n.end_lineno, "") for n in body if isinstance(n, ast.AnnAssign)}
+    return inherited | {n.target.id: by_line.get(n.end_lineno, "") for n in body if isinstance(n, ast.AnnAssign)}
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -256,21 +273,38 @@ def _split(word: str) -> tuple[str, str]:
     return key.lstrip("-"), value
 
 
-def _recipe(name: str, model: str | None) -> dict:
-    """Dotted keys of a recipe file; with the [tiny] table over them if the model is the embedded one."""
+def _recipe(name: str, model: str | None) -> tuple[dict, dict]:
+    """Dotted keys of a recipe over those of recipes/default.toml, and those of them that come from [tiny] tables. A
+    recipe's table goes over its other keys, if the model is the embedded one."""
+    tables = [_table(one) for one in dict.fromkeys(("default", name))]
+    model = model or tables[-1].get("model", Config.model)
+    keys, from_tiny = {}, {}
+    for table in tables:
+        tiny, rest = _flatten(table.pop("tiny", {})), _flatten(table)
+        if model != "tiny":
+            tiny = {}
+        keys |= rest | tiny
+        from_tiny = {key: value for key, value in from_tiny.items() if key not in rest} | tiny
+    return keys, from_tiny
+
+
+def _table(name: str) -> dict:
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file():
         near = difflib.get_close_matches(name, [p.stem for p in RECIPES.glob("*.toml")], 1)
         raise ConfigError(f"recipe={name}: no file {path}" + (f"; did you mean {near[0]}?" if near else ""))
     try:
-        table = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"recipe={name}: {path} is not TOML ({error})") from None
-    tiny = table.pop("tiny", {})
-    keys = _flatten(table)
-    if (model or keys.get("model", Config.model)) == "tiny":
-        keys |= _flatten(tiny)
-    return keys
+
+
+def for_tiny(cfg) -> str:
+    """What the recipe's [tiny] table has set of what this run uses, as words; empty for other models."""
+    _, keys = _recipe(cfg.recipe, cfg.model)
+    used = {"", "lora", "reward", cfg.algo, *mixture(cfg.env)}
+    kept = {k: value for k, value in keys.items() if k.rpartition(".")[0] in used and _get(cfg, k) == value}
+    return " ".join(f"{key}={str(value).lower()}" for key, value in kept.items())
 
 
 def _saved(run: str) -> dict:
@@ -295,6 +329,16 @@ def _get(cfg, key: str):
     for part in key.split("."):
         cfg = getattr(cfg, part)
     return cfg
+
+
+def _values(cfg, keys: tuple[str, ...]) -> typing.Iterator[tuple[str, typing.Any]]:
+    """(key, value) of each key; a star stands for every algorithm that has the field."""
+    for key in keys:
+        owner, _, name = key.rpartition(".")
+        for algo in ALGORITHMS if owner == "*" else (owner,):
+            if owner != "*" or name in {f.name for f in fields(GROUPS[algo])}:
+                full = f"{algo}.{name}" if algo else name
+                yield full, _get(cfg, full)
 
 
 def _assign(cfg, key: str, value, also: type | None = None) -> None:

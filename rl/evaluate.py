@@ -1,11 +1,14 @@
 """How well a policy plays held-out tasks: success with an interval, apart from the shaped reward."""
 
+import math
 from collections import Counter
 from statistics import fmean, median, pstdev
 
+import torch
 from tqdm import tqdm
 
 from models import CausalLM, Tokenizer
+from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode
 from rl.rollout import make_tasks, rollout
 from rl.stats import jeffreys
@@ -24,6 +27,16 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, spl
         played = rollout(model, tokenizer, tasks, cfg, temperature, bar)
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
     return {**summary(played), "temperature": temperature, "split": split, "by_env": by_env}
+
+
+@torch.no_grad()
+def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg) -> dict:
+    """Mean negative log-probability of the demonstrations' tokens in nats, and its exponential, the perplexity."""
+    batch, total = make_batch(demonstrations), 0.0
+    for piece in micro_batches(batch, cfg.micro_tokens):
+        total -= forward(piece, model, cfg.temperature).logprobs_N.double().sum().item()
+    loss = total / batch.total_tokens
+    return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}
 
 
 def summary(episodes: list[Episode]) -> dict:

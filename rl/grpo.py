@@ -8,6 +8,14 @@ Differs from the textbook: the mean runs over all tokens of the optimizer step r
 very easy and very hard tasks more weight (`grpo.divide_by_std=true` is the paper's); no KL term unless asked. An
 episode of several turns is one sequence whose score is the sum of its turns' rewards. Groups whose scores are exactly
 equal have no gradient.
+
+Its relatives are options here, and named recipes:
+
+    dr_grpo   Liu et al. 2025: no deviation, and a constant instead of each episode's length
+    dapo      Yu et al. 2025: clip-higher, token mean, no groups of equal scores, a penalty on overlong episodes. Groups
+              that are left out are counted and not sampled again
+    gspo      Zheng et al. 2025: one ratio per episode, the geometric mean of its tokens'
+    cispo     MiniMax-M1 2025: clipped ratios as constant weights, every token keeps its gradient
 """
 
 from dataclasses import dataclass, replace
@@ -15,56 +23,74 @@ from typing import ClassVar
 
 import torch
 
-from rl import core
+from rl import core, kl
+from rl.batch import select
 from rl.records import Batch
 
 
 @dataclass
-class Config:
+class Config(kl.Config):
     group_size: int = 8  # episodes per task (G)
     epochs: int = 1  # passes over each epoch's episodes; 1 is on-policy
+    surrogate: str = "token"  # what is clipped: token (each ratio) | sequence (GSPO) | weight (CISPO)
     clip: float = 0.2  # the ratio is clipped below 1 - clip
     clip_high: float = 0.28  # and above 1 + clip_high (DAPO, section 3.1)
+    dual_clip: float | None = None  # bound on the loss of negative advantages, in advantages; above 1; none: no bound
     divide_by_std: bool = False  # divide advantages by the group's deviation
     aggregation: str = "token"  # of per-token losses: token | sequence | constant
     constant_length: int = 1024  # tokens per episode that aggregation=constant divides by
-    kl_coef: float = 0.0  # weight of the KL term; above 0 it needs a frozen base (lora.r > 0)
-    kl_estimator: str = "k3"  # of the KL term: k1 | k2 | k3
-    target_kl: float | None = None  # stop the epoch's updates when KL(old || new) passes 1.5 times this; none: never
+    drop_equal: bool = False  # leave groups of exactly equal scores out of the update and of its denominators
+    overlong_limit: int = 0  # sampled tokens of an episode that cost a reward of 1 (DAPO, eq. 13); 0: no penalty
+    overlong_cache: int = 256  # the penalty begins so many tokens before that
+    target_kl: float | None = None  # end an epoch's steps when KL(old || new) is past 1.5 times this; none: never
 
     source: ClassVar[str] = "rollouts"
     critic: ClassVar[bool] = False
     entropy_grad: ClassVar[bool] = False
 
-    @property
-    def reference(self) -> bool:
-        return self.kl_coef > 0
-
     def __post_init__(self):
+        super().__post_init__()
         if self.group_size < 2:
             raise ValueError(f"grpo.group_size must be at least 2, not {self.group_size}: a group is its own baseline")
+        if self.surrogate not in ("token", "sequence", "weight"):
+            raise ValueError(f"grpo.surrogate {self.surrogate!r} is not one of token, sequence, weight")
         if self.aggregation not in ("token", "sequence", "constant"):
             raise ValueError(f"grpo.aggregation {self.aggregation!r} is not one of token, sequence, constant")
-        if self.kl_estimator not in ("k1", "k2", "k3"):
-            raise ValueError(f"grpo.kl_estimator {self.kl_estimator!r} is not one of k1, k2, k3")
+        if self.dual_clip is not None and (self.dual_clip <= 1 or self.surrogate == "weight"):
+            raise ValueError(f"grpo.dual_clip must be above 1, not {self.dual_clip}, and has no place in a weight")
+        if self.overlong_limit and not 0 < self.overlong_cache <= self.overlong_limit:
+            raise ValueError(f"grpo.overlong_cache must be from 1 to overlong_limit, not {self.overlong_cache}")
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
     """Each token gets the advantage of its episode."""
+    batch = kl.in_reward(batch, cfg)
     group_B = torch.tensor([episode.group for episode in batch.episodes])
-    advantages_B = core.group_advantages(batch.scores_B, group_B, cfg.divide_by_std)
-    return replace(batch, advantages_N=advantages_B[batch.episode_N])
+    scores_B = batch.scores_B
+    if cfg.overlong_limit:
+        tokens_B = torch.bincount(batch.episode_N)
+        scores_B = scores_B + core.overlong_penalty(tokens_B, cfg.overlong_limit, cfg.overlong_cache)
+    advantages_B = core.group_advantages(scores_B, group_B, cfg.divide_by_std)
+    batch = replace(batch, advantages_N=advantages_B[batch.episode_N])
+    if cfg.drop_equal:
+        batch = select(batch, (~core.equal_groups(scores_B, group_B)).nonzero()[:, 0].tolist())
+    return batch
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
-    surrogate_N, ratio_N, clipped_N = core.clipped_surrogate(
-        batch.logprobs_N, batch.old_logprobs_N, batch.advantages_N, cfg.clip, cfg.clip_high
-    )
-    loss_N, kl_N = surrogate_N, torch.zeros_like(surrogate_N)
-    if cfg.kl_coef > 0:
-        kl_N = core.kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, cfg.kl_estimator)
-        loss_N = loss_N + cfg.kl_coef * kl_N
+    log_ratio_N = batch.logprobs_N - batch.old_logprobs_N
+    if cfg.surrogate == "weight":
+        surrogate_N, ratio_N, clipped_N = core.weighted_surrogate(
+            log_ratio_N, batch.logprobs_N, batch.advantages_N, cfg.clip, cfg.clip_high
+        )
+    else:
+        if cfg.surrogate == "sequence":
+            log_ratio_N = core.sequence_log_ratio(log_ratio_N, batch.episode_N)
+        surrogate_N, ratio_N, clipped_N = core.clipped_surrogate(
+            log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high, cfg.dual_clip
+        )
+    loss_N = surrogate_N + kl.in_loss(batch, cfg)
     total = core.aggregate(
         loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes, cfg.constant_length
     )
@@ -72,8 +98,8 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "ratio": ratio_N,
         "clip_fraction": clipped_N,
         "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
-        "reference_kl": kl_N,
+        "reference_kl": kl.measured(batch),
         "entropy": batch.entropy_N,
     }
-    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items()}
+    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items() if x is not None}
     return total, {"loss": total.item(), **metrics}

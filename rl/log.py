@@ -60,22 +60,33 @@ def rollout_stats(episodes: list[Episode]) -> dict:
     """What training_stats.json says of an epoch's episodes."""
     scores = [episode.score for episode in episodes]
     return {
-        "episodes": len(episodes),
         "reward_mean": fmean(scores),
         "reward_std": pstdev(scores),
         "accuracy": fmean(episode.success for episode in episodes),
         "outcomes": dict(Counter(episode.outcome for episode in episodes)),
+        "infrastructure_failed": sum(episode.infrastructure_failed for episode in episodes),
+        **token_stats(episodes),
+    }
+
+
+def token_stats(episodes: list[Episode]) -> dict:
+    """The part of it that holds for demonstrations from a file as well."""
+    return {
+        "episodes": len(episodes),
         "turns_mean": fmean(len(episode.turns) for episode in episodes),
         "sampled_tokens": sum(sum(episode.action_mask_T) for episode in episodes),
         "total_tokens": sum(len(episode.ids_T) for episode in episodes),
         "cut_by_length": sum(turn.stop_reason != "stop" for episode in episodes for turn in episode.turns),
-        "infrastructure_failed": sum(episode.infrastructure_failed for episode in episodes),
     }
 
 
 def epoch_line(stats: dict, epochs: int) -> str:
     """One line for people."""
-    names = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
-    numbers = "  ".join(f"{name} {stats[name]:.3g}" for name in names if name in stats)
-    head = f"epoch {stats['epoch']:>3}/{epochs}  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"
-    return f"{head}  {numbers}  {stats['sampled_tokens']} tokens  {stats['seconds']:.1f} s"
+    names = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
+    numbers = "".join(f"  {name} {stats[name]:.3g}" for name in names if name in stats)
+    head = f"epoch {stats['epoch']:>3}/{epochs}"
+    if "accuracy" in stats:
+        head += f"  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"
+    if stats["cut_by_length"]:
+        numbers += f"  {stats['cut_by_length']} turns cut by length"
+    return f"{head}{numbers}  {stats['sampled_tokens']} tokens  {stats['seconds']:.1f} s"

@@ -13,14 +13,15 @@ from typing import ClassVar
 
 import torch
 
-from rl import core
+from rl import core, kl
 from rl.records import Batch
 
 
 @dataclass
-class Config:
+class Config(kl.Config):
     epochs: int = 4  # passes over each epoch's episodes
     clip: float = 0.2  # the ratio is clipped to 1 +- clip
+    dual_clip: float | None = None  # bound on the loss of negative advantages, in advantages; above 1; none: no bound
     vf_coef: float = 0.5  # weight of the value loss
     value_clip: float | None = 0.2  # values move at most this far from the old ones without extra loss; none: no limit
     entropy_coef: float = 0.01  # weight of the entropy bonus
@@ -29,20 +30,23 @@ class Config:
     bootstrap: bool = True  # an episode cut by a limit ends in the critic's value; false: in 0, the limit is the task's
     level: str = "turn"  # what a step of the return is: turn | token
     whiten: bool = True  # advantages to mean 0 and deviation 1 over the epoch's tokens
-    target_kl: float | None = None  # stop the epoch's updates when KL(old || new) passes 1.5 times this; none: never
+    target_kl: float | None = None  # end an epoch's steps when KL(old || new) is past 1.5 times this; none: never
     critic_lr: float = 1e-3  # the critic's own learning rate; it starts from nothing while the policy does not
     critic_hidden: int = 256  # width of the critic's hidden layer
+    critic_warmup: int = 0  # first epochs in which the critic learns and the policy does not
 
     source: ClassVar[str] = "rollouts"
     group_size: ClassVar[int] = 1
     critic: ClassVar[bool] = True
-    reference: ClassVar[bool] = False
 
     @property
     def entropy_grad(self) -> bool:
         return self.entropy_coef != 0
 
     def __post_init__(self):
+        super().__post_init__()
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ValueError(f"ppo.dual_clip must be above 1, not {self.dual_clip}")
         if self.level not in ("turn", "token"):
             raise ValueError(f"ppo.level {self.level!r} is not one of turn, token")
         for name in ("gamma", "gae_lambda"):
@@ -52,9 +56,10 @@ class Config:
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
     """Advantages by GAE over turns or tokens, and the returns that the critic should predict."""
+    batch = kl.in_reward(batch, cfg)
     first_N = batch.turn_first_N if cfg.level == "turn" else torch.ones_like(batch.turn_N, dtype=torch.bool)
     step_N = first_N.cumsum(0) - 1  # the step of the return that each token belongs to
-    rewards_K = torch.zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
+    rewards_K = batch.reward_N.new_zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
     last_values_B = batch.last_values_B if cfg.bootstrap else torch.zeros_like(batch.last_values_B)
     advantages_K, returns_K = core.gae(
         rewards_K, batch.old_values_N[first_N], batch.episode_N[first_N], last_values_B, cfg.gamma, cfg.gae_lambda
@@ -68,21 +73,22 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
     surrogate_N, ratio_N, clipped_N = core.clipped_surrogate(
-        batch.logprobs_N, batch.old_logprobs_N, batch.advantages_N, cfg.clip, cfg.clip
+        batch.logprobs_N - batch.old_logprobs_N, batch.advantages_N, cfg.clip, cfg.clip, cfg.dual_clip
     )
     value_N = core.value_loss(batch.values_N, batch.old_values_N, batch.returns_N, cfg.value_clip)
     if cfg.level == "turn":
         value = value_N[batch.turn_first_N].sum() / batch.total_turns
     else:
         value = value_N.sum() / batch.total_tokens
-    policy = surrogate_N.sum() / batch.total_tokens
+    policy = (surrogate_N + kl.in_loss(batch, cfg)).sum() / batch.total_tokens
     entropy = batch.entropy_N.sum() / batch.total_tokens
     total = policy + cfg.vf_coef * value - cfg.entropy_coef * entropy
     tokens = {
         "ratio": ratio_N,
         "clip_fraction": clipped_N,
         "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
+        "reference_kl": kl.measured(batch),
     }
-    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items()}
+    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items() if x is not None}
     losses = {"loss": total, "policy_loss": policy, "value_loss": value, "entropy": entropy}
     return total, {**{name: x.item() for name, x in losses.items()}, **metrics}

@@ -67,6 +67,8 @@ class Batch:
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
     advantages_N: torch.Tensor | None = None
     returns_N: torch.Tensor | None = None  # what values_N should be
+    kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
+    baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
 
     @property
     def turn_first_N(self) -> torch.Tensor:
@@ -78,4 +80,4 @@ class Batch:
     @property
     def scores_B(self) -> torch.Tensor:
         """float32: the sum of rewards of each episode."""
-        return torch.zeros(len(self.episodes)).index_add_(0, self.episode_N, self.reward_N)
+        return self.reward_N.new_zeros(len(self.episodes)).index_add_(0, self.episode_N, self.reward_N)

@@ -8,6 +8,7 @@ from models import Tokenizer
 from rl.records import Episode
 
 CURVES = ("reward_mean", "accuracy", "entropy", "approx_kl", "clip_fraction", "loss", "value_loss", "grad_norm", "lr")
+CURVES += ("eval_loss", "perplexity", "reference_kl", "kl_coef")
 STYLE = """body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
 figure{display:inline-block;margin:0 1.5em 1em 0}figcaption{font-size:13px;color:#555}svg{background:#f6f6f4}
 pre{white-space:pre-wrap;background:#f6f6f4;padding:.8em}b.act{background:#dfe9d8}table{border-collapse:collapse}

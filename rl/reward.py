@@ -1,10 +1,15 @@
-"""The one place where what an environment says becomes the number that is trained on."""
+"""Where what an environment says becomes the number that is trained on. Your own shaping goes in here."""
+
+from dataclasses import replace
+
+import torch
 
 import envs
+from rl.records import Batch, Episode
 
 
-def turn_reward(step: envs.Step, cfg) -> float:
-    """The reward of one turn, by `reward.rule`:
+def turn_reward(step: envs.Step, episode: Episode, cfg) -> float:
+    """The reward of the turn that has just been played, `episode.turns[-1]`, by `reward.rule`:
 
     native: the environment's own score. seed: the guide's shaping for valid first-time progress, and reward.invalid for
     an action that was not understood. binary: reward.correct, incorrect, timeout or unknown when the episode ends, and
@@ -20,3 +25,10 @@ def turn_reward(step: envs.Step, cfg) -> float:
     if cfg.rule != "native" and not step.info["valid"]:
         reward += cfg.invalid
     return cfg.scale * reward
+
+
+def whiten_rewards(batch: Batch) -> Batch:
+    """The batch with its rewards divided by the deviation of its scores. They are not shifted: a shift of each turn's
+    reward would pay for long episodes, or for short ones."""
+    deviation = batch.scores_B.std() if len(batch.episodes) > 1 else torch.tensor(0.0)
+    return replace(batch, reward_N=batch.reward_N / deviation) if deviation > 0 else batch

@@ -15,9 +15,9 @@ import envs
 import lora
 from models import CausalLM, Tokenizer
 from models.generate import Engine
+from rl import reward
 from rl.config import mixture
 from rl.records import Episode, Turn
-from rl.reward import turn_reward
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,20 @@ class Task:
     split: str
 
 
-def make_tasks(cfg, first_group: int, groups: int, group_size: int, split: str, stream: int) -> list[Task]:
-    """Tasks `first_group`, ... of a stream, each for group_size episodes. Equal arguments give equal tasks."""
+def make_tasks(
+    cfg, first_group: int, groups: int, group_size: int, split: str, stream: int, different: int = 0
+) -> list[Task]:
+    """Tasks `first_group`, ... of a stream, each for group_size episodes. Equal arguments give equal tasks.
+
+    different: how many there are, after which they come again; 0: no end of them.
+    """
     weights = mixture(cfg.env)
     tasks = []
     for group in range(first_group, first_group + groups):
-        draw = random.Random(f"{stream} {group} {split}")
+        number = group % different if different else group
+        draw = random.Random(f"{stream} {number} {split}")
         env = draw.choices(list(weights), list(weights.values()))[0]
-        seed = draw.randrange(2**31)
+        seed = draw.randrange(2**31) if cfg.order == "random" else number
         for member in range(group_size):
             tasks.append(Task((stream, group * group_size + member), env, seed, group, split))
     return tasks
@@ -47,7 +53,7 @@ def make_tasks(cfg, first_group: int, groups: int, group_size: int, split: str, 
 def make_env(cfg, name: str):
     """The environment of that name with the run's options."""
     options = dict(vars(getattr(cfg, name)))
-    if cfg.max_turns:
+    if cfg.max_turns and "max_turns" in options:  # tasks of one reply have no such limit
         options["max_turns"] = cfg.max_turns
     return envs.make(name, **options)
 
@@ -61,14 +67,14 @@ def rollout(
     progress: tqdm,
     adapter_hash: str = "",
 ) -> list[Episode]:
-    """Plays every task, cfg.rollout_rows at once, and returns the episodes in the order of the tasks.
+    """Plays every task, cfg.rollout_batch_size at once, and returns the episodes in the order of the tasks.
 
     Episodes that end make room at once for those that wait.
     """
     if cfg.max_len > model.config.max_position_embeddings:
         positions = model.config.max_position_embeddings
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
-    engine = Engine(model, cfg.rollout_rows, cfg.max_len, lora.adapter_version(model))
+    engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
     waiting, playing, finished = deque(enumerate(tasks)), {}, {}
 
     def start_more() -> None:
@@ -149,7 +155,7 @@ def _take_in(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg) -> li
             ids, episode.turns[-1].stop_reason = [], "context"
             step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
     _append(episode, ids)
-    episode.turns[-1].reward = turn_reward(step, cfg.reward)
+    episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated
     if step.terminated or step.truncated:
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]

@@ -2,7 +2,8 @@
 
 loss = - sum over the expert's tokens of log pi(token) / number of them in the optimizer step
 
-Differs from the textbook in nothing. The tokens of the prompt and of the environment are read and never trained on.
+Differs from the textbook in nothing. The expert is the environment's own, or a file (`data=rows.jsonl`, see
+rl/data.py), of which a pass is an epoch. The tokens of the prompt and of the environment are read and never trained on.
 The dropout of `lora.dropout` is on here, and only here.
 """
 
@@ -18,6 +19,8 @@ from rl.records import Batch
 class Config:
     epochs: int = 1  # passes over each epoch's demonstrations
     all_tokens: bool = False  # train on what is read as well, prompt and observations: pre-training
+    prompt_column: str = "prompt"  # of data=, where a row is a prompt and its answer
+    answer_column: str = "answer"  # of data=, likewise
 
     source: ClassVar[str] = "demonstrations"
     group_size: ClassVar[int] = 1

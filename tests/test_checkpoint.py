@@ -13,7 +13,7 @@ from test_lora import IDS_BT, adapted_model
 from rl import checkpoint, config
 from rl.checkpoint import KEEP, TrainState, checkpoints, load_checkpoint, newest_checkpoint, save_checkpoint, verify
 from rl.log import Run
-from rl.update import Critic
+from rl.update import Critic, make_optimizer
 
 
 def make_state(steps: int = 0, seed: int = 0, hidden: int = 8, critic: bool = True, **lora_keys) -> TrainState:
@@ -56,6 +56,7 @@ def assert_equal(a: dict, b: dict) -> None:
 @pytest.mark.parametrize("critic", [True, False])
 def test_what_is_loaded_is_bitwise_what_was_saved_and_goes_on_the_same(critic, tmp_path):
     state = make_state(3, critic=critic)
+    state.kl_coef, state.baseline = 0.1 + 0.2, None if critic else 1 / 3
     folder = save_checkpoint(state, tmp_path)
     saved = tensors(state)
     assert sum(key.endswith("exp_avg_sq") for key in saved) == 28 + 4 * critic
@@ -64,6 +65,7 @@ def test_what_is_loaded_is_bitwise_what_was_saved_and_goes_on_the_same(critic, t
     load_checkpoint(other, folder)
     assert_equal(tensors(other), saved)
     assert (other.epoch, other.step, other.groups) == (3, 3, 15)
+    assert (other.kl_coef, other.baseline) == (state.kl_coef, state.baseline)
     assert other.adapter_hash() == state.adapter_hash()
     step(state)
     after = tensors(state)
@@ -72,8 +74,26 @@ def test_what_is_loaded_is_bitwise_what_was_saved_and_goes_on_the_same(critic, t
     assert_equal(tensors(other), after)
 
 
-def test_nothing_is_pickled(tmp_path):
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_other_optimizers_resume_too(name, tmp_path):
+    """Also one that keeps nothing."""
+    states = [make_state(0, seed=seed, critic=False) for seed in (0, 1)]
+    for state in states:
+        cfg = config.parse([f"optimizer={name}", "lr=0.01", "weight_decay=0.1"])
+        state.optimizer = make_optimizer(state.model, None, cfg)
+        assert type(state.optimizer).__name__.lower() == name and state.optimizer.param_groups[0]["weight_decay"] == 0.1
+    step(states[0])
+    load_checkpoint(states[1], save_checkpoint(states[0], tmp_path))
+    for state in states:
+        torch.manual_seed(5)
+        step(state)
+    assert states[0].adapter_hash() == states[1].adapter_hash()
+
+
+def test_nothing_is_pickled_and_everyone_may_read_who_may_read_a_file(tmp_path):
     folder = save_checkpoint(make_state(1), tmp_path)
+    (tmp_path / "plain").write_text("")
+    assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "plain").stat().st_mode}
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}
     assert all(load_file(path) for path in folder.glob("*.safetensors"))
 

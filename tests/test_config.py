@@ -67,8 +67,42 @@ def test_a_wrong_type_is_refused(word, said, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("algo=pop", "algo=pop is not one of sft, grpo, ppo; did you mean ppo?"),
-        ("dtype=float16", "dtype=float16 is not one of float32, bfloat16; did you mean bfloat16?"),
+        ("algo=pop", "algo=pop is not one of sft, reinforce, grpo, ppo; did you mean ppo?"),
+        ("dtype=float8", "dtype=float8 is not one of float32, bfloat16, float16; did you mean"),
+        ("dtype=float16", "dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32"),
+        ("optimizer=adm", "optimizer=adm is not one of adamw, adam, sgd; did you mean adam?"),
+        ("order=shuffled", "order=shuffled is not one of random, sequential"),
+        ("rollout_batch_size=0", "rollout_batch_size=0 must be positive"),
+        ("max_samples=-1", "max_samples=-1 must not be negative"),
+        ("data=rows.jsonl", "data= is a file to imitate: for algo=sft, not for algo=ppo"),
+        ("algo=sft data=no/such.jsonl", "data=no/such.jsonl: no such file"),
+        ("algo=sft temperature=0", "temperature=0 samples nothing to learn from"),
+        ("ppo.kl_in=return", "ppo.kl_in 'return' is not one of loss, reward"),
+        ("grpo.kl_estimator=k4", "grpo.kl_estimator 'k4' is not one of k1, k2, k3"),
+        ("reinforce.kl_coef=-1", "reinforce.kl_coef=-1.0 must not be negative"),
+        ("ppo.kl_target=0.1", "ppo.kl_target adapts kl_coef, which must be above 0 to begin with"),
+        ("ppo.kl_target=-1 ppo.kl_coef=1", "ppo.kl_target=-1.0 must be positive, or none"),
+        ("ppo.kl_horizon=0", "ppo.kl_horizon=0 must be positive"),
+        ("ppo.dual_clip=1", "ppo.dual_clip must be above 1, not 1.0"),
+        ("ppo.critic_warmup=-1", "ppo.critic_warmup=-1 must not be negative"),
+        (
+            "grpo.dual_clip=3 grpo.surrogate=weight",
+            "grpo.dual_clip must be above 1, not 3.0, and has no place in a weight",
+        ),
+        ("grpo.surrogate=clip", "grpo.surrogate 'clip' is not one of token, sequence, weight"),
+        (
+            "grpo.overlong_limit=10 grpo.overlong_cache=20",
+            "grpo.overlong_cache must be from 1 to overlong_limit",
+        ),
+        ("reinforce.baseline=mean", "reinforce.baseline 'mean' is not one of none, batch, moving, leave_one_out"),
+        (
+            "reinforce.baseline=leave_one_out",
+            "leave_one_out needs reinforce.group_size of 2 or more",
+        ),
+        ("reinforce.aggregation=constant", "reinforce.aggregation 'constant' is not one of episode, sequence, token"),
+        ("reinforce.gamma=2", "reinforce.gamma must be between 0 and 1, not 2.0"),
+        ("reinforce.group_size=0", "reinforce.group_size=0 must be positive"),
+        ("algo=reinforce lora.r=0 reinforce.kl_coef=0.1", "reinforce.kl_coef needs a frozen base"),
         ("schedule=cosin", "did you mean cosine?"),
         ("reward.rule=natve", "reward.rule=natve is not one of native, seed, binary; did you mean native?"),
         ("device=tpu", "device=tpu is not one of cpu, cuda"),
@@ -104,7 +138,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("grpo.aggregation=mean", "grpo.aggregation 'mean' is not one of token, sequence, constant"),
         ("algo=grpo episodes=63", "episodes=63 must be a multiple of grpo.group_size=8"),
         ("algo=grpo lora.r=0 grpo.kl_coef=0.1", "grpo.kl_coef needs a frozen base"),
-        ("adapter=x lora.r=0", "adapter= starts from an adapter, but lora.r=0 trains the model itself"),
+        ("resume_from=x lora.r=0", "resume_from= starts from an adapter, but lora.r=0 trains the model itself"),
     ],
 )
 def test_an_impossible_value_is_refused(words, said, capsys):
@@ -122,7 +156,7 @@ def test_help_explains_every_key_with_its_default(capsys):
     for key, shown in listed.items():
         value = defaults[key]
         assert shown == (str(value).lower() if isinstance(value, bool | None) else str(value)), key
-    assert "recipes: default" in text and "textcraft" in text
+    assert "recipes: " in text and "default" in text and "textcraft" in text
 
 
 @pytest.mark.parametrize(
@@ -178,10 +212,21 @@ def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_defaults(
     other = parse([name, f"model={tmp_path}"])
     assert (other.lr, other.ppo.clip, other.ppo.whiten, other.lora.targets) == (2.0, 1.0, False, "q_proj,v_proj")
     tiny = parse([name])
-    assert (tiny.lr, tiny.ppo.clip, tiny.ppo.whiten, tiny.epochs) == (3.0, 0.5, False, config.Config().epochs)
+    assert (tiny.lr, tiny.ppo.clip, tiny.ppo.whiten) == (3.0, 0.5, False)
+    default = parse([])
+    assert tiny.epochs == default.epochs != other.epochs, "recipes/default.toml and its [tiny] table lie beneath"
+    assert parse([recipe("lr = 2")]).lr == 2.0 != default.lr, "and are beneath a recipe that has no such table"
     given = parse([name, "ppo.clip=0.1", "lr=4", "lr=5"])
     assert (given.lr, given.ppo.clip) == (5.0, 0.1), "a later word wins over an earlier one"
     assert parse([recipe('model = "some/other"\n' + RECIPE)]).lr == 2.0, "the recipe's own model decides"
+
+
+def test_what_the_tiny_table_has_set_is_told(recipe, tmp_path):
+    told = config.for_tiny(parse([recipe(RECIPE), "ppo.clip=0.1"]))
+    words = dict(word.split("=") for word in told.split())
+    assert words["lr"] == "3" and "ppo.clip" not in words, "but not what the command line has set instead"
+    assert "ppo.whiten" not in words and words["ppo.bootstrap"] == "false" and words["epochs"] == "26"
+    assert not config.for_tiny(parse([recipe(RECIPE), f"model={tmp_path}"]))
 
 
 @pytest.mark.parametrize(

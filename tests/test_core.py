@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl import core, grpo, ppo, sft
+from rl import core, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
 from rl.records import Batch, Episode, Turn
+from rl.reward import whiten_rewards
 
 
 def f64(*values) -> torch.Tensor:
@@ -51,6 +52,7 @@ def scored(episodes: list[Episode], seed: int = 0, drift: float = 0.3) -> Batch:
         old_values_N=draw(N, 1.0),
         values_N=draw(N, 1.0).requires_grad_(),
         last_values_B=draw(len(episodes), 1.0),
+        kl_coef=0.1,
     )
 
 
@@ -69,6 +71,14 @@ ALGORITHMS = {
     "grpo": (grpo, grpo.Config(kl_coef=0.1)),
     "grpo as published": (grpo, grpo.Config(kl_coef=0.1, divide_by_std=True, aggregation="sequence", clip_high=0.2)),
     "dr grpo": (grpo, grpo.Config(aggregation="constant", kl_coef=0.1, kl_estimator="k2")),
+    "dapo": (grpo, grpo.Config(divide_by_std=True, drop_equal=True, overlong_limit=6, overlong_cache=4)),
+    "gspo": (grpo, grpo.Config(surrogate="sequence", aggregation="sequence", kl_coef=0.1)),
+    "cispo": (grpo, grpo.Config(surrogate="weight")),
+    "dual clip": (ppo, ppo.Config(dual_clip=1.5, kl_coef=0.1)),
+    "kl in the reward": (ppo, ppo.Config(kl_coef=0.1, kl_in="reward", kl_estimator="k1")),
+    "reinforce": (reinforce, reinforce.Config(entropy_coef=0.01, kl_coef=0.1)),
+    "reinforce by token": (reinforce, reinforce.Config(aggregation="token", whiten=True, gamma=0.9)),
+    "rloo": (reinforce, reinforce.Config(baseline="leave_one_out", group_size=2, aggregation="sequence")),
 }
 
 
@@ -201,16 +211,96 @@ def check_clipped_surrogate(
 ):
     old = f64(-1.0, -2.0, -0.5, -3.0, -1.5, -2.5)
     logprobs, A = old + f64(1.5, 0.5, 1.5, 0.5, 1.1, 5.0).log(), f64(2, 2, -2, -2, 1, -1)
-    loss, ratio, clipped = core.clipped_surrogate(logprobs, old, A, 0.2, clip_high)
+    loss, ratio, clipped = core.clipped_surrogate(logprobs - old, A, 0.2, clip_high)
     close(loss, losses)
     close(ratio, [1.5, 0.5, 1.5, 0.5, 1.1, 5.0])
     assert clipped.tolist() == [1, 0, 0, 1, 0, 0] and clipped.mean().item() == pytest.approx(1 / 3)
-    close(slope(lambda x: core.clipped_surrogate(x, old, A, 0.2, clip_high)[0], logprobs), slopes)
+    close(slope(lambda x: core.clipped_surrogate(x - old, A, 0.2, clip_high)[0], logprobs), slopes)
+
+
+def test_dual_clip():
+    check_dual_clip()
+
+
+def check_dual_clip():
+    """V7: the loss of a negative advantage is at most 3 times it, and flat from there on; others are as they were."""
+    log_ratio, A = f64(1.5, 0.5, 1.5, 0.5, 1.1, 5.0).log(), f64(2, 2, -2, -2, 1, -1)
+    loss, _, clipped = core.clipped_surrogate(log_ratio, A, 0.2, 0.2, 3.0)
+    close(loss, [-2.4, -1.0, 3.0, 1.6, -1.1, 3.0])
+    close(slope(lambda x: core.clipped_surrogate(x, A, 0.2, 0.2, 3.0)[0], log_ratio), [0.0, -1.0, 3.0, 0.0, -1.1, 0.0])
+    assert clipped.tolist() == [1, 0, 0, 1, 0, 1]
+
+
+def test_gspo():
+    check_gspo()
+
+
+def check_gspo():
+    """V11: one ratio per episode, the geometric mean; its gradient is shared by the episode's tokens."""
+    ratio, episode, A = f64(1.2, 0.9, 1.1, 0.7, 0.8), torch.tensor([0, 0, 0, 1, 1]), f64(1, 1, 1, -1, -1)
+
+    def loss(log_ratio):
+        mean = core.sequence_log_ratio(log_ratio, episode)
+        return core.aggregate(core.clipped_surrogate(mean, A, 0.3, 0.3)[0], episode, "sequence", 5, 2)
+
+    close(core.sequence_log_ratio(ratio.log(), episode).exp(), [1.059104500598] * 3 + [0.748331477355] * 2)
+    close(loss(ratio.log()), -0.155386511622)
+    close(slope(loss, ratio.log()), [-0.176517416766] * 3 + [0.187082869339] * 2)
+
+
+def test_cispo_clips_the_weight_and_keeps_the_gradient():
+    logprobs, ratio, A = f64(-1.0, -2.0, -0.5), f64(1.5, 0.5, 1.1), f64(2, -2, -1)
+    loss, found, clipped = core.weighted_surrogate(ratio.log(), logprobs, A, 0.2, 0.28)
+    close(loss, [1.28 * 2 * 1.0, -0.8 * 2 * 2.0, -1.1 * 0.5])
+    close(slope(lambda x: core.weighted_surrogate(ratio.log(), x, A, 0.2, 0.28)[0], logprobs), [-2.56, 1.6, 1.1])
+    assert clipped.tolist() == [1, 1, 0]
+    close(found, ratio)
+
+
+def test_leave_one_out():
+    """V6: what it leaves of a score is RLOO's advantage. A group of one is its own baseline."""
+    group = torch.tensor([0, 1, 2, 0, 0, 1, 1, 0, 1, 3])
+    scores = f64(1, 2, 5, 0, 0, -1, 0.5, 1, 0, 7)
+    third = 1 / 3
+    wanted = [
+        2 * third,
+        6.5 * third,
+        0.0,
+        -2 * third,
+        -2 * third,
+        -5.5 * third,
+        0.5 * third,
+        2 * third,
+        -1.5 * third,
+        0,
+    ]
+    close(scores - core.leave_one_out(scores, group), wanted)
+
+
+def test_groups_are_equal_only_exactly():
+    scores = f64(1, 1, 0.3, 0.3, 0.3, 0.1 + 0.2, 4)
+    assert core.equal_groups(scores, torch.tensor([0, 0, 1, 1, 2, 2, 3])).tolist() == [True] * 4 + [False] * 2 + [True]
+
+
+def test_overlong_penalty():
+    tokens = torch.tensor([10, 80, 90, 100, 500])
+    close(core.overlong_penalty(tokens, 100, 20).double(), [0.0, 0.0, -0.5, -1.0, -1.0])
+
+
+def test_returns_to_go():
+    rewards, episode = f64(1, 2, 4, 8, 16), torch.tensor([0, 0, 0, 1, 1])
+    close(core.returns_to_go(rewards, episode, 0.5), [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16])
+    close(core.returns_to_go(rewards, episode, 0.0), rewards)
+
+
+def test_moving_average():
+    assert core.moving_average(None, 3.0, 0.9) == 3.0
+    assert core.moving_average(3.0, 1.0, 0.9) == pytest.approx(2.8)
 
 
 @pytest.mark.parametrize("gap", [1e4, -1e4])
 def test_a_huge_log_ratio_stays_finite(gap):
-    loss, ratio, _ = core.clipped_surrogate(torch.tensor([gap]), torch.zeros(1), torch.tensor([-1.0]), 0.2, 0.2)
+    loss, ratio, _ = core.clipped_surrogate(torch.tensor([gap]), torch.tensor([-1.0]), 0.2, 0.2)
     assert torch.isfinite(loss).all() and ratio.item() == pytest.approx(math.exp(math.copysign(20, gap)), rel=1e-5)
 
 
@@ -265,7 +355,7 @@ def test_approximate_kl_is_that_of_the_old_policy_from_the_new():
 def test_unknown_names_are_refused(kind):
     with pytest.raises(ValueError, match="is not one of k1, k2, k3"):
         core.kl_estimate(f64(0.0), f64(0.0), kind)
-    with pytest.raises(ValueError, match="is not one of token, sequence, constant"):
+    with pytest.raises(ValueError, match="is not one of token, sequence, episode, constant"):
         core.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
     with pytest.raises(ValueError, match="is not one of constant, linear, cosine"):
         core.learning_rate_factor(0, 1, kind, 0, 0.1)
@@ -273,7 +363,7 @@ def test_unknown_names_are_refused(kind):
 
 @pytest.mark.parametrize(
     ("kind", "total"),
-    [("token", 4.0), ("sequence", 6.25), ("constant", 5 / 2)],  # V10, less its empty row
+    [("token", 4.0), ("sequence", 6.25), ("episode", 10.0), ("constant", 5 / 2)],  # V10, less its empty row
 )
 def test_aggregate(kind, total):
     loss, episode = f64(1, 2, 3, 4, 10), torch.tensor([0, 0, 0, 0, 1])
@@ -400,11 +490,114 @@ def test_equal_scores_teach_grpo_nothing(divide):
     assert not torch.autograd.grad(loss, batch.logprobs_N)[0].any()
 
 
-def test_grpo_kl_pulls_towards_the_reference():
-    cfg = grpo.Config(kl_coef=0.5)
-    batch = replace(scored(EPISODES, drift=0.0), advantages_N=torch.zeros(TOKENS, dtype=torch.float64))
-    (found,) = torch.autograd.grad(grpo.loss(batch, cfg)[0], batch.logprobs_N)
-    assert (found.sign() == (batch.logprobs_N - batch.ref_logprobs_N).sign()).all()
+@pytest.mark.parametrize("module", [grpo, ppo, reinforce])
+def test_kl_in_the_loss_pulls_towards_the_reference(module):
+    """By the weight that the batch carries, which may have been adapted."""
+    still = torch.zeros(TOKENS, dtype=torch.float64)
+    batch = replace(scored(EPISODES, drift=0.0), advantages_N=still, returns_N=still)
+    cfg = module.Config(kl_coef=9.0)
+    (found,) = torch.autograd.grad(module.loss(batch, cfg)[0], batch.logprobs_N)
+    share = TOKENS if module is not reinforce else len(EPISODES)
+    close(found, 0.1 * (1 - (batch.ref_logprobs_N - batch.logprobs_N).exp()) / share, 1e-12)
+
+
+def test_gspo_clips_whole_episodes():
+    """A ratio far out on one token, made up for by the others of its episode: token by token it would be clipped."""
+    batch = make_batch([played(1.0, lengths=[2], group=0), played(-1.0, lengths=[2], group=0)])
+    old = batch.old_logprobs_N.double()
+    drift = f64(0.9, -0.9, 0.0, 0.0)
+    batch = replace(batch, old_logprobs_N=old, logprobs_N=(old + drift).requires_grad_(), entropy_N=torch.zeros(4))
+    for surrogate, clipped in (("sequence", 0.0), ("token", 0.25)):
+        cfg = grpo.Config(surrogate=surrogate, aggregation="sequence")
+        ready = grpo.advantages(batch, cfg)
+        loss, metrics = grpo.loss(ready, cfg)
+        assert metrics["clip_fraction"] == clipped
+        if surrogate == "sequence":
+            close(torch.autograd.grad(loss, batch.logprobs_N)[0], [-0.25, -0.25, 0.25, 0.25])
+
+
+@pytest.mark.parametrize("aggregation", ["token", "episode"])
+def test_reinforce_likes_entropy(aggregation):
+    cfg = reinforce.Config(entropy_coef=0.3, aggregation=aggregation)
+    batch = reinforce.advantages(scored(EPISODES), cfg)
+    (found,) = torch.autograd.grad(reinforce.loss(batch, cfg)[0], batch.entropy_N)
+    close(found, torch.full_like(found, -0.3 / (TOKENS if aggregation == "token" else len(EPISODES))), 1e-12)
+
+
+def test_kl_in_the_reward():
+    """V12: score 1.5 on the last token, less beta times the log-ratio on each."""
+    batch = make_batch([played(1.5, lengths=[3])])
+    old, reference = torch.tensor([-0.1, -0.7, -0.3]), torch.tensor([-0.2, -0.5, -0.3])
+    batch = replace(batch, old_logprobs_N=old, ref_logprobs_N=reference, kl_coef=0.1)
+    cfg = ppo.Config(kl_coef=9.0, kl_in="reward", kl_estimator="k1")  # the weight is the batch's, as adapted so far
+    close(kl.in_reward(batch, cfg).reward_N, [-0.01, 0.02, 1.5], 1e-7)
+    for other in (ppo.Config(kl_coef=9.0), ppo.Config(kl_in="reward", kl_estimator="k1")):
+        assert kl.in_reward(batch, other) is batch, "KL in the loss, or none, leaves the reward alone"
+    loss_N = kl.in_loss(replace(batch, logprobs_N=old), cfg)
+    assert not loss_N.any(), "and KL in the reward leaves the loss alone"
+
+
+@pytest.mark.parametrize(
+    ("target", "episodes", "coefficient"),
+    [
+        (None, 100, 0.1),
+        (0.01, 100, 0.1 * (1 + 0.2 * 0.1)),  # far above the target: up, by a fifth in 1000 episodes
+        (0.5, 100, 0.1 * (1 - 0.2 * 0.1)),  # far below: down
+        (0.1, 100, 0.1 * (1 + 0.1 * 0.1)),  # a tenth above
+        (0.01, 5000, 0.12),  # never by more than a fifth
+    ],
+)
+def test_the_kl_weight_is_adapted(target, episodes, coefficient):
+    batch = make_batch([played(1.0, lengths=[1])] * episodes)
+    batch = replace(batch, ref_logprobs_N=batch.old_logprobs_N - 0.11, kl_coef=0.1)
+    cfg = ppo.Config(kl_coef=0.1, kl_target=target, kl_horizon=1000)
+    assert kl.adapted(batch, cfg) == pytest.approx(coefficient, rel=1e-4)
+
+
+def test_reinforce_baselines():
+    """Scores 1.5, 1, 2, -1, 1; the groups are the first two and the others."""
+    returns = [1.5] * 3 + [1.0] + [1.0] * 5 + [2.0] * 7 + [-1.0] * 2 + [1.0] * 2 + [0.5] * 2
+    first = [1.0] * 4 + [1.5] * 5 + [0.0] * 7 + [1.5] * 2 + [0.5] * 4  # the mean of the others in the group
+    for baseline, subtracted in (("none", 0.0), ("batch", 0.9), ("moving", 0.25), ("leave_one_out", f64(*first))):
+        cfg = reinforce.Config(baseline=baseline, group_size=2, kl_coef=0.0)
+        batch = reinforce.advantages(replace(make_batch(EPISODES), baseline=0.25), cfg)
+        close(batch.advantages_N.double(), f64(*returns) - subtracted, 1e-6)
+        assert batch.baseline == pytest.approx(0.9 * 0.25 + 0.1 * 0.9)
+    cfg = reinforce.Config(baseline="moving", to_go=False)
+    batch = reinforce.advantages(make_batch(EPISODES), cfg)
+    close(batch.advantages_N.double(), [1.5] * 4 + [1.0] * 5 + [2.0] * 7 + [-1.0] * 2 + [1.0] * 4, 1e-6)
+    assert batch.baseline == pytest.approx(0.9), "the first average is the first mean"
+
+
+def test_reinforce_discounts_by_turn():
+    cfg = reinforce.Config(baseline="none", gamma=0.5)
+    batch = reinforce.advantages(make_batch([played(1.0, 0.0, 2.0, lengths=[2, 1, 3])]), cfg)
+    close(batch.advantages_N, [1.5, 1.5, 1.0, 2.0, 2.0, 2.0])
+
+
+def test_dapo_leaves_groups_of_equal_scores_out_of_everything():
+    equal = [played(1.0, lengths=[n], group=7) for n in (2, 3)]
+    cfg = grpo.Config(drop_equal=True)
+    batch = grpo.advantages(make_batch([*EPISODES[:2], *equal, *EPISODES[2:]]), cfg)
+    assert batch.episodes == EPISODES and len(batch.episode_N) == TOKENS
+    close(batch.advantages_N, grpo.advantages(make_batch(EPISODES), cfg).advantages_N)
+    nothing = grpo.advantages(make_batch(equal), cfg)
+    assert not nothing.episodes and not len(nothing.advantages_N)
+
+
+def test_dapo_s_overlong_penalty_is_in_the_score():
+    long, short = played(1.0, lengths=[9], group=0), played(1.0, lengths=[2], group=0)
+    cfg = grpo.Config(overlong_limit=10, overlong_cache=4)
+    close(grpo.advantages(make_batch([long, short]), cfg).advantages_N, [-0.375] * 9 + [0.375] * 2)
+
+
+def test_whitened_rewards():
+    """Scores of deviation 1, nothing shifted; where all are equal there is nothing to divide by."""
+    batch = whiten_rewards(make_batch(EPISODES))
+    assert batch.scores_B.std().item() == pytest.approx(1.0)
+    close(batch.reward_N, make_batch(EPISODES).reward_N / f64(1.5, 1, 2, -1, 1).std().item(), 1e-6)
+    same = make_batch([played(0.5), played(0.5)])
+    assert whiten_rewards(same) is same
 
 
 def test_sft_is_the_mean_negative_log_likelihood():

@@ -13,7 +13,10 @@ from types import FunctionType, ModuleType
 import pytest
 import test_batch
 import test_core
+import test_decoder
+import test_exact_gradients
 import test_lora
+import torch
 
 
 @dataclass(frozen=True)
@@ -41,23 +44,43 @@ def pieces(algorithm: str):
     return check_micro_batches
 
 
+def frozen(case: str):
+    def check_frozen_results():
+        test_decoder.check_frozen_results(case, torch.float32)
+
+    return check_frozen_results
+
+
+def exactly(test: str, *args):
+    def check_exact_gradient():
+        getattr(test_exact_gradients, test)(*args)
+
+    return check_exact_gradient
+
+
+RLOO = exactly("test_reinforce", "free", True, {"baseline": "leave_one_out", "group_size": 2}, 2, {}, 1.0)
+CISPO = exactly("test_cispo_weighs_the_score_function_by_clipped_ratios")
+OVERLONG = exactly("test_the_overlong_penalty_is_part_of_the_score")
+KL = exactly("check_k1_in_the_reward", "free", *test_exact_gradients.KL_CASES["rloo"])
+YARN, LLAMA3, WINDOW = map(frozen, ("qwen2 yarn", "llama three bands", "mistral sliding"))
+
 # fmt: off
 MUTATIONS = [
     Mutation("advantage sign flipped", "rl.core", REINFORCE,
-             "plain, clipped = -advantages_N * ratio_N",
-             "plain, clipped = advantages_N * ratio_N"),
+             "plain_N, clipped_N = -advantages_N * ratio_N",
+             "plain_N, clipped_N = advantages_N * ratio_N"),
     Mutation("the optimist's side of the clip", "rl.core", SURROGATE,
-             "return torch.maximum(plain, clipped), ratio_N",
-             "return torch.minimum(plain, clipped), ratio_N"),
+             "torch.maximum(plain_N, clipped_N)",
+             "torch.minimum(plain_N, clipped_N)"),
     Mutation("clip range the wrong way round", "rl.core", SURROGATE,
-             "1 - clip_low, 1 + clip_high",
-             "1 - clip_high, 1 + clip_low"),
+             "-advantages_N * ratio_N.clamp(1 - clip_low, 1 + clip_high)",
+             "-advantages_N * ratio_N.clamp(1 - clip_high, 1 + clip_low)"),
     Mutation("log-probability detached", "rl.core", SURROGATE,
-             "(logprobs_N - old_logprobs_N).clamp(-20, 20)",
-             "(logprobs_N.detach() - old_logprobs_N).clamp(-20, 20)"),
+             "log_ratio_N.clamp(-20, 20)",
+             "log_ratio_N.detach().clamp(-20, 20)"),
     Mutation("clip counted where it does not bind", "rl.core", SURROGATE,
-             "(clipped > plain)",
-             "(clipped != plain)"),
+             "clipped_N > plain_N",
+             "clipped_N != plain_N"),
     Mutation("no bootstrap after a cut", "rl.core", DELTAS,
              "else last[episode[k]]",
              "else 0.0"),
@@ -83,11 +106,38 @@ MUTATIONS = [
              "return (loss_N / length_N).sum() / total_episodes",
              "return (loss_N / length_N).sum() / (int(episode_N.max()) + 1)"),
     Mutation("constant per micro-batch", "rl.core", pieces("dr grpo"),
-             "/ (total_episodes * constant)",
-             "/ ((int(episode_N.max()) + 1) * constant)"),
+             "/ (total_episodes * (constant",
+             "/ ((int(episode_N.max()) + 1) * (constant"),
+    Mutation("an episode in its own baseline", "rl.core", RLOO,
+             "(total_G[index_B] - scores_B) / others_B.clamp(min=1)",
+             "total_G[index_B] / others_B.clamp(min=1)"),
+    Mutation("baseline less return", "rl.reinforce", RLOO,
+             "earned_K - baseline_B[episode_K]",
+             "baseline_B[episode_K] - earned_K"),
+    Mutation("reinforce pushes what was good down", "rl.reinforce", RLOO,
+             "kl_N - batch.advantages_N * batch.logprobs_N",
+             "kl_N + batch.advantages_N * batch.logprobs_N"),
+    Mutation("KL rewarded", "rl.kl", KL,
+             "batch.reward_N - batch.kl_coef * kl_N",
+             "batch.reward_N + batch.kl_coef * kl_N"),
+    Mutation("weights with a gradient", "rl.core", CISPO,
+             "log_ratio_N.detach().clamp(-20, 20)",
+             "log_ratio_N.clamp(-20, 20)"),
+    Mutation("weights not clipped", "rl.core", CISPO,
+             "weight_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)",
+             "weight_N = ratio_N"),
+    Mutation("length rewarded", "rl.grpo", OVERLONG,
+             "scores_B + core.overlong_penalty",
+             "scores_B - core.overlong_penalty"),
+    Mutation("the bound of the dual clip on good tokens", "rl.core", test_core.check_dual_clip,
+             "torch.where(advantages_N < 0, -dual",
+             "torch.where(advantages_N > 0, -dual"),
+    Mutation("sums of log-ratios instead of means", "rl.core", test_core.check_gspo,
+             "(sum_B / count_B)[episode_N]",
+             "sum_B[episode_N]"),
     Mutation("policy mean per micro-batch", "rl.ppo", PIECES,
-             "surrogate_N.sum() / batch.total_tokens",
-             "surrogate_N.mean()"),
+             "(surrogate_N + kl.in_loss(batch, cfg)).sum() / batch.total_tokens",
+             "(surrogate_N + kl.in_loss(batch, cfg)).mean()"),
     Mutation("value mean per micro-batch", "rl.ppo", PIECES,
              "value_N[batch.turn_first_N].sum() / batch.total_turns",
              "value_N[batch.turn_first_N].mean()"),
@@ -139,6 +189,33 @@ MUTATIONS = [
     Mutation("entropy's gradient flipped", "models.logprob", ALONE,
              "return -probs_NV * (surprise_NV",
              "return probs_NV * (surprise_NV"),
+    Mutation("a window of one key more", "models.attention", WINDOW,
+             "(key <= positions_BT[..., None] - window)",
+             "(key < positions_BT[..., None] - window)"),
+    Mutation("window forgotten", "models.decoder", WINDOW,
+             "layout.last_key_ST, self.window)",
+             "layout.last_key_ST)"),
+    Mutation("first blocks of a window skipped too soon", "models.attention", WINDOW,
+             "max(least + 1 - window, 0)",
+             "max(most + 1 - window, 0)"),
+    Mutation("attention factor forgotten", "models.decoder", YARN,
+             "angles.cos() * scaling, angles.sin() * scaling",
+             "angles.cos(), angles.sin()"),
+    Mutation("ramp the wrong way round", "models.rope", YARN,
+             "keep = 1 - _yarn_ramp(rope, head_dim, device)",
+             "keep = _yarn_ramp(rope, head_dim, device)"),
+    Mutation("turns counted in radians", "models.rope", YARN,
+             "(turns * 2 * math.pi)",
+             "turns"),
+    Mutation("ends of the ramp swapped", "models.rope", YARN,
+             "for turns in (rope.beta_fast, rope.beta_slow)",
+             "for turns in (rope.beta_slow, rope.beta_fast)"),
+    Mutation("every pair slowed down", "models.rope", LLAMA3,
+             "(1 - keep) * plain / rope.factor + keep * plain",
+             "plain / rope.factor"),
+    Mutation("no band between", "models.rope", LLAMA3,
+             ".clamp(0, 1)\n        return (1",
+             ".clamp(0, 1).round()\n        return (1"),
     Mutation("alpha and r swapped", "lora.layer", FORMULA,
              "else alpha / r\n",
              "else r / alpha\n"),

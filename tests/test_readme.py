@@ -34,8 +34,10 @@ def test_every_command_is_there():
 
 
 def test_every_key_in_a_command_is_a_key():
+    import merge
+    from eval import Keys
     from rl.config import help_text
 
-    known = set(re.findall(r"^  ([\w.]+)=", help_text("train.py"), re.M)) | {"n", "split", "json"}
+    known = set(re.findall(r"^  ([\w.]+)=", help_text("eval.py", Keys), re.M)) | set(merge.KEYS)
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", README)) - {"VENV"}
     assert used - known - {"torch", "yours.option"} == set()

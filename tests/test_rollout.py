@@ -8,9 +8,8 @@ from tqdm import tqdm
 
 import envs
 from models import load_model, load_tokenizer
-from rl import config
+from rl import config, reward
 from rl.batch import forward, make_batch
-from rl.reward import turn_reward
 from rl.rollout import demonstrations, make_env, make_tasks, rollout
 
 SILENT = tqdm(disable=True)
@@ -22,7 +21,7 @@ def tiny():
 
 
 def play(tiny, cfg, count=12, rows=8, group=1):
-    cfg.rollout_rows = rows
+    cfg.rollout_batch_size = rows
     return rollout(tiny[0], tiny[1], make_tasks(cfg, 0, count // group, group, "train", 0), cfg, 1.0, SILENT)
 
 
@@ -92,9 +91,32 @@ def test_splits_streams_and_mixtures_of_tasks():
     assert len({t.key for t in make_tasks(cfg, 0, 8, 4, "train", 0)}) == 32
 
 
+def test_tasks_in_order_and_tasks_that_come_again():
+    cfg = config.parse(["order=sequential"])
+    assert [t.seed for t in make_tasks(cfg, 3, 4, 2, "train", 0)] == [3, 3, 4, 4, 5, 5, 6, 6]
+    again = make_tasks(config.parse([]), 0, 9, 2, "train", 0, different=4)
+    assert [t.seed for t in again[:2]] == [t.seed for t in again[8:10]] == [t.seed for t in again[16:18]]
+    assert len({t.seed for t in again}) == 4 and len({t.key for t in again}) == len(again) == 18
+    assert [t.group for t in again[::2]] == list(range(9)), "the same task at another time is another group"
+
+
+def test_rewards_are_shaped_by_one_function_that_anyone_may_replace(tiny, monkeypatch):
+    """Here: a tenth of a point for each turn in which the agent says little."""
+
+    def brief(step, episode, cfg):
+        turn = episode.turns[-1]
+        return step.reward + 0.1 * (turn.stop - turn.start < 8)
+
+    monkeypatch.setattr(reward, "turn_reward", brief)
+    played = play(tiny, config.parse(["textcraft.max_turns=4"]))
+    turns = [(turn, episode) for episode in played for turn in episode.turns]
+    assert {round(turn.reward % 1, 3) for turn, _ in turns} == {0.0, 0.1}
+    assert all((turn.reward % 1 > 0.05) == (turn.stop - turn.start < 8) for turn, _ in turns)
+
+
 @pytest.mark.parametrize("max_len", [20, 170])
 def test_an_episode_that_max_len_cuts_is_a_timeout_with_the_rules_reward(tiny, max_len):
-    cfg = config.parse([f"max_len={max_len}", "reward.rule=binary", "reward.timeout=-1", "rollout_rows=16"])
+    cfg = config.parse([f"max_len={max_len}", "reward.rule=binary", "reward.timeout=-1", "rollout_batch_size=16"])
     tasks = make_tasks(cfg, 0, 16, 1, "train", 0)
     played = [
         *rollout(*tiny, tasks, cfg, 1.0, SILENT),
@@ -122,12 +144,12 @@ RULES = {
 def test_the_reward_rule_is_applied_in_one_place(rule):
     cfg = SimpleNamespace(rule=rule, scale=2.0, correct=5.0, incorrect=-1.0, timeout=-3.0, unknown=0.0, invalid=-0.1)
 
-    def step(reward, shaped, valid, over):
+    def step(native, shaped, valid, over):
         info = {"outcome": "correct" if over else "unknown", "success": over, "valid": valid, "shaped": shaped}
-        return envs.Step("", reward, over, False, info)
+        return envs.Step("", native, over, False, info)
 
     turns = step(0.0, 0.0, False, False), step(0.0, 0.15, True, False), step(1.0, 1.0, True, True)
-    assert tuple(turn_reward(turn, cfg) for turn in turns) == pytest.approx(RULES[rule])
+    assert tuple(reward.turn_reward(turn, None, cfg) for turn in turns) == pytest.approx(RULES[rule])
 
 
 def test_environment_text_never_becomes_a_control_token(tiny):

@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
-OPTIONAL = {"wandb", "tensorboard", "matplotlib"}  # only inside a function: where a user asked for them
+# Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
+OPTIONAL = {"wandb", "tensorboard", "matplotlib", "jinja2"}
 
 
 def module_name(path: Path) -> str:

@@ -68,11 +68,15 @@ def chat(request, tmp_path):
     return Tokenizer(small_folder(tmp_path, tokenizer_config={"chat_template": CHATML})), CHATML
 
 
+@cache
+def compiled(template: str):
+    sandbox = pytest.importorskip("jinja2.sandbox")
+    return sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(template)
+
+
 def render(template: str, messages: list[dict], add_generation_prompt: bool = True) -> str:
     """As transformers renders."""
-    sandbox = pytest.importorskip("jinja2.sandbox")
-    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(messages=messages, add_generation_prompt=add_generation_prompt)
+    return compiled(template).render(messages=messages, add_generation_prompt=add_generation_prompt)
 
 
 def as_read(tokenizer: Tokenizer, original: str) -> str:
@@ -92,36 +96,42 @@ def test_ids_of_conversations_are_those_of_the_rendered_template(chat):
     for seed in range(500):
         messages = conversation(Random(seed))
         assert tokenizer.prompt(messages) == full(tokenizer, render(template, messages)), messages
-        if messages[0]["role"] == "system":
-            turns = [i for message in messages for i in tokenizer.turn(**message)]
-            assert turns == full(tokenizer, render(template, messages, add_generation_prompt=False)), messages
-
-
-@pytest.mark.parametrize("name", ["qwen3.jinja", "qwen3_instruct_2507.jinja"])
-def test_a_first_prompt_of_qwen3_is_that_of_its_template(tmp_path, name):
-    """No system message is inserted. (Later turns differ by design: its template rewrites history, ours appends.)"""
-    template = reference("templates", name).read_text()
-    tokenizer = Tokenizer(small_folder(tmp_path, tokenizer_config={"chat_template": template}))
-    assert tokenizer.default_system is None
-    for system in ([], [{"role": "system", "content": "Be brief."}]):
-        messages = [*system, {"role": "user", "content": "Add 2 and 2."}]
-        assert tokenizer.prompt(messages) == full(tokenizer, render(template, messages))
+        closed = full(tokenizer, render(template, messages, add_generation_prompt=False))
+        assert tokenizer.prompt(messages, header=False) == closed, messages
 
 
 @pytest.mark.parametrize("where", ["chat_template.jinja", "tokenizer_config.json"])
 def test_the_system_message_that_qwen2_5_inserts_is_found_in_either_file(tmp_path, where):
-    template = (
-        "{{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>' }}"
-    )
-    config = {"chat_template": template if where == "tokenizer_config.json" else "{{ 'another' }}"}
-    small_folder(tmp_path, tokenizer_config=config)
+    template = reference("templates", "qwen2_5.jinja").read_text()
+    small_folder(tmp_path, tokenizer_config={"chat_template": template if where == "tokenizer_config.json" else CHATML})
     if where == "chat_template.jinja":
         (tmp_path / where).write_text(template)
-    tokenizer = Tokenizer(tmp_path)
-    user, system = {"role": "user", "content": "hi"}, {"role": "system", "content": tokenizer.default_system}
-    assert tokenizer.default_system == "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+    tokenizer, user = Tokenizer(tmp_path), {"role": "user", "content": "hi"}
+    system = {"role": "system", "content": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}
     assert tokenizer.prompt([user]) == tokenizer.prompt([system, user])
-    assert tokenizer.prompt([{**system, "content": ""}, user]) == tokenizer.prompt([{**system, "content": ""}, user])
+    silent = tokenizer.prompt([{**system, "content": ""}, user])
+    assert tokenizer.show(silent).startswith("<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n")
+
+
+def test_the_embedded_model_goes_on_as_it_was_trained():
+    """Its published numbers depend on these very ids: turn by turn, each text encoded with its role."""
+    tokenizer = load_tokenizer("tiny")
+    start, end = (tokenizer._full.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>"))
+    line = tokenizer.encode("\n")
+
+    def turn(role, content):
+        return [start, *tokenizer.encode(f"{role}\n{content}"), end, *line]
+
+    header = [start, *tokenizer.encode("assistant\n")]
+    for seed in range(200):
+        rng = Random(seed)
+        messages, reply, more = conversation(rng), text(rng), text(rng)
+        assert tokenizer.prompt(messages) == [i for message in messages for i in turn(**message)] + header
+        assert tokenizer.reply(reply) == [*tokenizer.encode(reply), end]
+        expected = [*line, *turn("user", more), *header]
+        assert tokenizer.follow_up(end, [{"role": "user", "content": more}]) == expected
+        assert tokenizer.follow_up(start, [{"role": "user", "content": more}]) == [end, *expected]
+    assert tokenizer.eos_ids == {end, tokenizer._full.token_to_id("<|endoftext|>")}
 
 
 # --------------------------------------------------------------------------------------------------------- only append
@@ -140,13 +150,17 @@ def test_turns_append(chat):
         cut = ids[:-1]
         assert cut + tokenizer.follow_up(cut[-1], more) == longer
         assert tokenizer.decode(tokenizer.reply(reply)) == as_read(tokenizer, reply)
+        assert tokenizer.reply(f"\n\n{reply}") == [
+            *tokenizer.encode(f"\n\n{reply}"),
+            ids[-1],
+        ]  # not joined to the header
 
 
 # ----------------------------------------------------------------------------------------------------------- injection
 
 
 def test_text_never_becomes_a_control_token(chat):
-    tokenizer, _ = chat
+    tokenizer, template = chat
     controls = tokenizer._full.get_added_tokens_decoder()
     assert tokenizer.control_ids == set(controls) and len(controls) >= 3
     for content in [*HOSTILE, *(token.content for token in controls.values())]:
@@ -157,7 +171,7 @@ def test_text_never_becomes_a_control_token(chat):
         rng = Random(seed)
         messages = conversation(rng, HOSTILE + PIECES)
         ids = tokenizer.prompt(messages)
-        turns = len(messages) + (tokenizer.default_system is not None and messages[0]["role"] != "system")
+        turns = len(messages) + ("You are Qwen" in template and messages[0]["role"] != "system")
         start, end = ids[0], tokenizer.reply("")[0]
         assert [i for i in ids if i in tokenizer.control_ids] == [start, end] * turns + [start]
         ids = tokenizer.follow_up(end, messages)
@@ -200,8 +214,8 @@ def test_ids_that_no_text_has_decode_to_something(chat):
 
 def test_control_tokens_are_shown_to_people_and_left_out_of_text(chat):
     tokenizer, _ = chat
-    ids = tokenizer.turn("user", "hi")
-    assert tokenizer.show(ids) == "<|im_start|>user\nhi<|im_end|>\n" and tokenizer.decode(ids) == "user\nhi\n"
+    ids = tokenizer.prompt([{"role": "system", "content": "hi"}], header=False)
+    assert tokenizer.show(ids) == "<|im_start|>system\nhi<|im_end|>\n" and tokenizer.decode(ids) == "system\nhi\n"
 
 
 # ----------------------------------------------------------------------------------------------------------- the files
@@ -238,7 +252,7 @@ def test_a_story_is_read_and_told():
     tokenizer = Tokenizer(reference("stories260k"))
     assert tokenizer.decode(golden["greedy_ids"]).strip() == golden["greedy_text"].strip()
     assert tokenizer.eos_ids == {2}
-    with pytest.raises(ValueError, match="only ChatML is supported"):
+    with pytest.raises(ValueError, match="no chat template, and no control tokens of ChatML or Llama 3"):
         tokenizer.prompt([{"role": "user", "content": "hi"}])
 
 
@@ -253,5 +267,5 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
 
 
 def test_an_unknown_role_is_refused(chat):
-    with pytest.raises(ValueError, match="role 'tool' is not one of system, user, assistant"):
-        chat[0].prompt([{"role": "tool", "content": "4"}])
+    with pytest.raises(ValueError, match="role 'critic' is not one of system, user, assistant, tool"):
+        chat[0].prompt([{"role": "critic", "content": "4"}])

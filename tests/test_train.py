@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import train
+from models.weights import TINY
 from rl import config
 
 ROOT = Path(__file__).parent.parent
@@ -31,9 +33,21 @@ def trained(*words: str) -> None:
     train.main(config.parse([*SMALL, *words]))
 
 
-@pytest.mark.parametrize("algo", ["ppo", "grpo", "sft"])
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(algo, tmp_path, monkeypatch):
-    words = [f"algo={algo}", "lora.dropout=0.1" if algo == "sft" else "lora.r=4"]
+RESUMED = {  # with what each carries from epoch to epoch
+    "ppo": ["ppo.kl_coef=0.1", "ppo.kl_target=0.01", "ppo.kl_horizon=8", "lora.r=4"],
+    "grpo": ["lora.r=4"],
+    "reinforce": ["reinforce.baseline=moving", "optimizer=adam", "order=sequential", "lora.r=4"],
+    "sft": ["lora.dropout=0.1"],
+    "sft from a file": ["algo=sft", "data={tmp}/rows.jsonl", "lora.dropout=0.1"],
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(name, tmp_path, monkeypatch):
+    rows = [json.dumps({"prompt": f"get {i} log", "answer": f"Got {i} log"}) for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    algo = name.split()[0]
+    words = [f"algo={algo}", *(word.format(tmp=tmp_path) for word in RESUMED[name])]
     trained(f"out={tmp_path}/whole", "epochs=3", *words)
     epochs, real = [], train.save_checkpoint
 
@@ -50,23 +64,29 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(algo, tmp_path, monk
     monkeypatch.undo()
     train.main(config.parse([f"resume={tmp_path}/cut"]))
 
-    for name in ("trainable", "optimizer", *(["critic"] if algo == "ppo" else [])):
+    for kind in ("trainable", "optimizer", *(["critic"] if algo == "ppo" else [])):
         whole, resumed = (
-            load_file(tmp_path / folder / "checkpoint-3" / f"{name}.safetensors") for folder in ("whole", "cut")
+            load_file(tmp_path / folder / "checkpoint-3" / f"{kind}.safetensors") for folder in ("whole", "cut")
         )
         assert whole.keys() == resumed.keys()
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    episodes = [(tmp_path / folder / "episodes.jsonl").read_text() for folder in ("whole", "cut")]
-    assert episodes[0] == episodes[1]
+    if "file" not in name:
+        episodes = [(tmp_path / folder / "episodes.jsonl").read_text() for folder in ("whole", "cut")]
+        assert episodes[0] == episodes[1]
     metrics = [lines(tmp_path / folder / "metrics.jsonl") for folder in ("whole", "cut")]
     for record in metrics[0] + metrics[1]:
         record.pop("seconds", None)
     assert metrics[0] == metrics[1]
 
 
-def test_what_a_run_leaves_behind(tmp_path):
-    trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "lora.r=4")
-    folder = tmp_path / "run"
+def test_what_a_run_leaves_behind(tmp_path, capsys):
+    trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "lora.r=4", "lora.targets=q_proj,v_proj", "log=debug")
+    folder, told = tmp_path / "run", capsys.readouterr().out
+    tensors = load_file(folder / "epoch_2" / "adapter_model.safetensors")
+    trainable, total = sum(x.numel() for x in tensors.values()), 1_747_008
+    assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in told
+    assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in told for key in tensors)
+    assert "recipe default, for the embedded model: lr=0.001" in told
     saved = json.loads((folder / "config.json").read_text())
     assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
@@ -88,8 +108,50 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert all(e["low"] <= e["success"] <= e["high"] for e in evaluations)
 
 
-def test_full_fine_tuning_writes_a_model_that_loads(tmp_path):
+def test_sft_from_a_file_learns_it_and_tells_its_loss(tmp_path, capsys):
+    rows = [{"question": f"get {i % 10} log", "reply": "Got them."} for i in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"question": "x " * 99, "reply": "y"}])))
+    columns = ["sft.prompt_column=question", "sft.answer_column=reply"]
+    trained(f"out={tmp_path}/run", "algo=sft", f"data={tmp_path}/rows.jsonl", "epochs=3", "max_len=60", *columns)
+    told = capsys.readouterr().out
+    assert "data: 54 conversations to learn, 6 held out; 1 cut by max_len=60, 1 left out for it" in told
+    records = lines(tmp_path / "run" / "metrics.jsonl")
+    held_out = [r["eval_loss"] for r in records if "eval_loss" in r]
+    assert len(held_out) == 2 and held_out[1] < 0.1 * held_out[0]
+    assert told.count("held-out loss") == 2 and f"perplexity {records[-1]['perplexity']:.2f}" in told
+    assert not any("eval" in r or "accuracy" in r for r in records), "there is no task to play"
+    assert [r["episodes"] for r in records if "episodes" in r] == [54] * 3, "an epoch is a pass"
+    assert "perplexity" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
+    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4", "eval_episodes=0")
+    start = tmp_path / "sft" / "epoch_1"
+    words = ["algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "eval_episodes=0"]
+    trained(f"out={tmp_path}/rl", f"resume_from={start}", *words)
+    records = lines(tmp_path / "rl" / "metrics.jsonl")
+    assert records[0]["reference_kl"] < 1e-6 < records[1]["reference_kl"], "it starts at the reference and leaves it"
+    before, after = (load_file(folder / "adapter_model.safetensors") for folder in (start, tmp_path / "rl" / "epoch_2"))
+    assert before.keys() == after.keys() and not any(torch.equal(before[key], after[key]) for key in before)
+    assert json.loads((tmp_path / "rl" / "config.json").read_text())["lora"]["r"] == 4, "the adapter's own settings"
+
+
+def test_dynamic_rope_is_played_but_not_trained(tmp_path):
+    shutil.copytree(TINY, tmp_path / "model")
+    raw = json.loads((TINY / "config.json").read_text())
+    raw["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(raw))
+    words = [f"model={tmp_path}/model", "threads=1", "max_new_tokens=8", "max_len=512", "textcraft.max_turns=2"]
+    with pytest.raises(ValueError, match=r"has dynamic RoPE.* sampling and training would disagree"):
+        trained(f"out={tmp_path}/run", *words)
+    assert not (tmp_path / "run").exists()
+    code, out, _ = run("eval.py", "n=2", *words)
+    assert code == 0 and "success" in out
+
+
+def test_full_fine_tuning_writes_a_model_that_loads(tmp_path, capsys):
     trained(f"out={tmp_path}/run", "algo=sft", "lora.r=0", "epochs=1", "lr=1e-4", "eval_episodes=0")
+    assert "lora off: all 1,747,008 parameters train" in capsys.readouterr().out
     code, out, _ = run(
         "eval.py", f"model={tmp_path}/run/epoch_1", "recipe=default", "n=2", "threads=1", "max_new_tokens=8"
     )
@@ -116,6 +178,8 @@ BAD = {
     "hub id without network": (["train.py", "model=Qwen/Qwen2.5-0.5B-Instruct"], 1, "Qwen/Qwen2.5-0.5B-Instruct"),
     "no such adapter": (["eval.py", "adapter=runs/nowhere"], 1, "runs/nowhere"),
     "resume from nothing": (["train.py", "resume=runs/nowhere"], 2, "runs/nowhere"),
+    "no such adapter to start from": (["train.py", "resume_from=runs/nowhere"], 1, "runs/nowhere"),
+    "rows that are none": (["train.py", "algo=sft", "data=Makefile", "out={tmp}/x"], 1, "Makefile, line 1: not valid"),
     "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 1, "lm_head"),
     "merge without out": (["merge.py", "adapter=runs/x"], 2, "out="),
     "merge of nothing": (["merge.py", "adapter=runs/nowhere", "out={tmp}/m"], 1, "runs/nowhere"),

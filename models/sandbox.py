@@ -1,0 +1,257 @@
+"""Chat templates, which are jinja2 programs from strangers, run within bounds and with the semantics of Hugging Face.
+
+The sandbox of jinja2 keeps a template from the machine's files and from Python; the bounds keep it from going on for
+ever or filling the memory. Counted are the steps (calls, filters, operations, turns of loops), the sizes of what they
+make and the time. What pads, formats or raises to a power is refused.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from functools import cache, wraps
+
+SIZE = 2_000_000  # most characters of a text, or of all texts in a list, an element of which counts as ELEMENT
+ELEMENT = 20
+STEPS = 200_000  # most steps of one rendering
+WRITTEN = 20_000_000  # most characters that one rendering may write, into blocks and macros too
+SECONDS = 10.0  # most time of one rendering
+SOURCE = 200_000  # most characters of a template
+TODAY = datetime(2024, 7, 26)  # what strftime_now sees, always: a prompt must not depend on the day
+
+METHODS = {  # of texts, lists and dicts; the others of texts pad, format or encode
+    *("capitalize", "count", "endswith", "find", "get", "index", "isalnum", "isalpha", "isdecimal", "isdigit"),
+    *("islower", "isnumeric", "isspace", "isupper", "items", "join", "keys", "lower", "lstrip", "partition"),
+    *("removeprefix", "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split"),
+    *("splitlines", "startswith", "strip", "title", "upper", "values"),
+}
+FILTERS = {
+    *("abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "int", "items", "join", "last"),
+    *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse", "safe", "select"),
+    *("selectattr", "sort", "string", "sum", "title", "tojson", "trim", "unique", "upper"),
+}
+
+
+def compiled(source: str) -> Callable[..., str]:
+    """A chat template as a function of its variables.
+
+    Raises ValueError, one line, and so does the function: for a template's own refusal, its errors, and its bombs.
+    """
+    if len(source) > SOURCE:
+        raise ValueError(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
+
+    def compile():
+        environment = _environment()
+        environment.budget = Budget()
+        return environment, environment.from_string(source)
+
+    def run(**variables: object) -> str:
+        environment.budget = Budget()
+        parts = map(environment.budget.write, template.generate(tools=None, documents=None, **variables))
+        return environment.budget.step("".join(parts))
+
+    environment, template = _guarded(compile)()
+    return _guarded(run)
+
+
+def _guarded(function: Callable) -> Callable:
+    """Whatever goes wrong in a template as a ValueError of one line."""
+
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"the chat template stops: {reason or type(error).__name__}") from None
+
+    return call
+
+
+class Budget:
+    """What one rendering may still do. The methods raise ValueError once it is too much."""
+
+    def __init__(self):
+        self.steps, self.written, self.deadline = STEPS, WRITTEN, time.monotonic() + SECONDS
+
+    def step(self, value: object = None, size: int = 0) -> object:
+        """Counts a step and passes on what it made, or with `size` is about to make."""
+        self.steps -= 1
+        if self.steps < 0 or time.monotonic() > self.deadline:
+            raise ValueError(f"too many steps, or more than {SECONDS:g} seconds, in one rendering")
+        if max(size, _size(value)) > SIZE:
+            raise ValueError(f"a text or list of more than {SIZE:,} characters")
+        return value
+
+    def write(self, value: object) -> object:
+        """A step that writes a value; also in a block or a macro, whose text is put together only at its end."""
+        self.written -= _size(value)
+        return self.step(value, SIZE + 1 if self.written < 0 else 0)
+
+    def count(self, items: Iterable, length: int) -> Iterator:
+        """The items of a loop, each a step that may write the text of the loop's body, of that length."""
+        for item in items:
+            self.written -= length
+            yield self.step(item, SIZE + 1 if self.written < 0 else 0)
+
+
+def _size(value: object) -> int:
+    """Characters of a value and of all that is inside it, counted up to SIZE and a little more."""
+    total, waiting = 0, [value]
+    while waiting and total <= SIZE:
+        value = waiting.pop()
+        if isinstance(value, (str, bytes)):
+            total += len(value)
+        elif isinstance(value, int):
+            total += SIZE + 1 if value.bit_length() > 4096 else 0
+        elif isinstance(value, (list, tuple, dict)):
+            total += ELEMENT * len(value)
+            if total <= SIZE:
+                waiting += [*value, *value.values()] if isinstance(value, dict) else value
+    return total
+
+
+def _growth(value: object, name: str, args: tuple, named: dict) -> int:
+    """How large replace and join may make a text, before they do; value is the text, the list or the separator."""
+    if name == "replace":
+        old, new = map(str, args[:2]) if len(args) > 1 else ("", str([*args, *named.values()]))
+        return len(str(value)) + str(value).count(old) * len(new)
+    if name == "join":
+        separators = [value, *named.values()] if isinstance(value, str) else [*args, *named.values()]
+        return SIZE + 1 if any(isinstance(text, str) and len(text) > 100 for text in separators) else 0
+    return 0
+
+
+def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    if len(str(indent)) + len(str(separators)) > 30 or (isinstance(indent, int) and indent > 16):
+        raise ValueError("tojson with such an indent or separators is not supported here")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _range(*args):
+    if len(range(*args)) > STEPS:
+        raise ValueError(f"a range of more than {STEPS:,}")
+    return range(*args)
+
+
+def _raise_exception(message):
+    raise ValueError(message)
+
+
+@cache
+def _environment():
+    """jinja2's sandbox, with what Hugging Face adds to it and with the bounds. jinja2 is imported here alone."""
+    import jinja2
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.visitor import NodeTransformer
+
+    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < (3, 1, 6):
+        raise ValueError(f"jinja2 {jinja2.__version__} has known ways out of its sandbox; install 3.1.6 or newer")
+
+    class Generation(Extension):
+        """`{% generation %}` around what the assistant says: brackets that change nothing."""
+
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    class Bound(NodeTransformer):
+        """Puts the filter `bounded` around what makes texts and lists without a call, and `counted` around loops."""
+
+        def around(self, node, name="bounded", *args):
+            args = [nodes.Const(value) for value in args]
+            return nodes.Filter(node, name, args, [], None, None, lineno=getattr(node, "lineno", 1))
+
+        def visit_For(self, node):
+            fixed = [part.data for part in node.find_all(nodes.TemplateData)]
+            fixed += [str(part.value) for part in node.find_all(nodes.Const)]
+            node = self.generic_visit(node)
+            node.iter = self.around(node.iter, "counted", sum(map(len, fixed)))
+            return node
+
+        def visit_Concat(self, node):
+            return self.around(self.generic_visit(node))
+
+        visit_List = visit_Dict = visit_Concat
+
+        def visit_Tuple(self, node):
+            node = self.generic_visit(node)
+            return self.around(node) if node.ctx == "load" else node
+
+    class Environment(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+        def _parse(self, source, name, filename):
+            tree = Bound().visit(super()._parse(source, name, filename))
+            tree.set_environment(self)
+            return tree
+
+        def wrap_str_format(self, value):
+            return None  # then is_safe_attribute refuses it, as it does all that pads
+
+        def is_safe_attribute(self, obj, attr, value):
+            plain = isinstance(obj, (str, bytes, int, float, list, tuple, dict, range)) and callable(value)
+            return super().is_safe_attribute(obj, attr, value) and (not plain or attr in METHODS)
+
+        def call(self, context, function, *args, **kwargs):
+            text, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+            self.budget.step(size=_growth(text, name, args, kwargs))
+            return self.budget.step(super().call(context, function, *args, **kwargs))
+
+        def call_test(self, *args, **kwargs):
+            return self.budget.step(super().call_test(*args, **kwargs))
+
+        def call_binop(self, context, operator, left, right):
+            if operator == "**" or (operator == "%" and isinstance(left, (str, bytes))):
+                raise ValueError(f"the operator {operator} is not supported here")
+            if operator == "*":
+                for one, other in ((left, right), (right, left)):
+                    self.budget.step(size=_size(one) * (other if isinstance(other, int) else 1))
+            return self.budget.step(super().call_binop(context, operator, left, right))
+
+        def filtered(self, name, function):
+            @wraps(function)  # keeps jinja2's note of what else it is passed
+            def call(*args, **kwargs):
+                if name not in FILTERS:
+                    raise ValueError(f"the filter {name} is not supported here")
+                passed = args[hasattr(function, "jinja_pass_arg") :]
+                self.budget.step(size=_growth(passed[0], name, passed[1:], kwargs))
+                return self.budget.step(function(*args, **kwargs))
+
+            return call
+
+    class Namespace(jinja2.utils.Namespace):
+        def __setitem__(self, name, value):
+            if name.startswith("_"):
+                raise ValueError(f"a namespace may not hold {name!r}")
+            super().__setitem__(name, value)
+
+        def __repr__(self):
+            return "namespace"
+
+    def namespace(*args, **kwargs):
+        made = Namespace()
+        for name, value in dict(*args, **kwargs).items():
+            made[name] = value
+        return made
+
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.finalize = lambda value: environment.budget.write(value)
+    filters = {**environment.filters, "tojson": _tojson}
+    environment.filters = {name: environment.filtered(name, function) for name, function in filters.items()}
+    environment.filters["bounded"] = lambda value: environment.budget.step(value)
+    environment.filters["counted"] = lambda items, length: environment.budget.count(items, length)
+    environment.globals = {
+        "range": _range,
+        "dict": lambda *args, **kwargs: dict(*args, **kwargs),
+        "namespace": namespace,
+        "raise_exception": _raise_exception,
+        "strftime_now": TODAY.strftime,
+    }
+    return environment

@@ -1,0 +1,125 @@
+"""Demonstrations from a file: JSON Lines, a conversation or a prompt/answer pair in each.
+
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+    {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "...", "loss": true}]}     AgentGym
+    {"question": "...", "answer": "..."}                      with sft.prompt_column=question sft.answer_column=answer
+
+Only what the assistant says is learned; of that, not what is marked `"loss": false`. A tenth of the different rows is
+held out, chosen by their hash: the same rows in every run, and never one that is also learned from.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from models import Tokenizer
+from rl.records import Episode, Turn
+
+ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
+
+
+@dataclass
+class Demonstrations:
+    """A file's conversations as episodes."""
+
+    train: list[Episode]
+    held_out: list[Episode]
+    cut: int  # conversations that max_len cut short
+    empty: int  # and those of which nothing to learn was left
+
+
+def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
+    """The file cfg.data, at most cfg.max_samples rows of it. Raises ValueError, one line, for a row that is neither a
+    conversation nor a pair, or if nothing is left to learn from."""
+    rows = read_rows(Path(cfg.data), cfg.sft.prompt_column, cfg.sft.answer_column)[: cfg.max_samples or None]
+    found, kept = Demonstrations([], [], 0, 0), []
+    for number, row in enumerate(rows):
+        try:
+            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, cfg.sft.all_tokens)
+        except ValueError as error:
+            raise ValueError(f"{cfg.data}, conversation {number + 1}: {error}") from None
+        found.cut += cut
+        if any(episode.action_mask_T):
+            kept.append((_digest(row), episode))
+        else:
+            found.empty += 1
+    digests = sorted({digest for digest, _ in kept})
+    held_out = set(digests[: len(digests) // 10])
+    for digest, episode in kept:
+        (found.held_out if digest in held_out else found.train).append(episode)
+    if not found.train:
+        raise ValueError(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {found.cut} cut by max_len")
+    return found
+
+
+def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
+    """Conversations as [{"role", "content", "loss"}, ...]; loss is whether a message is learned."""
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
+        try:
+            rows.append(_messages(row, prompt, answer))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return rows
+
+
+def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")
+    spoken = row.get("messages", row.get("conversations"))
+    if spoken is None:
+        for column in (prompt, answer):
+            if not isinstance(row.get(column), str):
+                raise ValueError(
+                    f"neither messages nor conversations nor a text under {column!r}; there is: {', '.join(row)} "
+                    "(sft.prompt_column and sft.answer_column name the columns)"
+                )
+        spoken = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
+    messages = []
+    for message in spoken:
+        role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        if role not in ROLES or not isinstance(content, str):
+            raise ValueError(f"a message needs a role of {', '.join(ROLES)} and a text, not {str(message)[:80]}")
+        learned = ROLES[role] == "assistant" and message.get("loss") is not False
+        messages.append({"role": ROLES[role], "content": content, "loss": learned})
+    if not any(message["loss"] for message in messages):
+        raise ValueError("the assistant says nothing that could be learned")
+    return messages
+
+
+def to_episode(
+    tokenizer: Tokenizer, messages: list[dict], number: int, max_len: int, all_tokens: bool = False
+) -> tuple[Episode, bool]:
+    """The conversation as ids, and whether max_len cut it: what is read as a prompt or an observation, what is learned
+    as a turn that the model might have sampled."""
+    episode, read = Episode("data", number, number), []
+    for message in messages:
+        if not message["loss"]:
+            read.append({"role": message["role"], "content": message["content"]})
+            continue
+        before = tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read)
+        said, read = tokenizer.reply(message["content"]), []
+        episode.ids_T += before + said
+        episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(said)
+        episode.turns.append(Turn(len(episode.ids_T) - len(said), len(episode.ids_T), 0.0, "stop"))
+    cut = len(episode.ids_T) > max_len
+    if cut:
+        episode.ids_T, episode.action_mask_T = episode.ids_T[:max_len], episode.action_mask_T[:max_len]
+        episode.turns = [turn for turn in episode.turns if turn.start < max_len]
+        if episode.turns and episode.turns[-1].stop > max_len:
+            episode.turns[-1].stop, episode.turns[-1].stop_reason = max_len, "context"
+    if all_tokens:
+        episode.turns, episode.action_mask_T[0] = [Turn(1, len(episode.ids_T), 0.0, "stop")], 0
+    episode.logprobs_T = [0.0] * len(episode.ids_T)
+    return episode, cut
+
+
+def _digest(row: list[dict]) -> str:
+    return hashlib.sha256(json.dumps(row).encode()).hexdigest()

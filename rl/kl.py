@@ -1,0 +1,68 @@
+"""KL to the reference policy: in the loss or in the reward, with a fixed or an adaptive weight.
+
+The reference is frozen: the adapter that training started from, or the base. What the estimates of rl/core.py pull
+towards depends on where they stand. In the reward, k1 gives the gradient of E[score] - kl_coef * KL(policy ||
+reference) over whole episodes, exactly; k2 and k3 are biased there. In the loss, token by token and blind to the states
+that a token leads to, k2 has the gradient of KL(policy || reference), k3 that of KL(reference || policy), and k1 none
+in expectation: it only adds noise.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from rl.core import kl_estimate
+from rl.records import Batch
+
+
+@dataclass
+class Config:
+    """Fields that ppo, grpo and reinforce share."""
+
+    kl_coef: float = 0.0  # weight of KL to the reference; above 0 it needs a frozen base (lora.r > 0)
+    kl_in: str = "loss"  # where it stands: loss | reward
+    kl_estimator: str = "k3"  # k1 | k2 | k3; k1 is the unbiased one in the reward, and does nothing in the loss
+    kl_target: float | None = None  # nats per token that the weight is adapted towards after each epoch; none: fixed
+    kl_horizon: int = 1000  # episodes in which an adapted weight changes by at most a fifth
+
+    @property
+    def reference(self) -> bool:
+        return self.kl_coef > 0
+
+    def __post_init__(self):
+        if self.kl_in not in ("loss", "reward"):
+            raise ValueError(f"kl_in {self.kl_in!r} is not one of loss, reward")
+        if self.kl_estimator not in ("k1", "k2", "k3"):
+            raise ValueError(f"kl_estimator {self.kl_estimator!r} is not one of k1, k2, k3")
+        if self.kl_target is not None and self.kl_coef == 0:
+            raise ValueError("kl_target adapts kl_coef, which must be above 0 to begin with")
+
+
+def in_reward(batch: Batch, cfg: Config) -> Batch:
+    """The batch with -kl_coef * KL of the policy that sampled, on each token's reward (Ziegler et al. 2019, eq. 2)."""
+    if not cfg.reference or cfg.kl_in != "reward":
+        return batch
+    kl_N = kl_estimate(batch.old_logprobs_N, batch.ref_logprobs_N, cfg.kl_estimator)
+    return replace(batch, reward_N=batch.reward_N - batch.kl_coef * kl_N)
+
+
+def in_loss(batch: Batch, cfg: Config) -> torch.Tensor:
+    """What is added to each token's loss [N]: kl_coef * KL of the policy that trains, or 0."""
+    if not cfg.reference or cfg.kl_in != "loss":
+        return torch.zeros_like(batch.logprobs_N)
+    return batch.kl_coef * kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, cfg.kl_estimator)
+
+
+def measured(batch: Batch) -> torch.Tensor | None:
+    """KL of the policy that trains, per token [N], for the log: by k3, which is never negative."""
+    return None if batch.ref_logprobs_N is None else kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, "k3")
+
+
+def adapted(batch: Batch, cfg: Config) -> float:
+    """The next epoch's weight (Ziegler et al. 2019, section 2.2): up where the epoch's KL was above kl_target, by at
+    most a fifth per kl_horizon episodes."""
+    if cfg.kl_target is None or not len(batch.episodes):
+        return batch.kl_coef
+    kl = (batch.old_logprobs_N - batch.ref_logprobs_N).mean().item()
+    error = min(max(kl / cfg.kl_target - 1, -0.2), 0.2)
+    return batch.kl_coef * (1 + error * min(1.0, len(batch.episodes) / cfg.kl_horizon))

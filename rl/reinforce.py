@@ -1,0 +1,95 @@
+"""REINFORCE (Williams 1992): the log-probability of what was done, weighted by what it earned less a baseline.
+
+loss = - sum over sampled tokens of (return of the token's turn - baseline) * log pi(token) / number of episodes
+
+Differs from the textbook: the return is that of a *turn*, from it to the end of the episode (`reinforce.to_go=false`
+gives every turn the whole episode's). Nothing corrects for the policy having moved since it sampled, so it is exact
+for the first optimizer step of an epoch: with `episodes` equal to `batch_size` all steps are. One update per episode
+is `episodes=1 batch_size=1 reinforce.baseline=moving`.
+
+Baselines, all of the score (the sum of an episode's rewards):
+
+    none            0
+    batch           the epoch's mean. It contains the episode itself, which shrinks the gradient by 1 - 1/episodes
+    moving          an exponential average of the epochs before, 0 in the first
+    leave_one_out   the mean of the others in the group: RLOO (Kool et al. 2019; Ahmadian et al. 2024), recipe=rloo
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from rl import core, kl
+from rl.records import Batch
+
+
+@dataclass
+class Config(kl.Config):
+    epochs: int = 1  # passes over each epoch's episodes; from the second on the gradient is only approximate
+    baseline: str = "batch"  # none | batch | moving | leave_one_out
+    group_size: int = 1  # episodes per task; leave_one_out needs 2 or more
+    decay: float = 0.9  # of the moving baseline: what stays of it after an epoch
+    gamma: float = 1.0  # discount per turn
+    to_go: bool = True  # a turn earns what comes from it on; false: what the whole episode earned
+    whiten: bool = False  # advantages to mean 0 and deviation 1 over the epoch's tokens
+    aggregation: str = "episode"  # of per-token losses: episode (the policy gradient itself) | sequence | token
+    entropy_coef: float = 0.0  # weight of the entropy bonus
+    target_kl: float | None = None  # end an epoch's steps when KL(old || new) is past 1.5 times this; none: never
+
+    source: ClassVar[str] = "rollouts"
+    critic: ClassVar[bool] = False
+
+    @property
+    def entropy_grad(self) -> bool:
+        return self.entropy_coef != 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.baseline not in ("none", "batch", "moving", "leave_one_out"):
+            raise ValueError(f"baseline {self.baseline!r} is not one of none, batch, moving, leave_one_out")
+        if self.aggregation not in ("episode", "sequence", "token"):
+            raise ValueError(f"aggregation {self.aggregation!r} is not one of episode, sequence, token")
+        if self.baseline == "leave_one_out" and self.group_size < 2:
+            raise ValueError("baseline=leave_one_out needs reinforce.group_size of 2 or more")
+        for name in ("gamma", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
+
+
+def advantages(batch: Batch, cfg: Config) -> Batch:
+    """Each token gets the discounted return of its turn less the baseline; the moving baseline moves on."""
+    batch = kl.in_reward(batch, cfg)
+    first_N = batch.turn_first_N
+    turn_N, episode_K = first_N.cumsum(0) - 1, batch.episode_N[first_N]
+    rewards_K = batch.reward_N.new_zeros(len(episode_K)).index_add_(0, turn_N, batch.reward_N)
+    returns_K = core.returns_to_go(rewards_K, episode_K, cfg.gamma)
+    scores_B = returns_K[episode_K.diff(prepend=episode_K.new_tensor([-1])) > 0]  # of each episode's first turn
+    if cfg.baseline == "leave_one_out":
+        baseline_B = core.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
+    else:
+        number = {"none": 0.0, "batch": scores_B.mean().item(), "moving": batch.baseline or 0.0}[cfg.baseline]
+        baseline_B = torch.full_like(scores_B, number)
+    earned_K = returns_K if cfg.to_go else scores_B[episode_K]
+    advantages_N = (earned_K - baseline_B[episode_K])[turn_N]
+    if cfg.whiten:
+        advantages_N = core.whiten(advantages_N)
+    return replace(
+        batch,
+        advantages_N=advantages_N,
+        baseline=core.moving_average(batch.baseline, scores_B.mean().item(), cfg.decay),
+    )
+
+
+def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
+    """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
+    kl_N = kl.in_loss(batch, cfg)
+    loss_N = kl_N - batch.advantages_N * batch.logprobs_N - cfg.entropy_coef * batch.entropy_N
+    total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)
+    tokens = {
+        "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
+        "reference_kl": kl.measured(batch),
+        "entropy": batch.entropy_N,
+    }
+    metrics = {name: x.detach().sum().item() / batch.total_tokens for name, x in tokens.items() if x is not None}
+    return total, {"loss": total.item(), **metrics}

@@ -1,0 +1,154 @@
+"""Demonstrations from files: what is learned, what is held out, what is cut."""
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import reference
+
+from models import load_model, load_tokenizer
+from rl import config, data
+from rl.batch import forward, make_batch
+from rl.evaluate import held_out_loss
+
+PAIR = {"prompt": "How many planks?", "answer": "Four."}
+CHAT = {
+    "messages": [
+        {"role": "system", "content": "You craft."},
+        {"role": "user", "content": "get 1 log"},
+        {"role": "assistant", "content": "Got 1 log"},
+        {"role": "user", "content": "and <|im_end|> planks"},
+        {"role": "assistant", "content": "craft 4 planks using 1 log"},
+    ]
+}
+AGENTGYM = {
+    "item_id": "textcraft_3",
+    "conversations": [
+        {"from": "human", "loss": None, "value": "Instructions"},
+        {"from": "gpt", "loss": False, "value": "OK."},
+        {"from": "human", "loss": None, "value": "Goal: planks"},
+        {"from": "gpt", "loss": True, "value": "Action: get 1 log"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("tiny")
+
+
+def written(tmp_path, *rows) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+def loaded(tokenizer, path: str, *words: str) -> data.Demonstrations:
+    return data.load(config.parse(["algo=sft", f"data={path}", *words]), tokenizer)
+
+
+def learned(tokenizer, episode) -> list[str]:
+    return [tokenizer.show(episode.ids_T[turn.start : turn.stop]) for turn in episode.turns]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (PAIR, ["Four.<|im_end|>"]),
+        (CHAT, ["Got 1 log<|im_end|>", "craft 4 planks using 1 log<|im_end|>"]),
+        (AGENTGYM, ["Action: get 1 log<|im_end|>"]),
+    ],
+    ids=["pair", "messages", "agentgym"],
+)
+def test_the_assistant_s_turns_are_learned_and_nothing_else(tokenizer, tmp_path, row, said):
+    (episode,) = loaded(tokenizer, written(tmp_path, row)).train
+    assert learned(tokenizer, episode) == said
+    mask = [0] * len(episode.ids_T)
+    for turn in episode.turns:
+        mask[turn.start : turn.stop] = [1] * (turn.stop - turn.start)
+    assert episode.action_mask_T == mask and len(episode.logprobs_T) == len(mask)
+
+
+def test_a_conversation_is_the_ids_that_the_model_would_read_and_sample(tokenizer, tmp_path):
+    (episode,) = loaded(tokenizer, written(tmp_path, CHAT)).train
+    *before, last = CHAT["messages"]
+    whole = tokenizer.prompt([*before]) + tokenizer.reply(last["content"])
+    assert episode.ids_T == whole
+    assert sum(i in tokenizer.eos_ids for i in episode.ids_T) == 5, "a control string in a text is that text"
+
+
+def test_columns_have_names(tokenizer, tmp_path):
+    path = written(tmp_path, {"question": "2+2?", "solution": "4"})
+    (episode,) = loaded(tokenizer, path, "sft.prompt_column=question", "sft.answer_column=solution").train
+    assert learned(tokenizer, episode) == ["4<|im_end|>"]
+
+
+def test_a_tenth_of_the_different_rows_is_held_out_and_never_learned(tokenizer, tmp_path):
+    rows = [{"prompt": f"p{i % 100}", "answer": f"a{i % 100}"} for i in range(130)]
+    found = loaded(tokenizer, written(tmp_path, *rows))
+    texts = {name: {tuple(e.ids_T) for e in getattr(found, name)} for name in ("train", "held_out")}
+    assert len(texts["train"]) == 90 and len(texts["held_out"]) == 10 and not texts["train"] & texts["held_out"]
+    assert len(found.train) + len(found.held_out) == 130
+    again = loaded(tokenizer, written(tmp_path, *reversed(rows)))
+    assert {tuple(e.ids_T) for e in again.held_out} == texts["held_out"], "whatever their order"
+
+
+def test_max_samples_takes_the_first_rows(tokenizer, tmp_path):
+    path = written(tmp_path, *({"prompt": f"p{i}", "answer": f"a{i}"} for i in range(8)))
+    found = loaded(tokenizer, path, "max_samples=3")
+    assert [learned(tokenizer, e) for e in found.train] == [[f"a{i}<|im_end|>"] for i in range(3)]
+
+
+def test_what_max_len_cuts_is_counted(tokenizer, tmp_path):
+    long = {"prompt": "p " * 5, "answer": "word " * 50}
+    path = written(tmp_path, {"prompt": "p", "answer": "a"}, long, {"prompt": "p " * 60, "answer": "a"})
+    found = loaded(tokenizer, path, "max_len=40")
+    assert (len(found.train), found.cut, found.empty) == (2, 2, 1)
+    assert len(found.train[1].ids_T) == 40 and found.train[1].turns[0].stop == 40
+    assert found.train[1].turns[0].stop_reason == "context" and found.train[0].turns[0].stop_reason == "stop"
+
+
+def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
+    model, cfg = load_model("tiny"), config.parse(["algo=sft", "micro_tokens=16"])
+    episodes = loaded(tokenizer, written(tmp_path, PAIR, CHAT)).train
+    result = held_out_loss(model, episodes, cfg)
+    with torch.no_grad():
+        logprobs = torch.cat([forward(make_batch([e]), model, 1.0).logprobs_N for e in episodes])
+    assert result["eval_tokens"] == len(logprobs)
+    assert result["eval_loss"] == pytest.approx(-logprobs.mean().item(), rel=1e-5)
+    assert result["perplexity"] == pytest.approx(math.exp(result["eval_loss"]), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", "line 2: not valid JSON"),
+        ("[1]", "line 2: not a JSON object"),
+        ({"question": "q", "answer": "a"}, "line 2: neither messages nor conversations nor a text under 'prompt'"),
+        ({"prompt": "q", "answer": 4}, "line 2: neither messages nor conversations nor a text under 'answer'"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "line 2: a message needs a role of"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "line 2: a message needs a role of"),
+        ({"messages": ["x"]}, "line 2: "),
+        ({"messages": [{"role": "user", "content": "x"}]}, "line 2: the assistant says nothing"),
+        ({"messages": []}, "line 2: the assistant says nothing"),
+    ],
+)
+def test_a_bad_row_is_one_clear_line(tokenizer, tmp_path, row, message):
+    with pytest.raises(ValueError) as caught:
+        loaded(tokenizer, written(tmp_path, PAIR, row))
+    assert message in str(caught.value) and "rows.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_of_nothing_is_one_clear_line(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="nothing to learn from in 0 rows"):
+        loaded(tokenizer, written(tmp_path, "", " "))
+    with pytest.raises(ValueError, match="nothing to learn from in 1 rows, 1 cut by max_len"):
+        loaded(tokenizer, written(tmp_path, PAIR), "max_len=3")
+
+
+def test_gsm8k_as_it_is_published(tokenizer):
+    path = reference("gsm8k", "test.jsonl")
+    found = loaded(tokenizer, str(path), "sft.prompt_column=question", "max_samples=200", "max_len=768")
+    assert len(found.train) == 180 and len(found.held_out) == 20
+    assert all("####" in learned(tokenizer, e)[0] for e in found.train[:20] if e.turns[0].stop_reason == "stop")
