@@ -42,7 +42,7 @@ def start(cfg) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     if for_tiny(cfg) and not cfg.resume:
         print(f"recipe {cfg.recipe}, for the embedded model: {for_tiny(cfg)}")
     if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
-        print("reinforce: only the first optimizer step of an epoch is on-policy; with batch_size=episodes there is one")
+        print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
     run.begin(cfg)
     if checkpoint:
         run.forget_after(state.epoch)
