@@ -13,10 +13,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from models.config import parse_config
 from models.decoder import CausalLM
-from models.tokenizer import ROLES
 from models.weights import save_model
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+ROLES = ("system", "user", "assistant")
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",

@@ -51,6 +51,8 @@ class Template:
         return self._render(messages, header)
 
     def reply(self, content: str) -> tuple[str, str]:
+        if self.mark.show(self._open).startswith(THINK) and ANSWER not in content:
+            content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # an expert that does not think aloud
         said = {"role": "assistant", "content": content}
         if self._open:
             text = self.mark.reveal(self._hide(said)) + self._close

@@ -18,8 +18,6 @@ from models.sandbox import compiled
 from models.template import Template
 from models.weights import resolve
 
-ROLES = ("system", "user", "assistant")  # the words that models.scratch teaches a tokenizer
-
 _USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
 _THOUGHT = {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\n4 \n"}
 _REPLY, _TOOL = {"role": "assistant", "content": "\n 4"}, {"role": "tool", "content": ' {"sum": "四"} \n'}
@@ -77,6 +75,13 @@ class Tokenizer:
     def decode(self, ids: list[int]) -> str:
         """Text without control tokens. Ids past the tokenizer's vocabulary (padding rows of the head) vanish."""
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=True)
+
+    def answer(self, ids: list[int]) -> str:
+        """The text of a sampled reply without the thoughts before it; nothing, if it does not come to their end."""
+        _, end, answer = self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids).rpartition(turns.ANSWER)
+        if end:
+            return answer.lstrip("\n")
+        return "" if answer.startswith(turns.THINK) else answer
 
     def show(self, ids: list[int]) -> str:
         """Text with control tokens, for people."""

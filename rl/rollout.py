@@ -98,7 +98,7 @@ def rollout(
         index, env, episode = playing[row.slot]
         episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
         _append(episode, row.ids, row.logprobs)
-        step = CUT if row.stop_reason == "context" else env.step(tokenizer.decode(row.ids))
+        step = CUT if row.stop_reason == "context" else env.step(tokenizer.answer(row.ids))
         observation_ids = _take_in(episode, step, tokenizer, cfg)
         if observation_ids:
             engine.feed(row.slot, observation_ids)

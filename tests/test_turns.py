@@ -328,8 +328,23 @@ def test_what_was_sampled_keeps_its_thoughts(load):
     assert "Two." not in tokenizer.show(given)
     cut = tokenizer.prompt([user]) + tokenizer.encode("Two and")
     assert tokenizer.show(tokenizer.follow_up(cut[-1], [user])) == f"{end}{asks}2 + 2?{says}<think>\n"
-    with pytest.raises(ValueError, match=r"opens each reply with '<think>\\n'; '4' does not"):
-        tokenizer.reply("4")
+    assert tokenizer.show(tokenizer.prompt([user]) + tokenizer.reply("4")).endswith(f"<think>\n\n</think>\n\n4{end}")
+    with pytest.raises(ValueError, match=r"opens each reply with '<think>\\n'; 'Two.*' does not"):
+        tokenizer.reply("Two.</think>4")
+
+
+def test_an_environment_hears_the_answer_and_not_the_thoughts(load):
+    for name, header in (("qwen3", ""), ("r1", "<think>\n")):
+        tokenizer = load(name)
+        heard = {
+            "<think>\nget 1 log?\n</think>\n\nget 2 log": "get 2 log",
+            "<think>\nNo</think>, <think>\nyes.\n</think>\n\nget 2 log": "get 2 log",
+            "<think>\nget 1 log": "",
+        }
+        for said, answer in heard.items():
+            ids = tokenizer._full.encode(said.removeprefix(header) if answer else said, add_special_tokens=False).ids
+            assert tokenizer.answer([*ids, tokenizer._end]) == answer
+        assert tokenizer.answer(tokenizer.encode(" get 2 log")) == " get 2 log"
 
 
 def test_thinking_is_in_the_reply_or_in_the_header(load):
