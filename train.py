@@ -35,7 +35,13 @@ def main(cfg) -> None:
 
         # 2. Collect episodes: the agent's own, the expert's, or a file's.
         groups = cfg.episodes // algo_cfg.group_size
-        tasks = make_tasks(cfg, state.groups, groups, algo_cfg.group_size, "train", cfg.seed, cfg.max_samples)
+        tasks = (
+            []
+            if file
+            else make_tasks(
+                cfg, state.groups, groups, algo_cfg.group_size, "train", cfg.seed, cfg.order, cfg.max_samples
+            )
+        )
         with bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
             if algo_cfg.source == "rollouts":
                 episodes = rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.adapter_hash())
@@ -65,7 +71,8 @@ def main(cfg) -> None:
 
         # 5. Save, and look.
         played = token_stats(episodes) if file else rollout_stats(episodes)
-        stats = {"epoch": state.epoch, "step": state.step, **played, **losses, "seconds": time.monotonic() - began}
+        stats = {"epoch": state.epoch, "step": state.step, **played, **losses}
+        stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": time.monotonic() - began}
         run.metrics(stats)
         if not file:
             run.episodes(state.epoch, episodes)

@@ -144,6 +144,11 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
         cfg = Config()
         if given.get("resume") and "recipe" in given:
             raise ConfigError("recipe= has no effect beside resume=, which goes on with the run's own settings")
+        if given.get("resume") and "resume_from" in given:
+            raise ConfigError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
+        own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
+        if given.get("resume_from") and own:
+            raise ConfigError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
         if given.get("resume"):
             base = {**_saved(given["resume"]), "out": given["resume"]}
         else:
@@ -178,6 +183,8 @@ def check(cfg) -> None:
             raise ConfigError(f"{key}={value} must be positive, or none")
     if cfg.seed >= 2**31:
         raise ConfigError(f"seed={cfg.seed} must be below 2**31 = {2**31}")
+    if cfg.reward.scale == 0:
+        raise ConfigError("reward.scale=0 leaves nothing to learn from")
     if cfg.min_lr_ratio > 1:
         raise ConfigError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
     if cfg.device == "cuda" and not torch.cuda.is_available():
@@ -186,7 +193,7 @@ def check(cfg) -> None:
         raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     try:
         cfg.out.format(algo="", env="", seed=0, timestamp="")
-    except (KeyError, IndexError, ValueError):
+    except (KeyError, IndexError, ValueError, AttributeError):
         raise ConfigError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in") from None
     try:
         mixture(cfg.env)
@@ -214,6 +221,8 @@ def check_training(cfg) -> None:
         raise ConfigError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
     if cfg.resume_from and cfg.lora.r == 0:
         raise ConfigError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
+    if algo.critic and algo.critic_warmup >= cfg.epochs:
+        raise ConfigError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
     if cfg.episodes % algo.group_size:
         raise ConfigError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
 
@@ -223,6 +232,8 @@ def mixture(text: str) -> dict[str, float]:
     weights = {}
     for part in text.split(","):
         name, _, weight = part.strip().partition(":")
+        if name in weights:
+            raise ValueError(f"{name} is named twice")
         envs.config_class(name)  # raises ValueError with the nearest name
         try:
             weights[name] = float(weight or 1)
@@ -294,9 +305,12 @@ def _table(name: str) -> dict:
         near = difflib.get_close_matches(name, [p.stem for p in RECIPES.glob("*.toml")], 1)
         raise ConfigError(f"recipe={name}: no file {path}" + (f"; did you mean {near[0]}?" if near else ""))
     try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not TOML, or not UTF-8
         raise ConfigError(f"recipe={name}: {path} is not TOML ({error})") from None
+    if not isinstance(table.get("tiny", {}), dict):
+        raise ConfigError(f"recipe={name}: tiny is a table, [tiny], not {table['tiny']!r}")
+    return table
 
 
 def for_tiny(cfg) -> str:

@@ -5,7 +5,8 @@
     {"question": "...", "answer": "..."}                      with sft.prompt_column=question sft.answer_column=answer
 
 Only what the assistant says is learned; of that, not what is marked `"loss": false`. A tenth of the different rows is
-held out, chosen by their hash: the same rows in every run, and never one that is also learned from.
+held out, those with the lowest hashes: the same in every run over the same rows, and never one that is also learned
+from. Fewer than ten different rows hold nothing out.
 """
 
 import hashlib
@@ -56,7 +57,11 @@ def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
 def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     """Conversations as [{"role", "content", "loss"}, ...]; loss is whether a message is learned."""
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut at what JSON allows inside a text
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error})") from None
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -65,7 +70,7 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
             raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
         try:
             rows.append(_messages(row, prompt, answer))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return rows
 
@@ -82,10 +87,13 @@ def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
                     "(sft.prompt_column and sft.answer_column name the columns)"
                 )
         spoken = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
+    if not isinstance(spoken, list):
+        raise ValueError(f"a conversation is a list of messages, not {str(spoken)[:80]}")
     messages = []
     for message in spoken:
-        role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
-        if role not in ROLES or not isinstance(content, str):
+        said = message if isinstance(message, dict) else {}
+        role, content = said.get("role", said.get("from")), said.get("content", said.get("value"))
+        if not (isinstance(role, str) and role in ROLES and isinstance(content, str)):
             raise ValueError(f"a message needs a role of {', '.join(ROLES)} and a text, not {str(message)[:80]}")
         learned = ROLES[role] == "assistant" and message.get("loss") is not False
         messages.append({"role": ROLES[role], "content": content, "loss": learned})

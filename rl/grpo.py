@@ -13,7 +13,7 @@ Its relatives are options here, and named recipes:
 
     dr_grpo   Liu et al. 2025: no deviation, and a constant instead of each episode's length
     dapo      Yu et al. 2025: clip-higher, token mean, no groups of equal scores, a penalty on overlong episodes. Groups
-              that are left out are counted and not sampled again
+              that are left out are counted (left_out) and not sampled again. With KL in the reward few are equal
     gspo      Zheng et al. 2025: one ratio per episode, the geometric mean of its tokens'
     cispo     MiniMax-M1 2025: clipped ratios as constant weights, every token keeps its gradient
 """

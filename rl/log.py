@@ -87,6 +87,8 @@ def epoch_line(stats: dict, epochs: int) -> str:
     head = f"epoch {stats['epoch']:>3}/{epochs}"
     if "accuracy" in stats:
         head += f"  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"
+    if stats["left_out"]:
+        numbers += f"  {stats['left_out']} episodes left out"
     if stats["cut_by_length"]:
         numbers += f"  {stats['cut_by_length']} turns cut by length"
     return f"{head}{numbers}  {stats['sampled_tokens']} tokens  {stats['seconds']:.1f} s"

@@ -7,7 +7,7 @@ gives every turn the whole episode's). Nothing corrects for the policy having mo
 for the first optimizer step of an epoch: with `episodes` equal to `batch_size` all steps are. One update per episode
 is `episodes=1 batch_size=1 reinforce.baseline=moving`.
 
-Baselines, all of the score (the sum of an episode's rewards):
+Baselines, all of the score (the return of an episode's first turn):
 
     none            0
     batch           the epoch's mean. It contains the episode itself, which shrinks the gradient by 1 - 1/episodes

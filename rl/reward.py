@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import torch
-
 import envs
 from rl.records import Batch, Episode
 
@@ -30,5 +28,7 @@ def turn_reward(step: envs.Step, episode: Episode, cfg) -> float:
 def whiten_rewards(batch: Batch) -> Batch:
     """The batch with its rewards divided by the deviation of its scores. They are not shifted: a shift of each turn's
     reward would pay for long episodes, or for short ones."""
-    deviation = batch.scores_B.std() if len(batch.episodes) > 1 else torch.tensor(0.0)
-    return replace(batch, reward_N=batch.reward_N / deviation) if deviation > 0 else batch
+    scores_B = batch.scores_B
+    if bool((scores_B == scores_B[0]).all()):  # exactly equal: the deviation would be rounding
+        return batch
+    return replace(batch, reward_N=batch.reward_N / scores_B.std())

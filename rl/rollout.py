@@ -32,19 +32,20 @@ class Task:
 
 
 def make_tasks(
-    cfg, first_group: int, groups: int, group_size: int, split: str, stream: int, different: int = 0
+    cfg, first_group: int, groups: int, group_size: int, split: str, stream: int, order: str = "random", limit: int = 0
 ) -> list[Task]:
     """Tasks `first_group`, ... of a stream, each for group_size episodes. Equal arguments give equal tasks.
 
-    different: how many there are, after which they come again; 0: no end of them.
+    order: "random", or "sequential" for the environment's seeds 0, 1, 2, ...
+    limit: how many different tasks there are, after which they come again; 0: no end of them.
     """
     weights = mixture(cfg.env)
     tasks = []
     for group in range(first_group, first_group + groups):
-        number = group % different if different else group
+        number = group % limit if limit else group
         draw = random.Random(f"{stream} {number} {split}")
         env = draw.choices(list(weights), list(weights.values()))[0]
-        seed = draw.randrange(2**31) if cfg.order == "random" else number
+        seed = draw.randrange(2**31) if order == "random" else number
         for member in range(group_size):
             tasks.append(Task((stream, group * group_size + member), env, seed, group, split))
     return tasks

@@ -29,9 +29,10 @@ def start(cfg) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
             f"model={cfg.model} has dynamic RoPE, whose angles change with the longest sequence of a batch: sampling "
             "and training would disagree; eval.py plays it"
         )
+    start_from = Path(cfg.resume) / "reference" if cfg.resume else Path(cfg.resume_from)  # a run keeps a copy
     if cfg.resume_from:
-        lora.load_adapter(model, cfg.resume_from, name="reference", trainable=False)
-    adapt(model, cfg)
+        lora.load_adapter(model, start_from, name="reference", trainable=False)
+    adapt(model, cfg, start_from)
     algo_cfg, critic = getattr(cfg, cfg.algo), None
     if algo_cfg.critic:
         critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device)
@@ -39,11 +40,13 @@ def start(cfg) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     state.kl_coef = getattr(algo_cfg, "kl_coef", 0.0)
     if checkpoint:
         load_checkpoint(state, checkpoint)
-    if for_tiny(cfg) and not cfg.resume:
-        print(f"recipe {cfg.recipe}, for the embedded model: {for_tiny(cfg)}")
+    if not cfg.resume and (set_for_tiny := for_tiny(cfg)):
+        print(f"recipe {cfg.recipe}, for the embedded model: {set_for_tiny}")
     if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
         print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
     run.begin(cfg)
+    if state.reference and not cfg.resume:
+        lora.save_adapter(model, run.folder / "reference", base_name(cfg), name="reference")
     if checkpoint:
         run.forget_after(state.epoch)
         print(f"resumed from {checkpoint}")
@@ -62,21 +65,21 @@ def read_data(cfg, tokenizer: Tokenizer) -> data.Demonstrations:
     return file
 
 
-def adapt(model: CausalLM, cfg) -> None:
+def adapt(model: CausalLM, cfg, start_from: Path) -> None:
     """Gives the model the adapter that trains, a copy of the one it starts from if there is one, and says so."""
     if cfg.lora.r == 0:
         model.requires_grad_(True)
         print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train")
         return
     if cfg.resume_from:
-        names = lora.load_adapter(model, cfg.resume_from)
+        names = lora.load_adapter(model, start_from)
     else:
         targets = cfg.lora.targets.split(",") if "," in cfg.lora.targets else cfg.lora.targets
         names = lora.inject(model, cfg.lora.r, cfg.lora.alpha, cfg.lora.dropout, targets, cfg.lora.rslora)
     layers = dict(lora.lora_layers(model))
     adapters = [layers[name].adapters["default"] for name in names]
     trainable = sum(p.numel() for adapter in adapters for p in adapter.parameters())
-    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    frozen = sum(p.numel() for name, p in model.named_parameters() if ".adapters." not in name)
     kinds = sorted({name.rsplit(".", 1)[-1] for name in names})
     if cfg.resume_from:  # its settings are the run's, and what config.json says
         first, dropout = adapters[0], layers[names[0]].dropout

@@ -127,6 +127,12 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("min_lr_ratio=7", "min_lr_ratio=7.0 must be at most 1"),
         ("env=textcraft:nan", "weight nan of textcraft must be positive and finite"),
         ("resume=x recipe=default", "recipe= has no effect beside resume="),
+        ("resume=x resume_from=y", "resume_from= has no effect beside resume="),
+        ("resume_from=x lora.dropout=0.1", "lora.dropout= has no effect beside resume_from="),
+        ("out={timestamp.foo}", "out={timestamp.foo}: only {algo}"),
+        ("env=sat,sat:2", "env=sat,sat:2: sat is named twice"),
+        ("reward.scale=0", "reward.scale=0 leaves nothing to learn from"),
+        ("ppo.critic_warmup=3 epochs=3", "ppo.critic_warmup=3 leaves the policy no epoch of 3"),
         ("ppo.value_clip=-1", "ppo.value_clip=-1.0 must be positive, or none"),
         ("ppo.target_kl=0", "ppo.target_kl=0.0 must be positive, or none"),
         ("ppo.epochs=0", "ppo.epochs=0 must be positive"),
@@ -238,6 +244,7 @@ def test_what_the_tiny_table_has_set_is_told(recipe, tmp_path):
         ("lr = true", "lr=True must be a finite number"),
         ("epochs = true", "epochs=True must be a whole number"),
         ("[tiny]\nepochs = 0", "epochs=0 must be positive"),
+        ("tiny = 3", "tiny is a table, [tiny], not 3"),
     ],
 )
 def test_a_bad_recipe_is_refused(text, said, recipe, capsys):

@@ -129,7 +129,10 @@ def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
         ({"prompt": "q", "answer": 4}, "line 2: neither messages nor conversations nor a text under 'answer'"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "line 2: a message needs a role of"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "line 2: a message needs a role of"),
-        ({"messages": ["x"]}, "line 2: "),
+        ({"messages": ["x"]}, "line 2: a message needs a role of"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "line 2: a message needs a role of"),
+        ({"messages": "hello"}, "line 2: a conversation is a list of messages, not hello"),
+        ({"messages": 5}, "line 2: a conversation is a list of messages, not 5"),
         ({"messages": [{"role": "user", "content": "x"}]}, "line 2: the assistant says nothing"),
         ({"messages": []}, "line 2: the assistant says nothing"),
     ],
@@ -138,6 +141,17 @@ def test_a_bad_row_is_one_clear_line(tokenizer, tmp_path, row, message):
     with pytest.raises(ValueError) as caught:
         loaded(tokenizer, written(tmp_path, PAIR, row))
     assert message in str(caught.value) and "rows.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_line_ends_where_json_lines_say(tokenizer, tmp_path):
+    """Texts may hold what Python takes for line ends."""
+    row = {"prompt": "a\u2028b\u0085c", "answer": "e\u2029f"}
+    (tmp_path / "rows.jsonl").write_bytes(json.dumps(row, ensure_ascii=False).encode() + b"\r\n")
+    (episode,) = loaded(tokenizer, str(tmp_path / "rows.jsonl")).train
+    assert learned(tokenizer, episode) == ["e\u2029f<|im_end|>"]
+    (tmp_path / "rows.jsonl").write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(ValueError, match=r"rows.jsonl: not UTF-8"):
+        loaded(tokenizer, str(tmp_path / "rows.jsonl"))
 
 
 def test_a_file_of_nothing_is_one_clear_line(tokenizer, tmp_path):

@@ -91,7 +91,8 @@ KEYS = {
     "reinforce, moving": {"reinforce.baseline": "moving"},
     "reinforce, one episode a step": {"reinforce.baseline": "moving", "batch_size": 1, "lr": 3e-3, "epochs": 6},
     "reinforce, sgd": {"optimizer": "sgd", "lr": 3.0, "clip_norm": 10.0},
-    **{name: {"recipe": name} for name in ("rloo", "dr_grpo", "dapo", "gspo", "cispo")},
+    **{name: {"recipe": name} for name in ("rloo", "dr_grpo", "dapo", "cispo")},
+    "gspo": {"recipe": "gspo", "lr": 2e-2},
 }
 SIGNED = [name for name in KEYS if name not in ("sft", "ppo, warm-up")]
 
@@ -111,8 +112,8 @@ def test_learns_a_bandit(name):
 
 @pytest.mark.parametrize("name", SIGNED)
 def test_a_flipped_advantage_does_not(name):
-    _, after = learn(algo_of(name), sign=-1.0, **KEYS[name])
-    assert after < 0.6
+    before, after = learn(algo_of(name), sign=-1.0, **KEYS[name])
+    assert after < before - 0.05
 
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo"])

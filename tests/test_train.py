@@ -136,6 +136,18 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
     assert json.loads((tmp_path / "rl" / "config.json").read_text())["lora"]["r"] == 4, "the adapter's own settings"
 
 
+def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path):
+    """Whatever became of the adapter's folder since."""
+    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4", "eval_episodes=0")
+    words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1", "eval_episodes=0"]
+    trained(f"out={tmp_path}/whole", "epochs=2", *words)
+    trained(f"out={tmp_path}/cut", "epochs=1", *words)
+    shutil.rmtree(tmp_path / "sft")
+    train.main(config.parse([f"resume={tmp_path}/cut", "epochs=2"]))
+    whole, cut = (load_file(tmp_path / name / "epoch_2" / "adapter_model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+
+
 def test_dynamic_rope_is_played_but_not_trained(tmp_path):
     shutil.copytree(TINY, tmp_path / "model")
     raw = json.loads((TINY / "config.json").read_text())
