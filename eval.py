@@ -13,6 +13,7 @@ import torch
 
 import lora
 from models import load_model, load_tokenizer
+from models.weights import TINY
 from rl import config
 from rl.evaluate import describe, evaluate
 
@@ -25,8 +26,27 @@ class Keys:
     json: str = ""  # also write the results to this file
 
 
-def wrong(keys: Keys) -> str:
+TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # keys of train.py, and what they are here
+
+
+def with_base(words: list[str]) -> list[str]:
+    """The words with the model that the first adapter names, where they name none."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    adapters = [name for name in given.get("adapter", "").split(",") if name not in ("", "base")]
+    if "model" in given or not adapters:
+        return words
+    try:
+        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
+    except (OSError, ValueError):  # told later
+        return words
+    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
+
+
+def wrong(keys: Keys, words: list[str]) -> str:
     """What is wrong with the keys, in one line; nothing, if they can be."""
+    for word in words:
+        if word.split("=")[0] in TRAINING:
+            return f"{word} is a key of train.py; here it is {TRAINING[word.split('=')[0]]}="
     if keys.split not in ("test", "val", "train"):
         return f"split={keys.split} is not one of test, val, train"
     if keys.n < 1:
@@ -39,6 +59,9 @@ def wrong(keys: Keys) -> str:
 def main(cfg, keys: Keys) -> None:
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
     names = [name.strip() for name in keys.adapter.split(",")]
+    for name in names:
+        if name != "base":
+            lora.read_adapter_config(Path(name))  # a typing error costs no evaluation
     results = {}
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)
@@ -55,10 +78,11 @@ def main(cfg, keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    cfg, keys = config.parse(sys.argv[1:], "eval.py", Keys)
+    words = with_base(sys.argv[1:])
+    cfg, keys = config.parse(words, "eval.py", Keys)
     torch.set_num_threads(cfg.threads)
-    if wrong(keys):
-        print(f"eval.py: {wrong(keys)}", file=sys.stderr)
+    if wrong(keys, words):
+        print(f"eval.py: {wrong(keys, words)}", file=sys.stderr)
         sys.exit(2)
     try:
         main(cfg, keys)

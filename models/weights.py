@@ -62,6 +62,20 @@ def resolve(name: str | Path) -> Path:
         ) from None
 
 
+def is_tiny(name: str) -> bool:
+    """Whether it is the embedded model, or a folder that holds one of its shape: trained on, merged, cast."""
+    if name == "tiny":
+        return True
+    try:
+        shapes = [json.loads((folder / "config.json").read_text()) for folder in (TINY, Path(name))]
+    except (OSError, ValueError):
+        return False
+    for config in shapes:
+        for key in [key for key in config if key.endswith("dtype") or key.startswith("rope") or "transformers" in key]:
+            config.pop(key)
+    return shapes[0] == shapes[1]
+
+
 def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLM:
     """Builds the decoder on the meta device and fills it from `name` (see `resolve`), cast to dtype.
 

@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 
 import envs
+from models.weights import is_tiny
 from rl import grpo, ppo, reinforce, sft
 from rl.update import OPTIMIZERS
 
@@ -137,6 +138,9 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
         raise SystemExit(0)
     try:
         given = dict(_split(word) for word in arguments)
+        for key in ("resume", "resume_from", "data"):
+            if given.get(key) == "":
+                raise ConfigError(f"{key}= is given without a name")
         mine = {key: given.pop(key) for key in list(given) if also and key in {f.name for f in fields(also)}}
         extra = also() if also else None
         for key, value in mine.items():
@@ -171,6 +175,8 @@ def check(cfg) -> None:
         if value not in allowed:
             near = difflib.get_close_matches(str(value), allowed, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
+            if key == "algo" and (RECIPES / f"{value}.toml").is_file():
+                hint = f"; did you mean recipe={value}?"
             raise ConfigError(f"{key}={value} is not one of {', '.join(allowed)}{hint}")
     for key, value in _values(cfg, POSITIVE):
         if not value > 0:
@@ -251,7 +257,11 @@ def to_dict(cfg) -> dict:
 
 def help_text(program: str, also: type | None = None) -> str:
     """Every key with its default and meaning."""
-    lines = [f"usage: python {program} [key=value ...]", "", "keys, with their defaults:"]
+    lines = [f"usage: python {program} [key=value ...]", ""]
+    lines += [
+        "Keys, with their defaults. recipes/default.toml sets others for the embedded model, and recipe=NAME over"
+    ]
+    lines += ["them; a run writes what holds into its config.json."]
     sections = ([("", also)] if also else []) + [("", Common)] + [(f"{name}.", cls) for name, cls in GROUPS.items()]
     for prefix, cls in sections:
         lines.append("")
@@ -260,7 +270,6 @@ def help_text(program: str, also: type | None = None) -> str:
             default = "none" if f.default is None else str(f.default).lower() if f.type is bool else f.default
             lines.append(f"  {prefix + f.name + '=' + str(default):36s} {comments.get(f.name, '')}")
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
-    lines += ["", "Recipes set others: recipes/default.toml those for model=tiny, recipe=NAME its own over them."]
     return "\n".join([*lines, "", f"recipes: {recipes}; environments: {', '.join(envs.NAMES)}"])
 
 
@@ -292,7 +301,7 @@ def _recipe(name: str, model: str | None) -> tuple[dict, dict]:
     keys, from_tiny = {}, {}
     for table in tables:
         tiny, rest = _flatten(table.pop("tiny", {})), _flatten(table)
-        if model != "tiny":
+        if not is_tiny(model):
             tiny = {}
         keys |= rest | tiny
         from_tiny = {key: value for key, value in from_tiny.items() if key not in rest} | tiny

@@ -58,7 +58,7 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     """Conversations as [{"role", "content", "loss"}, ...]; loss is whether a message is learned."""
     rows = []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut at what JSON allows inside a text
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines cuts inside of texts
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error})") from None
     for number, line in enumerate(lines, 1):

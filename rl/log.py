@@ -25,9 +25,19 @@ class Run:
             raise FileExistsError(f"out={self.folder}: a run is there already; {way}")
 
     def begin(self, cfg) -> None:
-        """Makes the folder and writes config.json."""
+        """Makes the folder, which must be no other run's by then, and writes config.json."""
+        name, others = self.folder.name, 1
+        while not cfg.resume:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                open(self.folder / "config.json", "x").close()
+                break
+            except FileExistsError:
+                if "{timestamp}" not in cfg.out:
+                    raise FileExistsError(f"out={self.folder}: another run has begun there") from None
+                others += 1  # in the same second
+                self.folder = self.folder.with_name(f"{name}-{others}")
         print(f"run: {self.folder}", flush=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=2) + "\n")
 
     def metrics(self, record: dict) -> None:
@@ -83,7 +93,8 @@ def token_stats(episodes: list[Episode]) -> dict:
 def epoch_line(stats: dict, epochs: int) -> str:
     """One line for people."""
     names = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
-    numbers = "".join(f"  {name} {stats[name]:.3g}" for name in names if name in stats)
+    names += ("sampler_gap",)
+    numbers = "".join(f"  {name} {stats[name]:.3g}" for name in names if stats.get(name) is not None)
     head = f"epoch {stats['epoch']:>3}/{epochs}"
     if "accuracy" in stats:
         head += f"  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"

@@ -42,9 +42,9 @@ def _evaluation(epoch: int, e: dict) -> str:
 
 def _curve(name: str, points: list[tuple[float, float]], width: int = 260, height: int = 90) -> str:
     low, high = min(y for _, y in points), max(y for _, y in points)
-    span, first, last = (high - low) or 1.0, points[0][0], points[-1][0]
+    span, first, epochs = (high - low) or 1.0, points[0][0], (points[-1][0] - points[0][0]) or 1
     path = " ".join(
-        f"{(x - first) / (last - first) * (width - 10) + 5:.1f},{height - 5 - (y - low) / span * (height - 10):.1f}"
+        f"{(x - first) / epochs * (width - 10) + 5:.1f},{height - 5 - (y - low) / span * (height - 10):.1f}"
         for x, y in points
     )
     line = f'<polyline points="{path}" fill="none" stroke="#3b6ea5" stroke-width="1.5"/>'

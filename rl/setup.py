@@ -20,6 +20,7 @@ def start(cfg) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     reference is the adapter that training starts from, kept frozen beside the one that trains, or the base."""
     run = Run(cfg, resume=bool(cfg.resume))
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
+    tokenizer.prompt([{"role": "user", "content": "?"}])  # or it is refused before a folder is made
     checkpoint = newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
     file = read_data(cfg, tokenizer) if cfg.data else None
     torch.manual_seed(cfg.seed)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from models.weights import TINY
 from rl import config
 from rl.config import parse
 
@@ -127,6 +128,8 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("min_lr_ratio=7", "min_lr_ratio=7.0 must be at most 1"),
         ("env=textcraft:nan", "weight nan of textcraft must be positive and finite"),
         ("resume=x recipe=default", "recipe= has no effect beside resume="),
+        ("resume=", "resume= is given without a name"),
+        ("algo=rloo", "is not one of sft, reinforce, grpo, ppo; did you mean recipe=rloo?"),
         ("resume=x resume_from=y", "resume_from= has no effect beside resume="),
         ("resume_from=x lora.dropout=0.1", "lora.dropout= has no effect beside resume_from="),
         ("out={timestamp.foo}", "out={timestamp.foo}: only {algo}"),
@@ -225,6 +228,14 @@ def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_defaults(
     given = parse([name, "ppo.clip=0.1", "lr=4", "lr=5"])
     assert (given.lr, given.ppo.clip) == (5.0, 0.1), "a later word wins over an earlier one"
     assert parse([recipe('model = "some/other"\n' + RECIPE)]).lr == 2.0, "the recipe's own model decides"
+
+
+def test_a_copy_of_the_embedded_model_is_the_embedded_model(tmp_path):
+    raw = json.loads((TINY / "config.json").read_text())
+    for n, change in enumerate(({}, {"dtype": "float16", "rope_theta": 1e4}, {"hidden_size": 96})):
+        (tmp_path / str(n)).mkdir()
+        (tmp_path / str(n) / "config.json").write_text(json.dumps(raw | change))
+    assert [parse([f"model={tmp_path}/{n}"]).lr == parse([]).lr for n in range(3)] == [True, True, False]
 
 
 def test_what_the_tiny_table_has_set_is_told(recipe, tmp_path):

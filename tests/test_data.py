@@ -147,6 +147,7 @@ def test_a_line_ends_where_json_lines_say(tokenizer, tmp_path):
     """Texts may hold what Python takes for line ends."""
     row = {"prompt": "a\u2028b\u0085c", "answer": "e\u2029f"}
     (tmp_path / "rows.jsonl").write_bytes(json.dumps(row, ensure_ascii=False).encode() + b"\r\n")
+    (tmp_path / "rows.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "rows.jsonl").read_bytes())
     (episode,) = loaded(tokenizer, str(tmp_path / "rows.jsonl")).train
     assert learned(tokenizer, episode) == ["e\u2029f<|im_end|>"]
     (tmp_path / "rows.jsonl").write_bytes(b'{"prompt": "\xff"}')

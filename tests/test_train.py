@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 import train
+from eval import with_base
 from models.weights import TINY
-from rl import config
+from rl import config, log
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["episodes=8", "batch_size=4", "eval_episodes=4", "threads=1", "textcraft.max_turns=4"]
@@ -190,6 +191,7 @@ BAD = {
     "hub id without network": (["train.py", "model=Qwen/Qwen2.5-0.5B-Instruct"], 1, "Qwen/Qwen2.5-0.5B-Instruct"),
     "no such adapter": (["eval.py", "adapter=runs/nowhere"], 1, "runs/nowhere"),
     "resume from nothing": (["train.py", "resume=runs/nowhere"], 2, "runs/nowhere"),
+    "a key of train.py": (["eval.py", "eval_episodes=8"], 2, "is a key of train.py; here it is n="),
     "no such adapter to start from": (["train.py", "resume_from=runs/nowhere"], 1, "runs/nowhere"),
     "rows that are none": (["train.py", "algo=sft", "data=Makefile", "out={tmp}/x"], 1, "Makefile, line 1: not valid"),
     "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 1, "lm_head"),
@@ -205,6 +207,31 @@ def test_bad_input_is_one_clear_line(name, tmp_path):
     assert code == status and said in err and "Traceback" not in err
     assert len(err.strip().splitlines()) == 1 or words[0] == "merge.py"
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_runs_that_begin_together_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(log, "timestamp", lambda: "now")
+    cfg = config.parse([f"out={tmp_path}/{{timestamp}}"])
+    first, second = log.Run(cfg), log.Run(cfg)
+    first.begin(cfg)
+    second.begin(cfg)
+    assert [first.folder.name, second.folder.name] == ["now", "now-2"]
+    cfg = config.parse([f"out={tmp_path}/mine"])
+    first, second = log.Run(cfg), log.Run(cfg)
+    first.begin(cfg)
+    with pytest.raises(FileExistsError, match="another run has begun there"):
+        second.begin(cfg)
+
+
+def test_eval_plays_on_the_base_that_the_adapter_names(tmp_path):
+    for name, base in (("a", str(TINY.resolve())), ("b", "some/model")):
+        settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "base_model_name_or_path": base}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
+    assert with_base([f"adapter=base,{tmp_path}/a", "n=3"])[-1] == "model=tiny"
+    assert with_base([f"adapter={tmp_path}/b"])[-1] == "model=some/model"
+    for words in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"], ["adapter=runs/nowhere"]):
+        assert with_base(words) == words
 
 
 def test_a_second_run_does_not_overwrite_the_first(tmp_path):
