@@ -29,6 +29,8 @@ def main(cfg) -> None:
     algo, algo_cfg = config.ALGORITHMS[cfg.algo], getattr(cfg, cfg.algo)
     if state.epoch == 0:
         report(run, state, tokenizer, cfg, file)
+    elif finished(state, cfg):
+        print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
 
     while not finished(state, cfg):
         began = time.monotonic()

@@ -137,13 +137,15 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
     assert json.loads((tmp_path / "rl" / "config.json").read_text())["lora"]["r"] == 4, "the adapter's own settings"
 
 
-def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path):
+def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path, capsys):
     """Whatever became of the adapter's folder since."""
     trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4", "eval_episodes=0")
     words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1", "eval_episodes=0"]
     trained(f"out={tmp_path}/whole", "epochs=2", *words)
     trained(f"out={tmp_path}/cut", "epochs=1", *words)
     shutil.rmtree(tmp_path / "sft")
+    train.main(config.parse([f"resume={tmp_path}/cut"]))
+    assert "nothing is left to do: 1 epochs and 2 steps are done" in capsys.readouterr().out
     train.main(config.parse([f"resume={tmp_path}/cut", "epochs=2"]))
     whole, cut = (load_file(tmp_path / name / "epoch_2" / "adapter_model.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
