@@ -94,6 +94,7 @@ def test_splits_streams_and_mixtures_of_tasks():
 def test_tasks_in_order_and_tasks_that_come_again():
     cfg = config.parse(["order=sequential"])
     assert [t.seed for t in make_tasks(cfg, 3, 4, 2, "train", 0, cfg.order)] == [3, 3, 4, 4, 5, 5, 6, 6]
+    assert make_tasks(cfg, 0, 9, 2, "val", 5) == make_tasks(config.parse([]), 0, 9, 2, "val", 5), "not of evaluations"
     again = make_tasks(config.parse([]), 0, 9, 2, "train", 0, limit=4)
     assert [t.seed for t in again[:2]] == [t.seed for t in again[8:10]] == [t.seed for t in again[16:18]]
     assert len({t.seed for t in again}) == 4 and len({t.key for t in again}) == len(again) == 18

@@ -88,7 +88,9 @@ def test_weights_of_any_float_load_to_any_float_and_compute(tmp_path, stored, dt
     ids = torch.arange(20)[None]
     hidden_BTD = loaded(ids)
     assert hidden_BTD.dtype == dtype
-    torch.testing.assert_close(hidden_BTD.float(), model(ids), atol=0.15, rtol=0.05)
+    expected_BTD = model(ids)
+    error = (hidden_BTD.float() - expected_BTD).square().mean().sqrt() / expected_BTD.square().mean().sqrt()
+    assert error < (0.03 if torch.bfloat16 in (stored, dtype) else 0.005)  # eight bits of each weight, or eleven
 
 
 def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
