@@ -12,9 +12,18 @@ test: $(VENV)/test.done  ## the tests
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 
-bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, interleaved in one process
+bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, interleaved in one process; at most 40 minutes
+	$(PY) -m benchmarks.logprob out=benchmarks/results/logprob.json
+	$(PY) -m benchmarks.lora out=benchmarks/results/lora.json
 	$(PY) -m benchmarks.generate out=benchmarks/results/generate.json
 	$(PY) -m benchmarks.step out=benchmarks/results/step.json
+	$(PY) -m benchmarks.onpolicy out=benchmarks/results/onpolicy.json
+
+bench-gpu: $(VENV)/bench.done  ## what needs a GPU, at most ten minutes
+	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json
+
+bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
+	PYTHON=$(PY) benchmarks/quick
 
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
@@ -39,4 +48,4 @@ $(VENV)/bench.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench]"
 	touch $@
 
-.PHONY: train test lint bench tiny clean
+.PHONY: train test lint bench bench-gpu bench-quick tiny clean

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import lora
-from models import load_model, load_tokenizer
+from models import choose_threads, load_model, load_tokenizer
 from models.weights import TINY
 from rl import config
 from rl.evaluate import describe, evaluate
@@ -64,7 +64,8 @@ def main(cfg, keys: Keys) -> None:
             lora.read_adapter_config(Path(name))  # a typing error costs no evaluation
     results = {}
     for name in names:
-        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device)
+        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
+        choose_threads(model, cfg.threads)
         if name != "base":
             lora.load_adapter(model, Path(name))
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
@@ -80,7 +81,6 @@ def main(cfg, keys: Keys) -> None:
 if __name__ == "__main__":
     words = with_base(sys.argv[1:])
     cfg, keys = config.parse(words, "eval.py", Keys)
-    torch.set_num_threads(cfg.threads)
     if wrong(keys, words):
         print(f"eval.py: {wrong(keys, words)}", file=sys.stderr)
         sys.exit(2)

@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 
-import torch
 from tqdm import tqdm
 
 import lora
@@ -118,7 +117,6 @@ def bar(total: int, what: str) -> tqdm:
 
 if __name__ == "__main__":
     cfg = config.parse(sys.argv[1:], "train.py")
-    torch.set_num_threads(cfg.threads)
     try:
         main(cfg)
     except (OSError, ValueError, FloatingPointError) as error:

@@ -1,60 +1,85 @@
-"""What the benchmarks share: options, the model of both sides, taking turns, peak memory, the report.
+"""What the benchmarks share: options, taking turns, memory, rows with targets, the report.
 
-Both sides have the same weights, adapter, prompts, lengths, dtype (float32) and threads, live in one process and take
-turns (ours, theirs, ours, theirs, ...), so that whatever else the machine does falls on both. Medians are reported,
-every time is in the JSON line. Peak memory is measured afterwards, each side alone in a process of its own.
+All sides have the same weights, adapter, inputs, dtype and threads, live in one process and take turns (ours, theirs,
+ours, theirs, ...), so that whatever else the machine does falls on all of them. Medians are reported, every value is in
+the JSON line. The models of the sides are made in benchmarks/sides.py.
 """
 
+import difflib
+import inspect
 import json
+import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-import envs
-import lora
-from models import CausalLM, Tokenizer, load_model, load_tokenizer
-from models.scratch import main as new_model
-from models.weights import TINY, resolve
-
-SIDES = ("ours", "peer")
+PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
 
 @dataclass
 class Options:
-    model: str = "tiny"  # tiny (random weights of its shape where it is not there) | a folder | a hub id
     repeats: int = 5  # measured turns of each side
     warmup: int = 2  # turns before those
-    threads: int = 2  # torch threads, of both sides
-    out: str = ""  # also write the JSON to this file, and the table beside it as .md
+    threads: int = 2  # torch threads, of all sides
     only: str = ""  # rows whose name starts so
-    memory: str = ""  # ours | peer: run that side of the row `only` once and print its peak memory as JSON
+    out: str = ""  # also write the JSON to this file, and the table beside it as .md
 
 
 def parse(options: type, words: list[str]):
-    """The options that key=value words say. Exits with one line for a word that is not one."""
+    """The options that key=value words say. Prints the help and exits with 0 on --help; exits with 1 and one line for a
+    word that is not an option."""
     known = {f.name: f.type for f in fields(options)}
+    if any(word in ("-h", "--help", "help") for word in words):
+        print(help_text(options))
+        raise SystemExit(0)
     given = {}
     for word in words:
         key, _, value = word.partition("=")
         if key not in known or not value:
-            sys.exit(f"{word}: not one of {', '.join(f'{name}=' for name in known)}")
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]}=?" if near and near[0] != key else ""
+            sys.exit(f"{word}: not one of {', '.join(f'{name}=' for name in known)}{hint}")
         try:
             given[key] = known[key](value)
         except ValueError:
             sys.exit(f"{word}: not a whole number" if known[key] is int else f"{word}: not a number")
     parsed = options(**given)
-    if parsed.repeats < 1 or parsed.warmup < 1:
-        sys.exit("repeats and warmup must be at least 1")
+    for name, kind in known.items():
+        if kind is int and name not in ("compile", "peaks") and getattr(parsed, name) < 1:
+            sys.exit(f"{name}={getattr(parsed, name)}: must be at least 1")
     return parsed
+
+
+def help_text(options: type) -> str:
+    """Every option with its default and the comment behind it."""
+    module = sys.modules[options.__module__]
+    lines = [*module.__doc__.strip().splitlines(), "", "Options, with their defaults:"]
+    for cls in reversed([cls for cls in options.__mro__ if is_dataclass(cls)]):
+        for name, default, comment in re.findall(r"^    (\w+): \w+ = (.+?)  # (.+)$", inspect.getsource(cls), re.M):
+            lines.append(f"  {name + '=' + default.strip(chr(34)):28s} {comment}")
+    return "\n".join(lines)
+
+
+def dtypes_of(words: str) -> dict[str, torch.dtype]:
+    """torch's types of these names by comma. Exits with one line for what is none."""
+    found = {word: getattr(torch, word, None) for word in words.split(",")}
+    for word, dtype in found.items():
+        if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            sys.exit(f"dtypes={words}: {word} is not a floating-point type; float32, bfloat16, ...")
+    return found
 
 
 def absent(*packages: str) -> list[str]:
@@ -69,91 +94,145 @@ def version(package: str) -> str | None:
         return None
 
 
-# ---- the model of both sides ----
-
-
-def corpus() -> str:
-    """A few thousand words of what an agent reads in TextCraft."""
-    env = envs.make("textcraft", prompt="short", distractors=3)
-    return "\n".join(message["content"] for seed in range(200) for message in env.reset(seed, "train"))
-
-
-def windows(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
-    """Pieces of the corpus, of exactly these lengths, that are encoded from their text as they are."""
-    ids, start, found = tokenizer.encode(corpus()), 0, []
-    for length in lengths:
-        while tokenizer.encode(tokenizer.decode(ids[start : start + length])) != ids[start : start + length]:
-            start += 1
-        found.append(ids[start : start + length])
-        start += length
-    assert [len(piece) for piece in found] == lengths, "the corpus is too short for these prompts"
-    return found
-
-
-def prepare(name: str, work: Path) -> tuple[Path, Path]:
-    """(base, adapter) folders that either side loads; the adapter's B is not zero."""
-    base = work / "base" if name == "tiny" and not (TINY / "model.safetensors").is_file() else resolve(name)
-    if base == work / "base":
-        (work / "corpus.txt").write_text(corpus())
-        new_model(work / "corpus.txt", base)
-    model = load_model(str(base))
-    torch.manual_seed(0)
-    lora.inject(model, r=16, alpha=32, targets="all-linear")
-    for _, layer in lora.lora_layers(model):
-        torch.nn.init.normal_(layer.adapters["default"].B, std=0.02)
-    lora.save_adapter(model, work / "adapter", str(base))
-    return base, work / "adapter"
-
-
-def our_model(base: Path, adapter: Path) -> tuple[CausalLM, Tokenizer]:
-    model = load_model(str(base))
-    lora.load_adapter(model, adapter)
-    return model, load_tokenizer(str(base))
-
-
-def peer_model(base: Path, adapter: Path, trainable: bool = False):
-    """(PeftModel, its tokenizer), in float32 and with the adapter unmerged, as ours is."""
-    import transformers
-    from peft import PeftModel
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(base, padding_side="left")
-    return PeftModel.from_pretrained(model, adapter, is_trainable=trainable), tokenizer
-
-
-# ---- time and memory ----
+# ---- rows ----
 
 
 @dataclass
-class Result:
-    """One row of the table."""
+class Row:
+    """One thing that was measured on each side."""
 
     name: str
-    tokens: int  # sampled tokens in one turn
-    seconds: dict[str, list[float]]  # of each side, one per measured turn
+    values: dict[str, list[float]]  # of "ours" and of each peer, one per measured turn
+    unit: str = "s"
+    speedup: bool = False  # ratios are theirs / ours and targets the least; else ours / theirs, and the most
+    targets: dict[str, float] = field(default_factory=dict)  # of the ratio to a peer; under "ours": of the value itself
+    tokens: int = 0  # in one turn, for tokens per second
     check: str = ""  # what was verified
-    memory_mib: dict[str, float] = field(default_factory=dict)  # peak above the loaded model, of each side
 
-    def median(self, side: str) -> float | None:
-        return median(self.seconds[side]) if self.seconds.get(side) else None
+    def median(self, side: str) -> float:
+        return median(self.values[side])
 
-    @property
-    def ratio(self) -> float | None:
-        """How many times faster ours is."""
-        return self.median("peer") / self.median("ours") if self.seconds.get("peer") else None
+    def ratio(self, side: str) -> float:
+        """To a peer. 1 where both are 0, as errors may be."""
+        over, under = (side, "ours") if self.speedup else ("ours", side)
+        over, under = self.median(over), self.median(under)
+        return over / under if under else 1.0 if over == under else math.inf
+
+    def target(self, side: str) -> str:
+        """What was to be reached on this side, and whether it was."""
+        if side not in self.targets:
+            return ""
+        bound, own = self.targets[side], side == "ours"
+        found = self.median(side) if own else self.ratio(side)
+        least = self.speedup and not own
+        met = found >= bound if least else found <= bound
+        unit = f" {self.unit}" if own else "x"
+        told = "met" if met else f"missed by {abs(found - bound):.3g}"
+        return f"{'>=' if least else '<='} {bound:g}{unit}: {told}"
+
+    def record(self) -> dict:
+        peers = [side for side in self.values if side != "ours"]
+        medians = {side: self.median(side) for side in self.values}
+        told = {side: self.target(side) for side in self.targets if side in self.values}
+        ratios = {side: self.ratio(side) for side in peers if "ours" in self.values}
+        return {**asdict(self), "median": medians, "ratio": ratios, "target": told}
+
+    def lines(self) -> list[str]:
+        """Of the table: one for each side."""
+        made = []
+        for side in self.values:
+            value = f"{self.median(side):.4g} {self.unit}"
+            rate = f"{self.tokens / self.median(side):,.0f}" if self.tokens and self.unit == "s" else ""
+            kind = "" if self.unit != "s" else " the speed" if self.speedup else " the time"
+            ratio = "" if side == "ours" or "ours" not in self.values else f"{self.ratio(side):.3g}x{kind}"
+            first = side == next(iter(self.values))
+            cells = (self.name if first else "", side, value, rate, ratio, self.target(side))
+            made.append("| " + " | ".join([*cells, self.check if first else ""]) + " |")
+        return made
 
 
-def take_turns(sides: dict[str, Callable[[], object]], repeats: int, warmup: int) -> dict[str, list[float]]:
-    """Seconds of each side, turn by turn, the warm-up left out."""
-    seconds = {name: [] for name in sides}
-    for _ in range(warmup + repeats):
+# ---- time ----
+
+
+def take_turns(
+    sides: dict[str, Callable[[], object]], repeats: int, warmup: int, device: str = "cpu", limit: float = math.inf
+) -> dict[str, list[float]]:
+    """Seconds of each side, turn by turn, without the warm-up. Past `limit` seconds three measured turns are enough."""
+    seconds, began = {name: [] for name in sides}, time.perf_counter()
+    for turn in range(1, warmup + repeats + 1):
         for name, work in sides.items():
-            began = time.perf_counter()
-            work()
-            seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(seconds_of(work, device))
+        if turn - warmup >= 3 and time.perf_counter() - began > limit:
+            break
     return {name: values[warmup:] for name, values in seconds.items()}
+
+
+def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
+    """By the host's clock, or by events on a GPU's own stream."""
+    if device == "cpu":
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / 1000
+
+
+# ---- memory ----
+
+
+class _Alive(TorchDispatchMode):
+    """Counts the bytes of tensors that operations make, while they live."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.peak, self.known = 0, 0, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        before = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if _has_storage(x)}
+        result = function(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if _has_storage(x) and (storage := x.untyped_storage())._cdata not in before | self.known:
+                self._add(storage)
+        return result
+
+    def _add(self, storage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        self.known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.now -= size
+
+
+def _has_storage(x) -> bool:
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided and x.device.type != "meta"
+
+
+def scratch_of(work: Callable[[], list[torch.Tensor]], device: str = "cpu") -> float:
+    """MiB that tensors take at most while work runs, beyond what lived before it and the tensors that it returns.
+
+    On a CPU the tensors that torch's operations make are counted, on a GPU what its allocator hands out.
+    """
+    if device == "cpu":
+        with _Alive() as alive:
+            outputs = work()
+        peak = alive.peak
+    else:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        outputs = work()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+    return (peak - sum(x.untyped_storage().nbytes() for x in outputs)) / 2**20
 
 
 def peak_of(work: Callable[[], object]) -> float:
@@ -172,40 +251,40 @@ def _resident(key: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))  # KiB
 
 
-def add_memory(result: Result, module: str, options: Options) -> None:
-    """Runs each side of this row alone in a process of its own."""
+def memory_row(name: str, row: str, sides: list[str], module: str, options: Options) -> list[Row]:
+    """A row of what each side's process peaks by when it runs the row `row` alone; none where /proc cannot tell."""
     if not Path("/proc/self/clear_refs").exists():
-        return
-    for side in result.seconds:
-        words = {**asdict(options), "only": result.name, "memory": side, "out": ""}
+        return []
+    values = {}
+    for side in sides:
+        words = {**asdict(options), "only": row, "memory": side, "out": ""}
         command = [sys.executable, "-m", module, *(f"{key}={value}" for key, value in words.items() if value != "")]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        result.memory_mib[side] = json.loads(output.splitlines()[-1])["peak_mib"]
+        values[side] = [json.loads(output.splitlines()[-1])["peak_mib"]]
+    return [Row(name, values, "MiB")]
 
 
 # ---- the report ----
 
 
-def report(name: str, peer: str, results: list[Result], options: Options, notes: list[str], about: dict) -> None:
+def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
     """The table, and the JSON line last."""
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
-    versions = {package: version(package) or "absent" for package in ("torch", "transformers", "peft", "trl")}
-    machine = {"cpu": _cpu(), "cores": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 2)}
-    lines = [f"{command.strip()}", f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_1min']:.1f}"]
-    lines += [f"{options.threads} torch threads; Python {platform.python_version()}, " + _join(versions)]
-    units = ("s", "tok/s", "MiB")
-    heads = [f"{side} {unit}" for unit in units for side in ("ours", peer)]
-    lines += [_join(about), "", f"| | ratio | {' | '.join(heads)} | checked |", "|---|" + 7 * "---:|" + "---|"]
-    for r in results:
-        seconds = [f"{r.median(side):.3f}" if r.median(side) else "absent" for side in SIDES]
-        rates = [f"{r.tokens / r.median(side):,.0f}" if r.median(side) else "absent" for side in SIDES]
-        ratio = f"{r.ratio:.2f}x" if r.ratio else "-"
-        peaks = [f"{r.memory_mib[side]:.0f}" if side in r.memory_mib else "-" for side in SIDES]
-        lines.append("| " + " | ".join([r.name, ratio, *seconds, *rates, *peaks, r.check]) + " |")
+    versions = {"python": platform.python_version()}
+    versions |= {package: version(package) or "absent" for package in PACKAGES}
+    machine = describe_machine()
+    lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
+    lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
+    lines += [line for row in rows for line in row.lines()]
+    convention = (
+        f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
+        "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better)."
+    )
+    notes = [*notes, convention]
     table = "\n".join([*lines, "", *(f"- {note}" for note in notes)])
-    rows = [{**asdict(r), "median": {side: r.median(side) for side in SIDES}, "ratio": r.ratio} for r in results]
     record = {"benchmark": name, "command": command.strip(), "machine": machine, "versions": versions, **about}
-    record = json.dumps({**record, "options": asdict(options), "rows": rows, "notes": notes})
+    record |= {"options": asdict(options), "rows": [row.record() for row in rows], "notes": notes}
+    record = json.dumps(record)
     print(f"{table}\n\n{record}", flush=True)
     if options.out:
         path = Path(options.out)
@@ -214,13 +293,29 @@ def report(name: str, peer: str, results: list[Result], options: Options, notes:
         path.with_suffix(".md").write_text(table + "\n")
 
 
+def progress(row: Row) -> Row:
+    """The row, told on stderr as soon as it is there."""
+    told = [f"{side} {row.median(side):.4g} {row.unit}" for side in row.values]
+    print(f"{row.name}: {', '.join(told)}", file=sys.stderr, flush=True)
+    return row
+
+
+def describe_machine() -> dict:
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    model = re.search(r"^model name\s*: (.+)$", cpu, re.M)
+    machine = {
+        "cpu": model[1].strip() if model else platform.processor(),
+        "avx512_bf16": "avx512_bf16" in cpu,
+        "cores": os.cpu_count(),
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
+    return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+
+
+def _counts(rows: list[Row]) -> str:
+    counts = sorted({len(values) for row in rows for values in row.values.values()})
+    return " or ".join(map(str, counts))
+
+
 def _join(values: dict) -> str:
     return ", ".join(f"{key} {value}" for key, value in values.items())
-
-
-def _cpu() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )

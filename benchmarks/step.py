@@ -2,7 +2,7 @@
 
 One step: sample `samples` replies of exactly `new` tokens to each of `prompts` prompts, score them, turn the scores
 into advantages, one forward and backward over all of them, clip, AdamW. No KL term and no reference model, one pass
-over the samples, float32, the same objective on both sides.
+over the samples, the same objective on both sides.
 
 The trainer's loop is trl's own. It hands over in a callback at the end of each step, where one step of ours runs: the
 two take turns step by step.
@@ -14,12 +14,15 @@ import tempfile
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import lora
-from benchmarks import common
+from benchmarks import common, sides
+from benchmarks.common import Row
+from models import load_tokenizer
 from models.generate import Engine
 from rl import config, grpo
 from rl.batch import make_batch
@@ -30,11 +33,17 @@ from rl.update import make_optimizer, update
 
 @dataclass
 class Options(common.Options):
+    model: str = "tiny"  # tiny | small (random, 25 million parameters) | 0.5b (random) | a folder | a hub id
+    dtype: str = "float32"  # of the base's weights; the adapter is float32
+    device: str = "cpu"  # cpu | cuda
     prompts: int = 8  # P
     samples: int = 8  # G, of each prompt
     prompt: int = 64  # tokens of each
     new: int = 32  # tokens to sample for each
-    lr: float = 1e-5
+    pieces: int = 1  # in which trl takes its batch through forward and backward; ours goes by tokens
+    lr: float = 1e-5  # of AdamW
+    peaks: int = 1  # 0: no peak memory in processes of their own
+    memory: str = ""  # ours | trl: run that side for two steps and print its peak memory as JSON
 
 
 def reward(ids: list[int]) -> float:
@@ -45,32 +54,39 @@ def reward(ids: list[int]) -> float:
 class Clock:
     """Seconds of each step and, of those, of sampling: from the step's begin until the rewards are asked for."""
 
-    def __init__(self):
-        self.steps, self.sampling = [], []
+    def __init__(self, device: str):
+        self.device, self.steps, self.sampling = device, [], []
 
     def start(self) -> None:
-        self.began = time.perf_counter()
+        self.began = self._now()
 
     def sampled(self) -> None:
-        self.sampling.append(time.perf_counter() - self.began)
+        self.sampling.append(self._now() - self.began)
 
     def stop(self) -> None:
-        self.steps.append(time.perf_counter() - self.began)
+        self.steps.append(self._now() - self.began)
+
+    def _now(self) -> float:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
 
 class Ours:
     """The steps of train.py, on given prompts."""
 
     def __init__(self, options: Options, base: Path, adapter: Path):
-        self.options, self.clock = options, Clock()
-        self.model, self.tokenizer = common.our_model(base, adapter)
-        self.prompts = common.windows(self.tokenizer, [options.prompt] * options.prompts)
+        self.options, self.clock = options, Clock(options.device)
+        dtype = getattr(torch, options.dtype)
+        self.model, self.tokenizer = sides.our_model(base, adapter, dtype, options.device)
+        self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
         self.cfg = config.Config(algo="grpo", lr=options.lr, episodes=count, batch_size=count)
         self.cfg.grpo.group_size, self.cfg.grpo.divide_by_std = options.samples, True
         config.check(self.cfg)
         self.state = TrainState(self.model, critic=None, optimizer=make_optimizer(self.model, None, self.cfg))
         self.before = {name: p.detach().clone() for name, p in self.state.trainable().items()}
+        self.gap = 0.0
 
     def step(self) -> None:
         self.clock.start()
@@ -83,7 +99,10 @@ class Ours:
         self.state.epoch += 1
         self.clock.stop()
         assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0
-        assert losses["sampler_gap"] == 0.0, "sampling and training disagree"
+        self.gap = max(self.gap, losses["sampler_gap"])
+        assert self.gap == 0.0 or (self.options.device, self.options.dtype) != ("cpu", "float32"), (
+            "sampling and training disagree"
+        )
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -128,16 +147,18 @@ class Peer:
         from transformers.trainer_callback import PrinterCallback
         from trl import GRPOConfig, GRPOTrainer
 
-        self.options, self.clock, self.between, self.norms = options, Clock(), between, []
-        model, tokenizer = common.peer_model(base, adapter, trainable=True)
-        ours = common.load_tokenizer(str(base))
-        prompts = common.windows(ours, [options.prompt] * options.prompts)
+        self.options, self.clock, self.between, self.norms = options, Clock(options.device), between, []
+        dtype = getattr(torch, options.dtype)
+        model, tokenizer = sides.peer_model(base, adapter, trainable=True, dtype=dtype, device=options.device)
+        ours = load_tokenizer(str(base))
+        prompts = sides.windows(ours, [options.prompt] * options.prompts)
         texts = [ours.decode(ids) for ids in prompts]
         assert tokenizer(text=texts)["input_ids"] == prompts, "the two tokenizers disagree"
         count = options.prompts * options.samples
         args = GRPOConfig(
-            output_dir=str(work), use_cpu=True, bf16=False, seed=0, max_steps=steps, learning_rate=options.lr,
-            per_device_train_batch_size=count, gradient_accumulation_steps=1, num_generations=options.samples,
+            output_dir=str(work), use_cpu=options.device == "cpu", bf16=False, seed=0, max_steps=steps,
+            learning_rate=options.lr, per_device_train_batch_size=count // options.pieces,
+            gradient_accumulation_steps=options.pieces, num_generations=options.samples,
             max_completion_length=options.new, generation_kwargs={"min_new_tokens": options.new}, temperature=1.0,
             beta=0.0, num_iterations=1, loss_type="dapo", scale_rewards="group", epsilon=0.2, epsilon_high=0.28,
             max_grad_norm=1.0, weight_decay=0.0, lr_scheduler_type="constant", shuffle_dataset=False,
@@ -189,7 +210,7 @@ def _turns(peer: Peer):
     return Turns()
 
 
-def results_of(options: Options, clocks: dict[str, Clock]) -> list[common.Result]:
+def rows_of(options: Options, clocks: dict[str, Clock], target: float) -> list[Row]:
     """The whole step, and its two parts."""
     tokens, kept = options.prompts * options.samples * options.new, slice(options.warmup, None)
     parts = {"whole step": {}, "sampling": {}, "the rest": {}}
@@ -197,51 +218,65 @@ def results_of(options: Options, clocks: dict[str, Clock]) -> list[common.Result
         parts["whole step"][side] = clock.steps[kept]
         parts["sampling"][side] = clock.sampling[kept]
         parts["the rest"][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
-    results = [common.Result(name, tokens, seconds) for name, seconds in parts.items()]
-    results[0].check = "lengths, gradients, weights moved"
-    return results
+    rows = [Row(name, seconds, speedup=True, tokens=tokens) for name, seconds in parts.items()]
+    rows[0].check, rows[0].targets = "lengths, gradients, weights moved on both sides", {"trl": target}
+    return rows
 
 
-def main(options: Options) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(options.threads)
-    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+def measure(options: Options, missing: list[str], target: float = 2.5) -> list[Row]:
+    """Both sides step by step; ours alone where packages are missing. With options.memory, no rows: it prints that
+    side's peak."""
     turns = options.warmup + options.repeats
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        base, adapter = common.prepare(options.model, work)
-        ours = Ours(options, base, adapter)
+        base, adapter = sides.prepare(options.model, work)
         if options.memory:
-            two_steps = {"ours": lambda: lambda: ours.run(2), "peer": lambda: Peer(options, base, adapter, work, 2).run}
-            print(json.dumps({"peak_mib": common.peak_of(two_steps[options.memory]())}))
-            return
-        peer = None
+            if options.memory == "ours":
+                run = partial(Ours(options, base, adapter).run, 2)
+            else:
+                run = Peer(options, base, adapter, work, 2).run
+            print(json.dumps({"peak_mib": common.peak_of(run)}))
+            return []
+        ours, clocks = Ours(options, base, adapter), {}
         if missing:
             ours.run(turns)
         else:
             peer = Peer(options, base, adapter, work, turns, between=ours.step)
             peer.run()
             peer.verify()
+            clocks = {"trl": peer.clock}
         ours.verify()
-    assert torch.get_num_threads() == options.threads
+    rows = rows_of(options, {"ours": ours.clock} | clocks, target)
+    rows.append(Row("sampling against training", {"ours": [ours.gap]}, "nats apart at most"))
+    return [common.progress(row) for row in rows]
 
-    results = results_of(options, {"ours": ours.clock} | ({"peer": peer.clock} if peer else {}))
-    common.add_memory(results[0], "benchmarks.step", options)
-    about = {"model": options.model, "dtype": "float32", "lora": "r=16 all-linear"}
+
+def main(options: Options) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+    rows = measure(options, missing)
+    if options.memory:
+        return
+    assert torch.get_num_threads() == options.threads
+    if options.peaks:
+        peers = [] if missing else ["trl"]
+        rows += common.memory_row("two steps, peak", "", ["ours", *peers], "benchmarks.step", options)
+    about = {"model": options.model, "dtype": options.dtype, "lora": "r=16 all-linear"}
     about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}
     about |= {"reply": f"{options.new} tokens"}
     notes = [
-        f"medians of {options.repeats} steps; tok/s counts sampled tokens; ratio is of seconds.",
-        "trl: use_cpu, beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
+        "tok/s counts sampled tokens.",
+        "trl: beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
         "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",
         "sampling runs from the step's begin until the rewards are asked for, decoding included.",
-        "ours: the log-probabilities that come with the samples are, bit for bit, those of the training forward "
-        "(checked in each step); the prompt of a group goes through the model once to sample.",
-        "MiB: peak resident memory of two steps above the loaded model, each side alone in a process.",
+        "ours: the log-probabilities that come with the samples are those of the training forward, bit for bit on a "
+        "CPU in float32 (checked in each step); the prompt of a group goes through the model once to sample and once "
+        "to train.",
+        "peak: resident memory of two steps above the loaded model, each side alone in a process.",
+        *(f"{name}: absent; ours was measured alone." for name in missing),
     ]
-    if missing:
-        notes.append(f"absent: {', '.join(missing)}; ours was measured alone.")
-    common.report("step", "trl", results, options, notes, about)
+    common.report("step", rows, options, notes, about)
 
 
 if __name__ == "__main__":

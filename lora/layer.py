@@ -4,7 +4,8 @@
 
 A and B both zero would never learn: each one's gradient is a product with the other. A random and B zero leaves the
 output unchanged at first and gives B a gradient at once. The factors are float32 over a base of any dtype, so
-that small updates are not rounded away, and they are never folded into the base in order to sample.
+that small updates are not rounded away (they are multiplied in the base's), and they are never folded into the base in
+order to sample.
 """
 
 import math
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+RANK_MULTIPLE = 16
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
@@ -42,25 +44,111 @@ class LoRALinear(nn.Module):
         self.active: str | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.base_layer(x)
-        if self.active is None:
-            return y
-        adapter = self.adapters[self.active]
-        x = x.to(adapter.A.dtype)
-        if self.training and self.dropout > 0:
-            x = F.dropout(x, self.dropout)
-        low = F.linear(x, adapter.A)
-        if low.dtype == y.dtype and y.dim() == 2:  # in place: nothing needs the base's output for its gradient
-            return y.addmm_(low, adapter.B.mT, alpha=adapter.scale)
-        return y + F.linear(low * adapter.scale, adapter.B).to(y.dtype)
+        return self.together(x, self)[0]
+
+    @staticmethod
+    def together(x: torch.Tensor, *layers: nn.Module) -> tuple[torch.Tensor, ...]:
+        """The outputs of layers that read the same input, some of which may be plain: one product with the A factors of
+        all, and one with their frozen weights where these know how."""
+        adapters = [getattr(layer, "adapter", None) for layer in layers]
+        if any(layer.training and getattr(layer, "dropout", 0) > 0 for layer in layers):
+            return tuple(_with_dropout(x, layer) for layer in layers)
+        bases = tuple(getattr(layer, "base_layer", layer) for layer in layers)
+        scales = [None if adapter is None else adapter.scale for adapter in adapters]
+        factors = [f for adapter in adapters if adapter is not None for f in (adapter.A, adapter.B)]
+        y = _LoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
+        return tuple(
+            out.view(*x.shape[:-1], out.shape[-1]) for out in y.split([base.out_features for base in bases], -1)
+        )
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The active one."""
+        return None if self.active is None else self.adapters[self.active]
 
     def parts(self):
         """(weight, bias, A, B, scale) of the layer as it is now; A and B are None where no adapter is active."""
-        base = self.base_layer
-        if self.active is None:
-            return base.weight, base.bias, None, None, 1.0
-        adapter = self.adapters[self.active]
-        return base.weight, base.bias, adapter.A, adapter.B, adapter.scale
+        base, adapter = self.base_layer, self.adapter
+        factors = (None, None, 1.0) if adapter is None else (adapter.A, adapter.B, adapter.scale)
+        return base.weight, base.bias, *factors
+
+
+def _with_dropout(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    """A layer by itself, as the formula is written."""
+    y, adapter = getattr(layer, "base_layer", layer)(x), getattr(layer, "adapter", None)
+    if adapter is None:
+        return y
+    low = F.linear(F.dropout(x, layer.dropout, layer.training), adapter.A.to(x.dtype))
+    return y + adapter.scale * F.linear(low, adapter.B.to(x.dtype))
+
+
+class _LoRA(torch.autograd.Function):
+    """[N, in] -> [N, the outputs of all bases side by side], with scales[i] * B_i A_i added to base i unless that is
+    None. Keeps x and the factors: x A is made again in the backward, and a frozen weight gets no gradient. The factors
+    are multiplied in the dtype of x; their gradients are in their own.
+    """
+
+    @staticmethod
+    def forward(ctx, x, bases, scales, *factors):
+        ctx.bases, ctx.scales = bases, scales
+        ctx.save_for_backward(x, *factors)
+        y = _product(x, bases)
+        if factors:
+            A, Bs = _cast(factors, scales, x.dtype)
+            times = getattr(bases[0], "times", None)  # a product that they take in torch's place
+            for out, low, B in _pieces(y, (times or F.linear)(x, A), bases, scales, Bs):
+                out.addmm_(low, B.mT) if times is None else out.add_(times(low, B))
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x, *factors), grad = ctx.saved_tensors, grad.contiguous()
+        grad_x = _back(grad, ctx.bases) if ctx.needs_input_grad[0] else None
+        if not factors:
+            return grad_x, None, None
+        A, Bs = _cast(factors, ctx.scales, x.dtype)
+        pieces = list(_pieces(grad, F.linear(x, A), ctx.bases, ctx.scales, Bs))
+        grad_low = torch.cat([out @ B for out, _, B in pieces], -1)
+        if grad_x is not None:
+            grad_x.addmm_(grad_low, A[: grad_low.shape[1]])
+        grads_A = (grad_low.mT @ x).split([B.shape[1] for B in Bs])
+        scales = [scale for scale in ctx.scales if scale is not None]
+        grads = []
+        for (out, low, _), grad_A, scale in zip(pieces, grads_A, scales, strict=True):
+            grads += grad_A.to(factors[0].dtype).mul_(scale), (out.mT @ low).to(factors[0].dtype)
+        return grad_x, None, None, *grads
+
+
+def _cast(factors, scales, dtype):
+    """(scale * A of all, one above the other, [the B factors]) in that dtype. Zeros fill A up to RANK_MULTIPLE: bits
+    of narrow products depend on their width, so on which layers are together."""
+    As = [A * scale for A, scale in zip(factors[::2], [s for s in scales if s is not None], strict=True)]
+    missing = -sum(len(A) for A in As) % RANK_MULTIPLE
+    if missing:
+        As.append(As[0].new_zeros(missing, As[0].shape[1]))
+    return (torch.cat(As) if len(As) > 1 else As[0]).to(dtype), [B.to(dtype) for B in factors[1::2]]
+
+
+def _pieces(y, low, bases, scales, Bs):
+    """Of each base with an adapter: (its columns of y, those of low, B)."""
+    outs = y.split([base.out_features for base in bases], -1)
+    adapted = [out for out, scale in zip(outs, scales, strict=True) if scale is not None]
+    widths = [B.shape[1] for B in Bs]
+    return zip(adapted, low[:, : sum(widths)].split(widths, -1), Bs, strict=True)
+
+
+def _product(x, bases):
+    """Of the frozen layers, side by side. A kind of layer that is faster at this has a `product` of its own, and `back`
+    for the way back (models/linear.py)."""
+    if hasattr(bases[0], "product"):
+        return bases[0].product(x, bases)
+    return torch.cat([F.linear(x, base.weight, base.bias) for base in bases], -1)
+
+
+def _back(grad, bases):
+    if hasattr(bases[0], "back"):
+        return bases[0].back(grad, bases)
+    return grad @ torch.cat([base.weight for base in bases])
 
 
 def inject(

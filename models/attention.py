@@ -1,22 +1,39 @@
 """Causal attention whose result for a query does not depend on anything else in the batch.
 
-Two ways to compute the same thing:
+Four ways to compute the same thing:
 
-- `ExactAttention`, on a CPU in float32 (and float64): the only path there. Bitwise, a query's output depends only
-  on that query and the keys it may see, not on batch size, padding, or how many later keys the tensors hold. So the
-  log-probability recorded while sampling, one token at a time from a cache, *is* the one that training recomputes.
+- `ExactAttention`, on a CPU: the only path there. Bitwise, a query's output depends only on that query and the keys it
+  may see, not on batch size, padding, or how many later keys the tensors hold. So the log-probability recorded while
+  sampling, one token at a time from a cache, *is* the one that training recomputes.
   Three rules buy this: matrix products have at least `MIN_QUERIES` rows (smaller ones take another kernel); keys come
   in blocks of `KEY_BLOCK`, whose sums are added in order, so that trailing masked blocks add exact zeros; queries go
-  in tiles, each of which reads only the keys up to its last position.
-- torch's `scaled_dot_product_attention` elsewhere: fast, equal up to rounding.
+  in tiles, each of which reads only the keys up to its last position. 16-bit inputs are made float32 block by block:
+  products of theirs would come back rounded to 16 bits.
+- models/attention_triton.py, on CUDA, from a cache's blocks, and for everything where sampling and training shall agree
+  in every bit (`exact`): it has that property too.
+- torch's `varlen_attn` (`attend_packed`), on CUDA in training otherwise: without padding or a mask, fastest, and equal
+  up to rounding.
+- torch's `scaled_dot_product_attention` where those two do not go: float32 on CUDA, or no Triton.
 """
+
+import inspect
+import math
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None
+
 KEY_BLOCK = 64
 MIN_QUERIES = 4
+TINY = 4096  # multiplications that torch never gives to oneDNN, whatever models/linear.py says
 QUERY_TILE = 64
+LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
 
 def attend(
@@ -25,20 +42,96 @@ def attend(
     v_UZLE: torch.Tensor,
     positions_BT: torch.Tensor,
     window: int | None = None,
+    exact: bool = False,
 ) -> torch.Tensor:
     """Attention of T queries over U blocks of L = KEY_BLOCK keys, where query t of row b sees the keys
     0..positions_BT[b, t], or the last `window` of them. Z = B*K, the K key heads of row 0, then those of row 1.
 
     K divides H (grouped queries: head h reads key head h // (H / K)). Softmax in float32 at least, scale 1/sqrt(E).
-    Returns out_BHTE in the dtype of q.
+    exact: on CUDA, so that a query's bits depend on nothing but what it sees; on a CPU they never do.
+    Returns out_BHTE in the dtype of q. A position may be `position_of_none`: the output is finite and meaningless.
     """
-    B, _, _, E = q_BHTE.shape
-    if q_BHTE.device.type == "cpu" and q_BHTE.dtype in (torch.float32, torch.float64):
-        exact = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
-        return exact(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+    if q_BHTE.device.type == "cpu":
+        blocked = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
+        return blocked(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+    kernel = triton_attend() if exact or q_BHTE.dtype in (torch.bfloat16, torch.float16) else None
+    return (kernel or masked_attention)(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+
+
+def position_of_none(device: torch.device) -> int:
+    """The position for `attend` of a query whose result nobody reads."""
+    return -1 if device.type == "cuda" else 0
+
+
+@cache
+def triton_attend():
+    """models/attention_triton.py's function, if Triton is installed."""
+    try:
+        from models.attention_triton import attend
+    except ImportError:
+        return None
+    return attend
+
+
+def masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch.Tensor:
+    """As `attend`, by torch."""
+    B, E = q_BHTE.shape[0], q_BHTE.shape[3]
     k, v = (x.transpose(0, 1).reshape(B, x.shape[1] // B, -1, E) for x in (k_UZEL.mT, v_UZLE))  # [B, K, U*L, E]
+    positions_BT = positions_BT.clamp(min=0)  # a query that sees nothing would have a gradient that is no number
     mask_BTL = ~hidden(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)
     return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
+
+
+@dataclass
+class Packed:
+    """Sequences one after the other, as varlen_attn takes them. Each row is a query once, in the sequence that owns it,
+    and a key in all the sequences that have it; a sequence's own rows are its last."""
+
+    queries: torch.Tensor | slice  # of rows, int64
+    keys: torch.Tensor | slice
+    query_starts_S: torch.Tensor  # int32 [S + 1]: where in `queries` each sequence begins, and where the last one ends
+    key_starts_S: torch.Tensor
+    most_queries: int  # of a sequence
+    most_keys: int
+
+
+def pack(sequences_ST: torch.Tensor, own_ST: torch.Tensor) -> Packed | None:
+    """Of sequences of rows, -1 past their ends, each row of which one owns; None where its own are not its last."""
+    real_ST = sequences_ST >= 0
+    if bool((own_ST[:, :-1] & real_ST[:, 1:] & ~own_ST[:, 1:]).any()):
+        return None
+    counts = own_ST.sum(1), real_ST.sum(1)
+    rows = (_run(sequences_ST[mask_ST]) for mask_ST in (own_ST, real_ST))
+    starts = (F.pad(count_S.cumsum(0), (1, 0)).int() for count_S in counts)
+    return Packed(*rows, *starts, *(int(count_S.max()) for count_S in counts))
+
+
+def _run(rows: torch.Tensor) -> torch.Tensor | slice:
+    """As a slice, if they are 0, 1, ..., in order."""
+    return slice(len(rows)) if torch.equal(rows, torch.arange(len(rows), device=rows.device)) else rows
+
+
+def attend_packed(q_NHE, k_NKE, v_NKE, packed: Packed, window: int | None = None) -> torch.Tensor:
+    """out_NHE of rows: those of `packed` see the rows before them in their sequence, or the last `window` of them,
+    themselves included. The others get 0."""
+    pick = lambda x, rows: x[rows] if isinstance(rows, slice) else x.index_select(0, rows)  # noqa: E731
+    out_QHE = varlen_attn(
+        *(pick(q_NHE, packed.queries), pick(k_NKE, packed.keys), pick(v_NKE, packed.keys)),
+        *(packed.query_starts_S, packed.key_starts_S, packed.most_queries, packed.most_keys),
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=True,
+    )
+    if isinstance(packed.queries, slice):
+        return F.pad(out_QHE, (0, 0, 0, 0, 0, len(q_NHE) - len(out_QHE)))
+    return torch.zeros_like(q_NHE).index_copy(0, packed.queries, out_QHE)
+
+
+def packs(device: torch.device, dtype: torch.dtype, E: int) -> bool:
+    """Whether `attend_packed` is there for this."""
+    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
+        return False
+    half, fits = dtype in (torch.bfloat16, torch.float16), E % 8 == 0 and E <= 256
+    return half and fits and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
@@ -48,34 +141,50 @@ def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
 
 
 def exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, lse_BHT=None) -> torch.Tensor:
-    """As `attend`; writes the log-sum-exp of the scores into lse_BHT if that is given."""
-    (B, H, _, E), Z = q_BHTE.shape, k_UZEL.shape[1]
+    """As `attend`; writes the base-2 log-sum-exp of the scores into lse_BHT if that is given."""
+    (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], _wide(q_BHTE)
     out_BHTE = torch.empty_like(q_BHTE)
     for tile, first, seen, end in tiles(positions_BT, window):
-        queries_ZME = _group(q_BHTE[:, :, tile] * E**-0.5, Z // B)
+        queries_ZME = _group(q_BHTE[:, :, tile].to(wide) * (LOG2E * E**-0.5), Z // B, E)
         scores_UZML = queries_ZME.new_empty(end - first, *queries_ZME.shape[:2], KEY_BLOCK)
-        for u in range(first, end):
-            torch.bmm(queries_ZME, k_UZEL[u], out=scores_UZML[u - first])
+        score(queries_ZME, k_UZEL[first:end].to(wide), scores_UZML)
         _hide(scores_UZML[seen - first :], positions_BT[:, tile] - seen * KEY_BLOCK, window, H * B // Z)
-        out, total, peak = weigh(scores_UZML, v_UZLE[first:], used=H * B // Z * positions_BT[:, tile].shape[1])
+        out, total, peak = weigh(scores_UZML, v_UZLE[first:end], used=H * B // Z * positions_BT[:, tile].shape[1])
         _ungroup_into(out_BHTE[:, :, tile], out)
         if lse_BHT is not None:
-            _ungroup_into(lse_BHT[:, :, tile, None], total.log_().add_(peak))
+            _ungroup_into(lse_BHT[:, :, tile, None], total.log2_().add_(peak))
     return out_BHTE
 
 
+def score(queries_ZME: torch.Tensor, k_UZEL: torch.Tensor, out_UZML: torch.Tensor) -> None:
+    """The queries' products with the keys of each block: in one call if the keys lie so and the queries are few."""
+    (U, Z, E, L), M = k_UZEL.shape, queries_ZME.shape[1]
+    if M <= L and k_UZEL.is_contiguous():
+        queries = queries_ZME.expand(U, -1, -1, -1).reshape(U * Z, M, E)
+        torch.bmm(queries, k_UZEL.view(U * Z, E, L), out=out_UZML.view(U * Z, M, L))
+        return
+    for u in range(U):
+        torch.bmm(queries_ZME, k_UZEL[u], out=out_UZML[u])
+
+
 def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
-    """(the values' mean weighted by softmax(scores) [Z, M, E], the sum of exp(scores - peak) [Z, M, 1], the peak), of
-    the first M = used rows.
+    """(the values' mean weighted by softmax(scores * ln 2) [Z, M, E], the sum of 2**(scores - peak) [Z, M, 1], the
+    peak), of the first M = used rows.
 
     Overwrites the scores. Blocks are summed one after the other, so that those which are hidden add exact zeros.
     """
+    wide = scores_UZML.dtype
     weights_UZML = scores_UZML[:, :, :used]
     peak_ZM1 = weights_UZML.amax((0, 3)).unsqueeze_(-1)
-    total_ZM1 = weights_UZML.sub_(peak_ZM1).exp_().sum(-1, keepdim=True).cumsum(0)[-1]
-    out_ZME = torch.bmm(scores_UZML[0], v_UZLE[0])
-    for u in range(1, len(scores_UZML)):
-        out_ZME.baddbmm_(scores_UZML[u], v_UZLE[u])
+    total_ZM1 = weights_UZML.sub_(peak_ZM1).exp2_().sum(-1, keepdim=True).cumsum(0)[-1]
+    if v_UZLE.is_contiguous():
+        out_ZME, *more = torch.bmm(scores_UZML.flatten(0, 1), v_UZLE.to(wide).flatten(0, 1)).chunk(len(v_UZLE))
+    else:
+        out_ZME, *more = (
+            torch.bmm(weights, v_ZLE.to(wide)) for weights, v_ZLE in zip(scores_UZML, v_UZLE, strict=True)
+        )
+    for block_ZME in more:
+        out_ZME.add_(block_ZME)
     return out_ZME[:, :used].div_(total_ZM1), total_ZM1, peak_ZM1
 
 
@@ -84,7 +193,7 @@ class ExactAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None):
-        lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3])
+        lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3], dtype=_wide(q_BHTE))
         out_BHTE = exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, lse_BHT)
         ctx.window = window
         ctx.save_for_backward(q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT)
@@ -93,26 +202,31 @@ class ExactAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_BHTE):
         q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
-        (B, H, _, E), (U, Z) = q_BHTE.shape, k_UZEL.shape[:2]
+        (B, H, _, E), (U, Z), wide = q_BHTE.shape, k_UZEL.shape[:2], lse_BHT.dtype
         grad_q = torch.empty_like(q_BHTE)
-        grad_k, grad_v = q_BHTE.new_zeros(2, Z, U * KEY_BLOCK, E)
+        grad_k, grad_v = lse_BHT.new_zeros(2, Z, U * KEY_BLOCK, E)
         for tile, first, seen, end in tiles(positions_BT, ctx.window):
-            keys, values = (x[first:end].transpose(0, 1).flatten(1, 2) for x in (k_UZEL.mT, v_UZLE))  # [Z, keys, E]
-            queries = _group(q_BHTE[:, :, tile] * E**-0.5, Z // B)
+            blocks = (x[first:end].to(wide) for x in (k_UZEL.mT, v_UZLE))
+            keys, values = (x.transpose(0, 1).flatten(1, 2) for x in blocks)  # [Z, keys, E]
+            queries = _group(q_BHTE[:, :, tile].to(wide) * (LOG2E * E**-0.5), Z // B, E)
             scores = torch.bmm(queries, keys.mT)
-            blocks = scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0)
-            _hide(blocks[seen - first :], positions_BT[:, tile] - seen * KEY_BLOCK, ctx.window, H * B // Z)
-            weights = scores.sub_(_group(lse_BHT[:, :, tile, None], Z // B)).exp_()
-            grad = _group(grad_BHTE[:, :, tile], Z // B)
-            delta = (grad * _group(out_BHTE[:, :, tile], Z // B)).sum(-1, keepdim=True)
+            scores_UZML = scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0)
+            _hide(scores_UZML[seen - first :], positions_BT[:, tile] - seen * KEY_BLOCK, ctx.window, H * B // Z)
+            weights = scores.sub_(_group(lse_BHT[:, :, tile, None], Z // B, E)).exp2_()
+            grad = _group(grad_BHTE[:, :, tile].to(wide), Z // B, E)
+            delta = (grad * _group(out_BHTE[:, :, tile], Z // B, E)).sum(-1, keepdim=True)
             grad_scores = torch.bmm(grad, values.mT).sub_(delta).mul_(weights)
             used = slice(H * B // Z * positions_BT[:, tile].shape[1])
             _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys)[:, used].mul_(E**-0.5))
             read = slice(first * KEY_BLOCK, end * KEY_BLOCK)
-            grad_k[:, read] += torch.bmm(grad_scores.mT, queries)
+            grad_k[:, read] += torch.bmm(grad_scores.mT, queries).div_(LOG2E)
             grad_v[:, read] += torch.bmm(weights.mT, grad)
-        grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1) for x in (grad_k, grad_v))
+        grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1).to(q_BHTE.dtype) for x in (grad_k, grad_v))
         return grad_q, grad_k.mT, grad_v, None, None
+
+
+def _wide(x: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def tiles(positions_BT: torch.Tensor, window: int | None):
@@ -128,11 +242,11 @@ def tiles(positions_BT: torch.Tensor, window: int | None):
         yield tile, first, seen, most // KEY_BLOCK + 1
 
 
-def _group(x_BHTE: torch.Tensor, K: int) -> torch.Tensor:
+def _group(x_BHTE: torch.Tensor, K: int, head: int) -> torch.Tensor:
     """[B, H, T, E] -> [B*K, rows, E]: the queries that share a key head become the rows of one matrix product."""
     B, H, T, E = x_BHTE.shape
     rows = x_BHTE.reshape(B * K, H // K * T, E)
-    missing = MIN_QUERIES - rows.shape[1]
+    missing = max(MIN_QUERIES, TINY // (B * K * head * KEY_BLOCK) + 1) - rows.shape[1]
     return F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
 
 

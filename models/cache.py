@@ -22,16 +22,21 @@ class KVCache:
 
     def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
         """For one forward: these rows, each of which gets up to `width` new tokens from its place `starts_B` on."""
-        blocks, held = (int(starts_B.max()) + width - 1) // KEY_BLOCK + 1, len(self.keys[0])
-        if blocks > held:
-            for tensors in (self.keys, self.values):
-                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
+        blocks = (int(starts_B.max()) + width - 1) // KEY_BLOCK + 1
+        self.reserve(blocks)
         device = self.keys[0].device
         index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
         heads_BK = (index_B[:, None] * self.heads + torch.arange(self.heads)).to(device)
         read = slice(0, rows.stop * self.heads) if isinstance(rows, slice) else heads_BK.flatten()
         places_BT1 = (starts_B[:, None, None] + torch.arange(width)[:, None]).to(device)
         return CacheView(self, read, blocks, places_BT1 // KEY_BLOCK, heads_BK[:, None], places_BT1 % KEY_BLOCK)
+
+    def reserve(self, blocks: int) -> None:
+        """Makes room for that many blocks of every sequence."""
+        held = len(self.keys[0])
+        if blocks > held:
+            for tensors in (self.keys, self.values):
+                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
 
     def copy(self, source: int, target: int, length: int) -> None:
         blocks, K = -(-length // KEY_BLOCK), self.heads

@@ -1,44 +1,64 @@
 """One token for each row through a small decoder, in as few calls as it takes.
 
-With a handful of rows and a million weights, calls cost more than sums. So the layers that read the same input become
+With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
 one product: the weights of q, k and v with the A factors of their adapters, stacked; then the B factors, block by block
 on a diagonal. Every bit that comes out should be that of models/decoder.py; `exact_step` tries it out first.
 """
 
+from contextlib import nullcontext
+from weakref import WeakKeyDictionary
+
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, MIN_QUERIES, hidden, tiles, weigh
+from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, hidden, score, tiles, weigh
 from models.cache import KVCache
 from models.decoder import ROW_MULTIPLE, CausalLM, rotate
+from models.linear import Linear, by_onednn, lay_out, multiply, pack
 
-SMALL = 50_000_000  # parameters: the stacks are a copy of them, and larger models gain nothing
+_agreed = WeakKeyDictionary()  # {model: {kind: whether its Step agrees with it}}
+MKL_BATCH = 32  # as many small products MKL makes faster than oneDNN, with the same bits
+SMALL = 20_000_000  # parameters: of so small a model the frozen weights are copied for every adapter
 
 
 class Stack:
-    """Linear layers of the same input as one: [N, in] -> [N, all their outputs side by side]."""
+    """Linear layers of the same input as one: [N, in] -> [N, all their outputs side by side]. Frozen weights are those
+    copies that models/linear.py keeps anyway, or, of a small model, more copies with the A factors beneath them.
+    """
 
-    def __init__(self, layers):
+    def __init__(self, layers, small: bool):
         weights, biases, As, Bs, scales = zip(*map(_parts, layers), strict=True)
-        self.scale = next((scale for scale, A in zip(scales, As, strict=True) if A is not None), None)
-        self.width = sum(len(weight) for weight in weights)
-        self.weight = torch.cat([*weights, *(A for A in As if A is not None)])
-        self.bias = None
+        self.width, self.down, self.up, self.bias = sum(map(len, weights)), None, None, None
+        if any(A is not None for A in As):
+            self.down = _padded(torch.cat([A * scale for A, scale in zip(As, scales, strict=True) if A is not None]))
+            diagonal = [w.new_zeros(len(w), 0) if B is None else B for w, B in zip(weights, Bs, strict=True)]
+            self.up = _padded(torch.block_diag(*diagonal).mT.contiguous())
         if any(bias is not None for bias in biases):
-            each = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-            self.bias = F.pad(torch.cat(each), (0, len(self.weight) - self.width))
-        diagonal = [
-            w.new_zeros(len(w), 0) if B is None else B * (scale / self.scale)
-            for w, B, scale in zip(weights, Bs, scales, strict=True)
-        ]
-        self.up = torch.block_diag(*diagonal).mT.contiguous()
+            self.bias = torch.cat(
+                [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
+            )
+        self.weight, self.packed = None, pack([getattr(layer, "base_layer", layer).weight for layer in layers])
+        if self.packed is None or small:
+            self.weight = torch.cat([*weights] if self.down is None else [*weights, self.down])
+            if self.bias is not None and self.down is not None:
+                self.bias = F.pad(self.bias, (0, len(self.down)))
+        if self.packed is not None and small:
+            self.weight, self.packed = None, lay_out(self.weight)
 
     def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
-        y = F.linear(x_ND, self.weight, self.bias)
-        if self.scale is None:
+        if self.packed is not None:
+            y = multiply(x_ND, self.packed, self.bias)
+        else:
+            with by_onednn():
+                y = F.linear(x_ND, self.weight, self.bias)
+        if self.down is None:
             return y
-        y, low = y.split((self.width, len(self.up)), -1)
-        return y.addmm_(low, self.up, alpha=self.scale)
+        if y.shape[1] > self.width:
+            y, low = y.split((self.width, len(self.down)), -1)
+        else:
+            with by_onednn():
+                low = F.linear(x_ND, self.down)
+        return y.addmm_(low, self.up)  # so narrow a product has the same bits by MKL, and is faster
 
 
 def _parts(layer):
@@ -52,22 +72,23 @@ class Step:
     @torch.inference_mode()
     def __init__(self, model: CausalLM):
         cfg, self.model, self.layers = model.config, model, []
+        small = _is_small(model)
         for block in model.model.layers:
             attention, mlp = block.self_attn, block.mlp
             norm = None
             if cfg.qk_norm:
                 norm = torch.cat([attention.q_norm.weight.expand(cfg.num_attention_heads, -1),
                                   attention.k_norm.weight.expand(cfg.num_key_value_heads, -1)])  # fmt: skip
-            qkv = Stack((attention.q_proj, attention.k_proj, attention.v_proj))
-            out, gate_up = Stack((attention.o_proj,)), Stack((mlp.gate_proj, mlp.up_proj))
-            self.layers.append((block, norm, qkv, out, gate_up, Stack((mlp.down_proj,))))
+            together = (attention.q_proj, attention.k_proj, attention.v_proj), (attention.o_proj,)
+            together += (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
+            self.layers.append((block, norm, *(Stack(layers, small) for layers in together)))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Hidden states [B, D] after the final norm, of one more token for each of the view's rows."""
         cfg, decoder, B = self.model.config, self.model.model, len(ids_B)
         H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
-        G, scale = H // K, E**-0.5
+        G, scale = H // K, LOG2E * E**-0.5
         places_N = _padded(positions_B)
         tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
         turns = {rope: (cos[places_N], sin[places_N]) for rope, (cos, sin) in tables.items()}
@@ -85,10 +106,10 @@ class Step:
             k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
             queries_ZME[:, :G] = (qk_BHE[:, :H] * scale).view(B * K, G, E)
             first, seen, bias_UZ1L = masks[cfg.windows[i]]
-            for u in range(first, view.blocks):
-                torch.bmm(queries_ZME, k_UZEL[u], out=buffer_UZML[u])
-            buffer_UZML[seen:].add_(bias_UZ1L)
-            attended_ZGE, _, _ = weigh(buffer_UZML[first:], v_UZLE[first:], used=G)
+            with by_onednn() if B * K > MKL_BATCH else nullcontext():
+                score(queries_ZME, k_UZEL[first:], buffer_UZML[first:])
+                buffer_UZML[seen:].add_(bias_UZ1L)
+                attended_ZGE, _, _ = weigh(buffer_UZML[first:], v_UZLE[first:], used=G)
             x_ND = x_ND + out(_padded(attended_ZGE.reshape(B, H * E)))
             gate, up = gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
             x_ND = x_ND + down(block.mlp.act(gate) * up)
@@ -104,6 +125,10 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     return first, seen, torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]
 
 
+def _is_small(model: CausalLM) -> bool:
+    return sum(p.numel() for p in model.parameters()) < SMALL
+
+
 def _padded(x: torch.Tensor) -> torch.Tensor:
     """With zero rows up to a multiple of ROW_MULTIPLE."""
     more = -len(x) % ROW_MULTIPLE
@@ -112,18 +137,28 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def exact_step(model: CausalLM) -> Step | None:
-    """A Step of the model, if on two tokens of sixteen rows it is seen to agree with it in every bit."""
-    weight = model.lm_head.weight
+    """A Step of the model, if on two tokens of sixteen rows it is seen to agree with it in every bit: tried once for a
+    model, because that hangs on kernels and shapes and not on what an adapter has learned since."""
+    weight, layers = model.lm_head.weight, [m for m in model.modules() if hasattr(m, "parts") or isinstance(m, Linear)]
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
-    if sum(p.numel() for p in model.parameters()) > SMALL:
-        return None
-    step, caches = Step(model), [KVCache(model, ROW_MULTIPLE) for _ in range(2)]
+    if not _is_small(model) and pack([_parts(model.model.layers[0].mlp.down_proj)[0]]) is None:
+        return None  # the stacks would be a copy of it
+    step, seen = Step(model), _agreed.setdefault(model, {})
+    parts = [_parts(layer) for layer in layers]
+    kind = torch.get_num_threads(), tuple((weight.requires_grad, A is None or A.shape) for weight, _, A, _, _ in parts)
+    if kind not in seen:
+        seen[kind] = _agrees(step, model)
+    return step if seen[kind] else None
+
+
+def _agrees(step: Step, model: CausalLM) -> bool:
+    caches = [KVCache(model, ROW_MULTIPLE) for _ in range(2)]
     ids_B = torch.arange(ROW_MULTIPLE) % model.config.vocab_size
     for position in range(2):
         positions_B = torch.full((ROW_MULTIPLE,), position)
         views = [cache.view(slice(0, ROW_MULTIPLE), positions_B, 1) for cache in caches]
         expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
         if not torch.equal(step(ids_B, positions_B, views[1]), expected):
-            return None
-    return step
+            return False
+    return True

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.attention import attend, in_blocks
+from models.attention import Packed, attend, attend_packed, in_blocks, pack, packs, position_of_none
 from models.config import ModelConfig
+from models.linear import Linear, by_onednn, side_by_side
 from models.rope import Rope, frequencies
 
 ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
@@ -44,6 +45,8 @@ class Layout:
     N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token, or None where the rows already lie so
     to_rows: torch.Tensor | None  # int64 [N]: the inverse; of the places of a row that sequences share, the first
+    exact: bool = False  # as models/attention.py has it
+    packed: Packed | None = None  # where all this is better said so
 
     def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
         """[N, H, E] -> [S, H, T, E]"""
@@ -69,9 +72,10 @@ class Layout:
         to_rows = torch.empty_like(rows_W)
         to_rows[order_W] = sequence_W * longest + count - (counts_S.cumsum(0) - counts_S)[sequence_W]
         to_sequences, last_key = rows_W.new_zeros(2, S * longest)
+        last_key += position_of_none(rows_W.device)
         to_sequences[to_rows], last_key[to_rows] = count, self.last_key_ST.flatten()[place_W]
         turns = {rope: (cos_NE[rows_W], sin_NE[rows_W]) for rope, (cos_NE, sin_NE) in self.turns.items()}
-        return Layout(last_key.view(S, longest), turns, len(rows_W), to_sequences, to_rows)
+        return Layout(last_key.view(S, longest), turns, len(rows_W), to_sequences, to_rows, self.exact)
 
 
 class Attention(nn.Module):
@@ -79,24 +83,30 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim, self.rope, self.window = cfg.head_dim, cfg.ropes[index], cfg.windows[index]
         width_q, width_kv = cfg.num_attention_heads * cfg.head_dim, cfg.num_key_value_heads * cfg.head_dim
-        self.q_proj = nn.Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
-        self.k_proj = nn.Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
-        self.v_proj = nn.Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
-        self.o_proj = nn.Linear(width_q, cfg.hidden_size, bias=cfg.o_bias)
+        self.q_proj = Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
+        self.k_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
+        self.v_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
+        self.o_proj = Linear(width_q, cfg.hidden_size, bias=cfg.o_bias)
         self.q_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(cfg.head_dim, cfg.rms_norm_eps) if cfg.qk_norm else nn.Identity()
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, rows_W=None) -> torch.Tensor:
         """All rows give keys and values; those of rows_W (default: all) are the queries, and get a result."""
-        k_NKE = self.k_norm(self.k_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
-        v_NKE = self.v_proj(x_ND).unflatten(-1, (-1, self.head_dim))
-        k, v = layout.sequences(rotate(k_NKE, *layout.turns[self.rope])), layout.sequences(v_NKE)  # [S, K, T, E]
+        if rows_W is None:
+            q, k, v = side_by_side(x_ND, self.q_proj, self.k_proj, self.v_proj)
+        else:
+            k, v = side_by_side(x_ND, self.k_proj, self.v_proj)
+            q = self.q_proj(x_ND[rows_W])
+        q_NHE, k_NKE, v_NKE = (x.unflatten(-1, (-1, self.head_dim)) for x in (q, k, v))
+        k_NKE = rotate(self.k_norm(k_NKE), *layout.turns[self.rope])
+        if layout.packed is not None and rows_W is None:
+            q_NHE = rotate(self.q_norm(q_NHE), *layout.turns[self.rope])
+            return self.o_proj(attend_packed(q_NHE, k_NKE, v_NKE, layout.packed, self.window).flatten(1))
+        k, v = layout.sequences(k_NKE), layout.sequences(v_NKE)  # [S, K, T, E]
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
-        if rows_W is not None:
-            x_ND, layout = x_ND[rows_W], layout.of(rows_W)
-        q_NHE = self.q_norm(self.q_proj(x_ND).unflatten(-1, (-1, self.head_dim)))
-        q = layout.sequences(rotate(q_NHE, *layout.turns[self.rope]))  # [S, H, T, E]
-        return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST, self.window)))
+        layout = layout if rows_W is None else layout.of(rows_W)
+        q = layout.sequences(rotate(self.q_norm(q_NHE), *layout.turns[self.rope]))  # [S, H, T, E]
+        return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST, self.window, layout.exact)))
 
 
 class MLP(nn.Module):
@@ -104,9 +114,9 @@ class MLP(nn.Module):
 
     def __init__(self, cfg: ModelConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
-        self.up_proj = nn.Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
-        self.down_proj = nn.Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
+        self.gate_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
+        self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
+        self.down_proj = Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
         self.act = {
             "silu": F.silu,
             "relu": F.relu,
@@ -115,7 +125,8 @@ class MLP(nn.Module):
         }[cfg.hidden_act]
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.act(self.gate_proj(x_ND)) * self.up_proj(x_ND))
+        gate, up = side_by_side(x_ND, self.gate_proj, self.up_proj)
+        return self.down_proj(self.act(gate) * up)
 
 
 class Block(nn.Module):
@@ -147,11 +158,13 @@ class CausalLM(nn.Module):
         super().__init__()
         self.config = cfg
         self.model = Decoder(cfg)
-        self.lm_head = nn.Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
+        self.lm_head = Linear(cfg.hidden_size, cfg.vocab_size, bias=False)
         if cfg.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
+        self.exact = False  # on CUDA: one kernel for sampling and for training, everywhere
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
+    @by_onednn()
     def forward(
         self,
         ids_BT: torch.Tensor,
@@ -201,16 +214,24 @@ class CausalLM(nn.Module):
             to_rows = torch.zeros(N, dtype=torch.long, device=device)
             to_rows.scatter_reduce_(0, named_R[places], places, "amin", include_self=False)
             index_BT = (to_rows[: ids_BT.numel()] % longest).view_as(ids_BT)
+            first_R = to_rows[to_sequences] == torch.arange(len(named_R), device=device)
+            own_ST = (sequences_ST >= 0) & first_R.view_as(sequences_ST)
         if positions_BT is None:
             positions_BT = index_BT
         elif cached and to_sequences is not None:
             last_key_ST = positions_BT.flatten()[to_sequences].view_as(sequences_ST)
         elif cached:
             last_key_ST = positions_BT
+        if to_sequences is not None and position_of_none(device) < 0:
+            last_key_ST = last_key_ST.where(own_ST, position_of_none(device))
+        packed = None
+        if not (cached or self.exact) and packs(device, self.model.norm.weight.dtype, self.config.head_dim):
+            rows_BT = torch.arange(ids_BT.numel(), device=device).view_as(ids_BT)
+            packed = pack(rows_BT, rows_BT >= 0) if sequences_ST is None else pack(sequences_ST, own_ST)
         positions_N = F.pad(positions_BT.flatten(), (0, N - ids_BT.numel()))
         tables = self.rotary_tables(int(positions_BT.max()) + 1, device)
         turns = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
-        return Layout(last_key_ST, turns, N, to_sequences, to_rows)
+        return Layout(last_key_ST, turns, N, to_sequences, to_rows, self.exact, packed)
 
     def rotary_tables(self, length: int, device) -> dict[Rope, tuple[torch.Tensor, torch.Tensor]]:
         """Of each Rope of the layers cosines and sines [at least length, E], half-split pairs, the sines' first half

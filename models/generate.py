@@ -14,14 +14,20 @@ number from a counter (seed, episode, turn, token) and inverts the cumulative di
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
+from models.ahead import Ahead
 from models.cache import KVCache
 from models.decode import Step, exact_step
 from models.decoder import ROW_MULTIPLE, CausalLM
-from models.logprob import head_logits, normalized
+from models.graph import Steps
+from models.logprob import head_logits, log_normalizer, token_logprobs
+
+PREFILL_TOKENS = 8192  # of prompts and observations in one forward: more would only take more memory
 
 
 @dataclass
@@ -43,6 +49,7 @@ class _Slot:
     fed: bool = False  # waits for a turn to be sampled
     turn: int = -1  # turns begun, less one
     row: Row | None = None  # the turn being sampled
+    parent: int | None = None  # the slot whose first `length` tokens it shares, until they are computed and copied
 
 
 class Engine:
@@ -51,6 +58,7 @@ class Engine:
     version: called whenever cached keys and values are about to be used; if its value differs from the one under which
         they were computed, the weights have changed and RuntimeError is raised. By default it counts torch's in-place
         writes to the parameters; pass lora.adapter_version to notice a switched adapter as well.
+    graph: whether steps are enqueued ahead of the host (models/ahead.py); by default on CUDA.
     """
 
     def __init__(
@@ -59,6 +67,7 @@ class Engine:
         max_rows: int = 64,
         max_len: int = 2048,
         version: Callable[[], Hashable] | None = None,
+        graph: bool | None = None,
     ):
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
         parameters = list(model.parameters())
@@ -68,6 +77,10 @@ class Engine:
         self._version: Hashable = None  # of the weights, when last looked at
         self._step: Step | None = None  # their stacked copy, if there is an exact one,
         self._step_version: Hashable = None  # and the version that it is a copy of
+        ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
+        self._draw = partial(sample, times=model.lm_head.times)
+        steps = Steps(model, self._cache, self._draw) if ahead else None
+        self._ahead = Ahead(steps, self._slots, max_len, self._append) if ahead else None
 
     @property
     def free(self) -> int:
@@ -89,11 +102,15 @@ class Engine:
             if parent not in self._slots:
                 raise RuntimeError(f"slot {parent} is not open")
             source = self._slots[parent]
-            self._fill([parent])
+            if source.parent is None:
+                self._check_version([parent])
             if source.row is not None:
                 raise RuntimeError(f"slot {parent} is being sampled; copy it when its row has come")
-            self._cache.copy(parent, slot, source.length)
-            state = _Slot(key, source.version, source.length, list(source.pending), source.fed, source.turn)
+            if source.parent is None:
+                shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
+            else:  # a copy that waits itself
+                parent, shared, pending = source.parent, source.length, list(source.pending)
+            state = _Slot(key, None, shared, pending, source.fed, source.turn, parent=parent)
         self._slots[slot] = state
         return slot
 
@@ -114,6 +131,8 @@ class Engine:
 
     def close(self, slot: int) -> None:
         """Gives the slot's place back."""
+        if any(state.parent == slot for state in self._slots.values()):
+            self._fill([])
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:
@@ -132,7 +151,11 @@ class Engine:
                 return
             if busy:
                 self._fill(busy)
-                finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
+                if self._ahead is None:
+                    finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
+                else:
+                    self._check_version(busy)
+                    finished += self._ahead.advance(busy, self._version, max_new_tokens, temperature, stop_ids)
             for row in finished:
                 self._slots[row.slot].row = None
             yield from finished
@@ -149,25 +172,40 @@ class Engine:
         return full
 
     def _fill(self, slots: list[int]) -> None:
-        """Computes all pending tokens but the last of each slot, so that every slot has exactly one left."""
-        slots = [i for i in slots if len(self._slots[i].pending) > 1]
-        if not slots:
-            return
-        longest = max(len(self._slots[i].pending) for i in slots)
-        shorter = [i for i in slots if 2 * len(self._slots[i].pending) < longest]
-        self._fill(shorter)  # attention pads to the longest of a pass, so prompts and short observations go apart
-        slots = [i for i in slots if i not in shorter]
-        states = [self._slots[i] for i in slots]
-        counts = [len(state.pending) - 1 for state in states]
-        ids_1N = torch.tensor([[token for state in states for token in state.pending[:-1]]])
-        places = [torch.arange(state.length, state.length + n) for state, n in zip(states, counts, strict=True)]
+        """Computes all pending tokens but the last of each slot, so that every slot has exactly one left; before that
+        those of all parents, whose children get their copies."""
+        if children := {i: state for i, state in self._slots.items() if state.parent is not None}:
+            self._compute(list({state.parent for state in children.values()}))
+            for i, state in children.items():
+                self._cache.copy(state.parent, i, state.length)
+                state.version, state.parent = self._slots[state.parent].version, None
+        self._compute(slots)
+
+    def _compute(self, slots: list[int]) -> None:
+        while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
+            counts, budget = {}, PREFILL_TOKENS
+            for i, count in waiting.items():
+                # Attention pads to the longest of a pass, so prompts and short observations go apart.
+                if budget and 2 * count >= max(waiting.values()):
+                    counts[i] = min(count, budget)
+                    budget -= counts[i]
+            self._prefill(counts)
+
+    def _prefill(self, counts: dict[int, int]) -> None:
+        """Computes the first pending tokens of some slots: {slot: how many}."""
+        states = [self._slots[i] for i in counts]
+        ids_1N = torch.tensor([[token for i, n in counts.items() for token in self._slots[i].pending[:n]]])
+        places = [
+            torch.arange(state.length, state.length + n) for state, n in zip(states, counts.values(), strict=True)
+        ]
         positions_1N = torch.cat(places)[None]
-        segments_1N = torch.repeat_interleave(torch.arange(len(slots)), torch.tensor(counts))[None]
-        self._check_version(slots)
-        view = self._cache.view(torch.tensor(slots), torch.tensor([state.length for state in states]), max(counts))
+        segments_1N = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts.values())))[None]
+        self._check_version(list(counts))
+        starts_B = torch.tensor([state.length for state in states])
+        view = self._cache.view(torch.tensor(list(counts)), starts_B, max(counts.values()))
         self._forward(ids_1N, positions_1N, view, segments_1N, wanted_W=torch.empty(0, dtype=torch.long))
-        for state, n in zip(states, counts, strict=True):
-            state.length, state.pending = state.length + n, state.pending[-1:]
+        for state, n in zip(states, counts.values(), strict=True):
+            state.length, state.pending = state.length + n, state.pending[n:]
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[Row]:
         """One more token for each busy slot, all of which have one pending; returns the rows that this finishes."""
@@ -185,21 +223,27 @@ class Engine:
         starts_B = torch.tensor([state.length for state in laid])
         hidden_BD = self._next(ids_B, starts_B, self._cache.view(rows, starts_B, 1))[mine]
         counters = [(*state.key, state.turn, len(state.row.ids)) for state in states]
-        ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
+        ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
 
         finished = []
         for i, state, token, logprob in zip(busy, states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
-            state.length, state.pending = state.length + 1, [token]
-            state.row.ids.append(token)
-            state.row.logprobs.append(logprob)
-            if token in stop_ids:
-                state.row.stop_reason = "stop"
-            elif len(state.row.ids) >= max_new_tokens:
-                state.row.stop_reason = "length"
-            elif self.room(i) >= 1:
-                continue
-            finished.append(state.row)
+            if self._append(i, [token], [logprob], max_new_tokens, stop_ids):
+                finished.append(state.row)
         return finished
+
+    def _append(self, slot: int, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids) -> bool:
+        """Enters sampled tokens; whether they finish the slot's row."""
+        state = self._slots[slot]
+        state.length, state.pending = state.length + len(ids), ids[-1:]
+        state.row.ids += ids
+        state.row.logprobs += logprobs
+        if ids[-1] in stop_ids:
+            state.row.stop_reason = "stop"
+        elif len(state.row.ids) >= max_new_tokens:
+            state.row.stop_reason = "length"
+        else:
+            return self.room(slot) < 1
+        return True
 
     def _check_version(self, slots: list[int]) -> None:
         self._version = self.version()
@@ -225,18 +269,27 @@ class Engine:
 
 
 @torch.no_grad()
-def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor):
-    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number."""
-    B = hidden_BD.shape[0]
-    logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)
-    normalizer, weights = normalized(logits)
-    if temperature == 0:
-        ids_B = logits[:B].argmax(-1)
+def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor, times=None):
+    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number.
+
+    times: as models/linear.py has it. With it the log-probability is what `token_logprobs` makes of a row in training.
+    """
+    B = len(hidden_BD)
+    if times is None:
+        logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # and some rows more
     else:
-        cumulative = weights[:B].cumsum(-1, dtype=torch.float64)
-        target = uniforms_B.to(cumulative.device)[:, None] * cumulative[:, -1:]
+        logits = times(hidden_BD, weight_VD).float().div_(temperature or 1.0)
+    if temperature == 0:
+        ids_B = logits.argmax(-1)
+    else:
+        cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
+        uniforms_B = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))
+        target = uniforms_B[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weight_VD.shape[0] - 1)
-    return ids_B, (logits[:B].gather(1, ids_B[:, None]) - normalizer[:B])[:, 0]
+    if times is not None:
+        return ids_B, token_logprobs(hidden_BD, weight_VD, ids_B, temperature or 1.0)[0]
+    logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]
+    return ids_B[:B], logprobs_B[:B]
 
 
 def uniforms(counters: list[tuple[int, int, int, int]]) -> torch.Tensor:

@@ -282,7 +282,7 @@ class _LogitsLogprobs(torch.autograd.Function):
 
 
 @triton.jit
-def _place(row_tiles, column_tiles):
+def place(row_tiles, column_tiles):
     """(row tile, column tile) of this program: 8 rows of tiles abreast, so that what runs at once shares its loads in
     the L2 cache."""
     program = tl.program_id(0)
@@ -292,7 +292,7 @@ def _place(row_tiles, column_tiles):
 
 
 @triton.jit
-def _product(a, b, rows, columns, limit, K, a_row, b_inner, b_column, INNER: tl.constexpr):
+def pair_product(a, b, rows, columns, limit, K, a_row, b_inner, b_column, INNER: tl.constexpr):
     """a[rows] @ b[:, columns], float32, and as many columns on; b is 0 from column limit. Two tiles from one load of a:
     what follows needs registers for one at a time. a_row, b_inner and b_column are strides."""
     COLUMNS: tl.constexpr = columns.shape[0]
@@ -322,10 +322,10 @@ def _score(
     STEP: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Two tiles' logits, for `_score_tile`."""
-    row_tile, pair = _place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
+    row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
-    left, right = _product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
+    left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
     target = (tl.load(targets_N + row) - start).to(tl.int32)
     tile_R, row_R = tile_3BR + 2 * pair * R + rows, row_11R + rows
     _score_tile(scale * left, rows, words, target, exps_RS, tile_R, row_R, S, R, width, STEP, VOCAB)
@@ -400,9 +400,9 @@ def _gather(
     x_RS, slab_SD, sums_RD, keep_R, D, S, R, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
 ):
     """Two tiles of sums = keep * sums + x @ slab."""
-    row_tile, pair = _place(R // ROWS, tl.cdiv(D, 2 * WIDTH))
+    row_tile, pair = place(R // ROWS, tl.cdiv(D, 2 * WIDTH))
     rows, columns = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * WIDTH + tl.arange(0, WIDTH)
-    left, right = _product(x_RS, slab_SD, rows, columns, D, S, width, D, 1, INNER)
+    left, right = pair_product(x_RS, slab_SD, rows, columns, D, S, width, D, 1, INNER)
     _add_tile(sums_RD, keep_R, rows, columns, left, D)
     _add_tile(sums_RD, keep_R, rows, columns + WIDTH, right, D)
 
@@ -420,10 +420,10 @@ def _dlogits(
     ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Two tiles of d loss / d (hidden @ slab.T), from figures (see `_slope`)."""
-    row_tile, pair = _place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
+    row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
-    left, right = _product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
+    left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
     target, figures = (tl.load(targets_N + row) - start).to(tl.int32)[:, None], figures_5N + row[:, None]
     out = dlogits_RS + rows[:, None] * width + words[None, :]
     dtype = dlogits_RS.dtype.element_ty

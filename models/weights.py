@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from models.config import read_config
 from models.decoder import CausalLM
+from models.linear import Linear
 from models.rope import both_layouts
 
 TINY = Path(__file__).parent / "tiny"
@@ -76,8 +77,10 @@ def is_tiny(name: str) -> bool:
     return shapes[0] == shapes[1]
 
 
-def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu") -> CausalLM:
-    """Builds the decoder on the meta device and fills it from `name` (see `resolve`), cast to dtype.
+def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu", exact: bool = False) -> CausalLM:
+    """Builds the decoder on the meta device and fills it from `name` (see `resolve`), cast to dtype. Its weights are
+    frozen: give it adapters (lora.inject), or train all of them after model.requires_grad_(True). exact: see
+    `make_exact`.
 
     Raises FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown,
     misshapen or integer tensor, a config that cannot be computed, or a tied head that disagrees with the embedding.
@@ -118,7 +121,33 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
     model.load_state_dict(tensors, strict=True, assign=True)
     if cfg.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
-    return model.eval()
+    model.requires_grad_(False).eval()
+    return make_exact(model) if exact else model
+
+
+def make_exact(model: CausalLM) -> CausalLM:
+    """On CUDA sampling and training agree in every bit from now on, whatever the batch, at some cost: linear layers,
+    attention and the head are the same Triton kernels in both. On a CPU they always agree.
+
+    Raises ValueError with one line where the device lacks what that takes.
+    """
+    weight = model.lm_head.weight
+    if weight.device.type == "cpu":
+        return model
+    if weight.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError("exact=true on a CUDA device takes dtype=bfloat16 (float32 would be too slow there)")
+    major, minor = torch.cuda.get_device_capability(weight.device)
+    if major < 8:
+        raise ValueError(f"exact=true takes a CUDA device of compute capability 8.0 or more, not {major}.{minor}")
+    try:
+        from models.linear_triton import product
+    except ImportError:
+        raise ValueError("exact=true on a CUDA device takes Triton: pip install triton") from None
+    model.exact = True
+    for layer in model.modules():
+        if isinstance(layer, Linear):
+            layer.times = product
+    return model
 
 
 def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:

@@ -79,6 +79,18 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
         yield _as_step(select(batch, order[start : start + batch_size]))
 
 
+def with_gradient(batch: Batch) -> Batch:
+    """The batch without the episodes whose advantages are all zero, such as those of a group with equal scores; the
+    denominators of losses stay. Only where advantages are all that tokens learn from. Whole if none would be left.
+    """
+    matters_B = torch.zeros(len(batch.episodes), dtype=torch.bool)
+    matters_B[batch.episode_N[batch.advantages_N != 0]] = True
+    if matters_B.all() or not matters_B.any():
+        return batch
+    batch = select(batch, matters_B.nonzero()[:, 0].tolist())
+    return replace(batch, learned_tokens=len(batch.episode_N))
+
+
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """The batch in pieces of whole episodes of at most micro_tokens ids each (or one longer episode), shortest first,
     the episodes of a group side by side.

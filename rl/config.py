@@ -94,7 +94,8 @@ class Common:
     save_every: int = 1  # epochs between checkpoints
     dtype: str = "float32"  # of the model's weights: float32 | bfloat16 | float16 (to evaluate)
     device: str = "cpu"  # cpu | cuda
-    threads: int = 2  # torch threads on a CPU; more than are idle make small models much slower
+    exact: bool = False  # on CUDA: sampling and training agree in every bit, at some cost; on a CPU they always do
+    threads: int = 0  # torch threads on a CPU; 0: one for a model under 10 million parameters, else every core
     log: str = "info"  # info | debug: debug prints every adapted layer
 
 
@@ -110,10 +111,10 @@ CHOICES = {
     "reward.rule": ("native", "seed", "binary"),
 }
 POSITIVE = ("epochs", "episodes", "batch_size", "lr", "clip_norm", "micro_tokens", "max_new_tokens", "max_len")
-POSITIVE += ("rollout_batch_size", "save_every", "threads", "lora.alpha", "*.epochs", "*.group_size", "*.clip")
+POSITIVE += ("rollout_batch_size", "save_every", "lora.alpha", "*.epochs", "*.group_size", "*.clip")
 POSITIVE += ("*.clip_high", "*.constant_length", "*.kl_horizon", "ppo.critic_lr", "ppo.critic_hidden")
 NOT_NEGATIVE = ("lora.r", "max_steps", "warmup_steps", "weight_decay", "temperature", "max_turns", "eval_episodes")
-NOT_NEGATIVE += ("seed", "eval_every", "min_lr_ratio", "max_samples", "*.kl_coef", "*.overlong_limit")
+NOT_NEGATIVE += ("seed", "threads", "eval_every", "min_lr_ratio", "max_samples", "*.kl_coef", "*.overlong_limit")
 NOT_NEGATIVE += ("ppo.vf_coef", "ppo.critic_warmup")
 POSITIVE_OR_NONE = ("ppo.value_clip", "*.target_kl", "*.kl_target", "*.dual_clip")
 
@@ -195,6 +196,8 @@ def check(cfg) -> None:
         raise ConfigError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
     if cfg.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
+    if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
+        raise ConfigError("exact=true on a CUDA device takes dtype=bfloat16 (float32 would be too slow there)")
     if not 0 <= cfg.lora.dropout < 1:
         raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     try:

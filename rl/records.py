@@ -69,6 +69,12 @@ class Batch:
     returns_N: torch.Tensor | None = None  # what values_N should be
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
+    learned_tokens: int | None = None  # of total_tokens, those of episodes that have a gradient; None: all
+
+    @property
+    def metric_tokens(self) -> int:
+        """What means over tokens divide by: those that the model sees."""
+        return self.total_tokens if self.learned_tokens is None else self.learned_tokens
 
     @property
     def turn_first_N(self) -> torch.Tensor:

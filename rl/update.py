@@ -6,8 +6,8 @@ from collections import defaultdict
 import torch
 from torch import nn
 
-from models import CausalLM
-from rl.batch import forward, micro_batches, optimizer_steps
+from models import CausalLM, by_onednn
+from rl.batch import forward, micro_batches, optimizer_steps, with_gradient
 from rl.core import learning_rate_factor
 from rl.records import Batch
 
@@ -79,12 +79,15 @@ def optimizer_step(state, batch: Batch, algo, cfg) -> dict[str, float]:
     if the policy is too far already from the one that sampled (target_kl).
     """
     algo_cfg, metrics, gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
+    if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad):
+        batch = with_gradient(batch)
     for micro in micro_batches(batch, cfg.micro_tokens):
         micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)
         difference = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
         gap = difference if difference > gap or math.isnan(difference) else gap
         loss, shares = algo.loss(micro, algo_cfg)
-        loss.backward()
+        with by_onednn():
+            loss.backward()
         for name, share in shares.items():
             metrics[name] += share
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:

@@ -8,7 +8,17 @@ from test_lora import adapted_model
 
 import lora
 from rl import grpo, ppo, sft
-from rl.batch import _hidden, add_reference, add_values, forward, make_batch, micro_batches, optimizer_steps, select
+from rl.batch import (
+    _hidden,
+    add_reference,
+    add_values,
+    forward,
+    make_batch,
+    micro_batches,
+    optimizer_steps,
+    select,
+    with_gradient,
+)
 from rl.records import Episode, Turn
 from rl.update import Critic
 
@@ -92,6 +102,29 @@ def check_the_gradient_hangs_on_no_layout(name="grpo"):
         for key, g in whole.items():
             atol = 1e-6 * g.abs().max().item()  # the critic and the reference's log-probabilities are in float32
             torch.testing.assert_close(other[key], g, atol=atol, rtol=0, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient():
+    """Two groups of equal scores and one without: the same gradient, from a third of the episodes."""
+    episodes = [replace(e, group=i // 3) for i, e in enumerate([*EPISODES, *EPISODES[:1]])]
+    model, cfg = make_model(), grpo.Config()
+    batch = make_batch(episodes)
+    batch.reward_N = torch.where(batch.episode_N < 6, 0.0, batch.reward_N)
+    batch = grpo.advantages(batch, cfg)
+    fewer, found = with_gradient(batch), []
+    assert [e.seed for e in fewer.episodes] == [6, 7, 0] and fewer.metric_tokens == len(fewer.advantages_N)
+    assert (fewer.total_tokens, fewer.total_episodes) == (batch.total_tokens, batch.total_episodes)
+    for piece in (batch, fewer):
+        model.zero_grad()
+        loss, metrics = grpo.loss(forward(piece, model, TEMPERATURE), cfg)
+        loss.backward()
+        found.append(({name: p.grad for name, p in model.named_parameters() if p.requires_grad}, loss.item(), metrics))
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-9) and found[0][2]["entropy"] != found[1][2]["entropy"]
+    for name, gradient in found[0][0].items():
+        torch.testing.assert_close(found[1][0][name], gradient, atol=1e-10, rtol=1e-9)
+    assert with_gradient(fewer) is fewer, "what all matters stays as it is"
+    equal = replace(batch, advantages_N=torch.zeros_like(batch.advantages_N))
+    assert with_gradient(equal) is equal, "a step needs something to compute"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -302,5 +302,11 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(capsys, mo
     assert "has no CUDA device" in refused(capsys, "device=cuda")
 
 
+def test_exact_on_a_gpu_asks_for_16_bits(capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert "exact=true on a CUDA device takes dtype=bfloat16" in refused(capsys, "exact=true", "device=cuda")
+    assert parse(["exact=true", "device=cuda", "dtype=bfloat16"]).exact and parse(["exact=true"]).exact
+
+
 def test_greedy_play_is_nothing_to_learn_from_but_something_to_evaluate():
     assert parse(["temperature=0"], "eval.py").temperature == 0

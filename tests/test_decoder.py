@@ -12,7 +12,7 @@ from make_fixtures import CASES, FROZEN, FROZEN_CASES, LLAMA3, SLIDES, YARN, in_
 from safetensors import safe_open
 
 from models import load_model
-from models.attention import ExactAttention, attend, in_blocks
+from models.attention import ExactAttention, attend, in_blocks, masked_attention
 from models.cache import KVCache
 from models.config import parse_config
 from models.decoder import CausalLM, segments_to_sequences
@@ -72,7 +72,7 @@ def pair(request, tmp_path_factory):
     if "nested" in request.param:
         config = json.loads((folder / "config.json").read_text()) | {"rope_parameters": raw["rope_parameters"]}
         (folder / "config.json").write_text(json.dumps(config))
-    ours = load_model(str(folder))
+    ours = load_model(str(folder)).requires_grad_(True)
     assert ours.config == parse_config(raw), "what transformers writes says the same as what the case says"
     return theirs, ours, folder
 
@@ -90,7 +90,7 @@ def test_sharded_and_single_files_load_the_same(pair, tmp_path):
 def test_logits_logprobs_and_all_gradients_are_those_of_transformers(pair, dtype):
     theirs, ours, folder = pair
     if dtype == torch.float64:
-        theirs, ours = in_float64(theirs), load_model(str(folder), dtype)
+        theirs, ours = in_float64(theirs), load_model(str(folder), dtype).requires_grad_(True)
     theirs.zero_grad()
     ids = random_ids(3, 96)
     probe = torch.rand(3, 95, generator=torch.Generator().manual_seed(1), dtype=dtype)
@@ -482,13 +482,30 @@ def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E, window)
 
 @pytest.mark.parametrize("window", [None, 1, 8, 70, 300])
 def test_attention_in_half_precision_sees_the_same_keys(window):
-    """The path of other devices: what it computes of values that say which keys were seen."""
+    """What it computes of values that say which keys were seen."""
     q, _, _, positions_BT = attention_inputs(2, 4, 2, 150, 200, 8, torch.bfloat16)
     k, v = torch.zeros(2, 2, 200, 8, dtype=torch.bfloat16), torch.eye(200).bfloat16().expand(2, 2, 200, 200)
     got = attend(q.repeat(1, 1, 1, 25), in_blocks(k.repeat(1, 1, 1, 25)).mT, in_blocks(v), positions_BT, window)
     seen = visible(positions_BT, 200, window)[:, None].expand(2, 4, 150, 200)
     assert torch.equal(got > 0, seen)
     torch.testing.assert_close(got.float(), seen / seen.sum(-1, keepdim=True), atol=0, rtol=2**-7)
+
+
+@pytest.mark.parametrize("window", [None, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_attention_in_half_precision_errs_no_more_than_torchs(dtype, window):
+    """Scores, weights and sums are float32, so the inputs' and the results' rounding is all there is."""
+    q, k, v, positions_BT = attention_inputs(2, 4, 2, 150, 150, 16, dtype)
+    probe = torch.randn(q.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+    def errors(function, wide):
+        tensors = [x.detach().to(torch.float64 if wide else dtype).requires_grad_() for x in (q, k, v)]
+        out = function(tensors[0], in_blocks(tensors[1]).mT, in_blocks(tensors[2]), positions_BT, window)
+        return [out.detach(), *torch.autograd.grad(out, tensors, probe.to(out.dtype))]
+
+    truth = errors(attend, wide=True)
+    for mine, theirs, true in zip(errors(attend, False), errors(masked_attention, False), truth, strict=True):
+        assert mine.dtype == dtype and (mine - true).abs().mean() <= (theirs - true).abs().mean() * 1.05
 
 
 @pytest.mark.parametrize("window", [None, 2])
@@ -500,10 +517,11 @@ def test_attention_passes_gradcheck(H, K, T, L, window):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [None, 1, 8, 64, 70])
 @pytest.mark.parametrize(("L", "E"), [(300, 8), (300, 13), (2000, 64)])
-def test_attention_of_a_query_is_bitwise_blind_to_keys_it_does_not_see_and_to_other_queries(L, E, window):
-    q, k, v, positions_BT = attention_inputs(2, 4, 2, L, L, E, torch.float32)
+def test_attention_of_a_query_is_bitwise_blind_to_keys_it_does_not_see_and_to_other_queries(L, E, window, dtype):
+    q, k, v, positions_BT = attention_inputs(2, 4, 2, L, L, E, dtype)
     run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)  # noqa: E731
     full = run(q, k, v, positions_BT)
     for t in (0, 1, 63, 64, 127, 128, 200, L // 3, L // 2, L - 1):

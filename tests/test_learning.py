@@ -90,7 +90,7 @@ KEYS = {
     "reinforce, none": {"reinforce.baseline": "none"},
     "reinforce, moving": {"reinforce.baseline": "moving"},
     "reinforce, one episode a step": {"reinforce.baseline": "moving", "batch_size": 1, "lr": 3e-3, "epochs": 6},
-    "reinforce, sgd": {"optimizer": "sgd", "lr": 3.0, "clip_norm": 10.0},
+    "reinforce, sgd": {"optimizer": "sgd", "lr": 0.5, "clip_norm": 10.0, "epochs": 20},
     **{name: {"recipe": name} for name in ("rloo", "dr_grpo", "dapo", "cispo")},
     "gspo": {"recipe": "gspo", "lr": 2e-2},
 }

@@ -15,8 +15,12 @@ import test_batch
 import test_core
 import test_decoder
 import test_exact_gradients
+import test_linear
+import test_logprob
 import test_lora
 import torch
+
+from models import logprob
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,18 @@ def frozen(case: str):
     return check_frozen_results
 
 
+def check_slabs():
+    before, logprob.SLAB = logprob.SLAB, 10
+    try:
+        test_logprob.test_values_and_gradients_are_those_of_the_full_softmax(None, 17, 0.3, "hidden")
+    finally:
+        logprob.SLAB = before
+
+
+def check_together():
+    test_linear.test_outputs_and_gradients_are_those_of_the_formula(None, test_linear.adapted, 3)
+
+
 def exactly(test: str, *args):
     def check_exact_gradient():
         getattr(test_exact_gradients, test)(*args)
@@ -61,6 +77,8 @@ def exactly(test: str, *args):
 RLOO = exactly("test_reinforce", "free", True, {"baseline": "leave_one_out", "group_size": 2}, 2, {}, 1.0)
 CISPO = exactly("test_cispo_weighs_the_score_function_by_clipped_ratios")
 OVERLONG = exactly("test_the_overlong_penalty_is_part_of_the_score")
+SLABS, TOGETHER = check_slabs, check_together
+NO_ADVANTAGE = test_batch.test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient
 KL = exactly("check_k1_in_the_reward", "free", *test_exact_gradients.KL_CASES["rloo"])
 YARN, LLAMA3, WINDOW = map(frozen, ("qwen2 yarn", "llama three bands", "mistral sliding"))
 
@@ -183,18 +201,27 @@ MUTATIONS = [
     Mutation("critic trains the policy", "rl.batch", test_batch.check_the_value_gradient_stays_in_the_critic,
              "critic(hidden_ND.detach())",
              "critic(hidden_ND)"),
-    Mutation("temperature out of the gradient", "models.logprob", ALONE,
-             "slope_ND[rows] = (weight_VD[targets] - mean_weight) / temperature",
-             "slope_ND[rows] = weight_VD[targets] - mean_weight"),
+    Mutation("temperature out of the gradient made later", "models.logprob", ALONE,
+             "grad = (grad / ctx.temperature)",
+             "grad = grad"),
+    Mutation("temperature out of the gradient", "models.logprob", SLABS,
+             "slope_ND[rows] = ((own - others[:n]) / temperature)",
+             "slope_ND[rows] = (own - others[:n])"),
+    Mutation("the taken token's share twice", "models.logprob", SLABS,
+             "probs[inside, place] = 0",
+             "pass"),
+    Mutation("slabs merged as equals", "models.logprob", SLABS,
+             "merged = [(x * shares[:, :1]).addcmul_(y, shares[:, 1:])",
+             "merged = [(x * 0.5).add_(y * 0.5)"),
     Mutation("entropy's gradient flipped", "models.logprob", ALONE,
-             "return -probs_NV * (surprise_NV",
-             "return probs_NV * (surprise_NV"),
+             "(of_logp + (surprise + entropy) * of_entropy)",
+             "(of_logp - (surprise + entropy) * of_entropy)"),
     Mutation("a window of one key more", "models.attention", WINDOW,
              "(key <= positions_BT[..., None] - window)",
              "(key < positions_BT[..., None] - window)"),
     Mutation("window forgotten", "models.decoder", WINDOW,
-             "layout.last_key_ST, self.window)",
-             "layout.last_key_ST)"),
+             "layout.last_key_ST, self.window, layout.exact)",
+             "layout.last_key_ST, None, layout.exact)"),
     Mutation("first blocks of a window skipped too soon", "models.attention", WINDOW,
              "max(least + 1 - window, 0)",
              "max(most + 1 - window, 0)"),
@@ -220,14 +247,23 @@ MUTATIONS = [
              "else alpha / r\n",
              "else r / alpha\n"),
     Mutation("scale forgotten", "lora.layer", FORMULA,
-             "adapter.B.mT, alpha=adapter.scale)",
-             "adapter.B.mT)"),
+             "As = [A * scale for",
+             "As = [A for"),
     Mutation("B not transposed", "lora.layer", FORMULA,
-             "y.addmm_(low, adapter.B.mT,",
-             "y.addmm_(low, adapter.B,"),
+             "out.addmm_(low, B.mT) if",
+             "out.addmm_(low, B) if"),
     Mutation("base left out", "lora.layer", FORMULA,
-             "return y.addmm_(low, ",
-             "return torch.zeros_like(y).addmm_(low, "),
+             "y = _product(x, bases)",
+             "y = torch.zeros_like(_product(x, bases))"),
+    Mutation("A's gradient without scale", "lora.layer", TOGETHER,
+             "grad_A.to(factors[0].dtype).mul_(scale)",
+             "grad_A.to(factors[0].dtype)"),
+    Mutation("the adapters' share of the way back left out", "lora.layer", TOGETHER,
+             "grad_x.addmm_(grad_low, A[: grad_low.shape[1]])",
+             "pass"),
+    Mutation("episodes without an advantage in the denominators", "rl.batch", NO_ADVANTAGE,
+             "return replace(batch, learned_tokens=len(batch.episode_N))",
+             "return replace(_as_step(batch), learned_tokens=len(batch.episode_N))"),
     Mutation("folded without scale", "lora.layer", FOLDED,
              "base.weight.to(wide) + adapter.scale * (",
              "base.weight.to(wide) + 1 * ("),

@@ -1,0 +1,220 @@
+"""Log-probabilities of taken tokens from hidden states, forward and backward with a frozen head:
+python -m benchmarks.logprob
+
+Each side gives the log-probability of every target and, from a random gradient of those, the hidden states' gradient.
+`naive` is what most code does: logits in the head's dtype, float32 log_softmax, gather. Only log-probabilities are
+asked for; ours gives the entropy as well.
+"""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks import common
+from benchmarks.common import Row
+from models.logprob import token_logprobs
+
+SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
+
+
+@dataclass
+class Options(common.Options):
+    N: int = 512  # tokens
+    D: int = 896  # width of the hidden states
+    V: int = 151936  # words of the vocabulary
+    dtypes: str = "float32,bfloat16"  # by comma
+    compile: int = 0  # 1: torch.compile of naive beside it, which takes minutes and a C++ compiler
+    peaks: int = 1  # 0: no peak memory in processes of their own
+    memory: str = ""  # a side: run it once on the first dtype and print its peak memory as JSON
+
+
+@dataclass(frozen=True)
+class Inputs:
+    hidden_ND: torch.Tensor
+    weight_VD: torch.Tensor  # frozen
+    targets_N: torch.Tensor
+    grad_N: torch.Tensor  # of a loss with respect to the log-probabilities, float32
+
+
+def make_inputs(N: int, D: int, V: int, dtype: torch.dtype, device: str = "cpu") -> Inputs:
+    """Normal hidden states and head; the target of every other token gets a likely word: its logit is raised by 10."""
+    rng = torch.Generator(device).manual_seed(0)
+    hidden_ND = torch.randn(N, D, device=device, generator=rng)
+    weight_VD = torch.randn(V, D, device=device, generator=rng) * (SPREAD / D**0.5)
+    targets_N = torch.randint(V, (N,), device=device, generator=rng)
+    liked_MD = weight_VD[targets_N[::2]]
+    hidden_ND[::2] += liked_MD * (10 / liked_MD.square().sum(-1, keepdim=True))
+    grad_N = torch.randn(N, device=device, generator=rng)
+    return Inputs(hidden_ND.to(dtype), weight_VD.to(dtype), targets_N, grad_N)
+
+
+# ---- the sides: (hidden, weight, targets) -> logprobs_N, with a gradient to hidden ----
+
+
+def ours(hidden_ND, weight_VD, targets_N):
+    return token_logprobs(hidden_ND, weight_VD, targets_N)[0]
+
+
+def naive(hidden_ND, weight_VD, targets_N):
+    logits_NV = F.linear(hidden_ND, weight_VD)
+    return logits_NV.float().log_softmax(-1).gather(1, targets_N[:, None])[:, 0]
+
+
+def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Callable], list[str]]:
+    """(the other sides that can run here, or of those only the wanted one; a line about each that cannot)."""
+    sides, missing = {"naive": naive}, []
+    if compile:
+        sides["compiled naive"] = torch.compile(naive)
+    else:
+        missing.append("torch.compile of naive: left out; compile=1 adds it, for minutes and with a C++ compiler.")
+    for name, make in (("trl", _trl), ("liger", _liger), ("cut-cross-entropy", _cce)):
+        if wanted not in ("", name):
+            continue
+        try:
+            sides[name] = make(device)
+        except (ImportError, AttributeError) as error:
+            missing.append(f"{name}: absent ({str(error).splitlines()[0]}).")
+    return sides, missing
+
+
+def _trl(device: str):
+    """Its chunked function, with the chunk size that its trainers take and none of its optional outputs."""
+    utils = importlib.import_module("trl.trainer.utils")
+    function, size = utils._ChunkedLogProbFunction, utils._CHUNKED_LOGPROB_CHUNK_SIZE
+    return lambda hidden, weight, targets: function.apply(hidden, weight, None, targets, 1.0, size, None, 1.0, ())[0]
+
+
+def _liger(device: str):
+    if device == "cpu":
+        raise ImportError("its kernels need a GPU")
+    loss = importlib.import_module("liger_kernel.transformers").LigerFusedLinearCrossEntropyLoss(reduction="none")
+    return lambda hidden, weight, targets: -loss(weight, hidden, targets).float()
+
+
+def _cce(device: str):
+    if device == "cpu":
+        raise ImportError("its kernels need a GPU")
+    function = importlib.import_module("cut_cross_entropy").linear_cross_entropy
+    return lambda hidden, weight, targets: -function(hidden, weight, targets, reduction="none", impl="cce_exact")
+
+
+def run(side: Callable, inputs: Inputs) -> list[torch.Tensor]:
+    """[logprobs_N, the gradient of hidden]"""
+    hidden_ND = inputs.hidden_ND.detach().requires_grad_()
+    logprobs_N = side(hidden_ND, inputs.weight_VD, inputs.targets_N)
+    logprobs_N.backward(inputs.grad_N.to(logprobs_N.dtype))
+    return [logprobs_N.detach(), hidden_ND.grad]
+
+
+def two_products(inputs: Inputs, rows: int = 4096) -> None:
+    """What the two matrix products alone cost: the least for exact log-probabilities and a gradient."""
+    logits = inputs.hidden_ND.new_empty(min(rows, len(inputs.hidden_ND)), len(inputs.weight_VD))
+    for start in range(0, len(inputs.hidden_ND), rows):
+        hidden = inputs.hidden_ND[start : start + rows]
+        torch.mm(hidden, inputs.weight_VD.mT, out=logits[: len(hidden)])
+        torch.mm(logits[: len(hidden)], inputs.weight_VD)
+
+
+# ---- what is measured ----
+
+
+@torch.no_grad()
+def truth(inputs: Inputs, rows: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
+    """(logprobs_N, the gradient of hidden) in float64."""
+    weight, logprobs, gradients = inputs.weight_VD.double(), [], []
+    for start in range(0, len(inputs.hidden_ND), rows):
+        piece = slice(start, start + rows)
+        targets = inputs.targets_N[piece]
+        logp = (inputs.hidden_ND[piece].double() @ weight.mT).log_softmax(-1)
+        logprobs.append(logp.gather(1, targets[:, None])[:, 0])
+        slope = weight[targets] - logp.exp_() @ weight
+        gradients.append(slope * inputs.grad_N[piece, None].double())
+    return torch.cat(logprobs), torch.cat(gradients)
+
+
+def depends_on_others(inputs: Inputs) -> tuple[int, int]:
+    """How many of our values, and how many rows of the gradient, have other bits when rows are permuted or split."""
+    values_N, grad_ND = run(ours, inputs)
+    N, changed_2N = len(values_N), torch.zeros(2, len(values_N), dtype=torch.bool, device=values_N.device)
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1)).to(values_N.device)
+    cuts = sorted({0, 1, N // 3, N // 2 + 1, N} & set(range(N + 1)))
+    pieces = [torch.arange(a, b, device=order.device) for a, b in pairwise(cuts)]
+    for index in (order, *pieces):
+        part = Inputs(inputs.hidden_ND[index], inputs.weight_VD, inputs.targets_N[index], inputs.grad_N[index])
+        values, grad = run(ours, part)
+        changed_2N[:, index] |= torch.stack((values != values_N[index], (grad != grad_ND[index]).any(-1)))
+    return tuple(changed_2N.sum(-1).tolist())
+
+
+def measure(inputs: Inputs, name: str, sides: dict[str, Callable], options, targets: dict, limit=False) -> list[Row]:
+    """The rows of one set of inputs. targets: of the time; limit: the two products alone as a further side."""
+    device = inputs.hidden_ND.device.type
+    turns = {side: partial(run, function, inputs) for side, function in sides.items()}
+    if limit:
+        turns["two products"] = partial(two_products, inputs)
+    seconds = common.take_turns(turns, options.repeats, options.warmup, device)
+    rows = [Row(f"{name}, forward and backward", seconds, targets=targets, tokens=len(inputs.targets_N))]
+    scratch = {side: [common.scratch_of(partial(run, f, inputs), device)] for side, f in sides.items()}
+    rows.append(Row(f"{name}, scratch", scratch, "MiB", targets={"naive": 0.1, "ours": 512.0}))
+    expected_N, expected_ND = truth(inputs)
+    error, slope_error = {}, {}
+    for side, function in sides.items():
+        logprobs_N, grad_ND = run(function, inputs)
+        error[side] = [(logprobs_N.double() - expected_N).abs().max().item()]
+        slope_error[side] = [((grad_ND.double() - expected_ND).norm() / expected_ND.norm()).item()]
+    rows.append(Row(f"{name}, largest error", error, "nats", targets={"ours": 1e-4}))
+    rows.append(Row(f"{name}, error of the gradient", slope_error, "of its norm"))
+    for what, changed in zip(("values", "gradients"), depends_on_others(inputs), strict=True):
+        found = {"ours": [float(changed)]}
+        rows.append(Row(f"{name}, {what} that depend on N", found, f"of {len(expected_N)}", targets={"ours": 0.0}))
+    return [common.progress(row) for row in rows]
+
+
+def notes_of(missing: list[str]) -> list[str]:
+    return [
+        f"Inputs: normal hidden states and head, logits of deviation {SPREAD:g}; every other target's is raised by 10.",
+        "No side computes an entropy but ours, which always does. trl's function makes the gradient of the head only "
+        "if that is trained, which it is not here.",
+        "scratch: the most that tensors take while a side runs, beyond its inputs and outputs; on a CPU the tensors "
+        "that torch's operations make are counted, not what a matrix product takes inside, nor copies that are kept.",
+        "error: against float64 on the same inputs. that depend on N: other bits among permuted rows, or among fewer, "
+        "down to one alone.",
+        *missing,
+    ]
+
+
+def main(options: Options) -> None:
+    dtypes = common.dtypes_of(options.dtypes)
+    torch.set_num_threads(options.threads)
+    others, missing = peers("cpu", bool(options.compile), options.memory)
+    sides = {"ours": ours, **others}
+    if options.memory:
+        inputs = make_inputs(options.N, options.D, options.V, next(iter(dtypes.values())))
+        run(naive, make_inputs(2, options.D, 8, inputs.hidden_ND.dtype))  # what is loaded late
+        print(json.dumps({"peak_mib": common.peak_of(partial(run, sides[options.memory], inputs))}))
+        return
+    rows = []
+    for word, dtype in dtypes.items():
+        inputs = make_inputs(options.N, options.D, options.V, dtype)
+        found = measure(inputs, word, sides, options, {"naive": 0.33, "trl": 0.19})
+        del inputs
+        if options.peaks:
+            single = replace(options, dtypes=word)
+            found += common.memory_row(f"{word}, peak of the process", "", list(sides), "benchmarks.logprob", single)
+        rows += [row for row in found if row.name.startswith(options.only)]
+    about = {"tokens": options.N, "width": options.D, "vocabulary": options.V, "head": "frozen"}
+    notes = notes_of(missing) + [
+        "peak of the process: resident memory in a first call, above the inputs, each side alone."
+    ]
+    common.report("logprob", rows, options, notes, about)
+
+
+if __name__ == "__main__":
+    main(common.parse(Options, sys.argv[1:]))

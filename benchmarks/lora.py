@@ -1,0 +1,182 @@
+"""Decoder layers with LoRA, forward and backward, beside peft and beside the same layers without adapters; and a group
+of samples with their prompt computed once, beside each with its own: python -m benchmarks.lora
+
+The hidden states that enter ask for a gradient on every side, as in the middle of a model, and the loss is a random
+weighting of those that leave. The floor is ours with the adapters off: the frozen base, and that gradient alone.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+import lora
+from benchmarks import common, sides
+from benchmarks.common import Row
+from models.logprob import token_logprobs
+from rl.batch import forward, make_batch
+from rl.records import Episode, Turn
+
+
+@dataclass
+class Options(common.Options):
+    shape: str = "0.5b"  # of the layers: small | quarter | 0.5b | 7b
+    layers: int = 4  # of them
+    tokens: int = 512  # one sequence
+    dtypes: str = "float32,bfloat16"  # by comma
+    group_shape: str = "quarter"  # of the model that trains on a group: 4 layers of width 256
+    prompt: int = 512  # tokens that the group shares
+    completion: int = 512  # tokens of each sample
+    group: int = 8  # samples
+
+
+# ---- the layers ----
+
+
+def our_pass(model, ids_1N, grad_1ND) -> None:
+    model(ids_1N).backward(grad_1ND)
+
+
+def floor_pass(model, ids_1N, grad_1ND) -> None:
+    with lora.adapters_off(model):
+        model(ids_1N).backward(grad_1ND)
+
+
+def peer_pass(peer, ids_1N, grad_1ND) -> None:
+    decoder = peer.base_model.model.model
+    decoder(input_ids=ids_1N, use_cache=False).last_hidden_state.backward(grad_1ND)
+
+
+def entering_gradient(model) -> None:
+    """The embeddings ask for a gradient."""
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
+
+
+def gradients(parameters: dict[str, torch.Tensor], run: Callable[[], None]) -> dict[str, torch.Tensor]:
+    """Of one run, on fresh parameters' gradients, in float64."""
+    for p in parameters.values():
+        p.grad = None
+    run()
+    return {name: p.grad.double() for name, p in parameters.items()}
+
+
+def difference(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    """The largest relative difference of a tensor, by norms."""
+    return max(((mine[name] - theirs[name]).norm() / theirs[name].norm()).item() for name in theirs)
+
+
+def our_factors(model) -> dict[str, torch.Tensor]:
+    """A and B of every layer."""
+    layers = lora.lora_layers(model)
+    return {f"{path}.{name}": p for path, layer in layers for name, p in layer.adapters["default"].named_parameters()}
+
+
+def measure_layers(name: str, raw: dict, tokens: int, dtype, options, targets: dict, device: str = "cpu") -> list[Row]:
+    """The rows of one dtype. targets: {"peft": ..., "floor": ...} of the time; that for peft holds against the faster
+    of its two ways, adapters in float32 (its default, and ours) or in the base's dtype."""
+    model = sides.adapted(sides.random(raw, dtype, device))
+    entering_gradient(model)
+    generator = torch.Generator(device).manual_seed(0)
+    ids_1N = torch.randint(raw["vocab_size"], (1, tokens), device=device, generator=generator)
+    grad_1ND = torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
+    turns, factors = {"ours": partial(our_pass, model, ids_1N, grad_1ND)}, {}
+    missing = common.absent("transformers", "peft")
+    for wide in () if missing else (True, False) if dtype != torch.float32 else (True,):
+        peer, side = sides.twin(model, raw, wide), "peft" if wide else "peft, narrow adapters"
+        entering_gradient(peer[0].base_model.model)
+        turns[side], factors[side] = partial(peer_pass, peer[0], ids_1N, grad_1ND), peer[1]
+    turns["floor"] = partial(floor_pass, model, ids_1N, grad_1ND)
+
+    mine = gradients(our_factors(model), turns["ours"])
+    apart = {side: difference(mine, gradients(theirs, turns[side])) for side, theirs in factors.items()}
+    seconds = common.take_turns(turns, options.repeats, options.warmup, device)
+    row = Row(f"{name}, forward and backward", seconds, tokens=tokens)
+    if factors:
+        row.targets = {min(factors, key=row.median): targets["peft"]}
+    row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
+    rows = [row]
+    for side, found in apart.items():
+        exact = {"ours": 1e-5} if dtype == torch.float32 else {}
+        rows.append(Row(f"{name}, gradients of A and B against {side}", {"ours": [found]}, "relative", targets=exact))
+    return [common.progress(row) for row in rows]
+
+
+# ---- the group ----
+
+
+def make_group(prompt: int, completion: int, group: int, vocab: int) -> list[Episode]:
+    """Samples of random ids that begin with the same prompt."""
+    generator = torch.Generator().manual_seed(0)
+    shared = torch.randint(vocab, (prompt,), generator=generator).tolist()
+    episodes = []
+    for _ in range(group):
+        ids = shared + torch.randint(vocab, (completion,), generator=generator).tolist()
+        turn = Turn(prompt, len(ids), 0.0, "length")
+        episodes.append(Episode("", 0, 0, ids, [0] * prompt + [1] * completion, [0.0] * len(ids), [turn]))
+    return episodes
+
+
+def shared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
+    """As rl/update.py does it: rl/batch.py lays out what the samples begin with once."""
+    forward(make_batch(episodes), model, 1.0).logprobs_N.backward(grad_N)
+
+
+def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
+    """The same forward, one row of ids for each sample; nothing is padded, since all have one length."""
+    device = model.lm_head.weight.device
+    ids_BT = torch.tensor([episode.ids_T for episode in episodes], device=device)
+    taken_BT = torch.tensor([episode.action_mask_T for episode in episodes], dtype=torch.bool, device=device)
+    taken_N = taken_BT.flatten().nonzero()[:, 0]
+    hidden_ND = model(ids_BT, wanted_W=taken_N - 1)
+    logprobs_N, _ = token_logprobs(hidden_ND, model.lm_head.weight, ids_BT.flatten()[taken_N])
+    logprobs_N.cpu().backward(grad_N)
+
+
+def measure_group(name: str, raw: dict, sizes: tuple[int, int, int], dtype, options, target: float, device="cpu"):
+    """The rows of a group of (prompt, completion, group) tokens and samples."""
+    prompt, completion, group = sizes
+    model = sides.adapted(sides.random(raw, dtype, device))
+    episodes = make_group(*sizes, raw["vocab_size"])
+    grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))
+    turns = {"ours": partial(shared_pass, model, episodes, grad_N)}
+    turns["unshared"] = partial(unshared_pass, model, episodes, grad_N)
+    factors = our_factors(model)
+    found = [gradients(factors, run) for run in turns.values()]
+    seconds = common.take_turns(turns, options.repeats, options.warmup, device)
+    tokens = group * (prompt + completion)
+    row = Row(f"{name}, forward and backward", seconds, speedup=True, targets={"unshared": target}, tokens=tokens)
+    exact = {"ours": 1e-5} if dtype == torch.float32 else {}
+    apart = Row(f"{name}, gradients against unshared", {"ours": [difference(*found)]}, "relative", targets=exact)
+    return [common.progress(row), common.progress(apart)]
+
+
+def main(options: Options) -> None:
+    for key in ("shape", "group_shape"):
+        if getattr(options, key) not in sides.SHAPES:
+            sys.exit(f"{key}={getattr(options, key)}: not one of {', '.join(sides.SHAPES)}")
+    dtypes = common.dtypes_of(options.dtypes)
+    torch.set_num_threads(options.threads)
+    raw, rows = sides.layers_of(options.shape, options.layers), []
+    for word, dtype in dtypes.items():
+        targets = {"peft": 0.55 if dtype == torch.float32 else 0.85}
+        rows += measure_layers(word, raw, options.tokens, dtype, options, targets)
+    sizes = options.prompt, options.completion, options.group
+    name = "group prefix sharing, float32"
+    rows += measure_group(name, sides.SHAPES[options.group_shape], sizes, torch.float32, options, 1.7)
+    rows = [row for row in rows if row.name.startswith(options.only)]
+    about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
+    about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
+    notes = [
+        "peft has float32 adapters, as ours; narrow: in the base's dtype. The target holds against the faster.",
+        "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
+        f"group prefix sharing: {options.group_shape} shape, log-probabilities of the sampled tokens included; tok/s "
+        "counts the tokens of all samples, prompts included.",
+        *(f"{name}: absent; ours was measured without it." for name in common.absent("transformers", "peft")),
+    ]
+    common.report("lora", rows, options, notes, about)
+
+
+if __name__ == "__main__":
+    main(common.parse(Options, sys.argv[1:]))

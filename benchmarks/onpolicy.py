@@ -1,0 +1,231 @@
+"""How far sampling and training are apart, and what it costs that they are not: python -m benchmarks.onpolicy
+
+agreement: episodes of TextCraft, as train.py plays them; every sampled token's log-probability beside the one that the
+           training forward gives it. Beside it, on prompts of its own, transformers' `generate` with a PEFT adapter
+           against the same model's forward.
+cost:      a rollout of several turns and the training pass over it, with our attention and with torch's
+           scaled_dot_product_attention in its place; or, on a GPU, with the model's switch `exact` on and off.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+import models.decoder
+import models.generate
+from benchmarks import common, generate, sides
+from benchmarks.common import Row
+from models.attention import hidden
+from rl import config
+from rl.batch import forward, make_batch, micro_batches
+from rl.records import Episode, Turn
+from rl.rollout import make_tasks, rollout
+
+
+@dataclass
+class Options(common.Options):
+    model: str = "tiny"  # tiny | small (random, 25 million parameters) | a folder | a hub id
+    dtypes: str = "float32,bfloat16"  # by comma
+    episodes: int = 1000  # of TextCraft, at most 8 turns each
+    difficulty: str = "2"  # of TextCraft, depths by comma
+    peer_rows: int = 16  # prompts of the peer
+    peer_new: int = 32  # tokens sampled for each
+    rows: int = 32  # episodes of the cost
+    start: int = 64  # prompt tokens of those
+    turns: int = 4  # turns of those
+    sampled: int = 32  # tokens of a turn
+    observed: int = 32  # tokens after it
+
+
+@dataclass(frozen=True)
+class Agreement:
+    tokens: int
+    unequal: int  # tokens whose two log-probabilities differ in any bit
+    largest: float  # difference, nats
+    mean: float  # absolute difference
+
+
+def compare(sampled_N: torch.Tensor, trained_N: torch.Tensor) -> Agreement:
+    apart_N = (sampled_N - trained_N).double().abs()
+    return Agreement(len(apart_N), int((sampled_N != trained_N).sum()), apart_N.max().item(), apart_N.mean().item())
+
+
+# ---- agreement ----
+
+
+@torch.no_grad()
+def our_agreement(model, tokenizer, episodes: int, difficulty: str) -> tuple[Agreement, int]:
+    """(how sampling and training agree on that many episodes, sampled turns)."""
+    words = ["env=textcraft", "algo=grpo", f"textcraft.difficulty={difficulty}", f"grpo.group_size={min(8, episodes)}"]
+    words.append(f"episodes={episodes // min(8, episodes) * min(8, episodes)}")
+    cfg = config.parse(words, "benchmarks.onpolicy")
+    size = cfg.grpo.group_size
+    tasks = make_tasks(cfg, 0, cfg.episodes // size, size, "train", cfg.seed)
+    played = rollout(model, tokenizer, tasks, cfg, cfg.temperature, tqdm(disable=True))
+    pieces = [
+        (piece.old_logprobs_N, forward(piece, model, cfg.temperature).logprobs_N)
+        for piece in micro_batches(make_batch(played), cfg.micro_tokens)
+    ]
+    sampled_N, trained_N = (torch.cat(values) for values in zip(*pieces, strict=True))
+    return compare(sampled_N, trained_N), sum(len(episode.turns) for episode in played)
+
+
+@torch.no_grad()
+def peer_agreement(model, prompts: list[list[int]], new: int) -> Agreement:
+    """transformers' own two: the logits that `generate` sampled from, and those of one forward over the whole."""
+    torch.manual_seed(0)
+    ids_BP = torch.tensor(prompts, device=model.device)
+    keys = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": new}
+    keys |= {"return_dict_in_generate": True, "output_logits": True, "attention_mask": torch.ones_like(ids_BP)}
+    found = generate.endless(model).generate(input_ids=ids_BP, **keys)
+    taken_BT1 = found.sequences[:, ids_BP.shape[1] :, None]
+    whole_BTV = model(input_ids=found.sequences, use_cache=False).logits[:, ids_BP.shape[1] - 1 : -1]
+    logits = torch.stack(found.logits, 1), whole_BTV
+    sampled, trained = (x.float().log_softmax(-1).gather(-1, taken_BT1).flatten() for x in logits)
+    return compare(sampled, trained)
+
+
+def agreement_rows(name: str, found: dict[str, Agreement], check: str) -> list[Row]:
+    """Shares and gaps. The target is that none of ours differs."""
+    shares = {side: [a.unequal / a.tokens] for side, a in found.items()}
+    gaps = {side: [a.largest] for side, a in found.items()}
+    means = {side: [a.mean] for side, a in found.items()}
+    told = "; ".join(f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in found.items())
+    rows = [Row(f"{name}, tokens that differ", shares, "of all", targets={"ours": 0.0}, check=f"{told}{check}")]
+    rows += [Row(f"{name}, largest gap", gaps, "nats"), Row(f"{name}, mean gap", means, "nats")]
+    return [common.progress(row) for row in rows]
+
+
+# ---- cost ----
+
+
+def inexact(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, *_) -> torch.Tensor:
+    """models.attention.attend, by torch's scaled_dot_product_attention: fast, and exact in nothing but its masks."""
+    B = q_BHTE.shape[0]
+    k, v = (x.transpose(0, 1).reshape(B, x.shape[1] // B, -1, x.shape[-1]) for x in (k_UZEL.mT, v_UZLE))
+    mask_BTL = ~hidden(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)
+    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
+
+
+@contextmanager
+def attention(function: Callable, stacked: bool):
+    """The decoder with another attention. stacked: the engine's step in few calls stays as it is; it is tried out
+    against the decoder's own attention, and would be refused."""
+    attend, step = models.decoder.attend, models.generate.exact_step
+
+    def tried_out(model):
+        models.decoder.attend = attend
+        try:
+            return step(model)
+        finally:
+            models.decoder.attend = function
+
+    models.decoder.attend = function
+    models.generate.exact_step = tried_out if stacked else lambda model: None
+    try:
+        yield
+    finally:
+        models.decoder.attend, models.generate.exact_step = attend, step
+
+
+def round_trip(model, talk: generate.Talk) -> Agreement:
+    """Samples the episodes, and takes the gradient of all sampled tokens' log-probabilities."""
+    histories, logprobs = generate.play(model, talk, reuse=True, temperature=1.0)
+    episodes, start = [], len(talk.prompts[0])
+    step = talk.sampled + len(talk.observations[0][0])
+    for group, (ids, values) in enumerate(zip(histories, logprobs, strict=True)):
+        episode = Episode("", 0, group, ids, [0] * len(ids), [0.0] * len(ids))
+        for turn in range(len(talk.observations)):
+            first = start + turn * step
+            taken = slice(first, first + talk.sampled)
+            episode.turns.append(Turn(taken.start, taken.stop, 0.0, "length"))
+            episode.action_mask_T[taken] = [1] * talk.sampled
+            episode.logprobs_T[taken] = values[turn * talk.sampled : (turn + 1) * talk.sampled]
+        episodes.append(episode)
+    old, new = [], []
+    for piece in micro_batches(make_batch(episodes), 8192):
+        logprobs_N = forward(piece, model, 1.0).logprobs_N
+        logprobs_N.mean().backward()
+        old.append(piece.old_logprobs_N)
+        new.append(logprobs_N.detach())
+    for p in model.parameters():
+        p.grad = None
+    return compare(torch.cat(old), torch.cat(new))
+
+
+def measure_cost(
+    name: str, model, talk: generate.Talk, options, target: float, device="cpu", limit: float = float("inf")
+) -> list[Row]:
+    """Time with our attention over that with torch's, in the engine's stacked step as well or only elsewhere. On a GPU,
+    where the model has a switch, over that of the model with it off."""
+
+    def replaced(stacked: bool) -> Agreement:
+        with attention(inexact, stacked):
+            return round_trip(model, talk)
+
+    def switched(exact: bool) -> Agreement:
+        model.exact = exact
+        return round_trip(model, talk)
+
+    if device == "cpu":
+        turns = {"ours": partial(round_trip, model, talk), "torch's attention": partial(replaced, False)}
+        turns["torch's, but our stacked step"] = partial(replaced, True)
+    else:
+        turns = {"ours": partial(switched, True), "not exact": partial(switched, False)}
+    found = turns["ours"]()
+    if found.unequal:
+        told = f"no cost of exactness to tell: {found.unequal:,} of {found.tokens:,} tokens differ with our attention"
+    else:
+        told = f"ours: all {found.tokens:,} tokens equal bit for bit"
+    seconds = common.take_turns(turns, options.repeats, options.warmup, device, limit)
+    row = Row(name, seconds, tokens=found.tokens, check=told)
+    if not found.unequal:
+        row.targets = {min((side for side in turns if side != "ours"), key=row.median): target}
+    return [common.progress(row)]
+
+
+def main(options: Options) -> None:
+    if options.difficulty.strip("1234,"):
+        sys.exit(f"difficulty={options.difficulty}: not depths 1 to 4 by comma")
+    dtypes = common.dtypes_of(options.dtypes)
+    torch.set_num_threads(options.threads)
+    missing, rows = common.absent("transformers", "peft"), []
+    talk_sizes = options.rows, options.start, options.turns, options.sampled, options.observed
+    with tempfile.TemporaryDirectory() as folder:
+        base, adapter = sides.prepare(options.model, Path(folder))
+        for word, dtype in dtypes.items():
+            model, tokenizer = sides.our_model(base, adapter, dtype)
+            found, turns = our_agreement(model, tokenizer, options.episodes, options.difficulty)
+            found = {"ours": found}
+            if not missing:
+                prompts = sides.windows(tokenizer, [options.start] * options.peer_rows)
+                peer = sides.peer_model(base, adapter, dtype=dtype)[0]
+                found["transformers + peft"] = peer_agreement(peer, prompts, options.peer_new)
+            check = f"; ours: {options.episodes:,} episodes of {turns:,} turns"
+            rows += agreement_rows(f"{word}, agreement", found, check)
+            talk = generate.make_talk(*talk_sizes, model.config.vocab_size)
+            rows += measure_cost(f"{word}, rollout and training pass", model, talk, options, 1.15)
+    rows = [row for row in rows if row.name.startswith(options.only)]
+    about = {"model": options.model, "lora": "r=16 all-linear, B not zero, unmerged on every side"}
+    notes = [
+        f"agreement: ours on {options.episodes:,} episodes of TextCraft, depth {options.difficulty}; transformers "
+        f"and peft on {options.peer_rows} prompts of {options.start} tokens with {options.peer_new} sampled, "
+        "their softmax in float32.",
+        f"cost: {options.rows} episodes, prompts of {options.start} tokens, {options.turns} turns of {options.sampled} "
+        f"sampled and {options.observed} observed, then the forward and backward over all; the target holds against "
+        "the faster of the two others.",
+        *(f"{name}: absent; ours was measured without it." for name in missing),
+    ]
+    common.report("onpolicy", rows, options, notes, about)
+
+
+if __name__ == "__main__":
+    main(common.parse(Options, sys.argv[1:]))

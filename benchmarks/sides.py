@@ -1,0 +1,195 @@
+"""The models that the benchmarks run: ours and, with the same weights and the same adapter, transformers with peft.
+
+Two ways. `prepare` writes a base and an adapter into a folder, from which `our_model` and `peer_model` load. `random`
+makes a decoder with random weights in place, on any device and in any dtype, and `twin` gives the peer its weights.
+"""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import torch
+
+import envs
+import lora
+from models import CausalLM, Tokenizer, load_model, load_tokenizer
+from models.config import parse_config
+from models.scratch import CONFIG
+from models.scratch import main as new_model
+from models.weights import TINY, resolve, save_model
+
+QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    "max_position_embeddings": 32768,
+}
+
+
+def shape(layers: int, width: int, inner: int, heads: int, key_heads: int, vocab: int, tied: bool) -> dict:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_heads,
+        "head_dim": width // heads,
+        "vocab_size": vocab,
+        "tie_word_embeddings": tied,
+    }
+
+
+SHAPES = {  # config.json of models with random weights
+    "small": CONFIG | shape(8, 512, 1536, 8, 4, 640, True),  # 25 million parameters
+    "quarter": CONFIG | shape(4, 256, 768, 4, 2, 640, True),
+    "0.5b": QWEN2 | shape(24, 896, 4864, 14, 2, 151936, True),
+    "7b": QWEN2 | shape(28, 3584, 18944, 28, 4, 152064, False),
+}
+
+
+def layers_of(name: str, layers: int, vocab: int = 64) -> dict:
+    """A few layers of a shape, with a vocabulary that costs nothing."""
+    return SHAPES[name] | {"num_hidden_layers": layers, "vocab_size": vocab, "tie_word_embeddings": True}
+
+
+# ---- from a folder ----
+
+
+def corpus() -> str:
+    """A few thousand words of what an agent reads in TextCraft."""
+    env = envs.make("textcraft", prompt="short", distractors=3)
+    return "\n".join(message["content"] for seed in range(200) for message in env.reset(seed, "train"))
+
+
+def windows(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
+    """Pieces of the corpus, of exactly these lengths, that are encoded from their text as they are."""
+    once = tokenizer.encode(corpus())
+    ids, start, found = once * (1 + 2 * sum(lengths) // len(once)), 0, []
+    for length in lengths:
+        while tokenizer.encode(tokenizer.decode(ids[start : start + length])) != ids[start : start + length]:
+            start += 1
+        found.append(ids[start : start + length])
+        start += length
+    assert [len(piece) for piece in found] == lengths, "the corpus is too short for these prompts"
+    return found
+
+
+def prepare(name: str, work: Path) -> tuple[Path, Path]:
+    """(base, adapter) folders that either side loads; the adapter's B is not zero.
+
+    name: a key of SHAPES | "tiny" (random weights of its shape where it is not there) | a folder | a hub id.
+    """
+    base = work / "base"
+    has_tiny = (TINY / "model.safetensors").is_file()
+    if name in SHAPES or (name == "tiny" and not has_tiny):
+        base.mkdir()
+        if has_tiny:
+            for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+                shutil.copy(TINY / file, base)
+        else:
+            (work / "corpus.txt").write_text(corpus())
+            new_model(work / "corpus.txt", base)
+        if name in SHAPES:
+            _write(SHAPES[name], base)
+    else:
+        base = resolve(name)
+    adapter = work / "adapter"
+    lora.save_adapter(adapted(load_model(str(base))), adapter, str(base))
+    return base, adapter
+
+
+def _write(raw: dict, base: Path) -> None:
+    """Random weights; and a vocabulary of their size, with words that never occur before the control tokens."""
+    tokenizer = json.loads((base / "tokenizer.json").read_text())
+    vocab, control = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
+    vocab |= {f"<{i}>": i for i in range(len(vocab), raw["vocab_size"] - len(control))}
+    for token, at in zip(control, range(len(vocab), raw["vocab_size"]), strict=True):
+        token["id"] = at
+    (base / "tokenizer.json").write_text(json.dumps(tokenizer))
+    ids = {token["content"]: token["id"] for token in control}
+    eos, pad = ids["<|im_end|>"], ids["<|endoftext|>"]
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": [eos, pad], "pad_token_id": pad}))
+    raw = raw | {"eos_token_id": eos, "pad_token_id": pad}
+    save_model(random(raw), base, raw, torch.float32)
+
+
+def our_model(base: Path, adapter: Path, dtype=torch.float32, device: str = "cpu") -> tuple[CausalLM, Tokenizer]:
+    model = load_model(str(base), dtype, device)
+    lora.load_adapter(model, adapter)
+    return model, load_tokenizer(str(base))
+
+
+def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.float32, device: str = "cpu"):
+    """(PeftModel, its tokenizer), with the adapter unmerged, as ours is."""
+    import transformers
+    from peft import PeftModel
+
+    _quiet()
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype).to(device)
+    # tokenizer.json as it stands: AutoTokenizer takes its own for Qwen2, whatever the file says
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
+    return PeftModel.from_pretrained(model, adapter, is_trainable=trainable), tokenizer
+
+
+# ---- in place ----
+
+
+def random(raw: dict, dtype=torch.float32, device: str = "cpu", seed: int = 0) -> CausalLM:
+    """A decoder with normal weights of deviation 0.04, as models/scratch.py makes them, and 1 for the norms'."""
+    with torch.device("meta"):
+        model = CausalLM(parse_config(raw))
+    model = model.to(dtype).to_empty(device=device)
+    if raw["tie_word_embeddings"]:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    generator = torch.Generator(device).manual_seed(seed)
+    for name, p in model.named_parameters():
+        p.data.fill_(1.0) if "norm" in name else p.data.normal_(0, 0.04, generator=generator)
+    return model.eval().requires_grad_(False)
+
+
+def adapted(model: CausalLM) -> CausalLM:
+    """The model with an adapter of rank 16 on every linear layer, whose B is not zero."""
+    torch.manual_seed(0)
+    lora.inject(model, r=16, alpha=32, targets="all-linear")
+    for _, layer in lora.lora_layers(model):
+        torch.nn.init.normal_(layer.adapters["default"].B, std=0.02)
+    return model
+
+
+def twin(model: CausalLM, raw: dict, wide_adapter: bool = True):
+    """(the PeftModel of transformers' decoder with this model's weights and adapter, its A and B under our names).
+
+    wide_adapter: whether A and B are float32, as ours are and as peft makes them unless told otherwise.
+    """
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    _quiet()
+    weight = model.lm_head.weight
+    config = transformers.AutoConfig.for_model(**{k: v for k, v in raw.items() if k != "architectures"})
+    with torch.device(weight.device):
+        peer = transformers.AutoModelForCausalLM.from_config(config, dtype=weight.dtype)
+    tensors = {k.replace(".base_layer", ""): v for k, v in model.state_dict().items() if ".adapters." not in k}
+    peer.load_state_dict(tensors)
+    settings = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    peer = get_peft_model(peer.eval(), settings, autocast_adapter_dtype=wide_adapter).eval()
+    theirs = {}
+    for path, layer in lora.lora_layers(model):
+        other, adapter = peer.base_model.model.get_submodule(path), layer.adapters["default"]
+        pair = other.lora_A["default"].weight, other.lora_B["default"].weight
+        pair[0].data.copy_(adapter.A.data)
+        pair[1].data.copy_(adapter.B.data)
+        theirs |= {f"{path}.A": pair[0], f"{path}.B": pair[1]}
+    return peer, theirs
+
+
+def _quiet() -> None:
+    import transformers
+
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

@@ -1,0 +1,129 @@
+"""What the tests of Triton kernels share.
+
+On a machine without a CUDA device kernels run under Triton's interpreter, in a process of its own (it is chosen when
+triton is first imported), and are compiled for three architectures without being run.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_under_the_interpreter runs it")
+compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
+needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
+SHARED_KIB = {80: 163, 90: 227, 100: 227}  # of shared memory that a program can have, by architecture
+FLOATS = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def mend_the_interpreter():
+    """It multiplies bfloat16 as if the bits were integers, cuts float32 off instead of rounding it to bfloat16, and in
+    its products the order of a row's sum depends on the row's place; none of which a GPU does."""
+    from triton.runtime import interpreter
+
+    bfloat16, float32 = triton.language.bfloat16, triton.language.float32
+    convert = interpreter._convert_float
+
+    def rounding(x, source, target, mode):
+        if (source, target) == (float32, bfloat16):
+            return torch.from_numpy(np.ascontiguousarray(x)).bfloat16().view(torch.uint16).numpy()
+        return convert(x, source, target, mode)
+
+    def row_by_row(self, a, b, sums, *_):
+        a, b = (self.cast_impl(x, float32).data if x.dtype.scalar == bfloat16 else x.data for x in (a, b))
+        product = np.matmul(a[:, None].astype(np.float32), b.astype(np.float32))[:, 0]
+        return interpreter.TensorHandle(product + sums.data, sums.dtype.scalar)
+
+    interpreter._convert_float, interpreter.InterpreterBuilder.create_dot = rounding, row_by_row
+
+
+if INTERPRETED:
+    mend_the_interpreter()
+
+
+def run_under_the_interpreter(file: str, at_least: int):
+    """The tests of a file in a process with TRITON_INTERPRET=1, so many of which must have passed."""
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", file]
+    run = subprocess.run(
+        command,
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    passed = re.search(r"(\d+) passed", run.stdout)
+    assert run.returncode == 0 and passed and int(passed[1]) >= at_least, run.stdout + run.stderr
+
+
+def assert_within_the_error_of(reference: dict, got: dict, truth: dict, most: float = 1.1, mean: float = 1.1):
+    """The largest and the mean error are at most so many times the reference's, and the last bits of float32."""
+    for name, expected in truth.items():
+        allowed, error = (reference[name] - expected).abs(), (got[name] - expected).abs()
+        tiny = 1e-6 * max(1, float(expected.abs().max()))
+        assert got[name].isfinite().all(), name
+        assert error.max() <= most * allowed.max() + tiny, (name, float(error.max()), float(allowed.max()))
+        assert error.mean() <= mean * allowed.mean() + tiny, (name, float(error.mean()), float(allowed.mean()))
+
+
+class Recorder:
+    """Stands for a kernel and keeps what it is launched with."""
+
+    def __init__(self, kernel, launches):
+        self.kernel, self.launches = kernel, launches
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.launches.append((self.kernel, args, kwargs))
+
+
+def record(monkeypatch, module, names) -> list:
+    """The launches of a module's kernels from now on, none of which takes place."""
+    launches = []
+    for name in names:
+        monkeypatch.setattr(module, name, Recorder(getattr(module, name), launches))
+    return launches
+
+
+def compiled(kernel, args, kwargs, arch: int):
+    """The kernel as the launch would compile it, for an architecture that need not be there."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64"}
+    signature, constants, attributes = {}, {}, {}
+    values = dict(zip(kernel.arg_names, args, strict=False)) | {
+        k: v for k, v in kwargs.items() if k in kernel.arg_names
+    }
+    for i, (name, value) in enumerate(values.items()):
+        if name in kernel.arg_names[len(args) :] or value is None:
+            signature[name], constants[(i,)] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name], attributes[(i,)] = names[value.dtype], [["tt.divisibility", 16]]
+        else:
+            signature[name] = "fp32" if isinstance(value, float) else "i32"
+            if name not in (kernel.do_not_specialize or ()) and value % 16 == 0 and isinstance(value, int):
+                attributes[(i,)] = [["tt.divisibility", 16]]
+    options = {k: v for k, v in kwargs.items() if k not in kernel.arg_names}
+    key = (kernel, str(signature), str(constants), str(attributes), str(options))
+    source = ASTSource(kernel, signature, constants, attributes)
+    return key, lambda: triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def spilled(binary, folder: Path) -> int | None:
+    """Bytes of registers of each thread that did not fit, if the tool that counts them is here."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    if not tool.exists():
+        return None
+    with tempfile.NamedTemporaryFile(suffix=".cubin", dir=folder) as file:
+        file.write(binary.asm["cubin"]), file.flush()
+        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True).stdout
+    return int(re.search(r"STACK:(\d+)", usage)[1])

@@ -1,0 +1,120 @@
+"""Layers side by side, plain, frozen and adapted: each gives and passes back what its formula says."""
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import lora
+from models import linear
+from models.linear import Linear, pack, side_by_side
+
+WIDTHS = (32, 48, 16)
+
+
+@pytest.fixture(params=["packed", "as they lie"])
+def layout(request, monkeypatch):
+    """With oneDNN's copies, where this machine has them, and without."""
+    if request.param == "as they lie":
+        monkeypatch.setattr(linear, "PACKED_SHARE", 0.0)
+        linear._budget.cache_clear()
+    elif not linear.usable(torch.float32):
+        pytest.skip("oneDNN's products are not usable here")
+    yield request.param
+    linear._budget.cache_clear()
+
+
+def layers(dtype=torch.float32, frozen=True, inputs=32) -> list[Linear]:
+    """Three of different widths, multiples of 16 as those of models are, the second with a bias."""
+    torch.manual_seed(0)
+    made = [Linear(inputs, width, bias=i == 1).to(dtype) for i, width in enumerate(WIDTHS)]
+    return [layer.requires_grad_(not frozen) for layer in made]
+
+
+def adapted(ranks=(3, 0, 5), scale=0.7, **keys) -> list[nn.Module]:
+    """The same, those with a rank under an adapter whose B is not zero."""
+    model = nn.ModuleList(layers(**keys))
+    for i, r in enumerate(ranks):
+        if r:
+            lora.inject(model, r=r, alpha=scale * r, targets=[str(i)])
+            nn.init.normal_(model[i].adapter.B)
+    return list(model)
+
+
+def formula(x, layer):
+    """Of a layer alone, in float64."""
+    base, adapter = getattr(layer, "base_layer", layer), getattr(layer, "adapter", None)
+    y = F.linear(x.double(), base.weight.double(), None if base.bias is None else base.bias.double())
+    return y if adapter is None else y + adapter.scale * x.double() @ adapter.A.double().mT @ adapter.B.double().mT
+
+
+@pytest.mark.parametrize("make", [layers, adapted, lambda **keys: layers(frozen=False, **keys)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_outputs_and_gradients_are_those_of_the_formula(layout, make, count):
+    these, dys = make()[-count:], [torch.randn(20, width) for width in WIDTHS[-count:]]
+    x = torch.randn(20, 32, requires_grad=True)
+    wanted = [x, *(p for layer in these for p in layer.parameters() if p.requires_grad)]
+    ys, expected = side_by_side(x, *these), [formula(x, layer) for layer in these]
+    for y, right in zip(ys, expected, strict=True):
+        torch.testing.assert_close(y.double(), right, atol=1e-5, rtol=1e-5)
+    grads = torch.autograd.grad(ys, wanted, dys)
+    right = torch.autograd.grad(expected, wanted, [dy.double() for dy in dys])
+    assert len(grads) == len(wanted) and all(g.any() for g in grads)
+    torch.testing.assert_close(grads, right, atol=1e-4, rtol=1e-5)
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(side_by_side(x, *these), ys, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [layers, adapted])
+def test_a_rows_bits_hang_on_nothing_but_the_row(layout, make, dtype):
+    """In multiples of sixteen rows, whichever layers are side by side."""
+    these = make(dtype=dtype, inputs=192)
+    x = torch.randn(512, 192, dtype=dtype)
+    whole = side_by_side(x, *these)
+    for rows in (slice(0, 16), slice(3, 19), slice(100, 148), slice(17, 497)):
+        for y, part in zip(whole, side_by_side(x[rows], *these), strict=True):
+            assert torch.equal(part, y[rows])
+    for layer, y in zip(these, whole, strict=True):
+        assert torch.equal(layer(x), y)
+
+
+def test_sixteen_bits_are_rounded_once(layout):
+    these, x = layers(torch.bfloat16), torch.randn(16, 32).bfloat16()
+    for y, layer in zip(side_by_side(x, *these), these, strict=True):
+        assert y.dtype == torch.bfloat16
+        assert ((y.double() - formula(x, layer)).abs() <= 2**-8 * formula(x, layer).abs() + 1e-5).all()
+
+
+@pytest.mark.skipif(not linear.usable(torch.float32), reason="oneDNN's products are not usable here")
+def test_copies_are_made_once_follow_the_weight_and_go_with_it():
+    (layer, *_), x = layers(), torch.randn(16, 32)
+    before, first = layer(x), pack([layer.weight])
+    assert first is not None and pack([layer.weight]) is first
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    assert pack([layer.weight]) is not first
+    torch.testing.assert_close(layer(x), 2 * before)
+    layer.weight = nn.Parameter(-layer.weight.detach(), requires_grad=False)
+    torch.testing.assert_close(layer(x), -2 * before)
+    gc.collect()
+    kept = len(linear._copies)
+    del layer, first, _
+    gc.collect()
+    assert len(linear._copies) < kept
+
+
+@pytest.mark.skipif(not linear.usable(torch.float32), reason="oneDNN's products are not usable here")
+def test_copies_stay_within_their_share_of_the_memory(monkeypatch):
+    first, second, _ = layers()
+    room = sum(entry[2] for copies in linear._copies.values() for entry in copies.values()) + 4 * first.weight.numel()
+    monkeypatch.setattr(linear, "_budget", lambda: room)
+    assert pack([first.weight]) is not None and pack([second.weight]) is None
+    assert pack([first.weight], transposed=True) is None
+
+
+def test_what_trains_is_never_copied():
+    trains = layers(frozen=False)
+    assert pack([layer.weight for layer in trains]) is None and trains[0].weight not in linear._copies
