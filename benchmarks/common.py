@@ -266,6 +266,12 @@ def memory_row(name: str, row: str, sides: list[str], module: str, options: Opti
 
 # ---- the report ----
 
+BY_ONEDNN = (
+    "Ours multiplies float32 by oneDNN on a CPU, in float32, through a switch of torch (models/linear.py), from copies "
+    "of frozen weights that are laid out before the measured turns; the peers run as they come, by MKL. `by oneDNN "
+    "too` is a peer with that switch."
+)
+
 
 def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
     """The table, and the JSON line last."""

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from benchmarks import common
 from benchmarks.common import Row
+from models import by_onednn
 from models.logprob import token_logprobs
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
@@ -157,6 +158,8 @@ def measure(inputs: Inputs, name: str, sides: dict[str, Callable], options, targ
     """The rows of one set of inputs. targets: of the time; limit: the two products alone as a further side."""
     device = inputs.hidden_ND.device.type
     turns = {side: partial(run, function, inputs) for side, function in sides.items()}
+    if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
+        turns["naive, by oneDNN too"] = by_onednn()(turns["naive"])
     if limit:
         turns["two products"] = partial(two_products, inputs)
     seconds = common.take_turns(turns, options.repeats, options.warmup, device)
@@ -186,6 +189,7 @@ def notes_of(missing: list[str]) -> list[str]:
         "that torch's operations make are counted, not what a matrix product takes inside, nor copies that are kept.",
         "error: against float64 on the same inputs. that depend on N: other bits among permuted rows, or among fewer, "
         "down to one alone.",
+        common.BY_ONEDNN,
         *missing,
     ]
 

@@ -15,6 +15,7 @@ import torch
 import lora
 from benchmarks import common, sides
 from benchmarks.common import Row
+from models import by_onednn
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch
 from rl.records import Episode, Turn
@@ -35,10 +36,12 @@ class Options(common.Options):
 # ---- the layers ----
 
 
+@by_onednn()
 def our_pass(model, ids_1N, grad_1ND) -> None:
     model(ids_1N).backward(grad_1ND)
 
 
+@by_onednn()
 def floor_pass(model, ids_1N, grad_1ND) -> None:
     with lora.adapters_off(model):
         model(ids_1N).backward(grad_1ND)
@@ -87,6 +90,8 @@ def measure_layers(name: str, raw: dict, tokens: int, dtype, options, targets: d
         peer, side = sides.twin(model, raw, wide), "peft" if wide else "peft, narrow adapters"
         entering_gradient(peer[0].base_model.model)
         turns[side], factors[side] = partial(peer_pass, peer[0], ids_1N, grad_1ND), peer[1]
+    if factors and device == "cpu" and dtype == torch.float32:
+        turns["peft, by oneDNN too"] = by_onednn()(turns["peft"])
     turns["floor"] = partial(floor_pass, model, ids_1N, grad_1ND)
 
     mine = gradients(our_factors(model), turns["ours"])
@@ -118,11 +123,13 @@ def make_group(prompt: int, completion: int, group: int, vocab: int) -> list[Epi
     return episodes
 
 
+@by_onednn()
 def shared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
     """As rl/update.py does it: rl/batch.py lays out what the samples begin with once."""
     forward(make_batch(episodes), model, 1.0).logprobs_N.backward(grad_N)
 
 
+@by_onednn()
 def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
     """The same forward, one row of ids for each sample; nothing is padded, since all have one length."""
     device = model.lm_head.weight.device
@@ -169,6 +176,8 @@ def main(options: Options) -> None:
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
     notes = [
+        common.BY_ONEDNN,
+        common.BY_ONEDNN,
         "peft has float32 adapters, as ours; narrow: in the base's dtype. The target holds against the faster.",
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
         f"group prefix sharing: {options.group_shape} shape, log-probabilities of the sampled tokens included; tok/s "

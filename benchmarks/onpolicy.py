@@ -23,7 +23,11 @@ import models.decoder
 import models.generate
 from benchmarks import common, generate, sides
 from benchmarks.common import Row
+from models import by_onednn
 from models.attention import hidden
+from models.graph import static_attention
+from models.linear import Linear
+from models.weights import make_exact
 from rl import config
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn
@@ -108,8 +112,11 @@ def agreement_rows(name: str, found: dict[str, Agreement], check: str) -> list[R
 
 
 def inexact(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, *_) -> torch.Tensor:
-    """models.attention.attend, by torch's scaled_dot_product_attention: fast, and exact in nothing but its masks."""
+    """models.attention.attend without a fixed order of sums: over the cache's blocks as they lie for one query a row,
+    otherwise by torch's scaled_dot_product_attention."""
     B = q_BHTE.shape[0]
+    if q_BHTE.shape[2] == 1:
+        return static_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
     k, v = (x.transpose(0, 1).reshape(B, x.shape[1] // B, -1, x.shape[-1]) for x in (k_UZEL.mT, v_UZLE))
     mask_BTL = ~hidden(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)
     return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
@@ -153,7 +160,8 @@ def round_trip(model, talk: generate.Talk) -> Agreement:
     old, new = [], []
     for piece in micro_batches(make_batch(episodes), 8192):
         logprobs_N = forward(piece, model, 1.0).logprobs_N
-        logprobs_N.mean().backward()
+        with by_onednn():  # as rl/update.py does it
+            logprobs_N.mean().backward()
         old.append(piece.old_logprobs_N)
         new.append(logprobs_N.detach())
     for p in model.parameters():
@@ -172,7 +180,13 @@ def measure_cost(
             return round_trip(model, talk)
 
     def switched(exact: bool) -> Agreement:
-        model.exact = exact
+        make_exact(model)
+        if not exact:
+            model.exact = False
+            for layer in model.modules():
+                if isinstance(layer, Linear):
+                    layer.times = None
+        assert (model.lm_head.times is not None) == model.exact == exact
         return round_trip(model, talk)
 
     if device == "cpu":

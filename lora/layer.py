@@ -51,9 +51,10 @@ class LoRALinear(nn.Module):
         """The outputs of layers that read the same input, some of which may be plain: one product with the A factors of
         all, and one with their frozen weights where these know how."""
         adapters = [getattr(layer, "adapter", None) for layer in layers]
-        if any(layer.training and getattr(layer, "dropout", 0) > 0 for layer in layers):
-            return tuple(_with_dropout(x, layer) for layer in layers)
         bases = tuple(getattr(layer, "base_layer", layer) for layer in layers)
+        dropout = any(layer.training and getattr(layer, "dropout", 0) > 0 for layer in layers)
+        if dropout or any(base.weight.requires_grad for base in bases):
+            return tuple(_as_written(x, layer) for layer in layers)
         scales = [None if adapter is None else adapter.scale for adapter in adapters]
         factors = [f for adapter in adapters if adapter is not None for f in (adapter.A, adapter.B)]
         y = _LoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
@@ -73,8 +74,8 @@ class LoRALinear(nn.Module):
         return base.weight, base.bias, *factors
 
 
-def _with_dropout(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
-    """A layer by itself, as the formula is written."""
+def _as_written(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    """A layer by itself, as its formula: with dropout, or with a base that trains too."""
     y, adapter = getattr(layer, "base_layer", layer)(x), getattr(layer, "adapter", None)
     if adapter is None:
         return y

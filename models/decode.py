@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, hidden, score, tiles, weigh
 from models.cache import KVCache
 from models.decoder import ROW_MULTIPLE, CausalLM, rotate
-from models.linear import Linear, by_onednn, lay_out, multiply, pack
+from models.linear import by_onednn, lay_out, multiply, pack
 
 _agreed = WeakKeyDictionary()  # {model: {kind: whether its Step agrees with it}}
 MKL_BATCH = 32  # as many small products MKL makes faster than oneDNN, with the same bits
@@ -74,14 +74,11 @@ class Step:
         cfg, self.model, self.layers = model.config, model, []
         small = _is_small(model)
         for block in model.model.layers:
-            attention, mlp = block.self_attn, block.mlp
-            norm = None
+            attention, norm = block.self_attn, None
             if cfg.qk_norm:
                 norm = torch.cat([attention.q_norm.weight.expand(cfg.num_attention_heads, -1),
                                   attention.k_norm.weight.expand(cfg.num_key_value_heads, -1)])  # fmt: skip
-            together = (attention.q_proj, attention.k_proj, attention.v_proj), (attention.o_proj,)
-            together += (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
-            self.layers.append((block, norm, *(Stack(layers, small) for layers in together)))
+            self.layers.append((block, norm, *(Stack(layers, small) for layers in _together(block))))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
@@ -125,6 +122,13 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     return first, seen, torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]
 
 
+def _together(block) -> tuple[tuple, ...]:
+    """The layers of a block that read the same input."""
+    attention, mlp = block.self_attn, block.mlp
+    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
+
+
 def _is_small(model: CausalLM) -> bool:
     return sum(p.numel() for p in model.parameters()) < SMALL
 
@@ -137,28 +141,32 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def exact_step(model: CausalLM) -> Step | None:
-    """A Step of the model, if on two tokens of sixteen rows it is seen to agree with it in every bit: tried once for a
-    model, because that hangs on kernels and shapes and not on what an adapter has learned since."""
-    weight, layers = model.lm_head.weight, [m for m in model.modules() if hasattr(m, "parts") or isinstance(m, Linear)]
+    """A Step of the model, if on three tokens of 1, 16 and 64 rows it is seen to agree with it in every bit: tried once
+    for a model, because that hangs on kernels and shapes and not on what an adapter has learned since."""
+    weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
-    if not _is_small(model) and pack([_parts(model.model.layers[0].mlp.down_proj)[0]]) is None:
+    groups = [[_parts(layer) for layer in layers] for block in model.model.layers for layers in _together(block)]
+    if not _is_small(model) and any(pack([part[0] for part in parts]) is None for parts in groups):
         return None  # the stacks would be a copy of it
-    step, seen = Step(model), _agreed.setdefault(model, {})
-    parts = [_parts(layer) for layer in layers]
-    kind = torch.get_num_threads(), tuple((weight.requires_grad, A is None or A.shape) for weight, _, A, _, _ in parts)
+    kinds = tuple((weight.requires_grad, A is None or A.shape) for parts in groups for weight, _, A, _, _ in parts)
+    seen, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), kinds)
+    if seen.get(kind) is False:
+        return None
+    step = Step(model)
     if kind not in seen:
         seen[kind] = _agrees(step, model)
     return step if seen[kind] else None
 
 
 def _agrees(step: Step, model: CausalLM) -> bool:
-    caches = [KVCache(model, ROW_MULTIPLE) for _ in range(2)]
-    ids_B = torch.arange(ROW_MULTIPLE) % model.config.vocab_size
-    for position in range(2):
-        positions_B = torch.full((ROW_MULTIPLE,), position)
-        views = [cache.view(slice(0, ROW_MULTIPLE), positions_B, 1) for cache in caches]
-        expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
-        if not torch.equal(step(ids_B, positions_B, views[1]), expected):
-            return False
+    for rows in (1, 16, 64):
+        caches = [KVCache(model, rows) for _ in range(2)]
+        ids_B = torch.arange(rows) % model.config.vocab_size
+        for position in (0, 1, KEY_BLOCK):
+            positions_B = torch.full((rows,), position)
+            views = [cache.view(torch.arange(rows), positions_B, 1) for cache in caches]
+            expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
+            if not torch.equal(step(ids_B, positions_B, views[1]), expected):
+                return False
     return True

@@ -131,8 +131,12 @@ class Engine:
 
     def close(self, slot: int) -> None:
         """Gives the slot's place back."""
-        if any(state.parent == slot for state in self._slots.values()):
-            self._fill([])
+        if children := [state for state in self._slots.values() if state.parent == slot]:
+            try:
+                self._fill([])
+            except RuntimeError:  # the weights have changed, as a child will say that is used
+                for state in children:
+                    state.parent = None
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:

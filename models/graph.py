@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from models.attention import KEY_BLOCK, attend, hidden, triton_attend
 from models.cache import KVCache
 from models.decoder import CausalLM, rotate
-from models.linear import side_by_side
+from models.linear import by_onednn, side_by_side
 
 CHUNK = 4  # steps that are enqueued together
 STACKED_SHARE = 0.25  # of the device's memory: larger models are not copied to be stacked
@@ -55,6 +55,7 @@ class Steps:
         self.blocks, self.temperature, self.chunks = 1, 1.0, 0
         self.version = self.signature = self.key = self.graph = None  # what the layers and the graph were made for
 
+    @by_onednn()
     @torch.no_grad()
     def step(self) -> None:
         """One more token for every slot that may have one, in place: of the state, the cache and the ring."""

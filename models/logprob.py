@@ -9,7 +9,7 @@ of a row's log-probability with respect to its hidden state does not depend on w
 
 so the forward computes it while a slab's probabilities are at hand and the backward only scales it: two matrix products
 in all. (The second form: where p_y is near 1 the first would drown in rounding.) With a trainable head, or a gradient
-for the entropy, the backward makes the logits again. Logits are float32, under frozen 16-bit weights too.
+for the entropy, the backward makes the logits again. Logits are float32, under 16-bit weights too.
 """
 
 from functools import cache
@@ -107,7 +107,8 @@ class _TokenLogprobs(torch.autograd.Function):
             (slope_ND,) = ctx.saved_tensors
             return (slope_ND * grad_logprobs_N[:, None]).to(slope_ND.dtype), None, None, None, None
         hidden_ND, weight_VD, targets_N, log_N, entropy_N = ctx.saved_tensors
-        grad_hidden_ND = torch.zeros_like(hidden_ND) if ctx.needs_input_grad[0] else None
+        # Summed over the slabs in float32: in 16 bits each sum would be rounded.
+        grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=log_N.dtype) if ctx.needs_input_grad[0] else None
         grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         for rows in _chunks(len(hidden_ND)):
             hidden, targets_N1 = hidden_ND[rows], targets_N[rows, None]
@@ -124,6 +125,8 @@ class _TokenLogprobs(torch.autograd.Function):
                     grad_hidden_ND[rows] += _words(grad, weight_VD, start)
                 if grad_weight_VD is not None:
                     grad_weight_VD[start : start + SLAB] += grad.mT @ hidden
+        if grad_hidden_ND is not None:
+            grad_hidden_ND = grad_hidden_ND.to(hidden_ND.dtype)
         return grad_hidden_ND, grad_weight_VD, None, None, None
 
 
@@ -155,12 +158,16 @@ def _slabs(hidden_ND, weight_VD, temperature):
     hidden_ND = F.pad(hidden_ND, (0, 0, 0, more)) if more else hidden_ND
     wide = torch.promote_types(weight_VD.dtype, torch.float32)
     packed = pack_slabs(weight_VD, SLAB, wide)
-    hidden_ND = hidden_ND if packed is None else hidden_ND.to(wide)
+    half = weight_VD.is_cuda and weight_VD.dtype != wide  # CUDA can sum products of 16 bits into float32
+    hidden_ND = hidden_ND if half else hidden_ND.to(wide)
     for i, start in enumerate(range(0, len(weight_VD), SLAB)):
-        if packed is None:
-            logits = F.linear(hidden_ND, weight_VD[start : start + SLAB]).to(wide)
-        else:
+        words_SD = weight_VD[start : start + SLAB]
+        if packed is not None:
             logits = multiply(hidden_ND, packed[i])
+        elif half:
+            logits = torch.mm(hidden_ND, words_SD.mT, out_dtype=wide)
+        else:
+            logits = F.linear(hidden_ND, words_SD.to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)
 
 

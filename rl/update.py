@@ -48,8 +48,9 @@ def total_steps(cfg) -> int:
 def update(state, batch: Batch, algo, cfg, progress=None) -> dict[str, float]:
     """Takes the epoch's optimizer steps on state.model (and state.critic). Returns the steps' mean metrics.
 
-    `sampler_gap` is the largest difference, over the tokens of the first step, between the log-probabilities that the
-    model gives before it and those that it gave when it sampled: what sampling and training disagree by.
+    `sampler_gap` is the largest difference, over the tokens that the first step learns from, between the
+    log-probabilities that the model gives before it and those that it gave when it sampled: what sampling and training
+    disagree by.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
     algo_cfg, steps, near = getattr(cfg, cfg.algo), [], True
@@ -79,7 +80,7 @@ def optimizer_step(state, batch: Batch, algo, cfg) -> dict[str, float]:
     if the policy is too far already from the one that sampled (target_kl).
     """
     algo_cfg, metrics, gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
-    if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad):
+    if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):
         batch = with_gradient(batch)
     for micro in micro_batches(batch, cfg.micro_tokens):
         micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)

@@ -1,6 +1,7 @@
 """Layers side by side, plain, frozen and adapted: each gives and passes back what its formula says."""
 
 import gc
+import os
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 import lora
 from models import linear
-from models.linear import Linear, pack, side_by_side
+from models.linear import Linear, by_onednn, pack, side_by_side
 
 WIDTHS = (32, 48, 16)
 
@@ -118,3 +119,36 @@ def test_copies_stay_within_their_share_of_the_memory(monkeypatch):
 def test_what_trains_is_never_copied():
     trains = layers(frozen=False)
     assert pack([layer.weight for layer in trains]) is None and trains[0].weight not in linear._copies
+
+
+def test_by_onednn_is_float32_and_leaves_the_switch_as_it_was():
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has no such switch")
+    before, (x, w) = matmul.fp32_precision, torch.randn(2, 300, 300)
+    with pytest.raises(KeyError), by_onednn():
+        assert (matmul.fp32_precision == "bf16") == linear._exact_float32()
+        torch.testing.assert_close((x @ w).double(), x.double() @ w.double(), atol=2e-4, rtol=0)
+        raise KeyError
+    assert matmul.fp32_precision == before
+
+
+def test_by_onednn_does_nothing_where_it_would_round(monkeypatch):
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has no such switch")
+    rounded = lambda x, w: x.bfloat16().float() @ w.bfloat16().float()  # noqa: E731
+    assert linear._right(48, 256, torch.matmul) and not linear._right(48, 256, rounded)
+    monkeypatch.setattr(linear, "_exact_float32", lambda: False)
+    before = matmul.fp32_precision
+    with by_onednn():
+        assert matmul.fp32_precision == before
+
+
+@pytest.mark.parametrize(("width", "asked", "threads"), [(8, 0, 1), (8, 3, 3), (4096, 0, None), (4096, 1, 1)])
+def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    with torch.device("meta"):
+        linear.choose_threads(nn.Linear(width, width), asked)
+    assert chosen == [threads] if threads else chosen[0] >= 1 and chosen[0] <= (os.cpu_count() or 1)
