@@ -6,7 +6,7 @@ from conftest import random_model, randomize
 from make_fixtures import YARN
 
 import lora
-from models import decode
+from models import decode, linear
 from models.cache import KVCache
 from models.generate import Engine
 from models.linear import usable
@@ -110,6 +110,16 @@ def test_a_large_model_is_stacked_only_from_copies_that_there_are(frozen, monkey
     monkeypatch.setattr(decode, "SMALL", 1000)
     model = adapted("qwen2").requires_grad_(not frozen)
     assert (decode.exact_step(model) is not None) == (frozen and usable(torch.float32))
+
+
+def test_a_large_model_is_not_stacked_from_more_copies_than_may_be_kept(monkeypatch):
+    """Not even where its first layers still found room."""
+    monkeypatch.setattr(decode, "SMALL", 1000)
+    model = adapted("qwen2")
+    room = 4 * model.model.layers[0].self_attn.q_proj.base_layer.weight.numel() * 4
+    kept = sum(entry[2] for copies in linear._copies.values() for entry in copies.values())
+    monkeypatch.setattr(linear, "_budget", lambda: kept + room)
+    assert decode.exact_step(model) is None
 
 
 def test_sixteen_bits_are_not_stacked():

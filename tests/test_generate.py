@@ -328,6 +328,39 @@ def test_keys_and_values_of_changed_weights_are_never_used_again():
     assert one_row(engine, [1, 2, 3]) == one_row(Engine(model, 2), [1, 2, 3])  # a new slot is fine
 
 
+def test_a_parent_whose_weights_have_changed_can_be_closed_and_its_child_says_so():
+    model = random_model()
+    engine = Engine(model, max_rows=2)
+    row = one_row(engine, [1, 2, 3])
+    engine.feed(row.slot, [4, 5, 6])
+    child = engine.open((0, 1), parent=row.slot)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.bias.add_(0.1)
+    engine.close(row.slot)
+    with pytest.raises(RuntimeError, match="other weights"):
+        list(engine.run(5, 1.0, frozenset()))
+    engine.close(child)
+    assert engine.free == 2
+
+
+def test_a_child_of_a_waiting_child_samples_what_a_fresh_slot_does():
+    """Whatever comes between: more fed to the parent, to the child, the parent closed."""
+    model = random_model()
+    engine, fresh = Engine(model, max_rows=4), Engine(model, max_rows=4)
+    first = engine.open((0, 0))
+    engine.feed(first, [1, 2, 3, 4])
+    second = engine.open((0, 1), parent=first)
+    engine.feed(second, [5, 6])
+    third = engine.open((0, 2), parent=second)
+    engine.feed(first, [7, 8])
+    engine.close(first)
+    for slot, key, ids in ((second, (0, 1), [1, 2, 3, 4, 5, 6]), (third, (0, 2), [1, 2, 3, 4, 5, 6])):
+        assert engine.room(slot) == engine.max_len - len(ids)
+        fresh.feed(fresh.open(key), ids)
+    found, expected = (sorted((r.ids, r.logprobs) for r in e.run(9, 1.0, frozenset())) for e in (engine, fresh))
+    assert found == expected
+
+
 def test_a_version_of_ones_own_is_asked():
     now = ["a"]
     engine = Engine(random_model(), max_rows=1, version=lambda: now[0])

@@ -125,6 +125,21 @@ def test_a_frozen_heads_log_probabilities_are_exact_to_1e4(chunks, dtype):
     assert (got - expected).abs().max() <= 1e-4 and (entropy - expected_entropy).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("trainable_head", [False, True])
+def test_slabs_add_up_in_float32(monkeypatch, trainable_head):
+    """A 16-bit gradient is rounded once, and not with every slab."""
+    monkeypatch.setattr(logprob, "SLAB", 50)
+    hidden, weight, targets = problem(32, 3000, D=64)
+    errors = []
+    for function in (token_logprobs, textbook):
+        h, w = hidden.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_(trainable_head)
+        extra = {"entropy_grad": True} if function is token_logprobs else {}
+        wide = (h, w) if function is token_logprobs else (h.double(), w.double())
+        logprobs, entropy = function(*wide, targets, **extra)
+        errors.append(torch.autograd.grad((logprobs + entropy).sum(), h)[0].double())
+    assert (errors[0] - errors[1]).norm() <= 4e-3 * errors[1].norm()
+
+
 def test_the_gradient_of_an_almost_certain_token_keeps_its_digits():
     """It is small, the difference of two like weights, and not their rounding."""
     hidden, weight, targets = problem(32, 500, D=64)

@@ -83,6 +83,12 @@ def test_injection_leaves_the_output_bitwise_as_it_was(family, dtype):
     assert trainable == {"A", "B"}
 
 
+def test_a_base_that_trains_too_gets_its_gradient():
+    model = awake(injected(tiny_model(), r=4)).requires_grad_(True)
+    model(IDS_BT).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for name, p in model.named_parameters() if "lm_head" not in name)
+
+
 def test_b_learns_at_step_0_and_a_from_step_1_on():
     model = injected(tiny_model(), r=4)
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
