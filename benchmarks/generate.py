@@ -235,7 +235,6 @@ def main(options: Options) -> None:
     about = {"models": options.model, "dtype": "float32", "lora": "r=16 all-linear, unmerged on every side"}
     notes = [
         common.BY_ONEDNN,
-        common.BY_ONEDNN,
         f"decode: prompts of {options.prompt} tokens, replies of {options.new}.",
         "Ours returns the log-probability of every sampled token; the peer is not asked for any.",
         f"mixed: prompts of {options.shortest}-{options.longest} tokens, replies likewise in steps of "

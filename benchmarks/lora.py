@@ -177,7 +177,6 @@ def main(options: Options) -> None:
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
     notes = [
         common.BY_ONEDNN,
-        common.BY_ONEDNN,
         "peft has float32 adapters, as ours; narrow: in the base's dtype. The target holds against the faster.",
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
         f"group prefix sharing: {options.group_shape} shape, log-probabilities of the sampled tokens included; tok/s "

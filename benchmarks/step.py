@@ -267,7 +267,6 @@ def main(options: Options) -> None:
     about |= {"reply": f"{options.new} tokens"}
     notes = [
         common.BY_ONEDNN,
-        common.BY_ONEDNN,
         "tok/s counts sampled tokens.",
         "trl: beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
         "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",
