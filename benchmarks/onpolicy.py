@@ -185,8 +185,8 @@ def measure_cost(
             model.exact = False
             for layer in model.modules():
                 if isinstance(layer, Linear):
-                    layer.times = None
-        assert (model.lm_head.times is not None) == model.exact == exact
+                    layer.matmul = None
+        assert (model.lm_head.matmul is not None) == model.exact == exact
         return round_trip(model, talk)
 
     if device == "cpu":

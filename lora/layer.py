@@ -96,9 +96,9 @@ class _LoRA(torch.autograd.Function):
         y = _product(x, bases)
         if factors:
             A, Bs = _cast(factors, scales, x.dtype)
-            times = getattr(bases[0], "times", None)  # a product that they take in torch's place
-            for out, low, B in _pieces(y, (times or F.linear)(x, A), bases, scales, Bs):
-                out.addmm_(low, B.mT) if times is None else out.add_(times(low, B))
+            matmul = getattr(bases[0], "matmul", None)  # a product that they take in torch's place
+            for out, low, B in _pieces(y, (matmul or F.linear)(x, A), bases, scales, Bs):
+                out.addmm_(low, B.mT) if matmul is None else out.add_(matmul(low, B))
         return y
 
     @staticmethod

@@ -9,7 +9,8 @@ from collections.abc import Callable, Hashable
 import numpy as np
 import torch
 
-from models.graph import CHUNK, Steps, fold_all
+from models.graph import CHUNK, Steps
+from models.stream import fold_all
 
 
 class Ahead:

@@ -48,7 +48,7 @@ def attend(
     0..positions_BT[b, t], or the last `window` of them. Z = B*K, the K key heads of row 0, then those of row 1.
 
     K divides H (grouped queries: head h reads key head h // (H / K)). Softmax in float32 at least, scale 1/sqrt(E).
-    exact: on CUDA, so that a query's bits depend on nothing but what it sees; on a CPU they never do.
+    exact: on CUDA, so that a query's bits depend on nothing but what it sees; on a CPU they do not anyway.
     Returns out_BHTE in the dtype of q. A position may be `position_of_none`: the output is finite and meaningless.
     """
     if q_BHTE.device.type == "cpu":

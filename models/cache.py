@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from models.attention import KEY_BLOCK
-from models.decoder import ROW_MULTIPLE, CausalLM
+from models.decoder import CausalLM
+from models.linear import ROW_MULTIPLE
 
 
 class KVCache:

@@ -13,8 +13,17 @@ import torch.nn.functional as F
 
 from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, hidden, score, tiles, weigh
 from models.cache import KVCache
-from models.decoder import ROW_MULTIPLE, CausalLM, rotate
-from models.linear import by_onednn, lay_out, multiply, pack
+from models.decoder import CausalLM, rotate
+from models.linear import (
+    ROW_MULTIPLE,
+    adapter_factors,
+    by_onednn,
+    joined_bias,
+    multiply,
+    onednn_copy,
+    parts,
+    to_onednn,
+)
 
 _agreed = WeakKeyDictionary()  # {model: {kind: whether its Step agrees with it}}
 MKL_BATCH = 32  # as many small products MKL makes faster than oneDNN, with the same bits
@@ -27,23 +36,19 @@ class Stack:
     """
 
     def __init__(self, layers, small: bool):
-        weights, biases, As, Bs, scales = zip(*map(_parts, layers), strict=True)
-        self.width, self.down, self.up, self.bias = sum(map(len, weights)), None, None, None
-        if any(A is not None for A in As):
-            self.down = _padded(torch.cat([A * scale for A, scale in zip(As, scales, strict=True) if A is not None]))
-            diagonal = [w.new_zeros(len(w), 0) if B is None else B for w, B in zip(weights, Bs, strict=True)]
-            self.up = _padded(torch.block_diag(*diagonal).mT.contiguous())
-        if any(bias is not None for bias in biases):
-            self.bias = torch.cat(
-                [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-            )
-        self.weight, self.packed = None, pack([getattr(layer, "base_layer", layer).weight for layer in layers])
+        weights = [parts(layer)[0] for layer in layers]
+        self.width, (self.down, self.up), self.bias = (
+            sum(map(len, weights)),
+            adapter_factors(layers),
+            joined_bias(layers),
+        )
+        self.weight, self.packed = None, onednn_copy(weights)
         if self.packed is None or small:
-            self.weight = torch.cat([*weights] if self.down is None else [*weights, self.down])
+            self.weight = torch.cat(weights if self.down is None else [*weights, self.down])
             if self.bias is not None and self.down is not None:
                 self.bias = F.pad(self.bias, (0, len(self.down)))
         if self.packed is not None and small:
-            self.weight, self.packed = None, lay_out(self.weight)
+            self.weight, self.packed = None, to_onednn(self.weight)
 
     def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
         if self.packed is not None:
@@ -61,11 +66,6 @@ class Stack:
         return y.addmm_(low, self.up)  # so narrow a product has the same bits by MKL, and is faster
 
 
-def _parts(layer):
-    """(weight, bias, A, B, scale) of a linear layer; one with adapters tells its own, and A is None without."""
-    return layer.parts() if hasattr(layer, "parts") else (layer.weight, layer.bias, None, None, 1.0)
-
-
 class Step:
     """A stacked copy of a model as it is now."""
 
@@ -78,7 +78,7 @@ class Step:
             if cfg.qk_norm:
                 norm = torch.cat([attention.q_norm.weight.expand(cfg.num_attention_heads, -1),
                                   attention.k_norm.weight.expand(cfg.num_key_value_heads, -1)])  # fmt: skip
-            self.layers.append((block, norm, *(Stack(layers, small) for layers in _together(block))))
+            self.layers.append((block, norm, *(Stack(layers, small) for layers in block.groups())))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
@@ -122,13 +122,6 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     return first, seen, torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]
 
 
-def _together(block) -> tuple[tuple, ...]:
-    """The layers of a block that read the same input."""
-    attention, mlp = block.self_attn, block.mlp
-    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-    return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
-
-
 def _is_small(model: CausalLM) -> bool:
     return sum(p.numel() for p in model.parameters()) < SMALL
 
@@ -146,10 +139,10 @@ def exact_step(model: CausalLM) -> Step | None:
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
-    groups = [[_parts(layer) for layer in layers] for block in model.model.layers for layers in _together(block)]
-    if not _is_small(model) and any(pack([part[0] for part in parts]) is None for parts in groups):
+    groups = [[parts(layer) for layer in layers] for block in model.model.layers for layers in block.groups()]
+    if not _is_small(model) and any(onednn_copy([weight for weight, *_ in group]) is None for group in groups):
         return None  # the stacks would be a copy of it
-    kinds = tuple((weight.requires_grad, A is None or A.shape) for parts in groups for weight, _, A, _, _ in parts)
+    kinds = tuple((weight.requires_grad, A is None or A.shape) for group in groups for weight, _, A, _, _ in group)
     seen, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), kinds)
     if seen.get(kind) is False:
         return None

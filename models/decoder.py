@@ -16,10 +16,8 @@ from torch import nn
 
 from models.attention import Packed, attend, attend_packed, in_blocks, pack, packs, position_of_none
 from models.config import ModelConfig
-from models.linear import Linear, by_onednn, side_by_side
+from models.linear import ROW_MULTIPLE, Linear, by_onednn, side_by_side
 from models.rope import Rope, frequencies
-
-ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
 
 
 class RMSNorm(nn.Module):
@@ -136,6 +134,12 @@ class Block(nn.Module):
         self.self_attn = Attention(cfg, index)
         self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
         self.mlp = MLP(cfg)
+
+    def groups(self) -> tuple[tuple[nn.Module, ...], ...]:
+        """The linear layers, those together that read the same input: qkv, out, gate and up, down."""
+        attention, mlp = self.self_attn, self.mlp
+        qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
+        return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, rows_W=None) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x_ND), layout, cache, rows_W)

@@ -16,16 +16,17 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from models.ahead import Ahead
 from models.cache import KVCache
 from models.decode import Step, exact_step
-from models.decoder import ROW_MULTIPLE, CausalLM
+from models.decoder import CausalLM
 from models.graph import Steps
+from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer, token_logprobs
+from models.stream import uniforms
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward: more would only take more memory
 
@@ -78,7 +79,7 @@ class Engine:
         self._step: Step | None = None  # their stacked copy, if there is an exact one,
         self._step_version: Hashable = None  # and the version that it is a copy of
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
-        self._draw = partial(sample, times=model.lm_head.times)
+        self._draw = partial(sample, matmul=model.lm_head.matmul)
         steps = Steps(model, self._cache, self._draw) if ahead else None
         self._ahead = Ahead(steps, self._slots, max_len, self._append) if ahead else None
 
@@ -273,16 +274,16 @@ class Engine:
 
 
 @torch.no_grad()
-def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor, times=None):
+def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor, matmul=None):
     """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number.
 
-    times: as models/linear.py has it. With it the log-probability is what `token_logprobs` makes of a row in training.
+    matmul: as models/linear.py has it. With it the log-probability is what `token_logprobs` makes of a row in training.
     """
     B = len(hidden_BD)
-    if times is None:
+    if matmul is None:
         logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # and some rows more
     else:
-        logits = times(hidden_BD, weight_VD).float().div_(temperature or 1.0)
+        logits = matmul(hidden_BD, weight_VD).float().div_(temperature or 1.0)
     if temperature == 0:
         ids_B = logits.argmax(-1)
     else:
@@ -290,21 +291,7 @@ def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float,
         uniforms_B = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))
         target = uniforms_B[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weight_VD.shape[0] - 1)
-    if times is not None:
+    if matmul is not None:
         return ids_B, token_logprobs(hidden_BD, weight_VD, ids_B, temperature or 1.0)[0]
     logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]
     return ids_B[:B], logprobs_B[:B]
-
-
-def uniforms(counters: list[tuple[int, int, int, int]]) -> torch.Tensor:
-    """One float64 in [0, 1) for each (seed, episode, turn, token), by hashing the four numbers.
-
-    Each number is folded in by the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16).
-    """
-    state = np.zeros(len(counters), np.uint64)
-    for column in np.array(counters, np.int64).reshape(-1, 4).astype(np.uint64).T:
-        state = (state ^ column) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return torch.from_numpy((state >> np.uint64(11)).astype(np.float64) * 2.0**-53)

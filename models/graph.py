@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from models.attention import KEY_BLOCK, attend, hidden, triton_attend
 from models.cache import KVCache
 from models.decoder import CausalLM, rotate
-from models.linear import by_onednn, side_by_side
+from models.linear import adapter_factors, by_onednn, joined_bias, parts, side_by_side
+from models.stream import fold, unit
 
 CHUNK = 4  # steps that are enqueued together
 STACKED_SHARE = 0.25  # of the device's memory: larger models are not copied to be stacked
@@ -99,7 +100,7 @@ class Steps:
             signature = _signature(self.model)
             if signature != self.signature:
                 kind = Stacked if self.stacked else Beside
-                self.products = [[kind(*layers) for layers in _layers(block)] for block in self.model.model.layers]
+                self.products = [[kind(*layers) for layers in block.groups()] for block in self.model.model.layers]
                 self.key = None
             elif self.stacked:
                 for product in (product for products in self.products for product in products):
@@ -156,32 +157,22 @@ class Stacked:
     """
 
     def __init__(self, *layers):
-        self.layers = layers
-        weights, _, As, _, scales = zip(*map(_parts, layers), strict=True)
-        self.widths = [len(weight) for weight in weights]
-        self.scale = next((scale for scale, A in zip(scales, As, strict=True) if A is not None), 1.0)
+        self.layers, self.widths = layers, [len(parts(layer)[0]) for layer in layers]
         self.weight, self.bias, self.up = self._copies()
 
     def _copies(self):
-        weights, biases, As, Bs, scales = zip(*map(_parts, self.layers), strict=True)
-        weight = torch.cat([*weights, *(A.to(weights[0].dtype) for A in As if A is not None)])
-        bias = up = None
-        if any(bias is not None for bias in biases):
-            each = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-            bias = F.pad(torch.cat(each), (0, len(weight) - sum(self.widths)))
-        if len(weight) > sum(self.widths):
-            blocks = [
-                w.new_zeros(len(w), 0) if B is None else (B * (scale / self.scale)).to(w.dtype)
-                for w, B, scale in zip(weights, Bs, scales, strict=True)
-            ]
-            up = torch.block_diag(*blocks).mT.contiguous()
-        return weight, bias, up
+        weights = [parts(layer)[0] for layer in self.layers]
+        (down, up), bias, dtype = adapter_factors(self.layers), joined_bias(self.layers), weights[0].dtype
+        if down is not None:
+            weights, up = [*weights, down.to(dtype)], up.to(dtype)
+            bias = None if bias is None else F.pad(bias, (0, len(down)))
+        return torch.cat(weights), bias, up
 
     def __call__(self, x_SD: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = F.linear(x_SD, self.weight, self.bias)
         if self.up is not None:
             y, low = y.split((sum(self.widths), len(self.up)), -1)
-            y.addmm_(low, self.up, alpha=self.scale)
+            y.addmm_(low, self.up)
         return y.split(self.widths, -1)
 
     def refresh(self) -> None:
@@ -201,22 +192,10 @@ class Beside:
         return side_by_side(x_SD, *self.layers)
 
 
-def _parts(layer):
-    """(weight, bias, A, B, scale) of a linear layer; one with adapters tells its own."""
-    return layer.parts() if hasattr(layer, "parts") else (layer.weight, layer.bias, None, None, 1.0)
-
-
-def _layers(block) -> tuple[tuple, ...]:
-    """The linear layers of a block, those together that read the same input."""
-    attention, mlp = block.self_attn, block.mlp
-    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-    return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
-
-
 def _signature(model: CausalLM) -> Hashable:
     """Where everything lies that a step reads, and the adapters' scales: while it stays, so does a graph."""
-    layers = [layer for block in model.model.layers for group in _layers(block) for layer in group]
-    read = [*model.parameters(), *(part for layer in layers for part in _parts(layer))]
+    layers = [layer for block in model.model.layers for group in block.groups() for layer in group]
+    read = [*model.parameters(), *(part for layer in layers for part in parts(layer))]
     return tuple(part.data_ptr() if isinstance(part, torch.Tensor) else part for part in read)
 
 
@@ -247,29 +226,3 @@ def _product(a_UZMN: torch.Tensor, b_UZNO: torch.Tensor) -> torch.Tensor:
     if a.device.type == "cuda":
         return torch.bmm(a, b, out_dtype=torch.float32).view(shape)
     return torch.bmm(a.float(), b.float()).view(shape)
-
-
-def fold(state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """One round of models/generate.py's `uniforms`, in int64, whose sums and products wrap as unsigned ones do."""
-    state = (state ^ number) + (0x9E3779B97F4A7C15 - 2**64)
-    state = (state ^ _shifted(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
-    state = (state ^ _shifted(state, 27)) * (0x94D049BB133111EB - 2**64)
-    return state ^ _shifted(state, 31)
-
-
-def fold_all(numbers_NC: torch.Tensor) -> torch.Tensor:
-    """The states [N] after C rounds from 0."""
-    state = torch.zeros_like(numbers_NC[:, 0])
-    for number in numbers_NC.T:
-        state = fold(state, number)
-    return state
-
-
-def unit(state: torch.Tensor) -> torch.Tensor:
-    """float64 in [0, 1) of the upper 53 bits."""
-    return _shifted(state, 11).double() * 2.0**-53
-
-
-def _shifted(x: torch.Tensor, n: int) -> torch.Tensor:
-    """Shifted right, zeros from the left."""
-    return (x >> n) & ((1 << (64 - n)) - 1)

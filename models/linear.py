@@ -4,7 +4,7 @@ torch multiplies float32 matrices on a CPU by MKL, which on some CPUs (AMD's wit
 oneDNN, and less than that on a weight which was laid out for oneDNN beforehand; for 16 bits and a few rows that helps
 too. So whatever the model computes, it computes `by_onednn`; and a frozen weight is laid out once, and once more
 transposed for the gradient of its input; a gradient of its own it never gets. Both lean on parts of torch that need
-not be there or might not be exact elsewhere, so they are tried out first; without them, or beyond PACKED_SHARE of the
+not be there or might not be exact elsewhere, so they are tried out first; without them, or beyond COPIES_SHARE of the
 memory, torch multiplies as it does.
 
 Whichever it is, a row's result does not depend on how many rows go with it, in multiples of ROW_MULTIPLE.
@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
 ONE_THREAD = 10_000_000  # parameters
-PACKED_SHARE = 0.25  # of the machine's memory, for all copies of weights together
+COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
 
 _copies = WeakTensorKeyDictionary()  # of the first of the weights: {what: (state of the weights, copy, its bytes)}
 
@@ -28,7 +29,7 @@ _copies = WeakTensorKeyDictionary()  # of the first of the weights: {what: (stat
 class Linear(nn.Linear):
     """nn.Linear, whose frozen weight is multiplied by `product`."""
 
-    times = None  # what gives x @ weight.T + bias in torch's place: where `exact` asks, models/linear_triton.py
+    matmul = None  # what gives x @ weight.T + bias in torch's place: where `exact` asks, models/linear_triton.py
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return side_by_side(x, self)[0]
@@ -36,22 +37,18 @@ class Linear(nn.Linear):
     @staticmethod
     def product(x: torch.Tensor, layers: tuple[nn.Linear, ...]) -> torch.Tensor:
         """[N, in] -> [N, all their outputs side by side], without a gradient."""
-        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        packed = pack(weights)
+        packed = onednn_copy([layer.weight for layer in layers])
         if packed is None:
-            times = layers[0].times or F.linear
-            each = [times(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+            matmul = layers[0].matmul or F.linear
+            each = [matmul(x, layer.weight, layer.bias) for layer in layers]
             return each[0] if len(each) == 1 else torch.cat(each, -1)
-        bias = biases[0]
-        if len(layers) > 1 and any(b is not None for b in biases):
-            bias = torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
-        return multiply(x, packed, bias)
+        return multiply(x, packed, joined_bias(layers))
 
     @staticmethod
     def back(grad: torch.Tensor, layers: tuple[nn.Linear, ...]) -> torch.Tensor:
         """The gradient of `product`'s input from that of its output."""
         weights = [layer.weight for layer in layers]
-        packed = pack(weights, transposed=True)
+        packed = onednn_copy(weights, transposed=True)
         if packed is not None:
             return multiply(grad, packed)
         parts = grad.split([len(weight) for weight in weights], -1)
@@ -65,9 +62,37 @@ def side_by_side(x: torch.Tensor, *layers: nn.Module) -> tuple[torch.Tensor, ...
     if other is not None:
         return other.together(x, *layers)
     if any(layer.weight.requires_grad for layer in layers):
-        return tuple((layer.times or F.linear)(x, layer.weight, layer.bias) for layer in layers)
+        return tuple((layer.matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers)
     y = _Frozen.apply(x, layers) if torch.is_grad_enabled() and x.requires_grad else Linear.product(x, layers)
     return y.split([layer.out_features for layer in layers], -1)
+
+
+def parts(layer: nn.Module):
+    """(weight, bias, A, B, scale) of a linear layer; one with adapters tells its own, and A is None without."""
+    return layer.parts() if hasattr(layer, "parts") else (layer.weight, layer.bias, None, None, 1.0)
+
+
+def joined_bias(layers) -> torch.Tensor | None:
+    """The biases of layers one after the other, zeros for those without; None if all are."""
+    weights, biases = zip(*(parts(layer)[:2] for layer in layers), strict=True)
+    if len(layers) == 1 or all(bias is None for bias in biases):
+        return biases[0]
+    return torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
+
+
+def adapter_factors(layers) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """(down [R, in], up [R, all outputs]) of the adapters of layers side by side: x @ down.T @ up is what they add.
+
+    The A factors times their scales one above the other, the B factors block by block on a diagonal; zeros fill R up to
+    ROW_MULTIPLE.
+    """
+    weights, _, As, Bs, scales = zip(*map(parts, layers), strict=True)
+    if all(A is None for A in As):
+        return None, None
+    down = torch.cat([A * scale for A, scale in zip(As, scales, strict=True) if A is not None])
+    blocks = [w.new_zeros(len(w), 0) if B is None else B for w, B in zip(weights, Bs, strict=True)]
+    more = (0, 0, 0, -len(down) % ROW_MULTIPLE)
+    return F.pad(down, more), F.pad(torch.block_diag(*blocks).mT, more).contiguous()
 
 
 class _Frozen(torch.autograd.Function):
@@ -84,19 +109,19 @@ class _Frozen(torch.autograd.Function):
 
 
 def multiply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x @ weight.T + bias, for what `pack` made of the weight."""
+    """x @ weight.T + bias, for what `onednn_copy` made of the weight."""
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
-def pack(weights: list[torch.Tensor], transposed: bool = False) -> torch.Tensor | None:
+def onednn_copy(weights: list[torch.Tensor], transposed: bool = False) -> torch.Tensor | None:
     """The weights [O, D], one above the other, or transposed, [D, sum O], in oneDNN's layout. None where they must be
     multiplied as they lie."""
     whole = _kept(weights, (transposed, len(weights)), lambda weight: [weight.mT if transposed else weight])
     return whole and whole[0]
 
 
-def pack_slabs(weight: torch.Tensor, size: int, dtype: torch.dtype, transposed: bool = False):
-    """As `pack`, of each `size` rows of the weight cast to dtype: a list."""
+def onednn_slabs(weight: torch.Tensor, size: int, dtype: torch.dtype, transposed: bool = False):
+    """As `onednn_copy`, of each `size` rows of the weight cast to dtype: a list."""
     pieces = lambda w: (piece.mT if transposed else piece for piece in w.split(size))  # noqa: E731
     return _kept([weight], (transposed, size, dtype), pieces, dtype)
 
@@ -117,13 +142,13 @@ def _kept(weights, what, pieces, dtype=None) -> list[torch.Tensor] | None:
         packed = None
         if size + sum(entry[2] for copies in _copies.values() for entry in copies.values()) <= _budget():
             weight = torch.cat(weights) if len(weights) > 1 else first
-            packed = [lay_out(piece.to(dtype)) for piece in pieces(weight.detach())]
+            packed = [to_onednn(piece.to(dtype)) for piece in pieces(weight.detach())]
         kept[what] = (state, packed, size if packed else 0)
     return kept[what][1]
 
 
 @torch.no_grad()
-def lay_out(weight: torch.Tensor) -> torch.Tensor:
+def to_onednn(weight: torch.Tensor) -> torch.Tensor:
     """A weight [O, D] in oneDNN's layout, which nobody keeps, for `multiply`."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 512)
 
@@ -139,7 +164,7 @@ def choose_threads(model: nn.Module, threads: int = 0) -> None:
 @cache
 def _budget() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return int(PACKED_SHARE * memory)
+    return int(COPIES_SHARE * memory)
 
 
 @contextmanager
@@ -178,7 +203,7 @@ def usable(dtype: torch.dtype) -> bool:
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
         return False
     try:
-        return _right(48, 256, lambda x, w: multiply(x, lay_out(w.mT)), dtype)
+        return _right(48, 256, lambda x, w: multiply(x, to_onednn(w.mT)), dtype)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
 

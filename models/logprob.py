@@ -17,11 +17,10 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from models.linear import by_onednn, multiply, pack_slabs
+from models.linear import ROW_MULTIPLE, by_onednn, multiply, onednn_slabs
 
 SLAB = 4096  # words of the vocabulary at once
 ROWS = 2048  # rows at once: a slab's logits are at most 32 MiB in float32, what malloc keeps at hand for the next
-ROW_MULTIPLE = 16  # as in models/decoder.py: a row's result must not depend on how many rows go with it
 
 
 @by_onednn()
@@ -157,7 +156,7 @@ def _slabs(hidden_ND, weight_VD, temperature):
     more = -len(hidden_ND) % ROW_MULTIPLE
     hidden_ND = F.pad(hidden_ND, (0, 0, 0, more)) if more else hidden_ND
     wide = torch.promote_types(weight_VD.dtype, torch.float32)
-    packed = pack_slabs(weight_VD, SLAB, wide)
+    packed = onednn_slabs(weight_VD, SLAB, wide)
     half = weight_VD.is_cuda and weight_VD.dtype != wide  # CUDA can sum products of 16 bits into float32
     hidden_ND = hidden_ND if half else hidden_ND.to(wide)
     for i, start in enumerate(range(0, len(weight_VD), SLAB)):
@@ -186,7 +185,7 @@ def _inside(targets_N1, start: int, words: int):
 
 def _words(x_NV: torch.Tensor, weight_VD: torch.Tensor, start: int) -> torch.Tensor:
     """x @ W over the words of the slab that begins at `start`."""
-    packed = pack_slabs(weight_VD, SLAB, weight_VD.dtype, transposed=True)
+    packed = onednn_slabs(weight_VD, SLAB, weight_VD.dtype, transposed=True)
     x_NV = x_NV.to(weight_VD.dtype)
     return x_NV @ weight_VD[start : start + SLAB] if packed is None else multiply(x_NV, packed[start // SLAB])
 

@@ -146,7 +146,7 @@ def make_exact(model: CausalLM) -> CausalLM:
     model.exact = True
     for layer in model.modules():
         if isinstance(layer, Linear):
-            layer.times = product
+            layer.matmul = product
     return model
 
 

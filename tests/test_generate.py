@@ -1,5 +1,7 @@
 """The engine: what it records while sampling is, bitwise, what training recomputes, and each episode stands alone."""
 
+import itertools
+import random
 from random import Random
 
 import pytest
@@ -7,8 +9,9 @@ import torch
 from conftest import random_model, randomize
 
 import lora
-from models.generate import Engine, Row, sample, uniforms
+from models.generate import Engine, Row, sample
 from models.logprob import token_logprobs
+from models.stream import uniforms
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn
 
@@ -394,7 +397,9 @@ def test_uniforms_are_those_of_splitmix64():
         return x ^ x >> 31
 
     assert mix(0) == 0xE220A8397B1DCDAF
-    for counter in ((0, 0, 0, 0), (1, 2, 3, 4), (2**40, 10**6, 50, 4095), (-1, 0, 0, 7)):
+    draw, edges = random.Random(0), [(0, 0, 0, 0), (1, 2, 3, 4), (2**40, 10**6, 50, 4095), (-1, 0, 0, 7)]
+    edges += itertools.product((0, -1, 2**63 - 1, -(2**63)), repeat=4)
+    for counter in [*edges, *(tuple(draw.randrange(-(2**63), 2**63) for _ in range(4)) for _ in range(500))]:
         state = 0
         for number in counter:
             state = mix(state ^ number % 2**64)

@@ -10,7 +10,7 @@ from torch import nn
 
 import lora
 from models import linear
-from models.linear import Linear, by_onednn, pack, side_by_side
+from models.linear import Linear, by_onednn, onednn_copy, side_by_side
 
 WIDTHS = (32, 48, 16)
 
@@ -19,7 +19,7 @@ WIDTHS = (32, 48, 16)
 def layout(request, monkeypatch):
     """With oneDNN's copies, where this machine has them, and without."""
     if request.param == "as they lie":
-        monkeypatch.setattr(linear, "PACKED_SHARE", 0.0)
+        monkeypatch.setattr(linear, "COPIES_SHARE", 0.0)
         linear._budget.cache_clear()
     elif not linear.usable(torch.float32):
         pytest.skip("oneDNN's products are not usable here")
@@ -92,11 +92,11 @@ def test_sixteen_bits_are_rounded_once(layout):
 @pytest.mark.skipif(not linear.usable(torch.float32), reason="oneDNN's products are not usable here")
 def test_copies_are_made_once_follow_the_weight_and_go_with_it():
     (layer, *_), x = layers(), torch.randn(16, 32)
-    before, first = layer(x), pack([layer.weight])
-    assert first is not None and pack([layer.weight]) is first
+    before, first = layer(x), onednn_copy([layer.weight])
+    assert first is not None and onednn_copy([layer.weight]) is first
     with torch.no_grad():
         layer.weight.mul_(2)
-    assert pack([layer.weight]) is not first
+    assert onednn_copy([layer.weight]) is not first
     torch.testing.assert_close(layer(x), 2 * before)
     layer.weight = nn.Parameter(-layer.weight.detach(), requires_grad=False)
     torch.testing.assert_close(layer(x), -2 * before)
@@ -112,13 +112,13 @@ def test_copies_stay_within_their_share_of_the_memory(monkeypatch):
     first, second, _ = layers()
     room = sum(entry[2] for copies in linear._copies.values() for entry in copies.values()) + 4 * first.weight.numel()
     monkeypatch.setattr(linear, "_budget", lambda: room)
-    assert pack([first.weight]) is not None and pack([second.weight]) is None
-    assert pack([first.weight], transposed=True) is None
+    assert onednn_copy([first.weight]) is not None and onednn_copy([second.weight]) is None
+    assert onednn_copy([first.weight], transposed=True) is None
 
 
 def test_what_trains_is_never_copied():
     trains = layers(frozen=False)
-    assert pack([layer.weight for layer in trains]) is None and trains[0].weight not in linear._copies
+    assert onednn_copy([layer.weight for layer in trains]) is None and trains[0].weight not in linear._copies
 
 
 def test_by_onednn_is_float32_and_leaves_the_switch_as_it_was():

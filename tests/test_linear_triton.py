@@ -91,7 +91,7 @@ def exact_everywhere(monkeypatch):
     def make(model):
         for layer in model.modules():
             if isinstance(layer, Linear):
-                layer.times = product
+                layer.matmul = product
 
     return make
 
@@ -128,7 +128,7 @@ def test_an_exact_model_samples_bitwise_what_it_trains_on(temperature, exact_eve
 def test_make_exact_asks_for_what_it_takes(monkeypatch):
     """Of a model on another device than a CPU, here one without memory; on a CPU it has nothing to do."""
     on_cpu = random_model()
-    assert make_exact(on_cpu) is on_cpu and not on_cpu.exact and on_cpu.lm_head.times is None
+    assert make_exact(on_cpu) is on_cpu and not on_cpu.exact and on_cpu.lm_head.matmul is None
     model = random_model().to("meta")
     with pytest.raises(ValueError, match=r"takes dtype=bfloat16"):
         make_exact(model)
@@ -138,7 +138,7 @@ def test_make_exact_asks_for_what_it_takes(monkeypatch):
         make_exact(model)
     assert not model.exact
     layers = [layer for layer in make_exact(model).modules() if isinstance(layer, torch.nn.Linear)]
-    assert model.exact and len(layers) == 15 and all(layer.times is product for layer in layers)
+    assert model.exact and len(layers) == 15 and all(layer.matmul is product for layer in layers)
 
 
 def launched(N, D, outputs, dtype, monkeypatch):

@@ -1,0 +1,38 @@
+"""Random numbers from counters: what an episode samples depends on its own (seed, episode, turn, token) alone.
+
+Each number is folded in by the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16), in int64, whose sums
+and products wrap as unsigned ones do: on any device, and in a CUDA graph.
+"""
+
+import torch
+
+
+def uniforms(counters: list[tuple[int, ...]]) -> torch.Tensor:
+    """One float64 in [0, 1) for each counter."""
+    return unit(fold_all(torch.tensor(counters, dtype=torch.long)))
+
+
+def fold_all(numbers_NC: torch.Tensor) -> torch.Tensor:
+    """The states [N] after C rounds from 0."""
+    state = torch.zeros_like(numbers_NC[:, 0])
+    for number in numbers_NC.T:
+        state = fold(state, number)
+    return state
+
+
+def fold(state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """One round."""
+    state = (state ^ number) + (0x9E3779B97F4A7C15 - 2**64)
+    state = (state ^ _shifted(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    state = (state ^ _shifted(state, 27)) * (0x94D049BB133111EB - 2**64)
+    return state ^ _shifted(state, 31)
+
+
+def unit(state: torch.Tensor) -> torch.Tensor:
+    """float64 in [0, 1) of the upper 53 bits."""
+    return _shifted(state, 11).double() * 2.0**-53
+
+
+def _shifted(x: torch.Tensor, n: int) -> torch.Tensor:
+    """Shifted right, zeros from the left."""
+    return (x >> n) & ((1 << (64 - n)) - 1)
