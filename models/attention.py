@@ -49,18 +49,14 @@ def attend(
 
     K divides H (grouped queries: head h reads key head h // (H / K)). Softmax in float32 at least, scale 1/sqrt(E).
     exact: on CUDA, so that a query's bits depend on nothing but what it sees; on a CPU they do not anyway.
-    Returns out_BHTE in the dtype of q. A position may be `position_of_none`: the output is finite and meaningless.
+    Returns out_BHTE in the dtype of q. At position -1 is a query that nobody asks, whose output is finite and
+    meaningless; where a tile has no others it costs nothing.
     """
     if q_BHTE.device.type == "cpu":
         blocked = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
         return blocked(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
     kernel = triton_attend() if exact or q_BHTE.dtype in (torch.bfloat16, torch.float16) else None
     return (kernel or masked_attention)(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
-
-
-def position_of_none(device: torch.device) -> int:
-    """The position for `attend` of a query whose result nobody reads."""
-    return -1 if device.type == "cuda" else 0
 
 
 @cache
@@ -140,19 +136,63 @@ def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
     return x_BKULE.movedim(2, 0).flatten(1, 2)
 
 
+@dataclass
+class Tile:
+    """Queries side by side of some rows of the batch, and the blocks of keys that they see."""
+
+    rows: slice | torch.Tensor  # of B, those with a query here,
+    heads: slice | torch.Tensor  # of Z, their key heads,
+    queries: slice  # of T
+    positions_BT: torch.Tensor  # of all that
+    first: int  # the first block that any of them sees,
+    seen: int  # the first that not all may see whole (where a window begins, simply the first),
+    end: int  # the end of those that any sees
+
+    def blocks(self, x_UZ: torch.Tensor) -> torch.Tensor:
+        """Of keys or values those which are seen."""
+        return x_UZ[self.first : self.end, self.heads]
+
+
+def tiles(positions_BT: torch.Tensor, K: int, window: int | None):
+    """The Tiles of at most QUERY_TILE queries a row whose position is not -1."""
+    for start in range(0, positions_BT.shape[1], QUERY_TILE):
+        queries = slice(start, min(start + QUERY_TILE, positions_BT.shape[1]))
+        rows_W = (positions_BT[:, queries].amax(1) >= 0).nonzero()[:, 0]
+        if len(rows_W) == 0:
+            continue
+        rows, heads = rows_W, (rows_W[:, None] * K + torch.arange(K)).flatten()
+        first, last = int(rows_W[0]), int(rows_W[-1])
+        if last - first + 1 == len(rows_W):  # then without copies
+            rows, heads = slice(first, last + 1), slice(first * K, (last + 1) * K)
+        here_BT = positions_BT[rows, queries]
+        here_BT = here_BT.where(here_BT >= 0, here_BT.max())
+        yield Tile(rows, heads, queries, here_BT, *span(here_BT, window))
+
+
+def span(positions_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]:
+    """(first, seen, end) of a Tile's blocks."""
+    least, most = map(int, positions_BT.aminmax())
+    first, seen = 0, (least + 1) // KEY_BLOCK
+    if window is not None and most >= window:
+        first = seen = max(least + 1 - window, 0) // KEY_BLOCK
+    return first, seen, most // KEY_BLOCK + 1
+
+
 def exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, lse_BHT=None) -> torch.Tensor:
     """As `attend`; writes the base-2 log-sum-exp of the scores into lse_BHT if that is given."""
     (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], _wide(q_BHTE)
-    out_BHTE = torch.empty_like(q_BHTE)
-    for tile, first, seen, end in tiles(positions_BT, window):
-        queries_ZME = _group(q_BHTE[:, :, tile].to(wide) * (LOG2E * E**-0.5), Z // B, E)
-        scores_UZML = queries_ZME.new_empty(end - first, *queries_ZME.shape[:2], KEY_BLOCK)
-        score(queries_ZME, k_UZEL[first:end].to(wide), scores_UZML)
-        _hide(scores_UZML[seen - first :], positions_BT[:, tile] - seen * KEY_BLOCK, window, H * B // Z)
-        out, total, peak = weigh(scores_UZML, v_UZLE[first:end], used=H * B // Z * positions_BT[:, tile].shape[1])
-        _ungroup_into(out_BHTE[:, :, tile], out)
+    out_BHTE = torch.zeros_like(q_BHTE)
+    for tile in tiles(positions_BT, Z // B, window):
+        here = tile.rows, slice(None), tile.queries
+        queries_ZME = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), Z // B)
+        scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
+        score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
+        _hide(scores_UZML, tile, window, H * B // Z)
+        T = tile.positions_BT.shape[1]
+        out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=H * B // Z * T)
+        out_BHTE[here] = out.to(q_BHTE.dtype).reshape(-1, H, T, E)
         if lse_BHT is not None:
-            _ungroup_into(lse_BHT[:, :, tile, None], total.log2_().add_(peak))
+            lse_BHT[here] = total.log2_().add_(peak).view(-1, H, T)
     return out_BHTE
 
 
@@ -203,24 +243,26 @@ class ExactAttention(torch.autograd.Function):
     def backward(ctx, grad_BHTE):
         q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT = ctx.saved_tensors
         (B, H, _, E), (U, Z), wide = q_BHTE.shape, k_UZEL.shape[:2], lse_BHT.dtype
-        grad_q = torch.empty_like(q_BHTE)
+        K, G = Z // B, H * B // Z
+        grad_q = torch.zeros_like(q_BHTE)
         grad_k, grad_v = lse_BHT.new_zeros(2, Z, U * KEY_BLOCK, E)
-        for tile, first, seen, end in tiles(positions_BT, ctx.window):
-            blocks = (x[first:end].to(wide) for x in (k_UZEL.mT, v_UZLE))
+        for tile in tiles(positions_BT, K, ctx.window):
+            here = tile.rows, slice(None), tile.queries
+            blocks = (tile.blocks(x).to(wide) for x in (k_UZEL.mT, v_UZLE))
             keys, values = (x.transpose(0, 1).flatten(1, 2) for x in blocks)  # [Z, keys, E]
-            queries = _group(q_BHTE[:, :, tile].to(wide) * (LOG2E * E**-0.5), Z // B, E)
+            queries = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), K)
             scores = torch.bmm(queries, keys.mT)
-            scores_UZML = scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0)
-            _hide(scores_UZML[seen - first :], positions_BT[:, tile] - seen * KEY_BLOCK, ctx.window, H * B // Z)
-            weights = scores.sub_(_group(lse_BHT[:, :, tile, None], Z // B, E)).exp2_()
-            grad = _group(grad_BHTE[:, :, tile].to(wide), Z // B, E)
-            delta = (grad * _group(out_BHTE[:, :, tile], Z // B, E)).sum(-1, keepdim=True)
-            grad_scores = torch.bmm(grad, values.mT).sub_(delta).mul_(weights)
-            used = slice(H * B // Z * positions_BT[:, tile].shape[1])
-            _ungroup_into(grad_q[:, :, tile], torch.bmm(grad_scores, keys)[:, used].mul_(E**-0.5))
-            read = slice(first * KEY_BLOCK, end * KEY_BLOCK)
-            grad_k[:, read] += torch.bmm(grad_scores.mT, queries).div_(LOG2E)
-            grad_v[:, read] += torch.bmm(weights.mT, grad)
+            _hide(scores.unflatten(-1, (-1, KEY_BLOCK)).movedim(-2, 0), tile, ctx.window, G)
+            weights = scores.sub_(_group(lse_BHT[here][..., None], K, len(queries[0]))).exp2_()
+            grad_out = _group(grad_BHTE[here].to(wide), K)
+            delta = (grad_out * _group(out_BHTE[here], K)).sum(-1, keepdim=True)
+            grad_scores = torch.bmm(grad_out, values.mT).sub_(delta).mul_(weights)
+            used = slice(G * tile.positions_BT.shape[1])
+            grad = torch.bmm(grad_scores, keys)[:, used].mul_(E**-0.5)
+            grad_q[here] = grad.to(q_BHTE.dtype).reshape_as(q_BHTE[here])
+            read = tile.heads, slice(tile.first * KEY_BLOCK, tile.end * KEY_BLOCK)
+            grad_k[read] += torch.bmm(grad_scores.mT, queries).div_(LOG2E)
+            grad_v[read] += torch.bmm(weights.mT, grad_out)
         grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1).to(q_BHTE.dtype) for x in (grad_k, grad_v))
         return grad_q, grad_k.mT, grad_v, None, None
 
@@ -229,39 +271,22 @@ def _wide(x: torch.Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def tiles(positions_BT: torch.Tensor, window: int | None):
-    """Query tiles; of each the first block of keys that any of its queries sees, the first that not all of them may see
-    whole (where a window begins, simply the first), and the end of those that any sees."""
-    T = positions_BT.shape[1]
-    for start in range(0, T, QUERY_TILE):
-        tile = slice(start, min(start + QUERY_TILE, T))
-        least, most = map(int, positions_BT[:, tile].aminmax())
-        first, seen = 0, (least + 1) // KEY_BLOCK
-        if window is not None and most >= window:
-            first = seen = max(least + 1 - window, 0) // KEY_BLOCK
-        yield tile, first, seen, most // KEY_BLOCK + 1
-
-
-def _group(x_BHTE: torch.Tensor, K: int, head: int) -> torch.Tensor:
-    """[B, H, T, E] -> [B*K, rows, E]: the queries that share a key head become the rows of one matrix product."""
+def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
+    """[B, H, T, E] -> [B*K, rows, E]: the queries that share a key head become the rows of one matrix product, of which
+    there are enough for one kernel always."""
     B, H, T, E = x_BHTE.shape
     rows = x_BHTE.reshape(B * K, H // K * T, E)
-    missing = max(MIN_QUERIES, TINY // (B * K * head * KEY_BLOCK) + 1) - rows.shape[1]
+    missing = (at_least or max(MIN_QUERIES, TINY // (B * K * E * KEY_BLOCK) + 1)) - rows.shape[1]
     return F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
 
 
-def _ungroup_into(out_BHTE: torch.Tensor, rows: torch.Tensor) -> None:
-    B, H, T, E = out_BHTE.shape
-    out_BHTE.copy_(rows.reshape(B, H, T, E))
-
-
-def _hide(scores_UZML: torch.Tensor, positions_BT: torch.Tensor, window: int | None, G: int) -> None:
+def _hide(scores_UZML: torch.Tensor, tile: Tile, window: int | None, G: int) -> None:
     """Minus infinity where a query does not see a key; G query heads share a key head."""
-    B, T = positions_BT.shape
-    key_U11L = torch.arange(scores_UZML.shape[0] * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
-    hidden_UBTL = hidden(key_U11L, positions_BT, window)
-    used = scores_UZML[:, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # [U, B, K, G, T, L], a view
-    used.masked_fill_(hidden_UBTL[:, :, None, None], float("-inf"))
+    B, T = tile.positions_BT.shape
+    key_U11L = torch.arange(tile.seen * KEY_BLOCK, tile.end * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
+    hidden_UBTL = hidden(key_U11L, tile.positions_BT, window)
+    used = scores_UZML[tile.seen - tile.first :, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # a view
+    used.masked_fill_(hidden_UBTL[:, :, None, None], float("-inf"))  # of [U, B, K, G, T, L]
 
 
 def hidden(key: torch.Tensor, positions_BT: torch.Tensor, window: int | None) -> torch.Tensor:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, hidden, score, tiles, weigh
+from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, hidden, score, span, weigh
 from models.cache import KVCache
 from models.decoder import CausalLM, rotate
 from models.linear import (
@@ -116,7 +116,7 @@ class Step:
 def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) -> tuple[int, int, torch.Tensor]:
     """(the first block of keys that any row sees, the first that not all see whole, what to add to the scores from
     there on [U, Z, 1, L])."""
-    ((_, first, seen, _),) = tiles(positions_B[:, None], window)
+    first, seen, _ = span(positions_B, window)
     key_U1L = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
     hidden_UZL = hidden(key_U1L, positions_B.repeat_interleave(K), window)
     return first, seen, torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.attention import Packed, attend, attend_packed, in_blocks, pack, packs, position_of_none
+from models.attention import Packed, attend, attend_packed, in_blocks, pack, packs
 from models.config import ModelConfig
 from models.linear import ROW_MULTIPLE, Linear, by_onednn, side_by_side
 from models.rope import Rope, frequencies
@@ -38,7 +38,9 @@ class RMSNorm(nn.Module):
 class Layout:
     """Where the rows of a batch stand in their sequences; made once per forward, read by every attention layer."""
 
-    last_key_ST: torch.Tensor  # int64: each query sees the keys 0..last_key; S sequences of at most T tokens
+    last_key_ST: (
+        torch.Tensor
+    )  # int64: the last key that each query sees, -1 where none asks; S sequences of at most T tokens
     turns: dict[Rope, tuple[torch.Tensor, torch.Tensor]]  # rows of the rotary tables cos_NE, sin_NE, one per row
     N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token, or None where the rows already lie so
@@ -69,8 +71,7 @@ class Layout:
         count, longest = torch.arange(len(rows_W), device=rows_W.device), int(counts_S.max())
         to_rows = torch.empty_like(rows_W)
         to_rows[order_W] = sequence_W * longest + count - (counts_S.cumsum(0) - counts_S)[sequence_W]
-        to_sequences, last_key = rows_W.new_zeros(2, S * longest)
-        last_key += position_of_none(rows_W.device)
+        to_sequences, last_key = rows_W.new_zeros(S * longest), rows_W.new_full((S * longest,), -1)
         to_sequences[to_rows], last_key[to_rows] = count, self.last_key_ST.flatten()[place_W]
         turns = {rope: (cos_NE[rows_W], sin_NE[rows_W]) for rope, (cos_NE, sin_NE) in self.turns.items()}
         return Layout(last_key.view(S, longest), turns, len(rows_W), to_sequences, to_rows, self.exact)
@@ -226,8 +227,8 @@ class CausalLM(nn.Module):
             last_key_ST = positions_BT.flatten()[to_sequences].view_as(sequences_ST)
         elif cached:
             last_key_ST = positions_BT
-        if to_sequences is not None and position_of_none(device) < 0:
-            last_key_ST = last_key_ST.where(own_ST, position_of_none(device))
+        if to_sequences is not None:
+            last_key_ST = last_key_ST.where(own_ST, -1)
         packed = None
         if not (cached or self.exact) and packs(device, self.model.norm.weight.dtype, self.config.head_dim):
             rows_BT = torch.arange(ids_BT.numel(), device=device).view_as(ids_BT)

@@ -141,7 +141,6 @@ def everywhere(monkeypatch):
     monkeypatch.setattr(
         decoder, "attend", lambda q, k, v, positions_BT, window, _: attend(q, k, v, positions_BT, window)
     )
-    monkeypatch.setattr(decoder, "position_of_none", lambda device: -1)
 
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 0}
