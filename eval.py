@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import lora
-from models import choose_threads, load_model, load_tokenizer
+from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.weights import TINY
 from rl import config
 from rl.evaluate import describe, evaluate
@@ -62,6 +62,7 @@ def main(cfg, keys: Keys) -> None:
     for name in names:
         if name != "base":
             lora.read_adapter_config(Path(name))  # a typing error costs no evaluation
+    keep_memory()
     results = {}
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)

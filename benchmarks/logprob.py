@@ -196,7 +196,7 @@ def notes_of(missing: list[str]) -> list[str]:
 
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
-    torch.set_num_threads(options.threads)
+    common.use_cpu(options)
     others, missing = peers("cpu", bool(options.compile), options.memory)
     sides = {"ours": ours, **others}
     if options.memory:

@@ -27,7 +27,7 @@ class Options(common.Options):
     layers: int = 4  # of them
     tokens: int = 512  # one sequence
     dtypes: str = "float32,bfloat16"  # by comma
-    group_shape: str = "quarter"  # of the model that trains on a group: 4 layers of width 256
+    group_shape: str = "quarter"  # of the model that trains on a group: 4 layers of width 256; and then 2 of `shape`
     prompt: int = 512  # tokens that the group shares
     completion: int = 512  # tokens of each sample
     group: int = 8  # samples
@@ -164,14 +164,16 @@ def main(options: Options) -> None:
         if getattr(options, key) not in sides.SHAPES:
             sys.exit(f"{key}={getattr(options, key)}: not one of {', '.join(sides.SHAPES)}")
     dtypes = common.dtypes_of(options.dtypes)
-    torch.set_num_threads(options.threads)
+    common.use_cpu(options)
     raw, rows = sides.layers_of(options.shape, options.layers), []
     for word, dtype in dtypes.items():
         targets = {"peft": 0.55 if dtype == torch.float32 else 0.85}
         rows += measure_layers(word, raw, options.tokens, dtype, options, targets)
     sizes = options.prompt, options.completion, options.group
-    name = "group prefix sharing, float32"
-    rows += measure_group(name, sides.SHAPES[options.group_shape], sizes, torch.float32, options, 1.7)
+    groups = {options.group_shape: sides.SHAPES[options.group_shape], f"2 layers of {options.shape}": None}
+    for word, group_raw in groups.items():
+        name, group_raw = f"group prefix sharing, {word}, float32", group_raw or sides.layers_of(options.shape, 2)
+        rows += measure_group(name, group_raw, sizes, torch.float32, options, 1.7)
     rows = [row for row in rows if row.name.startswith(options.only)]
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
@@ -179,8 +181,8 @@ def main(options: Options) -> None:
         common.BY_ONEDNN,
         "peft has float32 adapters, as ours; narrow: in the base's dtype. The target holds against the faster.",
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
-        f"group prefix sharing: {options.group_shape} shape, log-probabilities of the sampled tokens included; tok/s "
-        "counts the tokens of all samples, prompts included.",
+        "group prefix sharing: log-probabilities of the sampled tokens included (a layer's vocabulary has 64 words); "
+        "tok/s counts the tokens of all samples, prompts included.",
         *(f"{name}: absent; ours was measured without it." for name in common.absent("transformers", "peft")),
     ]
     common.report("lora", rows, options, notes, about)

@@ -210,7 +210,7 @@ def main(options: Options) -> None:
     if options.difficulty.strip("1234,"):
         sys.exit(f"difficulty={options.difficulty}: not depths 1 to 4 by comma")
     dtypes = common.dtypes_of(options.dtypes)
-    torch.set_num_threads(options.threads)
+    common.use_cpu(options)
     missing, rows = common.absent("transformers", "peft"), []
     talk_sizes = options.rows, options.start, options.turns, options.sampled, options.observed
     with tempfile.TemporaryDirectory() as folder:

@@ -253,7 +253,7 @@ def measure(options: Options, missing: list[str], target: float = 2.5) -> list[R
 
 def main(options: Options) -> None:
     warnings.simplefilter("ignore")
-    torch.set_num_threads(options.threads)
+    common.use_cpu(options)
     missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
     rows = measure(options, missing)
     if options.memory:

@@ -8,9 +8,19 @@ log-probabilities.
 Nothing in here knows of LoRA, environments or reinforcement learning.
 """
 
+from models.cpu import choose_threads, keep_memory
 from models.decoder import CausalLM
-from models.linear import by_onednn, choose_threads
+from models.linear import by_onednn
 from models.tokenizer import Tokenizer, load_tokenizer
 from models.weights import load_model, save_model
 
-__all__ = ["CausalLM", "Tokenizer", "by_onednn", "choose_threads", "load_model", "load_tokenizer", "save_model"]
+__all__ = [
+    "CausalLM",
+    "Tokenizer",
+    "by_onednn",
+    "choose_threads",
+    "keep_memory",
+    "load_model",
+    "load_tokenizer",
+    "save_model",
+]

@@ -6,7 +6,6 @@ import torch
 
 from models.attention import KEY_BLOCK
 from models.decoder import CausalLM
-from models.linear import ROW_MULTIPLE
 
 
 class KVCache:
@@ -17,7 +16,7 @@ class KVCache:
     def __init__(self, model: CausalLM, rows: int):
         cfg, like = model.config, model.lm_head.weight
         self.heads = cfg.num_key_value_heads
-        shape = (2, -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE * self.heads, KEY_BLOCK, cfg.head_dim)
+        shape = (2, rows * self.heads, KEY_BLOCK, cfg.head_dim)
         self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
@@ -43,6 +42,14 @@ class KVCache:
         blocks, K = -(-length // KEY_BLOCK), self.heads
         for x in (*self.keys, *self.values):
             x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
+
+    def swap(self, one: int, other: int, length: int) -> None:
+        blocks, K = -(-length // KEY_BLOCK), self.heads
+        for x in (*self.keys, *self.values):
+            a, b = (x[:blocks, row * K : (row + 1) * K] for row in (one, other))
+            kept = a.clone()
+            a.copy_(b)
+            b.copy_(kept)
 
 
 @dataclass

@@ -44,6 +44,7 @@ class Row:
 @dataclass
 class _Slot:
     key: tuple[int, int]  # (seed, episode)
+    place: int  # its row of the cache
     version: Hashable = None  # of the weights under which the cached keys and values were computed
     length: int = 0  # tokens in the cache
     pending: list[int] = field(default_factory=list)  # tokens after those; the last one's output gives the next token
@@ -74,11 +75,11 @@ class Engine:
         parameters = list(model.parameters())
         self.version = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, _Slot] = {}
-        self._cache = KVCache(model, max_rows)
         self._version: Hashable = None  # of the weights, when last looked at
         self._step: Step | None = None  # their stacked copy, if there is an exact one,
         self._step_version: Hashable = None  # and the version that it is a copy of
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
+        self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
         self._draw = partial(sample, matmul=model.lm_head.matmul)
         steps = Steps(model, self._cache, self._draw) if ahead else None
         self._ahead = Ahead(steps, self._slots, max_len, self._append) if ahead else None
@@ -94,11 +95,12 @@ class Engine:
         With `parent` it starts as a copy of that slot, whose keys and values are not computed again: the samples of a
         group share their prompt. Raises RuntimeError if all slots are open.
         """
-        # The lowest free place, so that the busy ones stay together at the front of the cache.
-        slot = next((i for i in range(self.max_rows) if i not in self._slots), None)
-        if slot is None:
+        if not self.free:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
-        state = _Slot(key)
+        # The lowest free place, so that the busy ones stay together at the front of the cache.
+        taken = {state.place for state in self._slots.values()}
+        slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
+        state = _Slot(key, place)
         if parent is not None:
             if parent not in self._slots:
                 raise RuntimeError(f"slot {parent} is not open")
@@ -111,7 +113,7 @@ class Engine:
                 shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
             else:  # a copy that waits itself
                 parent, shared, pending = source.parent, source.length, list(source.pending)
-            state = _Slot(key, None, shared, pending, source.fed, source.turn, parent=parent)
+            state = _Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
         self._slots[slot] = state
         return slot
 
@@ -181,9 +183,10 @@ class Engine:
         those of all parents, whose children get their copies."""
         if children := {i: state for i, state in self._slots.items() if state.parent is not None}:
             self._compute(list({state.parent for state in children.values()}))
-            for i, state in children.items():
-                self._cache.copy(state.parent, i, state.length)
-                state.version, state.parent = self._slots[state.parent].version, None
+            for state in children.values():
+                parent = self._slots[state.parent]
+                self._cache.copy(parent.place, state.place, state.length)
+                state.version, state.parent = parent.version, None
         self._compute(slots)
 
     def _compute(self, slots: list[int]) -> None:
@@ -207,7 +210,7 @@ class Engine:
         segments_1N = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts.values())))[None]
         self._check_version(list(counts))
         starts_B = torch.tensor([state.length for state in states])
-        view = self._cache.view(torch.tensor(list(counts)), starts_B, max(counts.values()))
+        view = self._cache.view(torch.tensor([state.place for state in states]), starts_B, max(counts.values()))
         self._forward(ids_1N, positions_1N, view, segments_1N, wanted_W=torch.empty(0, dtype=torch.long))
         for state, n in zip(states, counts.values(), strict=True):
             state.length, state.pending = state.length + n, state.pending[n:]
@@ -216,17 +219,15 @@ class Engine:
         """One more token for each busy slot, all of which have one pending; returns the rows that this finishes."""
         self._check_version(busy)
         states = [self._slots[i] for i in busy]
-        front = -(-(max(busy) + 1) // ROW_MULTIPLE) * ROW_MULTIPLE
-        if 2 * len(busy) > front:
-            # The front of the cache as it lies, idle rows too, costs less than a copy of the busy ones. An idle slot's
-            # output is dropped, and what it writes lies where its next token will.
-            rows, mine = slice(0, front), torch.tensor(busy)
-            laid = [self._slots.get(i, _Slot((0, 0))) for i in range(front)]
-        else:
-            rows, mine, laid = torch.tensor(busy), slice(None), states
-        ids_B = torch.tensor([state.pending[0] if state.pending else 0 for state in laid])
-        starts_B = torch.tensor([state.length for state in laid])
-        hidden_BD = self._next(ids_B, starts_B, self._cache.view(rows, starts_B, 1))[mine]
+        self._to_front(states)
+        # The front of the cache as it lies, idle rows too, costs less than a copy of the busy ones. An idle slot's
+        # output is dropped, and what it writes lies where its next token will.
+        there = {state.place: state for state in self._slots.values()}
+        mine = torch.tensor([state.place for state in states])
+        laid = [there.get(place) for place in range(int(mine.max()) + 1)]
+        ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in laid])
+        starts_B = torch.tensor([state.length if state else 0 for state in laid])
+        hidden_BD = self._next(ids_B, starts_B, self._cache.view(slice(0, len(laid)), starts_B, 1))[mine]
         counters = [(*state.key, state.turn, len(state.row.ids)) for state in states]
         ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
 
@@ -235,6 +236,20 @@ class Engine:
             if self._append(i, [token], [logprob], max_new_tokens, stop_ids):
                 finished.append(state.row)
         return finished
+
+    def _to_front(self, states: list[_Slot]) -> None:
+        """Moves these to the front of the cache, once more than half of what lies there is idle."""
+        if 2 * len(states) > max(state.place for state in states):
+            return
+        there = {state.place: state for state in self._slots.values()}
+        taken = {state.place for state in states}
+        free = iter([place for place in range(len(states)) if place not in taken])
+        for state in states:
+            if state.place >= len(states):
+                place = next(free)
+                idle = there.get(place, _Slot((0, 0), place))
+                self._cache.swap(state.place, place, max(state.length, idle.length))
+                state.place, idle.place = place, state.place
 
     def _append(self, slot: int, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids) -> bool:
         """Enters sampled tokens; whether they finish the slot's row."""

@@ -20,7 +20,6 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 ROW_MULTIPLE = 16  # rows are padded to this: matrix products of one to three rows take another kernel, vector tails too
-ONE_THREAD = 10_000_000  # parameters
 COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
 
 _copies = WeakTensorKeyDictionary()  # of the first of the weights: {what: (state of the weights, copy, its bytes)}
@@ -151,14 +150,6 @@ def _kept(weights, what, pieces, dtype=None) -> list[torch.Tensor] | None:
 def to_onednn(weight: torch.Tensor) -> torch.Tensor:
     """A weight [O, D] in oneDNN's layout, which nobody keeps, for `multiply`."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 512)
-
-
-def choose_threads(model: nn.Module, threads: int = 0) -> None:
-    """Gives torch that many threads; 0: one for a small model, whose every step is so short that waiting for a second
-    thread costs more than it helps as soon as anything else runs, otherwise every core that this process may use."""
-    small = sum(p.numel() for p in model.parameters()) < ONE_THREAD
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or (1 if small else cores))
 
 
 @cache

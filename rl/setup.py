@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import lora
-from models import CausalLM, Tokenizer, choose_threads, load_model, load_tokenizer
+from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.weights import TINY
 from rl import data
 from rl.checkpoint import TrainState, load_checkpoint, newest_checkpoint
@@ -24,6 +24,7 @@ def start(cfg) -> tuple[Run, Tokenizer, TrainState, data.Demonstrations | None]:
     checkpoint = newest_checkpoint(Path(cfg.resume)) if cfg.resume else None
     file = read_data(cfg, tokenizer) if cfg.data else None
     torch.manual_seed(cfg.seed)
+    keep_memory()
     model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
     choose_threads(model, cfg.threads)
     if model.config.dynamic_rope:

@@ -1,7 +1,6 @@
 """Layers side by side, plain, frozen and adapted: each gives and passes back what its formula says."""
 
 import gc
-import os
 
 import pytest
 import torch
@@ -143,12 +142,3 @@ def test_by_onednn_does_nothing_where_it_would_round(monkeypatch):
     before = matmul.fp32_precision
     with by_onednn():
         assert matmul.fp32_precision == before
-
-
-@pytest.mark.parametrize(("width", "asked", "threads"), [(8, 0, 1), (8, 3, 3), (4096, 0, None), (4096, 1, 1)])
-def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypatch):
-    chosen = []
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    with torch.device("meta"):
-        linear.choose_threads(nn.Linear(width, width), asked)
-    assert chosen == [threads] if threads else chosen[0] >= 1 and chosen[0] <= (os.cpu_count() or 1)

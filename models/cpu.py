@@ -1,0 +1,29 @@
+"""Settings of the whole process that pay on a CPU."""
+
+import ctypes
+import os
+
+import torch
+from torch import nn
+
+ONE_THREAD = 10_000_000  # parameters
+KEPT = 2**30  # bytes
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+def choose_threads(model: nn.Module, threads: int = 0) -> None:
+    """Gives torch that many threads; 0: one for a small model, whose every step is so short that waiting for a second
+    thread costs more than it helps as soon as anything else runs, otherwise every core that this process may use."""
+    small = sum(p.numel() for p in model.parameters()) < ONE_THREAD
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or (1 if small else cores))
+
+
+def keep_memory() -> None:
+    """Has glibc keep what tensors of up to KEPT bytes leave behind, for the next ones. It would give every tensor of
+    more than 32 MiB back to the system and fetch the next page by page, which takes up to half the time of a training
+    step. Elsewhere than on glibc, nothing."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, KEPT)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
