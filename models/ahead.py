@@ -7,10 +7,8 @@ finished row some steps late, which changes nothing that is sampled.
 from collections.abc import Callable, Hashable
 
 import numpy as np
-import torch
 
 from models.graph import CHUNK, Steps
-from models.stream import fold_all
 
 
 class Ahead:
@@ -53,11 +51,9 @@ class Ahead:
         joining = [i for i, row in rows.items() if self.moving.get(i) is not row]
         table_6S = np.zeros((6, self.steps.state_5S.shape[1]), np.int64)
         table_6S[1, list(self.slots)] = [slot.length for slot in self.slots.values()]
-        numbers = [(*self.slots[i].key, self.slots[i].turn) for i in joining]
-        streams = fold_all(torch.tensor(numbers, dtype=torch.long).view(-1, 3)).tolist()
-        for i, stream in zip(joining, streams, strict=True):
+        for i in joining:
             slot = self.slots[i]
-            table_6S[:5, i] = slot.pending[0], slot.length, stream, len(slot.row.ids), left[i]
+            table_6S[:5, i] = slot.pending[0], slot.length, slot.stream, len(slot.row.ids), left[i]
         table_6S[5] = 1
         table_6S[5, [i for i, row in rows.items() if self.moving.get(i) is row]] = 0
         longest = max(max(s.length + 1, min(s.length + 2 * CHUNK, self.max_len)) for s in self.slots.values())

@@ -26,7 +26,7 @@ from models.decoder import CausalLM
 from models.graph import Steps
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer, token_logprobs
-from models.stream import uniforms
+from models.stream import fold, fold_all, unit
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward: more would only take more memory
 
@@ -50,6 +50,7 @@ class _Slot:
     pending: list[int] = field(default_factory=list)  # tokens after those; the last one's output gives the next token
     fed: bool = False  # waits for a turn to be sampled
     turn: int = -1  # turns begun, less one
+    stream: int = 0  # of random numbers, of the turn
     row: Row | None = None  # the turn being sampled
     parent: int | None = None  # the slot whose first `length` tokens it shares, until they are computed and copied
 
@@ -169,11 +170,10 @@ class Engine:
 
     def _begin_turns(self) -> list[Row]:
         """Starts a turn in every slot that has been fed; one without room for a single token is finished at once."""
-        full = []
-        for i, state in self._slots.items():
-            if not state.fed:
-                continue
-            state.fed, state.turn, state.row = False, state.turn + 1, Row(i, [], [], "context")
+        full, fed = [], {i: state for i, state in self._slots.items() if state.fed}
+        streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
+        for (i, state), stream in zip(fed.items(), streams, strict=True):
+            state.fed, state.turn, state.stream, state.row = False, state.turn + 1, stream, Row(i, [], [], "context")
             if self.room(i) < 1:
                 full.append(state.row)
         return full
@@ -228,8 +228,9 @@ class Engine:
         ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in laid])
         starts_B = torch.tensor([state.length if state else 0 for state in laid])
         hidden_BD = self._next(ids_B, starts_B, self._cache.view(slice(0, len(laid)), starts_B, 1))[mine]
-        counters = [(*state.key, state.turn, len(state.row.ids)) for state in states]
-        ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms(counters))
+        made = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
+        uniforms_B = unit(fold(*made.T)) if temperature else None
+        ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
 
         finished = []
         for i, state, token, logprob in zip(busy, states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
@@ -289,8 +290,11 @@ class Engine:
 
 
 @torch.no_grad()
-def sample(hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor, matmul=None):
-    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number.
+def sample(
+    hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor | None, matmul=None
+):
+    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number; at temperature
+    0, without one, the most likely.
 
     matmul: as models/linear.py has it. With it the log-probability is what `token_logprobs` makes of a row in training.
     """

@@ -7,21 +7,16 @@ and products wrap as unsigned ones do: on any device, and in a CUDA graph.
 import torch
 
 
-def uniforms(counters: list[tuple[int, ...]]) -> torch.Tensor:
-    """One float64 in [0, 1) for each counter."""
-    return unit(fold_all(torch.tensor(counters, dtype=torch.long)))
-
-
-def fold_all(numbers_NC: torch.Tensor) -> torch.Tensor:
-    """The states [N] after C rounds from 0."""
-    state = torch.zeros_like(numbers_NC[:, 0])
-    for number in numbers_NC.T:
-        state = fold(state, number)
+def fold_all(counters: list[tuple[int, ...]]) -> torch.Tensor:
+    """The state of each counter [N], int64: its numbers folded in, one after the other, from 0 on."""
+    state = torch.zeros(len(counters), dtype=torch.long)
+    for number_N in torch.tensor(counters, dtype=torch.long).T:
+        state = fold(state, number_N)
     return state
 
 
 def fold(state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """One round."""
+    """The state with one more number folded in."""
     state = (state ^ number) + (0x9E3779B97F4A7C15 - 2**64)
     state = (state ^ _shifted(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
     state = (state ^ _shifted(state, 27)) * (0x94D049BB133111EB - 2**64)
@@ -29,7 +24,7 @@ def fold(state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
 
 
 def unit(state: torch.Tensor) -> torch.Tensor:
-    """float64 in [0, 1) of the upper 53 bits."""
+    """The uniform number of a state: float64 in [0, 1), of the upper 53 bits."""
     return _shifted(state, 11).double() * 2.0**-53
 
 

@@ -11,7 +11,7 @@ from conftest import random_model, randomize
 import lora
 from models.generate import Engine, Row, sample
 from models.logprob import token_logprobs
-from models.stream import uniforms
+from models.stream import fold_all, unit
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn
 
@@ -376,7 +376,40 @@ def test_a_version_of_ones_own_is_asked():
     assert len(next(engine.run(5, 1.0, frozenset())).ids) == 5
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_moving_slots_to_the_front_of_the_cache_changes_nothing(model, closed):
+    """Eight slots; the first six idle, open or closed, while the last two are moved into their places and sampled."""
+    engine, fed = Engine(model, max_rows=8), {}
+    for episode in range(8):
+        slot = engine.open((7, episode))
+        fed[slot] = prompt(episode) + [1] * 60
+        engine.feed(slot, fed[slot])
+    slots = list(fed)
+    for row in engine.run(5, 1.0, frozenset()):
+        fed[row.slot] += row.ids
+        if closed and row.slot in slots[:6]:
+            engine.close(row.slot)
+    for wave in [slots[6:]] if closed else [slots[6:], slots[:1], slots[:6]]:
+        for slot in wave:
+            engine.feed(slot, [5, 6])
+            fed[slot] += [5, 6]
+        for row in engine.run(70, 1.0, frozenset()):
+            fresh, state = Engine(model, max_rows=1), engine._slots[row.slot]
+            place = fresh.open(state.key)
+            fresh._slots[place].turn = state.turn - 1  # random numbers are counted by turn
+            fresh.feed(place, fed[row.slot])
+            (alone,) = fresh.run(70, 1.0, frozenset())
+            assert (alone.ids, alone.logprobs) == (row.ids, row.logprobs)
+            fed[row.slot] += row.ids
+        places = [state.place for state in engine._slots.values()]
+        assert len(set(places)) == len(places) and {engine._slots[slot].place for slot in slots[6:]} != {6, 7}
+
+
 # ------------------------------------------------------------------------------------------------------ random numbers
+
+
+def uniforms(counters):
+    return unit(fold_all(counters))
 
 
 def test_uniforms_are_a_function_of_their_counters():
