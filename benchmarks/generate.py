@@ -37,7 +37,7 @@ class Options(common.Options):
     new: int = 64  # tokens to sample for each
     shortest: int = 20  # of the mixed lengths, and their step
     longest: int = 200  # of the mixed lengths
-    episodes: int = 8  # of multi-turn
+    episodes: int = 64  # of multi-turn; of a model of 20 million parameters or more an eighth of that
     start: int = 512  # prompt tokens of an episode
     turns: int = 8  # of an episode
     sampled: int = 32  # tokens of a turn
@@ -216,10 +216,11 @@ def rows_of(name: str, options: Options, missing: list[str]) -> list[Row]:
         if options.peaks:
             single = replace(options, model=name)
             rows += common.memory_row(f"{case.name}, peak", case.name, list(works), "benchmarks.generate", single)
-    talk_name = f"{label}, multi-turn {options.episodes} rows greedy"
+    episodes = -(-options.episodes // 8) if large else options.episodes
+    talk_name = f"{label}, multi-turn {episodes} rows greedy"
     if talk_name.startswith(options.only):
         words = options.start, options.turns, options.sampled, options.observed
-        talk = make_talk(options.episodes, *words, model.config.vocab_size)
+        talk = make_talk(episodes, *words, model.config.vocab_size)
         rows.append(measure_turns(talk_name, model, talk, options))
     return rows
 

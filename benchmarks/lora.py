@@ -27,7 +27,7 @@ class Options(common.Options):
     layers: int = 4  # of them
     tokens: int = 512  # one sequence
     dtypes: str = "float32,bfloat16"  # by comma
-    group_shape: str = "quarter"  # of the model that trains on a group: 4 layers of width 256; and then 2 of `shape`
+    group_shape: str = "quarter"  # of the model that trains on a group: 4 layers of width 256; then those above
     prompt: int = 512  # tokens that the group shares
     completion: int = 512  # tokens of each sample
     group: int = 8  # samples
@@ -170,10 +170,12 @@ def main(options: Options) -> None:
         targets = {"peft": 0.55 if dtype == torch.float32 else 0.85}
         rows += measure_layers(word, raw, options.tokens, dtype, options, targets)
     sizes = options.prompt, options.completion, options.group
-    groups = {options.group_shape: sides.SHAPES[options.group_shape], f"2 layers of {options.shape}": None}
+    groups = {
+        options.group_shape: sides.SHAPES[options.group_shape],
+        f"{options.layers} layers of {options.shape}": raw,
+    }
     for word, group_raw in groups.items():
-        name, group_raw = f"group prefix sharing, {word}, float32", group_raw or sides.layers_of(options.shape, 2)
-        rows += measure_group(name, group_raw, sizes, torch.float32, options, 1.7)
+        rows += measure_group(f"group prefix sharing, {word}, float32", group_raw, sizes, torch.float32, options, 1.7)
     rows = [row for row in rows if row.name.startswith(options.only)]
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
