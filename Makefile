@@ -19,7 +19,7 @@ bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, in
 	$(PY) -m benchmarks.step out=benchmarks/results/step.json
 	$(PY) -m benchmarks.onpolicy out=benchmarks/results/onpolicy.json
 
-bench-gpu: $(VENV)/bench.done  ## what needs a GPU, at most ten minutes
+bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json
 
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
@@ -46,6 +46,10 @@ $(VENV)/test.done: $(VENV)/train.done
 
 $(VENV)/bench.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench]"
+	touch $@
+
+$(VENV)/bench-gpu.done: $(VENV)/train.done
+	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
 .PHONY: train test lint bench bench-gpu bench-quick tiny clean

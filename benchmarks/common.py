@@ -26,8 +26,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models import keep_memory
-
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
 
@@ -73,12 +71,6 @@ def help_text(options: type) -> str:
         for name, default, comment in re.findall(r"^    (\w+): \w+ = (.+?)  # (.+)$", inspect.getsource(cls), re.M):
             lines.append(f"  {name + '=' + default.strip(chr(34)):28s} {comment}")
     return "\n".join(lines)
-
-
-def use_cpu(options: Options) -> None:
-    """For all sides alike: the threads, and memory kept as train.py keeps it."""
-    torch.set_num_threads(options.threads)
-    keep_memory()
 
 
 def dtypes_of(words: str) -> dict[str, torch.dtype]:

@@ -228,7 +228,7 @@ def rows_of(name: str, options: Options, missing: list[str]) -> list[Row]:
 def main(options: Options) -> None:
     if not all(word.isdecimal() and int(word) for word in options.rows.split(",")):
         sys.exit(f"rows={options.rows}: not whole numbers by comma")
-    common.use_cpu(options)
+    torch.set_num_threads(options.threads)
     missing = common.absent("transformers", "peft")
     rows = [row for name in options.model.split(",") for row in rows_of(name, options, missing)]
     if options.memory:

@@ -246,7 +246,7 @@ def main(options: Options) -> None:
         )
         raise SystemExit(2)
     warnings.simplefilter("ignore")
-    common.use_cpu(options)
+    torch.set_num_threads(options.threads)
     rows, notes = run(Scale(), options, "cuda", torch.bfloat16)
     about = {"dtype": "bfloat16", "cuda": torch.version.cuda, "bandwidth": f"{bandwidth('cuda') / 1e12:.2f} TB/s"}
     about |= {"lora": "r=16 all-linear, unmerged on every side"}

@@ -80,8 +80,12 @@ def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Calla
             continue
         try:
             sides[name] = make(device)
+            run(sides[name], make_inputs(64, 128, 256, torch.bfloat16 if device == "cuda" else torch.float32, device))
         except (ImportError, AttributeError) as error:
             missing.append(f"{name}: absent ({str(error).splitlines()[0]}).")
+        except Exception as error:  # whatever another's kernels may raise: it must not take our row with it
+            del sides[name]
+            missing.append(f"{name}: fails here ({type(error).__name__}: {str(error).splitlines()[0][:160]}).")
     return sides, missing
 
 
@@ -196,7 +200,7 @@ def notes_of(missing: list[str]) -> list[str]:
 
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
-    common.use_cpu(options)
+    torch.set_num_threads(options.threads)
     others, missing = peers("cpu", bool(options.compile), options.memory)
     sides = {"ours": ours, **others}
     if options.memory:

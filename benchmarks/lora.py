@@ -27,7 +27,7 @@ class Options(common.Options):
     layers: int = 4  # of them
     tokens: int = 512  # one sequence
     dtypes: str = "float32,bfloat16"  # by comma
-    group_shape: str = "quarter"  # of the model that trains on a group: 4 layers of width 256; then those above
+    group_shape: str = "quarter"  # of a whole model that trains on a group; then the layers above do
     prompt: int = 512  # tokens that the group shares
     completion: int = 512  # tokens of each sample
     group: int = 8  # samples
@@ -164,7 +164,7 @@ def main(options: Options) -> None:
         if getattr(options, key) not in sides.SHAPES:
             sys.exit(f"{key}={getattr(options, key)}: not one of {', '.join(sides.SHAPES)}")
     dtypes = common.dtypes_of(options.dtypes)
-    common.use_cpu(options)
+    torch.set_num_threads(options.threads)
     raw, rows = sides.layers_of(options.shape, options.layers), []
     for word, dtype in dtypes.items():
         targets = {"peft": 0.55 if dtype == torch.float32 else 0.85}

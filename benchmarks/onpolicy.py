@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from tqdm import tqdm
 
 import models.decoder
@@ -24,7 +23,7 @@ import models.generate
 from benchmarks import common, generate, sides
 from benchmarks.common import Row
 from models import by_onednn
-from models.attention import hidden
+from models.attention import masked_attention
 from models.graph import static_attention
 from models.linear import Linear
 from models.weights import make_exact
@@ -114,12 +113,8 @@ def agreement_rows(name: str, found: dict[str, Agreement], check: str) -> list[R
 def inexact(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, *_) -> torch.Tensor:
     """models.attention.attend without a fixed order of sums: over the cache's blocks as they lie for one query a row,
     otherwise by torch's scaled_dot_product_attention."""
-    B = q_BHTE.shape[0]
-    if q_BHTE.shape[2] == 1:
-        return static_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
-    k, v = (x.transpose(0, 1).reshape(B, x.shape[1] // B, -1, x.shape[-1]) for x in (k_UZEL.mT, v_UZLE))
-    mask_BTL = ~hidden(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)
-    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
+    function = static_attention if q_BHTE.shape[2] == 1 else masked_attention
+    return function(q_BHTE, k_UZEL, v_UZLE, positions_BT.clamp(min=0), window)
 
 
 @contextmanager
@@ -210,7 +205,7 @@ def main(options: Options) -> None:
     if options.difficulty.strip("1234,"):
         sys.exit(f"difficulty={options.difficulty}: not depths 1 to 4 by comma")
     dtypes = common.dtypes_of(options.dtypes)
-    common.use_cpu(options)
+    torch.set_num_threads(options.threads)
     missing, rows = common.absent("transformers", "peft"), []
     talk_sizes = options.rows, options.start, options.turns, options.sampled, options.observed
     with tempfile.TemporaryDirectory() as folder:

@@ -53,6 +53,7 @@ class Ahead:
         table_6S[1, list(self.slots)] = [slot.length for slot in self.slots.values()]
         for i in joining:
             slot = self.slots[i]
+            assert slot.place == i, "the tables of the device are by place"
             table_6S[:5, i] = slot.pending[0], slot.length, slot.stream, len(slot.row.ids), left[i]
         table_6S[5] = 1
         table_6S[5, [i for i, row in rows.items() if self.moving.get(i) is row]] = 0

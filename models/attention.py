@@ -50,7 +50,7 @@ def attend(
     K divides H (grouped queries: head h reads key head h // (H / K)). Softmax in float32 at least, scale 1/sqrt(E).
     exact: on CUDA, so that a query's bits depend on nothing but what it sees; on a CPU they do not anyway.
     Returns out_BHTE in the dtype of q. At position -1 is a query that nobody asks, whose output is finite and
-    meaningless; where a tile has no others it costs nothing.
+    meaningless; in blocked attention it costs nothing where a tile has no others.
     """
     if q_BHTE.device.type == "cpu":
         blocked = ExactAttention.apply if torch.is_grad_enabled() else exact_attention

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 ONE_THREAD = 10_000_000  # parameters
-KEPT = 2**30  # bytes
+KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
@@ -24,6 +24,5 @@ def keep_memory() -> None:
     more than 32 MiB back to the system and fetch the next page by page, which takes up to half the time of a training
     step. Elsewhere than on glibc, nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT)
+    if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, KEPT) or mallopt(M_MMAP_THRESHOLD, OLD_KEPT)):
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

@@ -38,9 +38,7 @@ class RMSNorm(nn.Module):
 class Layout:
     """Where the rows of a batch stand in their sequences; made once per forward, read by every attention layer."""
 
-    last_key_ST: (
-        torch.Tensor
-    )  # int64: the last key that each query sees, -1 where none asks; S sequences of at most T tokens
+    last_key_ST: torch.Tensor  # int64: of S sequences of at most T tokens what each sees last, -1 where none asks
     turns: dict[Rope, tuple[torch.Tensor, torch.Tensor]]  # rows of the rotary tables cos_NE, sin_NE, one per row
     N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token, or None where the rows already lie so

@@ -227,7 +227,9 @@ class Engine:
         laid = [there.get(place) for place in range(int(mine.max()) + 1)]
         ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in laid])
         starts_B = torch.tensor([state.length if state else 0 for state in laid])
-        hidden_BD = self._next(ids_B, starts_B, self._cache.view(slice(0, len(laid)), starts_B, 1))[mine]
+        view = self._cache.view(slice(0, len(laid)), starts_B, 1)
+        positions_B = starts_B.clamp(max=int(starts_B[mine].max()))  # an idle row sees no more than the busy ones do
+        hidden_BD = self._next(ids_B, positions_B, view)[mine]
         made = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
         uniforms_B = unit(fold(*made.T)) if temperature else None
         ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)

@@ -135,7 +135,7 @@ def make_exact(model: CausalLM) -> CausalLM:
     if weight.device.type == "cpu":
         return model
     if weight.dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError("exact=true on a CUDA device takes dtype=bfloat16 (float32 would be too slow there)")
+        raise ValueError("exact=true on a CUDA device takes dtype=bfloat16 or float16 (float32 is too slow there)")
     major, minor = torch.cuda.get_device_capability(weight.device)
     if major < 8:
         raise ValueError(f"exact=true takes a CUDA device of compute capability 8.0 or more, not {major}.{minor}")

@@ -197,7 +197,7 @@ def check(cfg) -> None:
     if cfg.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
     if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
-        raise ConfigError("exact=true on a CUDA device takes dtype=bfloat16 (float32 would be too slow there)")
+        raise ConfigError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
     if not 0 <= cfg.lora.dropout < 1:
         raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     try:
