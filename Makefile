@@ -9,6 +9,9 @@ train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learn
 test: $(VENV)/test.done  ## the tests
 	$(PY) -m pytest
 
+test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the worlds beside the originals' packages
+	$(PY) -m pytest -m "full or not full"
+
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 
@@ -44,6 +47,10 @@ $(VENV)/test.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[test,parity]"
 	touch $@
 
+$(VENV)/test-full.done: $(VENV)/test.done
+	$(PY) -m pip install -q -e ".[worlds]"
+	touch $@
+
 $(VENV)/bench.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench]"
 	touch $@
@@ -52,4 +59,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test lint bench bench-gpu bench-quick tiny clean
+.PHONY: train test test-full lint bench bench-gpu bench-quick tiny clean

@@ -1,4 +1,5 @@
-"""Text environments behind one small interface. A new one is a file with `Config` and `Env`, and a line in NAMES.
+"""Text environments behind one small interface. A new one is a file with `Config` and `Env`, and a line in NAMES; a
+GROUPS name stands for several.
 
 env = envs.make("textcraft", difficulty="1,2")
 messages = env.reset(seed=0, split="train")
@@ -9,11 +10,17 @@ from dataclasses import fields
 from difflib import get_close_matches
 from importlib import import_module
 
-from envs.base import Request, Result, Step
+from envs.base import Request, Result, Step, WorldFailed
 
-__all__ = ["NAMES", "Request", "Result", "Step", "config_class", "make"]
+__all__ = ["GROUPS", "NAMES", "Request", "Result", "Step", "WorldFailed", "config_class", "make"]
 
 NAMES = {"textcraft": "envs.textcraft", "sat": "envs.sat"}
+
+
+GROUPS = {  # what env= takes for several at once
+    "affine": ["sat", "abd", "ded"],
+    "agentgym": ["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
+}
 
 
 def config_class(name: str) -> type:
@@ -33,7 +40,7 @@ def make(name: str, **options):
 
 def _module(name: str):
     if name not in NAMES:
-        raise ValueError(f"no env {name!r}; {_nearest(name, NAMES)}")
+        raise ValueError(f"no env {name!r}; {_nearest(name, [*NAMES, *GROUPS])}")
     return import_module(NAMES[name])
 
 

@@ -6,6 +6,10 @@ from hashlib import sha256
 SPLITS = ("train", "val", "test")
 
 
+class WorldFailed(RuntimeError):
+    """Something other than the agent broke, such as a server: the episode counts neither as solved nor as failed."""
+
+
 @dataclass(frozen=True)
 class Request:
     """Something an environment wants from the base model before it can say what the step led to."""

@@ -237,19 +237,22 @@ def check_training(cfg) -> None:
 
 
 def mixture(text: str) -> dict[str, float]:
-    """Environment names and weights from "a,b" or "a:2,b:1"."""
+    """Environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight."""
     weights = {}
     for part in text.split(","):
-        name, _, weight = part.strip().partition(":")
-        if name in weights:
-            raise ValueError(f"{name} is named twice")
-        envs.config_class(name)  # raises ValueError with the nearest name
+        name, _, given = part.strip().partition(":")
         try:
-            weights[name] = float(weight or 1)
+            weight = float(given or 1)
         except ValueError:
-            raise ValueError(f"weight {weight!r} of {name} is not a number") from None
-        if not 0 < weights[name] < float("inf"):
-            raise ValueError(f"weight {weight} of {name} must be positive and finite")
+            raise ValueError(f"weight {given!r} of {name} is not a number") from None
+        if not 0 < weight < float("inf"):
+            raise ValueError(f"weight {given} of {name} must be positive and finite")
+        members = envs.GROUPS.get(name, [name])
+        for member in members:
+            envs.config_class(member)  # raises ValueError with the nearest name
+            if member in weights:
+                raise ValueError(f"{member} is named twice")
+            weights[member] = weight / len(members)
     return weights
 
 

@@ -25,8 +25,16 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, spl
     kind = "greedy" if temperature == 0 else "sampled"
     with tqdm(total=episodes, desc=f"evaluate {kind} on {split}", leave=False, disable=None) as bar:
         played = rollout(model, tokenizer, tasks, cfg, temperature, bar)
+    failed = [e for e in played if e.infrastructure_failed]
+    played = [e for e in played if not e.infrastructure_failed]
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
-    return {**summary(played), "temperature": temperature, "split": split, "by_env": by_env}
+    return {
+        **summary(played),
+        "temperature": temperature,
+        "split": split,
+        "infrastructure_failed": len(failed),
+        "by_env": by_env,
+    }
 
 
 @torch.no_grad()

@@ -68,13 +68,14 @@ def timestamp() -> str:
 
 def rollout_stats(episodes: list[Episode]) -> dict:
     """What training_stats.json says of an epoch's episodes."""
-    scores = [episode.score for episode in episodes]
+    whole = [episode for episode in episodes if not episode.infrastructure_failed]
+    scores = [episode.score for episode in whole]
     return {
         "reward_mean": fmean(scores),
         "reward_std": pstdev(scores),
-        "accuracy": fmean(episode.success for episode in episodes),
-        "outcomes": dict(Counter(episode.outcome for episode in episodes)),
-        "infrastructure_failed": sum(episode.infrastructure_failed for episode in episodes),
+        "accuracy": fmean(episode.success for episode in whole),
+        "outcomes": dict(Counter(episode.outcome for episode in whole)),
+        "infrastructure_failed": len(episodes) - len(whole),
         **token_stats(episodes),
     }
 

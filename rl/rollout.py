@@ -70,7 +70,8 @@ def rollout(
 ) -> list[Episode]:
     """Plays every task, cfg.rollout_batch_size at once, and returns the episodes in the order of the tasks.
 
-    Episodes that end make room at once for those that wait.
+    Episodes that end make room at once for those that wait. One whose world fails (envs.WorldFailed) is marked so and
+    over; raises ValueError if all are.
     """
     if cfg.max_len > model.config.max_position_embeddings:
         positions = model.config.max_position_embeddings
@@ -78,13 +79,24 @@ def rollout(
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
     waiting, playing, finished = deque(enumerate(tasks)), {}, {}
 
+    def failed(index: int, episode: Episode, error: envs.WorldFailed) -> None:
+        episode.infrastructure_failed, episode.truncated = True, True
+        finished[index] = episode
+        progress.write(f"{episode.env}: {error}; the episode is left out")
+        if len(finished) == sum(e.infrastructure_failed for e in finished.values()) and not (waiting or playing):
+            raise ValueError(f"every one of {len(finished)} episodes failed; the last: {error}") from error
+
     def start_more() -> None:
         sibling = None  # (group, slot): the prompt of a group is computed once
         while waiting and engine.free:
             index, task = waiting.popleft()
             env = make_env(cfg, task.env)
-            messages = env.reset(task.seed, task.split)
             episode = Episode(task.env, task.seed, task.group, adapter_hash=adapter_hash)
+            try:
+                messages = env.reset(task.seed, task.split)
+            except envs.WorldFailed as error:
+                failed(index, episode, error)
+                continue
             _append(episode, tokenizer.prompt(messages))
             if sibling and sibling[0] == task.group:
                 slot = engine.open(task.key, parent=sibling[1])
@@ -99,13 +111,19 @@ def rollout(
         index, env, episode = playing[row.slot]
         episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
         _append(episode, row.ids, row.logprobs)
-        step = CUT if row.stop_reason == "context" else env.step(tokenizer.answer(row.ids))
-        observation_ids = _take_in(episode, step, tokenizer, cfg)
-        if observation_ids:
-            engine.feed(row.slot, observation_ids)
-            continue
-        engine.close(row.slot)
-        finished[index] = playing.pop(row.slot)[2]
+        try:
+            step = CUT if row.stop_reason == "context" else env.step(tokenizer.answer(row.ids))
+        except envs.WorldFailed as error:
+            engine.close(row.slot)
+            del playing[row.slot]
+            failed(index, episode, error)
+        else:
+            observation_ids = _take_in(episode, step, tokenizer, cfg)
+            if observation_ids:
+                engine.feed(row.slot, observation_ids)
+                continue
+            engine.close(row.slot)
+            finished[index] = playing.pop(row.slot)[2]
         progress.update()
         start_more()
     return [finished[index] for index in sorted(finished)]
