@@ -94,6 +94,15 @@ def test_splits_streams_and_mixtures_of_tasks():
     assert len({t.key for t in make_tasks(cfg, 0, 8, 4, "train", 0)}) == 32
 
 
+def test_a_group_of_environments_shares_its_weight(monkeypatch):
+    monkeypatch.setitem(envs.GROUPS, "both", ["sat", "textcraft"])
+    assert config.mixture("both:3") == {"sat": 1.5, "textcraft": 1.5}
+    with pytest.raises(ValueError, match="sat is named twice"):
+        config.mixture("both,sat")
+    with pytest.raises(ValueError, match="did you mean 'both'"):
+        config.mixture("bothh")
+
+
 def test_tasks_in_order_and_tasks_that_come_again():
     cfg = config.parse(["order=sequential"])
     assert [t.seed for t in make_tasks(cfg, 3, 4, 2, "train", 0, cfg.order)] == [3, 3, 4, 4, 5, 5, 6, 6]
