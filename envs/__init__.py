@@ -14,7 +14,7 @@ from envs.base import Request, Result, Step, WorldFailed
 
 __all__ = ["GROUPS", "NAMES", "Request", "Result", "Step", "WorldFailed", "config_class", "make"]
 
-NAMES = {"textcraft": "envs.textcraft", "sat": "envs.sat"}
+NAMES = {"textcraft": "envs.textcraft", "sat": "envs.sat", "webshop": "envs.webshop", "alfworld": "envs.alfworld"}
 
 
 GROUPS = {  # what env= takes for several at once

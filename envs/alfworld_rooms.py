@@ -1,0 +1,259 @@
+"""ALFWorld's tables (what may lie where, what can be done to what), the goals, and the generator of rooms.
+
+A name is a kind and a number, "mug 1". Wherever names are listed, kinds go up and numbers down: cabinet 2, cabinet 1.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from envs.base import split_of
+
+_SOFT = "basketball book box cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol"
+_DRESSER = """alarmclock basketball book bowl box candle cd cellphone cloth creditcard cup glassbottle keychain laptop
+    mug newspaper pen pencil plate remotecontrol spraybottle statue tennisracket tissuebox toiletpaper toiletpaperroll
+    vase watch wateringcan winebottle"""
+_TABLE = """alarmclock apple baseballbat basketball book bowl box bread butterknife candle cd cellphone cloth
+    creditcard cup dishsponge egg fork glassbottle handtowel kettle keychain knife ladle laptop lettuce mug newspaper
+    pan papertowel pen pencil peppershaker plate pot potato remotecontrol saltshaker soapbar soapbottle spatula spoon
+    spraybottle statue tennisracket tissuebox toiletpaper toiletpaperroll tomato vase watch wateringcan winebottle"""
+CONTAINS = {  # receptacle -> the objects that may be put there, however many
+    "armchair": _SOFT,
+    "bathtubbasin": "cloth dishsponge handtowel soapbar",
+    "bed": "baseballbat basketball book cellphone laptop newspaper pillow tennisracket",
+    "cabinet": """book bowl box candle cd cloth cup dishsponge glassbottle handtowel kettle ladle mug newspaper pan
+        peppershaker plate plunger pot saltshaker soapbar soapbottle spraybottle tissuebox toiletpaper toiletpaperroll
+        vase wateringcan winebottle""",
+    "cart": """candle cloth dishsponge handtowel mug papertowel plunger soapbar soapbottle spraybottle statue
+        tissuebox toiletpaper toiletpaperroll vase""",
+    "coffeemachine": "mug",
+    "coffeetable": _TABLE,
+    "countertop": _TABLE,
+    "desk": _DRESSER + " soapbottle",
+    "diningtable": _TABLE,
+    "drawer": """book butterknife candle cd cellphone cloth creditcard dishsponge fork handtowel keychain knife ladle
+        newspaper pen pencil peppershaker remotecontrol saltshaker soapbar soapbottle spatula spoon spraybottle
+        tissuebox toiletpaper toiletpaperroll watch wateringcan""",
+    "dresser": _DRESSER,
+    "fridge": "apple bowl bread cup egg glassbottle lettuce mug pan plate pot potato tomato winebottle",
+    "garbagecan": """apple bread cd cloth dishsponge egg handtowel lettuce newspaper papertowel pen pencil potato
+        soapbar soapbottle spraybottle tissuebox toiletpaper toiletpaperroll tomato winebottle""",
+    "handtowelholder": "handtowel",
+    "laundryhamper": "cloth",
+    "microwave": "apple bowl bread cup egg glassbottle mug plate potato tomato",
+    "ottoman": _SOFT,
+    "safe": "cd cellphone creditcard keychain statue vase watch",
+    "shelf": """alarmclock book bowl box candle cd cellphone cloth creditcard cup dishsponge glassbottle handtowel
+        kettle keychain mug newspaper papertowel pen pencil peppershaker plate pot remotecontrol saltshaker soapbar
+        soapbottle spraybottle statue tissuebox toiletpaper toiletpaperroll vase watch wateringcan winebottle""",
+    "sidetable": _TABLE,
+    "sinkbasin": """apple bowl butterknife cloth cup dishsponge egg fork glassbottle handtowel kettle knife ladle
+        lettuce mug pan plate pot potato soapbar spatula spoon tomato""",
+    "sofa": _SOFT,
+    "stoveburner": "kettle pan pot",
+    "toaster": "",
+    "toilet": """candle cloth dishsponge handtowel newspaper papertowel soapbar soapbottle spraybottle tissuebox
+        toiletpaper toiletpaperroll""",
+    "toiletpaperhanger": "toiletpaper toiletpaperroll",
+    "towelholder": "towel",
+    "tvstand": "tissuebox",
+}
+CONTAINS = {place: frozenset(kinds.split()) for place, kinds in CONTAINS.items()}
+OPENABLE = {"cabinet", "drawer", "fridge", "microwave", "safe"}
+SLICEABLE = {"apple", "bread", "egg", "lettuce", "potato", "tomato"}
+KNIVES = {"butterknife", "knife"}
+VESSELS = {"bowl", "box", "cup", "mug", "pan", "plate", "pot"}  # examined, they tell what is in them: nothing
+LAMPS = {  # where each may stand; a lamp is not taken
+    "desklamp": ("desk", "dresser", "shelf", "sidetable"),
+    "floorlamp": ("coffeetable", "dresser", "sidetable"),
+}
+TOOLS = {  # verb -> the receptacle that does it, the adjective that it gives, the objects that it works on
+    "clean": (
+        "sinkbasin",
+        "clean",
+        """apple bowl butterknife cloth cup dishsponge egg fork kettle knife ladle lettuce mug pan plate pot potato
+        soapbar spatula spoon tomato""",
+    ),
+    "cool": ("fridge", "cool", "apple bowl bread cup egg lettuce mug pan plate pot potato tomato winebottle"),
+    "heat": ("microwave", "hot", "apple bread cup egg mug plate potato tomato"),
+}
+TOOLS = {verb: (tool, adjective, frozenset(kinds.split())) for verb, (tool, adjective, kinds) in TOOLS.items()}
+TEMPLATES = {
+    "place": ("put a {kind} in {target}", "put some {kind} on {target}"),
+    "look": ("look at {kind} under the {target}", "examine the {kind} with the {target}"),
+    "clean": ("put a clean {kind} in {target}", "clean some {kind} and put it in {target}"),
+    "heat": ("put a hot {kind} in {target}", "heat some {kind} and put it in {target}"),
+    "cool": ("put a cool {kind} in {target}", "cool some {kind} and put it in {target}"),
+    "two": ("put two {kind} in {target}", "find two {kind} and put them in {target}"),
+}
+ROOMS = {  # room -> its task types; least and most of each receptacle; its objects
+    "kitchen": (
+        "place clean heat cool two",
+        """cabinet 4-14, coffeemachine 1-1, countertop 1-3, diningtable 0-1, drawer 2-8, fridge 1-1, garbagecan 1-1,
+        microwave 1-1, shelf 0-3, sidetable 0-1, sinkbasin 1-1, stoveburner 4-4, toaster 1-1""",
+        """apple book bowl bread butterknife cellphone creditcard cup dishsponge egg fork glassbottle kettle knife ladle
+        lettuce mug pan papertowel peppershaker plate pot potato saltshaker soapbottle spatula spoon spraybottle statue
+        tomato vase winebottle""",
+    ),
+    "bedroom": (
+        "place look two",
+        """armchair 0-1, bed 1-1, desk 1-2, drawer 2-8, dresser 0-1, garbagecan 1-1, laundryhamper 0-1, safe 0-1,
+        shelf 0-6, sidetable 1-2""",
+        """alarmclock baseballbat basketball book bowl box candle cd cellphone cloth creditcard keychain laptop mug
+        newspaper pen pencil pillow remotecontrol statue tennisracket tissuebox vase watch""",
+    ),
+    "living room": (
+        "place look two",
+        """armchair 1-2, cabinet 0-4, coffeetable 1-1, diningtable 0-1, drawer 0-5, dresser 0-1, garbagecan 1-1,
+        ottoman 0-1, safe 0-1, shelf 0-5, sidetable 1-3, sofa 1-1, tvstand 0-1""",
+        """basketball book bowl box candle cellphone creditcard keychain laptop newspaper pen pencil pillow plate
+        remotecontrol statue tissuebox vase watch wateringcan winebottle""",
+    ),
+    "bathroom": (
+        "place clean two",
+        """bathtubbasin 0-1, cabinet 2-5, cart 0-1, countertop 1-1, drawer 0-5, garbagecan 1-1, handtowelholder 1-2,
+        shelf 0-2, sinkbasin 1-2, toilet 1-1, toiletpaperhanger 1-1, towelholder 1-1""",
+        """candle cloth dishsponge handtowel papertowel plunger soapbar soapbottle spraybottle tissuebox toiletpaper
+        toiletpaperroll towel""",
+    ),
+}
+
+
+def _counts(text: str) -> dict[str, tuple[int, int]]:
+    pairs = (part.split() for part in text.split(","))
+    return {kind: tuple(map(int, span.split("-"))) for kind, span in pairs}
+
+
+ROOMS = {room: (tasks.split(), _counts(places), kinds.split()) for room, (tasks, places, kinds) in ROOMS.items()}
+
+
+@dataclass(frozen=True)
+class Level:
+    tasks: tuple[str, ...]  # drawn uniformly
+    receptacles: tuple[int, int] | None  # how many there are; None: as many as the room's table says
+    objects: tuple[int, int]  # objects beside those of the task
+    turns: int  # most turns that the expert needs, of 30
+    doors: bool = True  # receptacles that must be opened; without them only what the task needs
+    shared: float = 0.0  # the chance of a receptacle to stand at one place with the one before it, of its own kind
+
+
+LEVELS = {
+    "1": Level(("place", "look"), (2, 2), (0, 2), 4, doors=False),
+    "2": Level(("place", "look", "clean", "heat", "cool"), (3, 4), (1, 4), 8),
+    "3": Level(tuple(TEMPLATES), (6, 9), (5, 10), 15, shared=0.1),
+    "original": Level(tuple(TEMPLATES), None, (15, 30), 30, shared=0.2),
+}
+
+
+class Goal(NamedTuple):
+    task: str  # one of the six types
+    kind: str  # of the object
+    target: str  # the kind of receptacle that it belongs in; for "look" the kind of lamp
+
+
+class Room(NamedTuple):
+    spots: dict[str, int]  # receptacle -> the place it stands at; several may share one
+    inside: dict[str, list[str]]  # receptacle -> its objects
+
+
+def kind_of(name: str) -> str:
+    return name[: name.rindex(" ")]
+
+
+def order(name: str) -> tuple[str, int]:
+    """The key that sorts names as they are listed."""
+    kind, number = name.split(" ")
+    return kind, -int(number)
+
+
+def targets(task: str, kind: str, room: str, level: Level) -> list[str]:
+    """The kinds of receptacle, or of lamp, that a task with an object can end at in a room."""
+    if task == "look":
+        return [lamp for lamp in LAMPS if _stands(lamp, room)]
+    tool = TOOLS[task][0] if task in TOOLS else None
+    if tool and kind not in TOOLS[task][2]:
+        return []
+    return [place for place in _places(room, level) if kind in CONTAINS[place] and place != tool]
+
+
+def sources(goal: Goal, room: str, level: Level) -> list[str]:
+    """The kinds of receptacle that a goal's object may lie in at first."""
+    return [place for place in _places(room, level) if goal.kind in CONTAINS[place] and place != goal.target]
+
+
+def _places(room: str, level: Level) -> list[str]:
+    return [place for place in ROOMS[room][1] if level.doors or place not in OPENABLE]
+
+
+def _stands(lamp: str, room: str) -> list[str]:
+    return [place for place in LAMPS[lamp] if place in ROOMS[room][1]]
+
+
+def _goals() -> dict[tuple[str, str, str], dict[Goal, list[str]]]:
+    """Goals and their rooms, by level, split and task type. The split of a goal is the same at every level."""
+    found = {}
+    for name, level in LEVELS.items():
+        for room, (tasks, _, kinds) in ROOMS.items():
+            for goal in (
+                Goal(t, k, p) for t in tasks if t in level.tasks for k in kinds for p in targets(t, k, room, level)
+            ):
+                if sources(goal, room, level):
+                    group = found.setdefault((name, split_of(canonical(goal)), goal.task), {})
+                    group.setdefault(goal, []).append(room)
+    return found
+
+
+def canonical(goal: Goal) -> str:
+    return f"alfworld:{goal.task} {goal.kind} {goal.target}"
+
+
+GOALS = _goals()
+
+
+def draw(rng: Random, level: str, split: str) -> tuple[Goal, Room]:
+    """A goal of a split, the task types alike often, and a room to reach it in."""
+    goals = GOALS[level, split, rng.choice(LEVELS[level].tasks)]
+    goal = rng.choice(list(goals))
+    return goal, furnish(rng, goal, rng.choice(goals[goal]), LEVELS[level])
+
+
+def furnish(rng: Random, goal: Goal, room: str, level: Level) -> Room:
+    """Receptacles and objects at random, among them what the goal needs, and nothing that makes it true already."""
+    names = _receptacles(rng, goal, room, level)
+    spots: dict[str, int] = {}
+    for name, before in zip(names, [None, *names], strict=False):
+        with_it = before and kind_of(before) == kind_of(name) and rng.random() < level.shared
+        spots[name] = spots[before] if with_it else len(spots)
+    inside: dict[str, list[str]] = {name: [] for name in names}
+    numbers: dict[str, int] = {}
+
+    def put(kind: str, places) -> None:
+        fitting = [name for name in names if kind_of(name) in places]
+        if fitting:
+            numbers[kind] = numbers.get(kind, 0) + 1
+            inside[rng.choice(fitting)].append(f"{kind} {numbers[kind]}")
+
+    for _ in range(1 + (goal.task == "two") + (level.doors and rng.random() < 0.3)):
+        put(goal.kind, sources(goal, room, level))
+    if "look" in ROOMS[room][0] and (goal.task == "look" or level.doors):
+        lamp = goal.target if goal.task == "look" else rng.choice(list(LAMPS))
+        put(lamp, LAMPS[lamp])
+    for _ in range(rng.randint(*level.objects)):
+        kind = rng.choice([kind for kind in ROOMS[room][2] if kind != goal.kind])
+        put(kind, [place for place in CONTAINS if kind in CONTAINS[place]])
+    return Room(spots, {name: sorted(objects, key=order) for name, objects in inside.items()})
+
+
+def _receptacles(rng: Random, goal: Goal, room: str, level: Level) -> list[str]:
+    spans = ROOMS[room][1]
+    needed = [rng.choice(sources(goal, room, level))]
+    needed.append(rng.choice(_stands(goal.target, room)) if goal.task == "look" else goal.target)
+    needed += [TOOLS[goal.task][0]] if goal.task in TOOLS else []
+    if level.receptacles is None:
+        counts = {kind: max(rng.randint(*span), kind in needed) for kind, span in spans.items()}
+    else:
+        counts = dict.fromkeys(needed, 1)
+        for _ in range(rng.randint(*level.receptacles) - len(counts)):
+            kind = rng.choice([kind for kind in _places(room, level) if counts.get(kind, 0) < spans[kind][1]])
+            counts[kind] = counts.get(kind, 0) + 1
+    return sorted((f"{kind} {i + 1}" for kind, count in counts.items() for i in range(count)), key=order)

@@ -1,0 +1,781 @@
+"""AlfWorld: every message to the letter, every task solvable, what is possible, what pays, and whole transcripts."""
+
+import os
+import re
+import subprocess
+import sys
+from copy import deepcopy
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from envs.alfworld import MAX_ACTION, Config, Env
+from envs.alfworld_rooms import (
+    CONTAINS,
+    GOALS,
+    LAMPS,
+    LEVELS,
+    OPENABLE,
+    ROOMS,
+    TEMPLATES,
+    TOOLS,
+    Goal,
+    Room,
+    kind_of,
+    order,
+)
+from envs.base import SPLITS, split_of
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).with_name("golden") / "alfworld.txt"
+HOUSE = Room(
+    spots={"cabinet 2": 0, "cabinet 1": 0, "countertop 1": 1, "desk 1": 2, "fridge 1": 3, "microwave 1": 4}
+    | {"sinkbasin 1": 5},
+    inside={
+        "cabinet 2": ["mug 2"],
+        "cabinet 1": ["mug 1"],
+        "countertop 1": ["apple 1", "butterknife 1", "knife 1"],
+        "desk 1": ["candle 1", "cd 1", "desklamp 1"],
+        "fridge 1": ["lettuce 1"],
+        "microwave 1": [],
+        "sinkbasin 1": [],
+    },
+)
+
+
+def at(goal: Goal, room: Room = HOUSE, **options) -> Env:
+    """An environment with a goal and a room of our choice."""
+    env = Env(Config(**{"prompt": "short", "max_turns": 10**6} | options))
+    env.begin(goal, room)
+    return env
+
+
+def replay(env: Env, transcript: str) -> None:
+    """Check `> action` lines against the reply in the line below each."""
+    lines = transcript.strip().splitlines()
+    for action, reply in zip(lines[::2], lines[1::2], strict=True):
+        step = env.step(action.strip()[2:])
+        assert step.observation == reply.strip(), action
+        assert step.info["valid"] == (step.observation != "Nothing happens."), action
+
+
+def total(env: Env, actions: list[str]) -> float:
+    return sum(env.step(action).info["shaped"] for action in actions)
+
+
+# The replies are those of the TextWorld engine on the same room.
+def test_every_message_to_the_letter():
+    env = at(Goal("heat", "apple", "countertop"))
+    replay(
+        env,
+        """
+        > look
+        You are in the middle of a room. Looking quickly around you, you see nothing.
+        > inventory
+        You are not carrying anything.
+        > examine desk 1
+        Nothing happens.
+        > go to desk 1
+        You arrive at desk 1. On the desk 1, you see a candle 1, a cd 1, and a desklamp 1.
+        > go to desk 1
+        Nothing happens.
+        > go to desk 2
+        Nothing happens.
+        > look
+        You are facing the desk 1. Next to it, you see nothing.
+        > examine cd 1
+        Nothing happens.
+        > use desklamp 1
+        You turn on the desklamp 1.
+        > use desklamp 1
+        You turn on the desklamp 1.
+        > examine desklamp 1
+        Nothing happens.
+        > take desklamp 1 from desk 1
+        Nothing happens.
+        > take cd 1 from desk 1
+        You pick up the cd 1 from the desk 1.
+        > examine cd 1
+        There's nothing special about cd 1.
+        > examine desk 1
+        On the desk 1, you see a candle 1, and a desklamp 1.
+        > take candle 1 from desk 1
+        Nothing happens.
+        > clean cd 1 with desk 1
+        Nothing happens.
+        > inventory
+        You are carrying: a cd 1.
+        > go to sinkbasin 1
+        You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.
+        > move cd 1 to sinkbasin 1
+        Nothing happens.
+        > clean cd 1 with sinkbasin 1
+        Nothing happens.
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
+        > slice apple 1 with cd 1
+        Nothing happens.
+        > go to desk 1
+        You arrive at desk 1. On the desk 1, you see a candle 1, and a desklamp 1.
+        > move cd 1 to desk 1
+        You move the cd 1 to the desk 1.
+        > go to cabinet 1
+        You arrive at cabinet 1. The cabinet 1 is closed.
+        > go to cabinet 2
+        Nothing happens.
+        > examine cabinet 1
+        The cabinet 1 is closed.
+        > close cabinet 1
+        Nothing happens.
+        > take mug 1 from cabinet 1
+        Nothing happens.
+        > look
+        You are facing the cabinet 2, and cabinet 1. Next to it, you see nothing.
+        > open cabinet 1
+        You open the cabinet 1. The cabinet 1 is open. In it, you see a mug 1.
+        > open cabinet 1
+        Nothing happens.
+        > open cabinet 2
+        You open the cabinet 2. The cabinet 2 is open. In it, you see a mug 2.
+        > take mug 2 from cabinet 1
+        Nothing happens.
+        > take mug 2 from cabinet 2
+        You pick up the mug 2 from the cabinet 2.
+        > examine mug 2
+        This is a normal mug 2. In it, you see nothing.
+        > examine cabinet 2
+        The cabinet 2 is open. In it, you see nothing.
+        > move mug 2 to cabinet 1
+        You move the mug 2 to the cabinet 1.
+        > look
+        You are facing the cabinet 2, and cabinet 1. Next to it, you see a mug 2.
+        > examine cabinet 1
+        The cabinet 1 is open. In it, you see a mug 2, and a mug 1.
+        > close cabinet 1
+        You close the cabinet 1.
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
+        > slice apple 1 with knife 1
+        Nothing happens.
+        > take knife 1 from countertop 1
+        You pick up the knife 1 from the countertop 1.
+        > slice apple 1 with butterknife 1
+        Nothing happens.
+        > slice apple 1 with knife 1
+        You sliced the apple 1 with the knife 1.
+        > move knife 1 to countertop 1
+        You move the knife 1 to the countertop 1.
+        > take apple 1 from countertop 1
+        You pick up the apple 1 from the countertop 1.
+        > examine apple 1
+        This is a sliced apple 1.
+        > go to microwave 1
+        You arrive at microwave 1. The microwave 1 is closed.
+        > move apple 1 to microwave 1
+        Nothing happens.
+        > heat apple 1 with microwave 1
+        You heat the apple 1 using the microwave 1.
+        > examine apple 1
+        This is a hot sliced apple 1.
+        > cool apple 1 with microwave 1
+        Nothing happens.
+        > go to fridge 1
+        You arrive at fridge 1. The fridge 1 is closed.
+        > cool apple 1 with fridge 1
+        You cool the apple 1 using the fridge 1.
+        > examine apple 1
+        This is a cool sliced apple 1.
+        > go to sinkbasin 1
+        You arrive at sinkbasin 1. On the sinkbasin 1, you see nothing.
+        > clean apple 1 with sinkbasin 1
+        You clean the apple 1 using the sinkbasin 1.
+        > examine apple 1
+        This is a cool and clean sliced apple 1.
+        > Look
+        Nothing happens.
+        > look around
+        Nothing happens.
+        >
+        Nothing happens.
+        """,
+    )
+    text = env.step("help").observation
+    assert text.startswith(
+        "Available commands:\n  look:                             look around your current location\n"
+    )
+    assert text.count("\n") == 14 and text.endswith("(object):     slice an object using a sharp object\n")
+
+
+def test_what_an_object_looks_like():
+    env = at(Goal("two", "mug", "desk"))
+    seen = [
+        (set(), "There's nothing special about apple 1."),
+        ({"hot"}, "This is a hot apple 1."),
+        ({"cool"}, "This is a cold apple 1."),
+        ({"clean"}, "This is a clean apple 1."),
+        ({"sliced"}, "This is a sliced apple 1."),
+        ({"hot", "clean"}, "This is a hot and clean apple 1."),
+        ({"cool", "clean"}, "This is a cool and clean apple 1."),
+        ({"hot", "sliced"}, "This is a hot sliced apple 1."),
+        ({"cool", "sliced"}, "This is a cool sliced apple 1."),
+        ({"clean", "sliced"}, "This is a clean sliced apple 1."),
+        ({"hot", "clean", "sliced"}, "This is a hot and clean sliced apple 1."),
+        ({"cool", "clean", "sliced"}, "This is a cool and clean sliced apple 1."),
+    ]
+    env.held = "apple 1"
+    for adjectives, reply in seen:
+        env.states = {(adjective, "apple 1") for adjective in adjectives}
+        assert env.step("examine apple 1").observation == reply
+
+
+def test_the_older_put_is_taken_and_answered_as_it_was():
+    replay(
+        at(Goal("heat", "apple", "desk")),
+        """
+        > go to countertop 1
+        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
+        > put apple 1 in/on countertop 1
+        Nothing happens.
+        > take apple 1 from countertop 1
+        You pick up the apple 1 from the countertop 1.
+        > put apple 1 on countertop 1
+        Nothing happens.
+        > put apple 1 in/on countertop 1
+        You put the apple 1 in/on the countertop 1.
+        """,
+    )
+
+
+KITCHEN = Room(
+    spots={"coffeemachine 1": 0, "diningtable 1": 1, "fridge 1": 2, "sinkbasin 1": 3},
+    inside={"coffeemachine 1": [], "diningtable 1": ["apple 1", "mug 1"], "fridge 1": ["mug 2"], "sinkbasin 1": []},
+)
+
+
+def test_the_guides_example_totals_two():
+    env = at(Goal("clean", "mug", "coffeemachine"), KITCHEN)
+    actions = ["goto[table]", "take[mug]", "goto[sink]", "clean[mug]", "goto[coffee machine]", "put[mug]"]
+    steps = [env.step(action) for action in actions]
+    assert [step.info["shaped"] for step in steps] == [0.2, 0.2, 0.2, 0.2, 0.2, 1.0]
+    assert sum(step.info["shaped"] for step in steps) == 2.0
+    assert all(step.info["valid"] for step in steps)
+    assert [step.reward for step in steps] == [0.0] * 5 + [1.0]
+    assert steps[-1].observation == "You put the mug 1 in/on the coffeemachine 1."
+    assert steps[-1].terminated and steps[-1].info["outcome"] == "correct"
+
+
+def test_brackets():
+    env = at(Goal("heat", "apple", "desk"))
+    replay(
+        env,
+        """
+        > goto[cabinet]
+        You arrive at cabinet 1. The cabinet 1 is closed.
+        > open[cabinet 2]
+        You open the cabinet 2. The cabinet 2 is open. In it, you see a mug 2.
+        > take[mug 1]
+        Nothing happens.
+        > take [mug 2 from cabinet 2]
+        You pick up the mug 2 from the cabinet 2.
+        > put[mug 2 in/on cabinet 2]
+        You put the mug 2 in/on the cabinet 2.
+        > take[MUG]
+        You pick up the mug 2 from the cabinet 2.
+        > move[mug]
+        You move the mug 2 to the cabinet 2.
+        > goto[top]
+        You arrive at countertop 1. On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
+        > take[knife]
+        You pick up the knife 1 from the countertop 1.
+        > slice[apple]
+        You sliced the apple 1 with the knife 1.
+        > examine[knife]
+        There's nothing special about knife 1.
+        > inventory[]
+        You are carrying: a knife 1.
+        > goto[cabinet 1]
+        You arrive at cabinet 1. The cabinet 1 is closed.
+        > goto[desk 1]
+        You arrive at desk 1. On the desk 1, you see a candle 1, a cd 1, and a desklamp 1.
+        > use[lamp]
+        You turn on the desklamp 1.
+        > goto[]
+        Nothing happens.
+        > goto[a]
+        Nothing happens.
+        > goto[zebra]
+        Nothing happens.
+        > put[]
+        Nothing happens.
+        > goto[fridge] take[lettuce]
+        Nothing happens.
+        """,
+    )
+    assert env.held == "knife 1"
+
+
+def test_native_takes_all_that_follows_the_last_marker():
+    env = at(Goal("heat", "apple", "desk"), prompt="native")
+    said = lambda reply: env.step(reply).observation  # noqa: E731
+    assert said("Thought:\ndesk\n\nAction:\ngo to desk 1").startswith("You arrive at desk 1.")
+    assert said("Action: look\nAction:   inventory  \n") == "You are not carrying anything."
+    assert said("inventory") == "Nothing happens."
+    assert said("") == said("Action:") == said("Action: \n ") == "Nothing happens."
+    assert said("Action: inventory\nand then I rest") == "Nothing happens."
+    assert said("Action: goto[fridge]").startswith("You arrive at fridge 1.")
+    assert said("Action: look" + " " * MAX_ACTION + "x") == "You are facing the fridge 1. Next to it, you see nothing."
+
+
+def test_short_takes_the_first_line():
+    env = at(Goal("heat", "apple", "desk"))
+    assert env.step("\n inventory \ngo to desk 1").observation == "You are not carrying anything."
+    assert not env.near
+    assert env.step("look" + " " * MAX_ACTION + "x").info["valid"]  # what is not read does not count
+
+
+def test_prompts():
+    native = Env(Config(difficulty="3")).reset(seed=4)
+    env = Env(Config(difficulty="3", prompt="short"))
+    (short,) = env.reset(seed=4)
+    assert [message["role"] for message in native] == ["user", "assistant", "user"]
+    assert native[1]["content"].startswith("OK.")
+    instruction, around, task = short["content"].split("\n")
+    assert "take X from R" in instruction and short["content"].isascii()
+    assert around.startswith("You are in the middle of a room. Looking quickly around you, you see a ")
+    assert task.startswith("Your task is to: ") and task.endswith(".")
+    assert native[2]["content"] == f"{around}\n{task}\nAVAILABLE ACTIONS: {','.join(env.admissible())}"
+    assert env.admissible()[-3:] == ["help", "inventory", "look"]
+    assert max(len(Env(Config(difficulty="1", prompt="short")).reset(i)[0]["content"]) for i in range(50)) < 300
+
+
+WON = [
+    ("place cd countertop", "go to desk 1; take cd 1 from desk 1; go to countertop 1; move cd 1 to countertop 1"),
+    ("look cd desklamp", "go to desk 1; take cd 1 from desk 1; use desklamp 1"),
+    ("look cd desklamp", "go to desk 1; use desklamp 1; take cd 1 from desk 1"),
+    (
+        "look apple desklamp",
+        "go to desk 1; use desklamp 1; go to countertop 1; take apple 1 from countertop 1; go to desk 1",
+    ),
+    (
+        "cool apple countertop",  # heat takes the cold away
+        "go to countertop 1; take apple 1 from countertop 1; move apple 1 to countertop 1;"
+        "take apple 1 from countertop 1; go to fridge 1; cool apple 1 with fridge 1;"
+        "go to microwave 1; heat apple 1 with microwave 1; go to countertop 1; move apple 1 to countertop 1;"
+        "take apple 1 from countertop 1; go to fridge 1; cool apple 1 with fridge 1;"
+        "go to countertop 1; move apple 1 to countertop 1",
+    ),
+    (
+        "two mug cabinet",  # one in each of two cabinets is not enough
+        "go to cabinet 1; open cabinet 1; open cabinet 2; take mug 1 from cabinet 1; move mug 1 to cabinet 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("goal", "actions"), WON)
+def test_a_task_is_done_with_its_last_action_and_not_before(goal, actions):
+    env = at(Goal(*goal.split()))
+    steps = [env.step(action.strip()) for action in actions.split(";")]
+    assert all(step.info["valid"] for step in steps)
+    assert [step.reward for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
+    assert [step.terminated for step in steps] == [step.info["success"] for step in steps]
+    assert not env.running
+
+
+def names(env: Env) -> list[str]:
+    return [*env.room.spots, *(thing for things in env.room.inside.values() for thing in things)]
+
+
+def test_what_is_listed_is_what_is_possible():
+    rng = Random(0)
+    for seed in range(12):
+        env = Env(Config(difficulty="3", prompt="short"))
+        env.reset(seed)
+        for _ in range(20):
+            listed = env.admissible()
+            assert listed == sorted(set(listed))
+            tried = {rng.choice(listed)}
+            a, b = rng.sample(names(env), 2)
+            tried |= {f"go to {a}", f"open {a}", f"close {a}", f"use {a}", f"examine {a}", f"take {a} from {b}"}
+            tried |= {f"{verb} {a} with {b}" for verb in ("clean", "heat", "cool", "slice")} | {f"move {a} to {b}"}
+            for action in sorted(tried):
+                step = deepcopy(env).step(action)
+                assert step.info["valid"] == (action in listed) == (step.observation != "Nothing happens.")
+            env.step(rng.choice(listed))
+            if not env.running:
+                break
+
+
+def test_the_tables():
+    """Equal to the original's tables, by the parity test; here by their digests."""
+    table = "\n".join(f"{place}: {' '.join(sorted(CONTAINS[place]))}" for place in sorted(CONTAINS))
+    tools = "\n".join(f"{verb} {tool}: {' '.join(sorted(able))}" for verb, (tool, _, able) in sorted(TOOLS.items()))
+    digests = [sha256(text.encode()).hexdigest()[:16] for text in (table, tools)]
+    assert digests == ["57bfea964d8fe379", "5eef496b5ed86676"]
+    microwave = {"apple", "bowl", "bread", "cup", "egg", "glassbottle", "mug", "plate", "potato", "tomato"}
+    assert CONTAINS["microwave"] == microwave and CONTAINS["coffeemachine"] == {"mug"}
+    assert CONTAINS["fridge"] - CONTAINS["microwave"] == {"lettuce", "pan", "pot", "winebottle"}
+    assert CONTAINS["safe"] == {"cd", "cellphone", "creditcard", "keychain", "statue", "vase", "watch"}
+    assert TOOLS["heat"][2] == {"apple", "bread", "cup", "egg", "mug", "plate", "potato", "tomato"}
+    assert TOOLS["cool"][2] - TOOLS["heat"][2] == {"bowl", "lettuce", "pan", "pot", "winebottle"}
+    assert len(TOOLS["clean"][2]) == 21
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rooms_obey_the_tables_and_hold_what_the_goal_needs(level):
+    env, shared = Env(Config(difficulty=level)), 0
+    tasks = set()
+    for seed in range(60):
+        for split in SPLITS:
+            env.reset(seed, split)
+            task, kind, target = env.goal
+            tasks.add(task)
+            places, things = list(env.room.spots), names(env)[len(env.room.spots) :]
+            assert places == sorted(places, key=order) and list(env.room.inside) == places
+            assert len(set(things)) == len(things)
+            for place, inside in env.room.inside.items():
+                assert inside == sorted(inside, key=order)
+                for thing in inside:
+                    room = LAMPS.get(kind_of(thing), ())
+                    assert kind_of(place) in room or kind_of(thing) in CONTAINS[kind_of(place)]
+                    assert kind_of(thing) != kind or kind_of(place) != target
+            assert sum(kind_of(thing) == kind for thing in things) >= 1 + (task == "two")
+            assert target in map(kind_of, things if task == "look" else places)
+            assert task not in TOOLS or TOOLS[task][0] in map(kind_of, places)
+            if LEVELS[level].receptacles:
+                low, high = LEVELS[level].receptacles
+                assert low <= len(places) <= high
+            shared += len(set(env.room.spots.values())) < len(places)
+            assert level != "1" or (len(things) <= 4 and not OPENABLE & set(map(kind_of, places)))
+    assert tasks == set(LEVELS[level].tasks)
+    assert bool(shared) == bool(LEVELS[level].shared)
+
+
+def test_rooms_and_wordings_vary_with_the_seed():
+    env, texts, wordings = Env(Config(difficulty="1", prompt="short")), set(), set()
+    for seed in range(300):
+        texts.add(text := env.reset(seed)[0]["content"])
+        for template in TEMPLATES[env.goal.task]:
+            if template.format(kind=env.goal.kind, target=env.goal.target) in text:
+                wordings.add(template)
+    assert len(texts) > 250
+    assert wordings == {*TEMPLATES["place"], *TEMPLATES["look"]}
+
+
+def solve(env: Env) -> list:
+    steps = [env.step(env.oracle())]
+    while not (steps[-1].terminated or steps[-1].truncated):
+        steps.append(env.step(env.oracle()))
+    return steps
+
+
+def check_expert(level: str, prompt: str, episodes: int) -> None:
+    env = Env(Config(difficulty=level, prompt=prompt))
+    for seed in range(episodes):
+        env.reset(seed, SPLITS[seed % 3])
+        steps = solve(env)
+        assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
+        assert len(steps) <= LEVELS[level].turns <= 30
+        assert not any(step.reward for step in steps[:-1]) and steps[-1].reward == 1.0
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_every_task_in_time(level, prompt):
+    check_expert(level, prompt, 100)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_a_thousand_tasks_in_time(level, prompt):
+    check_expert(level, prompt, 1000)
+
+
+def test_the_easiest_level_takes_three_or_four_actions():
+    env, lengths = Env(Config(difficulty="1", prompt="short")), []
+    for seed in range(100):
+        env.reset(seed)
+        lengths.append(len(solve(env)))
+    assert set(lengths) == {3, 4}
+
+
+def test_the_expert_goes_on_from_wherever_the_agent_is():
+    rng = Random(1)
+    for seed in range(150):
+        env = Env(Config(difficulty="2,3,original", prompt="short", max_turns=10**6))
+        env.reset(seed)
+        for _ in range(rng.randint(1, 60)):
+            local = [command for command in env.admissible() if not command.startswith("go to")]
+            env.step(rng.choice(rng.choice([local, env.admissible(), [env.oracle()]])))
+            if not env.running:
+                break
+        else:
+            assert len(solve(env)) < 100
+
+
+def test_the_expert_brings_together_what_was_put_in_two_places():
+    room = Room({"desk 2": 0, "desk 1": 1, "shelf 1": 2}, {"desk 2": ["pen 2"], "desk 1": ["pen 1"], "shelf 1": []})
+    for start in ("shelf 1", "desk 1", "desk 2"):
+        env = at(Goal("two", "pen", "desk"), room)
+        env.step("go to desk 1")
+        env.step("go to desk 2")
+        env.step(f"go to {start}")
+        assert len(solve(env)) <= 4
+
+
+def test_the_expert_works_from_what_it_was_shown():
+    """Another place for what it has not seen changes nothing of what it does."""
+    goal = Goal("place", "cd", "cabinet")
+    moved = deepcopy(HOUSE)
+    moved.inside["desk 1"].remove("cd 1")
+    moved.inside["countertop 1"].insert(2, "cd 1")
+    one, other = at(goal), at(goal, moved)
+    assert one.oracle() == other.oracle() == "go to countertop 1"
+    one.step("go to countertop 1")
+    other.step("go to countertop 1")
+    assert (one.oracle(), other.oracle()) == ("go to desk 1", "take cd 1 from countertop 1")
+
+
+def test_shaped_reward_pays_each_stage_once():
+    env = at(Goal("clean", "mug", "cabinet"))
+    paid = [
+        ("look", 0.0),
+        ("go to sinkbasin 1", 0.0),
+        ("go to cabinet 1", 0.0),
+        ("open cabinet 1", 0.2),
+        ("close cabinet 1", 0.0),
+        ("open cabinet 1", 0.0),
+        ("open cabinet 2", 0.0),
+        ("examine cabinet 1", 0.0),
+        ("take mug 1 from cabinet 1", 0.2),
+        ("move mug 1 to cabinet 1", 0.0),
+        ("take mug 2 from cabinet 2", 0.0),
+        ("take mug 2 from cabinet 2", 0.0),
+        ("go to fridge 1", 0.0),
+        ("cool mug 2 with fridge 1", 0.0),
+        ("go to sinkbasin 1", 0.2),
+        ("go to desk 1", 0.0),
+        ("go to sinkbasin 1", 0.0),
+        ("clean mug 2 with sinkbasin 1", 0.2),
+        ("clean mug 2 with sinkbasin 1", 0.0),
+        ("go to cabinet 2", 0.2),
+        ("close cabinet 2", 0.0),
+        ("open cabinet 2", 0.2),
+        ("close cabinet 2", 0.0),
+        ("open cabinet 2", 0.0),
+        ("move mug 2 to cabinet 2", 1.0),
+    ]
+    for action, shaped in paid:
+        step = env.step(action)
+        assert step.info["shaped"] == shaped, action
+        assert step.reward == float(shaped == 1.0)
+
+
+def test_shaped_reward_of_two_pays_for_the_second_once_the_first_is_placed():
+    env = at(Goal("two", "mug", "desk"))
+    first = "go to cabinet 1; open cabinet 1; take mug 1 from cabinet 1; go to desk 1; move mug 1 to desk 1"
+    assert total(env, first.split("; ")) == pytest.approx(4 * 0.2)
+    again = "take mug 1 from desk 1; go to cabinet 1; go to desk 1; move mug 1 to desk 1; take mug 1 from desk 1"
+    assert total(env, again.split("; ") + ["move mug 1 to desk 1"]) == 0.0
+    second = "go to cabinet 1; open cabinet 2; take mug 2 from cabinet 2; go to desk 1; move mug 2 to desk 1"
+    assert total(env, second.split("; ")) == pytest.approx(3 * 0.2 + 1.0)
+
+
+@pytest.mark.parametrize("task", TEMPLATES)
+def test_what_does_not_complete_the_task_is_capped(task):
+    """Wandering, repeating and toggling without end: no more than a fifth for each stage that there is."""
+    stages = {"place": 4, "look": 3, "two": 9}.get(task, 6)
+    rng, sums = Random(task), []
+    env = Env(Config(difficulty="3", prompt="short", max_turns=10**6))
+    for seed in range(60):
+        env.reset(seed)
+        if env.goal.task != task or len(sums) == 3:
+            continue
+        sums.append(0.0)
+        for _ in range(150):
+            moves = [action for action in env.admissible() if not action.startswith(("examine", "help", "look"))]
+            action = rng.choice([env.oracle(), rng.choice(moves)])
+            if not deepcopy(env).step(action).terminated:
+                sums[-1] += env.step(action).info["shaped"]
+    assert len(sums) == 3 and 0.2 * (stages - 3) < max(sums) < 0.2 * stages + 1e-9
+
+
+def test_splits_share_no_goal_and_every_level_has_all_task_types_in_each():
+    split_by_goal = {}
+    for (level, split, task), goals in GOALS.items():
+        assert task in LEVELS[level].tasks and goals
+        for goal, rooms in goals.items():
+            assert goal.task == task and set(rooms) <= set(ROOMS)
+            assert split_by_goal.setdefault(goal, split) == split
+    wanted = {(level, split, task) for level in LEVELS for split in SPLITS for task in LEVELS[level].tasks}
+    assert set(GOALS) == wanted
+    assert sum(map(len, (GOALS["1", "train", task] for task in LEVELS["1"].tasks))) > 300
+
+
+def test_a_task_is_of_its_split():
+    env = Env(Config(difficulty="1,2,3,original"))
+    for split in SPLITS:
+        for seed in range(60):
+            env.reset(seed, split)
+            assert split_of(env.task) == split and env.task == "alfworld:" + " ".join(env.goal)
+
+
+def test_difficulty_is_drawn_from_the_list_and_repeats_weigh():
+    env, small = Env(Config(difficulty="1,1,3")), 0
+    for seed in range(300):
+        env.reset(seed)
+        small += len(env.room.spots) == 2
+    assert small == pytest.approx(200, abs=35)
+    assert Config(difficulty=2).difficulty == "2" and Config(difficulty="1, 2").difficulty == "1,2"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, original, not '4'"),
+        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, original, not '1,,2'"),
+        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, original, not ''"),
+        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
+        ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
+        ({"max_turns": "9"}, "max_turns must be a whole number of at least 1, not '9'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+    ],
+)
+def test_wrong_options_are_one_line(options, line):
+    with pytest.raises(ValueError) as error:
+        Config(**options)
+    assert str(error.value) == line
+
+
+HOSTILE = [
+    "",
+    " \r\n\t ",
+    "\x00\x1b[2J",
+    "\ud800",
+    "\uff47\uff4f to desk 1",
+    "go to desk \u0661",
+    "go to desk 1\x00",
+    "冷蔵庫を開ける",
+    "go to " * 20_000,
+    "put " + " in/on" * 20_000,
+    "put " * 30_000 + " in/on desk 1",
+    "goto[" * 25_000,
+    "[" * 100_000,
+    "goto[" + "a" * 100_000 + "]",
+    "goto[" + " " * 100_000 + "]",
+    "Action: " * 15_000,
+    "Action:" + "\n" * 100_000 + "go",
+    "take[]from[]",
+    "move %s to {0} \\1 $(reboot)",
+]
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+def test_hostile_replies_change_nothing(prompt):
+    env = at(Goal("heat", "apple", "desk"), prompt=prompt)
+    env.step("Action: go to countertop 1" if prompt == "native" else "go to countertop 1")
+    before = {key: value for key, value in deepcopy(vars(env)).items() if key not in ("turns", "config")}
+    for text in HOSTILE:
+        for reply in (text, f"Action: {text}"):
+            step = env.step(reply)
+            assert step.observation == "Nothing happens." and not step.info["valid"] and not step.info["shaped"]
+    assert {key: value for key, value in vars(env).items() if key not in ("turns", "config")} == before
+
+
+def test_any_reply_at_all_is_answered():
+    hypothesis = pytest.importorskip("hypothesis")
+    words = hypothesis.strategies.sampled_from(
+        [
+            "go",
+            "to",
+            "take",
+            "from",
+            "move",
+            "put",
+            "in/on",
+            "goto[",
+            "take[",
+            "]",
+            "Action:",
+            "mug",
+            "1",
+            "apple",
+            "desk",
+            "cabinet",
+            "2",
+            "use",
+            "\n",
+            "look",
+        ]
+    )
+    phrases = hypothesis.strategies.lists(words, max_size=12).map(" ".join)
+    envs = [at(Goal("two", "mug", "desk"), prompt=prompt) for prompt in ("native", "short")]
+
+    @hypothesis.settings(max_examples=40, deadline=None, database=None)
+    @hypothesis.given(hypothesis.strategies.one_of(hypothesis.strategies.text(), phrases))
+    def check(reply):
+        for env in envs:
+            step = env.step(reply)
+            assert step.observation and len(step.observation) < 1200
+            assert step.info["valid"] == (step.observation != "Nothing happens.")
+            assert step.info["shaped"] in (0.0, 0.2, 1.0)
+            if not env.running:
+                env.begin(env.goal, env.room)
+
+    check()
+
+
+CASES = [
+    ("1", "short", "train", 1),
+    ("1", "native", "test", 3),
+    ("2", "short", "train", 8),
+    ("2", "native", "val", 4),
+    ("3", "short", "train", 6),
+    ("3", "native", "train", 7),
+    ("3", "short", "train", 5),
+    ("original", "native", "train", 1),
+    ("original", "short", "val", 2),
+    ("original", "native", "val", 30),
+]
+
+
+def transcript(difficulty: str, prompt: str, split: str, seed: int) -> str:
+    """An episode of the expert with detours, as text."""
+    env, rng = Env(Config(difficulty=difficulty, prompt=prompt)), Random(seed)
+    lines = [f"== difficulty={difficulty} prompt={prompt} split={split} seed={seed}"]
+    lines += [message["content"] for message in env.reset(seed, split)[-1:]] + [f"task {env.task}"]
+    while env.running:
+        expert = env.oracle().rpartition("Action:\n")[2]
+        near = [command for command in env.admissible() if not command.startswith(("go to", "help"))]
+        wild = [f"go to {rng.choice(list(env.room.spots))}", "inventory", "take mug 1 from desk 1", "dance", *near]
+        action = expert if rng.random() < 0.7 else rng.choice(wild)
+        if rng.random() < 0.3:
+            action = re.sub("move (.*) to (.*)", r"put \1 in/on \2", action)
+        step = env.step(f"Action: {action}" if prompt == "native" else action)
+        lines += [f"> {action}", step.observation]
+        lines += [f"reward {step.reward:g}, shaped {step.info['shaped']:g}"] if step.info["shaped"] else []
+    return "\n".join([*lines, f"over {step.info['outcome']}"])
+
+
+def transcripts() -> str:
+    return "\n\n".join(transcript(*case) for case in CASES) + "\n"
+
+
+def test_golden_transcripts():
+    assert transcripts() == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_the_same_bytes_in_another_process():
+    program = (
+        "import sys; sys.path[:0] = ['.', 'tests']; import test_alfworld; print(test_alfworld.transcripts(), end='')"
+    )
+    environ = os.environ | {"PYTHONHASHSEED": "77", "PYTHONIOENCODING": "utf-8"}
+    text = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environ)
+    assert text.decode() == GOLDEN.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":  # writes the transcripts anew: check each line that changed against the original's grammar
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_text(transcripts(), encoding="utf-8")
