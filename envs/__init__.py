@@ -14,7 +14,13 @@ from envs.base import Request, Result, Step, WorldFailed
 
 __all__ = ["GROUPS", "NAMES", "Request", "Result", "Step", "WorldFailed", "config_class", "make"]
 
-NAMES = {"textcraft": "envs.textcraft", "sat": "envs.sat", "webshop": "envs.webshop", "alfworld": "envs.alfworld"}
+NAMES = {
+    "textcraft": "envs.textcraft",
+    "alfworld": "envs.alfworld",
+    "babyai": "envs.babyai",
+    "webshop": "envs.webshop",
+    "sat": "envs.sat",
+}
 
 
 GROUPS = {  # what env= takes for several at once

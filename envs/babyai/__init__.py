@@ -1,0 +1,281 @@
+"""BabyAI: carry out a mission in a grid of rooms, seen from where the agent stands.
+
+Task.     `Your goal: put the red ball next to a blue key`. Rooms with walls and doors, and keys, balls and boxes in six
+          colours. A locked door opens with a key of its colour. The agent sees the 7 x 7 cells in front of it, as far
+          as walls and closed doors let it. Missions, with "the" where one object fits and "a" where several do:
+    go to X                                     face it, one step away
+    open D                                      toggle it open
+    pick up X                                   with nothing in hand before; X may be "the red object"
+    put X next to Y                             drop it on one of Y's four sides
+    A and B                                     in any order; what is done stays done
+    A, then B; B after you A                    in this order; the goal line says "and" in all three cases
+          X may end in `in front of you`, `behind you`, `on your left`, `on your right`: of the agent at the start, in
+          the room that it starts in.
+
+Actions.  Each is a list of primitives; execution stops at the first that leaves the view as it was.
+    turn left, turn right, move forward
+    go to red ball 1                            to face it, on the shortest way within the range of the view
+    pickup red ball 1                           so written; go there, and take it
+    drop                                        right ahead
+    toggle                                      a closed door right ahead, or a locked one with its key in hand
+    go through red open door 1                  ends on the door's cell, as does the next
+    toggle and go through red closed door 1     or `red locked door 1`, with its key in hand
+    check available actions
+          `goto[red ball 1]`, `pickup[...]` and so on are read as the plain form. Things of one name are numbered from
+          near to far; to go to and to pick up, only those count that can be reached.
+
+Replies.  What is seen, and in the native form a last line of all actions that are offered.
+    In front of you in this room, you can see several objects: There is a grey key 1 1 steps in front of you and 1 steps
+    to your left.  There is a red ball 1 right in front of you 3 steps away.  The room has walls around you. You are
+    facing a wall 6 steps away. You are not carrying anything.
+    You cannot see any objects within sight.    in place of the objects, when not even a wall is
+     The task is completed.                     one more line, when the mission is done or has failed
+    You can take the following actions: turn left, turn right, ...
+    No change in state.                         for an empty action, and to go to what is faced already
+    There is a barrier in front of you, you can't move forward.
+    You cannot drop the object, as you are not carrying anything.
+    You cannot drop the object, as there is already an object in front of you.
+    You cannot go to red ball 1, as there is no path leading to it.    likewise pickup, (toggle and) go through
+    You cannot go through red closed door 1, as it is closed. You should toggle it first.
+    You cannot toggle and go through red locked door 1, as you are not carrying a key.
+    ... as the color of the key you are carrying does not match the color of door.
+    The action is not recognized. Please check valid actions.
+
+Prompts.  native: instructions, an "OK.", the observation. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is
+          the line that follows `Action:`, reduced to letters, digits, commas and spaces. Without the marker it is
+          empty; with several markers nothing is executed and the reply says so.
+          short: one message; the action is the reply's first line. What is seen comes in a line for each thing,
+          `red ball 1: ahead 2 left 1`, and without the list of actions.
+
+Reward.   1 - 0.9 * primitives / budget when the mission is done. The budget is the area of all rooms for each walk that
+          the mission takes (two to put something somewhere), or the level's own. info["shaped"]: 1 then. Nothing is
+          paid on the way.
+
+Ending.   Terminated when the mission is done; truncated, outcome "timeout", after `max_turns` replies of any kind. An
+          action's last primitive decides: to toggle and go through a door that is to be opened does not count, and
+          leaves it open for good. A mission that is done for a reward of 0.5 or less, and one that failed, says that
+          it is completed, but goes on. Levels 15, 16 and 20 fail so with a wrong door or object, and 16 with the first
+          of two doors as well: it is not the second.
+
+Levels.   The 40 of the original by number or name; `difficulty` groups them (see DIFFICULTY). The families:
+    1-11   GoTo      RedBallGrey, RedBall, RedBallNoDists, ObjS6, LocalS8N7, ObjMazeS7, ImpUnlock, SeqS5R2, RedBlueBall,
+                     Door, ObjDoor
+    12-16  Open      Open, RedDoor, DoorLoc, RedBlueDoorsDebug, DoorsOrderN4Debug
+    17-21  Pickup    Pickup, UnblockPickup, Loc, DistDebug, Above
+    22-23  PutNext   LocalS6N4, S7N4Carrying
+    24-29  Unlock    Unlock, LocalDist, KeyInBox, UnlockPickupDist, BlockedUnlockPickup, UnlockToUnlock
+    30-40  other     ActionObjDoor, FindObjS7, KeyCorridorS6R3, OneRoomS20, MoveTwoAcrossS8N9, SynthS5R2, SynthLoc,
+                     SynthSeq, MiniBossLevel, BossLevel, BossLevelNoUnlock
+
+From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with these differences:
+- Layouts are drawn by our own generator, not by Minigrid's seeds. A task is drawn again until the expert does it within
+  `max_turns`, so of the largest levels only the tasks that fit are there. A task's split is a hash of all that there is
+  at the start.
+- A box that holds a key can be toggled. In the original only doors can, and level 26 is impossible.
+- The reward is paid once, at the end; the original's score adds it again for every reply after a late success.
+- Of an action 400 characters are read.
+"""
+
+import re
+from dataclasses import dataclass
+from random import Random
+
+from envs.babyai.expert import next_action
+from envs.babyai.grid import cell, xy
+from envs.babyai.levels import LEVELS
+from envs.babyai.maze import Redraw
+from envs.babyai.missions import Game
+from envs.babyai.text import look
+from envs.base import SPLITS, Step, split_of
+
+DIFFICULTY = {
+    "1": (3, 4),  # one object in one room: to go to it
+    "2": (1, 2, 5, 9, 19, 20, 22),  # one room and other objects: to go to one, pick it up, put it next to another
+    "3": (10, 11, 13, 14, 15, 16, 23, 30),  # doors around the room, to go to or to open; two rooms in one
+    "4": (6, 7, 8, 12, 17, 18, 21, 24, 25, 26, 27, 28, 29, 31, 32, 33),  # mazes, locks and keys
+    "5": (34, 35, 36, 37, 38, 39, 40),  # missions of several parts in mazes
+}
+INSTRUCTIONS = """\
+You explore a grid of rooms until you have done what your goal says. In each round you read what you see from where \
+you stand and which actions are available, and you reply with a thought and one action.
+The actions:
+turn left
+turn right
+move forward
+go to <obj> <id>: stand before an object or a door that you see.
+pickup <obj> <id>: go to an object and take it. You can carry one.
+drop: put what you carry down in front of you.
+go through <door> <id>: the door must be open.
+toggle and go through <door> <id>: the door may be closed, or locked if you carry a key of its colour.
+toggle: open the closed door right in front of you, or the locked one that your key fits.
+check available actions: list what you can do.
+Write each reply in this form:
+Thought:
+why this action is next
+
+Action:
+the action"""
+AGREED = "OK. I will think, then give one action each time, until the goal is reached."
+SHORT = "Reply with one action: turn left, turn right, move forward, go to X, pickup X, drop, toggle, go through X, \
+toggle and go through X."
+SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
+UNKNOWN = "The action is not recognized. Please check valid actions."
+LATE = 0.5  # a mission that is done for this reward or less goes on
+MAX_ACTION = 400  # characters of an action that are read
+TRIES = 1000  # tasks drawn before a level counts as empty; of the rarest, one in 45 is used
+
+
+@dataclass
+class Config:
+    difficulty: str = "2"  # 1 to 5, drawn uniformly from this comma list, then a level of it; repeats weigh: "1,1,2"
+    level: str = ""  # levels of the original by number or name, a comma list such as 5,BossLevel; empty: by difficulty
+    max_turns: int = 20  # agent turns before the episode is truncated; every task can be done in them
+    prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
+
+    def __post_init__(self):
+        self.difficulty, self.level = (str(text).replace(" ", "") for text in (self.difficulty, self.level))
+        if not set(self.difficulty.split(",")) <= set(DIFFICULTY):
+            raise ValueError(f"difficulty must be a comma list of 1 to 5, not {self.difficulty!r}")
+        for name in self.level.split(",") if self.level else ():
+            if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
+                raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {name!r}")
+        if type(self.max_turns) is not int or self.max_turns < 1:
+            raise ValueError(f"max_turns must be a whole number of at least 1, not {self.max_turns!r}")
+        if self.prompt not in ("native", "short"):
+            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+
+    def draw_level(self, rng: Random) -> str:
+        """The name of a level."""
+        names = list(LEVELS)
+        if self.level:
+            name = rng.choice(self.level.split(","))
+            return name if name in LEVELS else names[int(name) - 1]
+        return names[rng.choice(DIFFICULTY[rng.choice(self.difficulty.split(","))]) - 1]
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.running = False
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's first turn."""
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        rng = Random(f"babyai {split} {seed}")
+        self.level = self.config.draw_level(rng)
+        self.game, self.task = self._draw(rng, split)
+        self.sight = look(self.game.world)
+        self.turns = 0
+        self.running = True
+        goal = re.sub("then|after you", "and", str(self.game.mission))
+        observation = f"Your goal: {goal}\n{self._said(self._seen())}"
+        if self.config.prompt == "short":
+            return [{"role": "user", "content": f"{SHORT}\n{observation}"}]
+        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", observation)
+        return [{"role": role, "content": text} for role, text in turns]
+
+    def step(self, action_text: str) -> Step:
+        """Execute the agent's reply; every reply counts as a turn."""
+        self._check_running()
+        self.turns += 1
+        action = self._read(action_text)
+        observation, valid, reward = (SEVERAL, False, 0.0) if action is None else self._act(action)
+        won = reward > 0
+        truncated = not won and self.turns >= self.config.max_turns
+        self.running = not (won or truncated)
+        outcome = "correct" if won else "timeout" if truncated else "unknown"
+        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": float(won)}
+        return Step(observation, reward, won, truncated, info)
+
+    def oracle(self) -> str:
+        """The reply that an expert would give in the current state."""
+        self._check_running()
+        action, reason = next_action(self.game, self.sight)
+        return action if self.config.prompt == "short" else f"Thought:\n{reason}\n\nAction:\n{action}"
+
+    def _check_running(self) -> None:
+        if not self.running:
+            raise RuntimeError("no episode is running: call reset() first, and again after each end")
+
+    def _draw(self, rng: Random, split: str) -> tuple[Game, str]:
+        """A task of the split that the expert does within the turn limit, and its canonical string."""
+        for _ in range(TRIES):
+            try:
+                game = LEVELS[self.level].draw(rng)
+            except Redraw:
+                continue
+            task = canonical(game)
+            if split_of(task) == split and solvable(game, self.config.max_turns):
+                return game, task
+        raise ValueError(f"no task of level {self.level} can be done in max_turns={self.config.max_turns}")
+
+    def _read(self, reply: str) -> str | None:
+        """The action in a reply; None if there are several."""
+        if self.config.prompt == "short":
+            return _plain(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip()).lower()
+        actions = re.findall(r"Action:\s*([^\n]*)", reply)
+        if len(actions) > 1:
+            return None
+        action = _plain(actions[0][:MAX_ACTION].rstrip()) if actions else ""
+        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split()).lower()
+
+    def _act(self, action: str) -> tuple[str, bool, float]:
+        """Execute an action: the observation, whether it was carried out, and the reward."""
+        if "check" in action:
+            return self._said(f"You can take the following actions: {', '.join(self.sight.actions)}"), True, 0.0
+        way = self.sight.actions.get(action)
+        if not way:
+            refusal = UNKNOWN if action and way is None else "No change in state."
+            return self._said(self.sight.refusals.get(action, refusal) if way is None else refusal), False, 0.0
+        verdict = self.game.play(way)
+        self.sight = look(self.game.world)
+        done = "" if verdict is None else "\n The task is completed."
+        reward = self.game.reward if verdict else 0.0
+        return self._said(self._seen() + done), True, reward if reward > LATE else 0.0
+
+    def _seen(self) -> str:
+        return self.sight.short() if self.config.prompt == "short" else self.sight.native()
+
+    def _said(self, message: str) -> str:
+        """A reply; in the native form, with the actions that are offered now."""
+        if self.config.prompt == "short":
+            return message
+        offered = ", ".join(f'"{action}"' for action in self.sight.actions)
+        return f"{message}\nAvailable actions: [{offered}]"
+
+
+def canonical(game: Game) -> str:
+    """One string for all that a task is at its start."""
+    world = game.world
+    (x, y), carried = xy(world.pos), world.held and world.held[1]
+    hidden = [content for _, content in world.hidden.values()]
+    rows = [
+        world.cells[cell(0, y) : cell(world.cols * world.pitch + 1, y)] for y in range(world.rows * world.pitch + 1)
+    ]
+    grid = "/".join(row.hex() for row in rows)
+    return f"babyai:{game.mission}; at {x} {y} {world.dir} with {carried}; {hidden} in {grid}"
+
+
+def solvable(game: Game, turns: int) -> bool:
+    """Whether the expert does it in so many turns."""
+    game = game.copy()
+    for _ in range(turns):
+        sight = look(game.world)
+        action, _ = next_action(game, sight)
+        if not sight.actions[action]:
+            return False
+        if game.play(sight.actions[action]) and game.reward > LATE:
+            return True
+    return False
+
+
+def _plain(action: str) -> str:
+    """An action in brackets, `goto[red ball 1]`, as the plain one."""
+    match = re.fullmatch(r"([A-Za-z ]+?) ?\[([^\[\]]*)\]", action)
+    if not match:
+        return action
+    verb, thing = match[1].lower(), match[2].strip()
+    return f"{'go to' if verb == 'goto' else verb} {thing}".strip()

@@ -1,0 +1,149 @@
+"""The making of a BabyAI world: rooms, doors between them, objects in them, and the agent.
+
+Rooms stand in rows and columns and share their walls; a side of a room is 0 right, 1 down, 2 left, 3 up. What does not
+fit raises Redraw, and all is drawn again.
+"""
+
+from collections.abc import Iterable
+from random import Random
+
+from envs.babyai.grid import BALL, BOX, CLOSED, COLOURS, DOOR, EMPTY, KEY, LOCKED, MOVES, WALL, World, cell, code
+
+SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
+Room = tuple[int, int]  # column and row
+What = tuple[int, str]  # kind and colour
+
+
+class Redraw(Exception):
+    """What was drawn cannot be used."""
+
+
+class Maze:
+    """A world in the making."""
+
+    def __init__(self, rng: Random, room: int, rows: int, cols: int):
+        self.rng = rng
+        self.world = World(room, rows, cols)
+        self.rooms = [(i, j) for j in range(rows) for i in range(cols)]
+        self.made = 0  # identities given out
+        self.doors: dict[
+            tuple[Room, int], What | None
+        ] = {}  # (room, side), from both of its rooms; None: no wall is there
+        self.spots: dict[tuple[Room, int], int] = {}  # (room, side) -> where its door is, or would be
+        self.locked: set[Room] = set()  # rooms with a locked door
+        for i, j in self.rooms:
+            for side in (0, 1):
+                if self.neighbour((i, j), side):
+                    along = rng.randrange(1, room - 1)
+                    x, y = (self.world.pitch, along) if side == 0 else (along, self.world.pitch)
+                    self.spots[(i, j), side] = cell(i * self.world.pitch + x, j * self.world.pitch + y)
+                    self.spots[self.neighbour((i, j), side), side + 2] = self.spots[(i, j), side]
+
+    def neighbour(self, room: Room, side: int) -> Room | None:
+        beside = room[0] + SIDES[side][0], room[1] + SIDES[side][1]
+        return beside if beside in self.rooms else None
+
+    def colour(self) -> str:
+        return self.rng.choice(COLOURS)
+
+    def door(self, room: Room, side: int | None = None, colour: str | None = None, locked: bool | None = None) -> What:
+        """A door on a side that has none yet."""
+        if side is None:
+            side = self.rng.choice([s for s in range(4) if self.neighbour(room, s) and (room, s) not in self.doors])
+        what = DOOR, colour or self.colour()
+        if locked is None:
+            locked = self.rng.random() < 0.5
+        if locked:
+            self.locked.add(room)
+        self.world.put(self.spots[room, side], code(*what, LOCKED if locked else CLOSED), self.identity())
+        self.doors[room, side] = self.doors[self.neighbour(room, side), (side + 2) % 4] = what
+        return what
+
+    def open_wall(self, room: Room, side: int) -> None:
+        """Take away the wall between two rooms."""
+        x, y = (at * self.world.pitch for at in room)
+        for along in range(1, self.world.pitch):
+            dx, dy = ((self.world.pitch, along), (along, self.world.pitch), (0, along), (along, 0))[side]
+            self.world.put(cell(x + dx, y + dy), EMPTY)
+        self.doors[room, side] = self.doors[self.neighbour(room, side), (side + 2) % 4] = None
+
+    def add(self, room: Room | None = None, kind: int | None = None, colour: str | None = None, content=None) -> What:
+        """An object in a room, not beside the agent."""
+        what = kind or self.rng.choice((KEY, BALL, BOX)), colour or self.colour()
+        near = {self.world.pos, *(self.world.pos + move for move in MOVES)}
+        position = self._empty(room or self.rng.choice(self.rooms), near)
+        self.world.put(position, code(*what), self.identity())
+        if content:
+            self.world.hidden[self.world.things[position]] = self.identity(), code(*content)
+        return what
+
+    def scatter(self, count: int, room: Room | None = None, unique: bool = True) -> list[What]:
+        """Random objects; unique ones differ from all that are there."""
+        there = {code(kind, colour) for kind in (KEY, BALL, BOX) for colour in COLOURS} & set(self.world.cells)
+        made = []
+        while len(made) < count:
+            what = self.rng.choice((KEY, BALL, BOX)), self.colour()
+            if unique and code(*what) in there:
+                continue
+            there.add(code(*what))
+            made.append(self.add(room, *what))
+        return made
+
+    def agent(self, room: Room | None = None) -> None:
+        """The agent, facing a wall or nothing."""
+        for _ in range(1000):
+            self.world.pos = self._empty(room or self.rng.choice(self.rooms))
+            self.world.dir = self.rng.randrange(4)
+            if self.world.cells[self.world.front] in (EMPTY, WALL):
+                return
+        raise Redraw("no place for the agent")
+
+    def connect(self, colours: Iterable[str] = COLOURS) -> None:
+        """Doors, until every room can be reached from every other."""
+        colours = list(colours)
+        for _ in range(1000):
+            reached = self._rooms_reached()
+            if len(reached) == len(self.rooms):
+                return
+            room, side = self.rng.choice(self.rooms), self.rng.randrange(4)
+            beside = self.neighbour(room, side)
+            if beside and (room, side) not in self.doors and not {room, beside} & self.locked:
+                self.door(room, side, self.rng.choice(colours), locked=False)
+        raise Redraw("the rooms cannot be connected")
+
+    def reachable(self) -> bool:
+        """Whether the agent can get to every object with nothing moved; any door counts as open."""
+        cells, seen, ways = self.world.cells, set(), [self.world.pos]
+        while ways:
+            position = ways.pop()
+            if position not in seen:
+                seen.add(position)
+                if cells[position] == EMPTY or cells[position] & 7 == DOOR:
+                    ways += [position + move for move in MOVES]
+        return seen >= self.world.things.keys()
+
+    def need_reachable(self) -> None:
+        if not self.reachable():
+            raise Redraw("an object is blocked")
+
+    def identity(self) -> int:
+        self.made += 1
+        return self.made
+
+    def _empty(self, room: Room, near: set[int] = frozenset()) -> int:
+        x, y = (at * self.world.pitch for at in room)
+        for _ in range(1000):
+            side = self.world.pitch
+            position = cell(x + self.rng.randrange(1, side), y + self.rng.randrange(1, side))
+            if self.world.cells[position] == EMPTY and position not in near:
+                return position
+        raise Redraw("the room is full")
+
+    def _rooms_reached(self) -> set[Room]:
+        reached, ways = set(), [self.rooms[0]]
+        while ways:
+            room = ways.pop()
+            if room not in reached:
+                reached.add(room)
+                ways += [self.neighbour(room, side) for side in range(4) if (room, side) in self.doors]
+        return reached

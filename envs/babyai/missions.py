@@ -1,0 +1,208 @@
+"""BabyAI's missions: their words, and after each primitive their verdict. True: done; False: failed; None: not yet."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from envs.babyai.grid import COLOURS, DOOR, DROP, KINDS, MOVES, OPEN, PICKUP, TOGGLE, World, turned, xy
+
+
+@dataclass
+class Desc:
+    """Words for objects, and which ones they meant when the mission began."""
+
+    kind: int | None  # None: "object"
+    colour: str | None = None
+    where: str | None = None  # one of PLACES, in the room that the agent starts in
+    meant: set[int] = field(default_factory=set)  # their identities
+    places: set[int] = field(default_factory=set)  # where they were at the start, or when something was last dropped
+
+    def fits(self, what: int) -> bool:
+        return self.kind in (None, what & 7) and self.colour in (None, COLOURS[what >> 3 & 7])
+
+    def bind(self, world: World) -> "Desc":
+        self.places = {p for p in world.things if self.fits(world.cells[p]) and self._is_where(p, world)}
+        self.meant = {world.things[p] for p in self.places}
+        return self
+
+    def follow(self, world: World) -> None:
+        """Look where they are now; what the agent carries is nowhere."""
+        self.places = {p for p, identity in world.things.items() if identity in self.meant}
+
+    def _is_where(self, position: int, world: World) -> bool:
+        if self.where is None:
+            return True
+        (x, y), (agent_x, agent_y) = xy(position), xy(world.pos)
+        ahead, right = turned(x - agent_x, y - agent_y, world.dir)
+        side = {"left": -right, "right": right, "front": ahead, "behind": -ahead}[self.where]
+        return side > 0 and world.in_room(position, world.room(world.pos))
+
+    def __str__(self) -> str:
+        words = f"{self.colour} " if self.colour else ""
+        words += "object" if self.kind is None else KINDS[self.kind]
+        words += {None: "", "front": " in front of you", "behind": " behind you"}.get(
+            self.where, f" on your {self.where}"
+        )
+        return f"{'a' if len(self.meant) > 1 else 'the'} {words}"
+
+
+@dataclass
+class GoTo:
+    desc: Desc
+    walks: int = 1  # how many times a room's area the mission may take
+
+    def verify(self, world: World, primitive: int) -> bool | None:
+        return True if world.front in self.desc.places else None
+
+    def __str__(self) -> str:
+        return f"go to {self.desc}"
+
+
+@dataclass
+class Open:
+    desc: Desc
+    strict: bool = False  # toggling another door, or closing the right one, is a failure
+    walks: int = 1
+
+    def verify(self, world: World, primitive: int) -> bool | None:
+        there = world.cells[world.front]
+        if primitive != TOGGLE or there & 7 != DOOR:
+            return None
+        if world.things[world.front] in self.desc.meant and there >> 6 == OPEN:
+            return True
+        return False if self.strict else None
+
+    def __str__(self) -> str:
+        return f"open {self.desc}"
+
+
+@dataclass
+class PickUp:
+    desc: Desc
+    strict: bool = False  # picking up anything else is a failure
+    walks: int = 1
+    before: int | None = None  # what was carried when last asked
+
+    def verify(self, world: World, primitive: int) -> bool | None:
+        before, self.before = self.before, world.held and world.held[0]
+        if primitive != PICKUP:
+            return None
+        if before is None and self.before in self.desc.meant:
+            return True
+        return False if self.strict and world.held else None
+
+    def __str__(self) -> str:
+        return f"pick up {self.desc}"
+
+
+@dataclass
+class PutNext:
+    moved: Desc
+    fixed: Desc
+    walks: int = 2
+    before: int | None = None
+
+    def verify(self, world: World, primitive: int) -> bool | None:
+        before, self.before = self.before, world.held and world.held[0]
+        if primitive != DROP or before not in self.moved.meant or self.before is not None:
+            return None
+        return True if self.adjacent(world.front) else None  # what was dropped is in front
+
+    def adjacent(self, position: int) -> bool:
+        return any(position + move in self.fixed.places for move in MOVES)
+
+    def __str__(self) -> str:
+        return f"put {self.moved} next to {self.fixed}"
+
+
+@dataclass
+class And:
+    first: GoTo | Open | PickUp | PutNext
+    second: GoTo | Open | PickUp | PutNext
+    done: list[bool] = field(default_factory=lambda: [False, False])  # for good
+
+    @property
+    def walks(self) -> int:
+        return self.first.walks + self.second.walks
+
+    def verify(self, world: World, primitive: int) -> bool | None:
+        for i, part in enumerate((self.first, self.second)):
+            self.done[i] = self.done[i] or part.verify(world, primitive) is True
+        return all(self.done) or None
+
+    def __str__(self) -> str:
+        return f"{self.first} and {self.second}"
+
+
+@dataclass
+class Sequence:
+    first: GoTo | Open | PickUp | PutNext | And
+    second: GoTo | Open | PickUp | PutNext | And
+    after: bool = False  # worded with the second part in front
+    done: bool = False  # the first part
+
+    @property
+    def walks(self) -> int:
+        return self.first.walks + self.second.walks
+
+    def verify(self, world: World, primitive: int) -> bool | None:
+        if not self.done:
+            verdict = self.first.verify(world, primitive)
+            if not verdict:
+                return verdict
+            self.done = True
+        return self.second.verify(world, primitive)
+
+    def __str__(self) -> str:
+        return f"{self.second} after you {self.first}" if self.after else f"{self.first}, then {self.second}"
+
+
+Mission = GoTo | Open | PickUp | PutNext | And | Sequence
+
+
+def parts(mission: Mission) -> list[GoTo | Open | PickUp | PutNext]:
+    """The single instructions of a mission, in the order in which they are to be done."""
+    return parts(mission.first) + parts(mission.second) if isinstance(mission, And | Sequence) else [mission]
+
+
+def descs(mission: Mission) -> list[Desc]:
+    """All that a mission names."""
+    return [
+        desc
+        for part in parts(mission)
+        for desc in ((part.moved, part.fixed) if isinstance(part, PutNext) else (part.desc,))
+    ]
+
+
+@dataclass
+class Game:
+    """A world and a mission in it."""
+
+    world: World
+    mission: Mission
+    max_steps: int  # primitives over which the reward falls to a tenth
+
+    def act(self, primitive: int) -> bool | None:
+        """Execute a primitive; the mission's verdict."""
+        self.world.act(primitive)
+        if primitive == DROP:
+            for desc in descs(self.mission):
+                desc.follow(self.world)
+        return self.mission.verify(self.world, primitive)
+
+    def play(self, way: list[int]) -> bool | None:
+        """Execute an action's primitives, up to the first that leaves the view as it was; the verdict on the last."""
+        verdict, view = None, self.world.view()
+        for primitive in way:
+            verdict = self.act(primitive)
+            before, view = view, self.world.view()
+            if view == before:
+                break
+        return verdict
+
+    @property
+    def reward(self) -> float:
+        """What it is worth to be done now."""
+        return 1 - 0.9 * self.world.steps / self.max_steps
+
+    def copy(self) -> "Game":
+        return Game(self.world.copy(), deepcopy(self.mission), self.max_steps)

@@ -1,0 +1,242 @@
+"""BabyAI's text layer: the view in words, and the high-level actions that it offers, each a list of primitives.
+
+This is AgentGym's, quirks and all, since an agent meets them there: ways lead through cells that the agent cannot see
+and through closed doors, as if they were free, and then stop short; of equally short ways it is not the first found.
+"""
+
+from dataclasses import dataclass
+from operator import itemgetter
+
+from envs.babyai.grid import (
+    BALL,
+    BOX,
+    CLOSED,
+    DOOR,
+    DROP,
+    FORWARD,
+    KEY,
+    KINDS,
+    LEFT,
+    LOCKED,
+    NAMES,
+    OPEN,
+    PICKUP,
+    RIGHT,
+    TOGGLE,
+    VIEW,
+    WALL,
+    World,
+)
+
+CHECK = "check available actions"
+Way = list[int]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the agent is told about where it is."""
+
+    things: list[tuple[str, int, int, int]]  # name, number, steps ahead, steps to the right; the nearest first
+    facing: tuple[str, int] | None  # "wall" or "box", and how far
+    nothing: bool  # not even a wall is in view
+    held: str | None
+    actions: dict[str, Way]
+    refusals: dict[str, str]  # what the agent may well try, and why it cannot be done
+
+    def native(self) -> str:
+        """In AgentGym's words."""
+        text = "In front of you in this room, you can see several objects: "
+        for name, number, ahead, right in self.things:
+            where = f"{ahead} steps in front of you and {abs(right)} steps to your {'right' if right > 0 else 'left'}"
+            if right == 0:
+                where = f"right in front of you {ahead} steps away"
+            text += f"There is a {name} {number} {where}.  "
+        if self.nothing:
+            text = "You cannot see any objects within sight."
+        text += "The room has walls around you. "
+        if self.facing:
+            text += f"You are facing a {self.facing[0]} {self.facing[1]} steps away. "
+        return text + (f"You are carrying a {self.held}." if self.held else "You are not carrying anything.")
+
+    def short(self) -> str:
+        """The same in few words."""
+        lines = []
+        for name, number, ahead, right in self.things:
+            aside = f" {'right' if right > 0 else 'left'} {abs(right)}" if right else ""
+            lines.append(f"{name} {number}: ahead {ahead}{aside}")
+        if self.facing:
+            lines.append(f"{self.facing[0]}: ahead {self.facing[1]}")
+        return "\n".join([*lines, f"carry {self.held or 'nothing'}"])
+
+
+def look(world: World, view: bytes | None = None) -> Sight:
+    """What the agent sees and can do; the view is the world's, where it is at hand already."""
+    view = view or world.view()
+    seen = [spot for spot in zip(_NEAR_FIRST(view), _SPOTS, strict=True) if spot[0] in NAMES]
+    column = view[_MIDDLE::-VIEW]  # straight ahead, from near to far
+    facing = next(((KINDS[c & 7], ahead) for ahead, c in enumerate(column, 1) if c == WALL or c & 7 == BOX), None)
+    actions: dict[str, Way] = {"turn left": [LEFT], "turn right": [RIGHT]}
+    refusals = {}
+    if facing and facing[1] == 1:
+        refusals["move forward"] = "There is a barrier in front of you, you can't move forward."
+    else:
+        actions["move forward"] = [FORWARD]
+
+    things, count = [], {}
+    ways = _Ways(view, world.dir) if seen else None
+    spots = []  # name, code, number, way to face it, place in the view
+    for what, (place, ahead, right) in seen:
+        name = NAMES[what]
+        count[name] = count.get(name, 0) + 1
+        things.append((name, count[name], ahead, right))
+        spots.append((name, what, count[name], ways.facing(place), place))
+
+    if world.held is None:
+        _offer("pickup", [PICKUP], [spot for spot in spots if spot[1] & 7 != DOOR], actions, refusals)
+        refusals["drop"] = "You cannot drop the object, as you are not carrying anything."
+    elif column[0] == WALL or column[0] & 7 > DOOR:
+        refusals["drop"] = "You cannot drop the object, as there is already an object in front of you."
+    else:
+        actions["drop"] = [DROP]
+    _offer_doors(spots, ways, world.held, actions, refusals)
+    if column[0] & 7 == BOX and world.things[world.front] in world.hidden:
+        actions["toggle"] = [TOGGLE]  # not so in AgentGym, where its level with a key in a box cannot be solved
+    _offer("go to", [], spots, actions, refusals)
+    actions[CHECK] = []
+    held = NAMES[world.held[1]] if world.held else None
+    return Sight(things, facing, not seen and WALL not in view, held, actions, refusals)
+
+
+def _offer(verb: str, last: Way, spots: list, actions: dict, refusals: dict) -> None:
+    """Numbers count what can be reached: behind something that cannot, they differ from those of the description."""
+    reached = {}
+    for name, _, _, way, _ in spots:
+        number = reached.get(name, 0) + 1
+        action = f"{verb} {name} {number}"
+        if way is None:
+            refusals[action] = f"You cannot {action}, as there is no path leading to it."
+        else:
+            actions[action] = way + last
+            reached[name] = number
+
+
+def _offer_doors(spots: list, ways: "_Ways", held: tuple[int, int] | None, actions: dict, refusals: dict) -> None:
+    count = {}  # so far: the original prints it in one of its messages
+    for name, what, number, way, place in spots:
+        if what & 7 != DOOR:
+            continue
+        count[name] = number
+        through = f"go through {name} {number}"
+        toggle = f"toggle and {through}"
+        if what >> 6 == OPEN:
+            way = ways.onto(place)
+            if way is None:
+                refusals[through] = f"You cannot {through}, as there is no path leading to it."
+            else:
+                actions[through] = way
+            continue
+        if what >> 6 == LOCKED:
+            if held is None or held[1] & 7 != KEY:
+                refusals[toggle] = f"You cannot {toggle}, as you are not carrying a key."
+                continue
+            if held[1] & 0b111000 != what & 0b111000:
+                reason = "the color of the key you are carrying does not match the color of door"
+                refusals[toggle] = f"You cannot {toggle}, as {reason}."
+                continue
+        if way is None:
+            refusals[toggle] = f"You cannot toggle and go through {name} {count}, as there is no path leading to it."
+        else:
+            actions[toggle] = [*way, TOGGLE, FORWARD]
+            if not way:
+                actions["toggle"] = [TOGGLE]
+        if what >> 6 == CLOSED:
+            refusals[through] = f"You cannot {through}, as it is closed. You should toggle it first."
+
+
+# Ways are sought on a frame around the view: a border on the left and beyond the farthest row, and on the right and
+# behind the agent a column and a row that are free in some directions (the original's ranges are one too wide there).
+# A pose is 4 times a cell of the frame, plus 0 to 3 for facing as the agent does, right of that, backwards, left.
+
+_FRAME = VIEW + 2
+_ROWS = VIEW + 3
+_AHEAD = (-_FRAME, 1, _FRAME, -1)
+_START = 4 * (VIEW * _FRAME + 4)
+_BLOCKS = bytes(c == WALL or c & 7 in (KEY, BALL, BOX) for c in range(256))
+_NEXT = [  # of each pose: the cell ahead, and the poses after forward, left, right
+    (cell + _AHEAD[d], pose + 4 * _AHEAD[d], 4 * cell + (d - 1) % 4, 4 * cell + (d + 1) % 4)
+    for pose in range(4 * _FRAME * _ROWS)
+    for cell, d in [divmod(pose, 4)]
+]
+_WIDER = (False, True, True, False)  # by the agent's direction: is the column on the right free
+_BEHIND = (True, True, False, False)  # is the row behind the agent free
+
+_MIDDLE = (VIEW - 2) * VIEW + 3  # the place in the view right ahead of the agent
+_SPOTS = sorted(  # the other 48 places: their index, steps ahead, steps to the right; the nearest first
+    ((j * VIEW + i, VIEW - 1 - j, i - 3) for j in range(VIEW) for i in range(VIEW) if (i, j) != (3, VIEW - 1)),
+    key=lambda spot: spot[1] + abs(spot[2]),
+)
+_NEAR_FIRST = itemgetter(*(place for place, _, _ in _SPOTS))
+
+
+class _Ways:
+    """The shortest ways from where the agent is, found when they are first asked for."""
+
+    def __init__(self, view: bytes, direction: int):
+        blocked = view.translate(_BLOCKS)
+        right = b"\0" if _WIDER[direction] else b"\1"
+        behind = b"\1" + b"\0" * VIEW + right if _BEHIND[direction] else b"\1" * _FRAME
+        rows = [b"\1" + blocked[j : j + VIEW] + right for j in range(0, VIEW * VIEW, VIEW)]
+        self.blocked = b"\1" * _FRAME + b"".join(rows) + behind + b"\1" * _FRAME
+        # Trying right, left, forward and keeping the first way to a pose is what the original does: it tries forward,
+        # left, right and keeps the last.
+        self.came = _search(self.blocked, (3, 2, 1))
+        self.order = None
+
+    def facing(self, place: int) -> Way | None:
+        """To stand beside a place and look at it."""
+        cell = _framed(place)
+        return self._way([4 * (cell - ahead) + d for d, ahead in enumerate(_AHEAD)])
+
+    def onto(self, place: int) -> Way | None:
+        """To stand on a place."""
+        cell = _framed(place)
+        return self._way([4 * cell + d for d in range(4)])
+
+    def _way(self, poses: list[int]) -> Way | None:
+        """The shortest way to one of the poses; of equally short ones, to the pose that the original meets first."""
+        ways = [(pose, self._back(pose)) for pose in poses if pose in self.came]
+        if len(ways) > 1:
+            least = min(len(way) for _, way in ways)
+            ways = [(pose, way) for pose, way in ways if len(way) == least]
+            if len(ways) > 1:
+                self.order = self.order or {pose: i for i, pose in enumerate(_search(self.blocked, (1, 2, 3)))}
+                ways.sort(key=lambda found: self.order[found[0]])
+        return ways[0][1] if ways else None
+
+    def _back(self, pose: int) -> Way:
+        way = []
+        while pose != _START:
+            before = self.came[pose]
+            turn = (pose - before) % 4
+            way.append(FORWARD if not turn else RIGHT if turn == 1 else LEFT)
+            pose = before
+        return way[::-1]
+
+
+def _framed(place: int) -> int:
+    row, column = divmod(place, VIEW)
+    return (row + 1) * _FRAME + column + 1
+
+
+def _search(blocked: bytes, tries: tuple[int, int, int]) -> dict[int, int]:
+    """Breadth first: each pose that can be reached -> the pose before it, in the order in which they are met."""
+    came = {_START: _START}
+    queue = [_START]
+    for pose in queue:
+        following = _NEXT[pose]
+        for i in tries:
+            then = following[i]
+            if then not in came and not (i == 1 and blocked[following[0]]):
+                came[then] = pose
+                queue.append(then)
+    return came
