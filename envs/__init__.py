@@ -20,12 +20,13 @@ NAMES = {
     "babyai": "envs.babyai",
     "webshop": "envs.webshop",
     "sat": "envs.sat",
+    "abd": "envs.abd",
+    "ded": "envs.ded",
+    "http": "envs.http",
 }
-
-
 GROUPS = {  # what env= takes for several at once
     "affine": ["sat", "abd", "ded"],
-    "agentgym": ["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
+    "agentgym": ["webshop", "alfworld", "babyai", "textcraft"],
 }
 
 

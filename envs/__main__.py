@@ -29,7 +29,7 @@ def main(args: list[str]) -> int:
         keys, options = parse(name, pairs)
         env = envs.make(name, **options)
         messages = env.reset(keys["seed"], keys["split"])
-    except ValueError as error:
+    except (ValueError, envs.WorldFailed) as error:
         print(error, file=sys.stderr)
         return 2
     try:
@@ -37,6 +37,9 @@ def main(args: list[str]) -> int:
             demonstrate(env, **keys)
         else:
             play(env, messages)
+    except RuntimeError as error:  # of a server that fails, or has no expert
+        print(error, file=sys.stderr)
+        return 2
     except (BrokenPipeError, KeyboardInterrupt):
         sys.stderr.close()  # the reader left (| head): say nothing, not even while the interpreter shuts down
     return 0

@@ -19,6 +19,8 @@ from rl import reward
 from rl.config import mixture
 from rl.records import Episode, Turn
 
+GIVE_UP = 3  # episodes whose world failed, and none that did not: each may have tried for half a minute
+
 
 @dataclass(frozen=True)
 class Task:
@@ -71,7 +73,7 @@ def rollout(
     """Plays every task, cfg.rollout_batch_size at once, and returns the episodes in the order of the tasks.
 
     Episodes that end make room at once for those that wait. One whose world fails (envs.WorldFailed) is marked so and
-    over; raises ValueError if all are.
+    over; raises ValueError if that is all, or the first GIVE_UP.
     """
     if cfg.max_len > model.config.max_position_embeddings:
         positions = model.config.max_position_embeddings
@@ -83,8 +85,9 @@ def rollout(
         episode.infrastructure_failed, episode.truncated = True, True
         finished[index] = episode
         progress.write(f"{episode.env}: {error}; the episode is left out")
-        if len(finished) == sum(e.infrastructure_failed for e in finished.values()) and not (waiting or playing):
-            raise ValueError(f"every one of {len(finished)} episodes failed; the last: {error}") from error
+        none_whole = not playing and all(e.infrastructure_failed for e in finished.values())
+        if none_whole and (len(finished) >= GIVE_UP or not waiting):
+            raise ValueError(f"{len(finished)} episodes, and every one failed; the last: {error}") from error
 
     def start_more() -> None:
         sibling = None  # (group, slot): the prompt of a group is computed once

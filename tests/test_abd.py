@@ -1,0 +1,449 @@
+"""ABD: the input in a reply, what is let through, when outputs are equal, the programs, rows of a file."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs import abd, programs, sandbox
+from envs.abd import Config, Env, clean, enough_lines, input_in, same_output
+from envs.base import SPLITS, Step, split_of
+
+try:
+    sandbox.isolation()
+except sandbox.WorldFailed as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests/golden/abd.txt"
+DOUBLE = "def solve():\n    x = int(input())\n    print(x * 2)"
+
+
+def at(program: str, output: str, **options) -> Env:
+    """An environment whose episode has a program and an output of our choice."""
+    env = Env(Config(**options))
+    env.reset(seed=0)
+    env.program, env.input, env.output = program, "5", output
+    return env
+
+
+def grade(reply: str, program: str = DOUBLE, output: str = "10\n", **options) -> tuple[float, bool, str]:
+    """Reward, validity and observation of a reply."""
+    step = at(program, output, **options).step(reply)
+    assert step.terminated and not step.truncated
+    assert step.reward == step.info["shaped"] == step.info["success"]
+    assert step.info["outcome"] == ("correct" if step.reward else "incorrect")
+    return step.reward, step.info["valid"], step.observation
+
+
+WRONG = (0, False, "No input found")
+SHORTAGE = (0, False, "Invalid input for program")
+REPLIES = [
+    ("<INPUT>\n5\n</INPUT>", (1, True, "Correct")),
+    ("<INPUT>5</INPUT>", (1, True, "Correct")),
+    ("<input>\n5\n</Input>", (1, True, "Correct")),
+    ("I think\n<INPUT>\n4\n</INPUT>\nor rather\n<INPUT>\n 5 \n\n</INPUT> yes", (1, True, "Correct")),
+    ("<INPUT>5</INPUT> no, <INPUT>4</INPUT>", (0, True, "Wrong output: 8")),
+    ("<INPUT>4</INPUT><think>or <INPUT>5</INPUT></think>", (0, True, "Wrong output: 8")),
+    ("<think>\n<INPUT>4</INPUT>\n</think><thinking>x</thinking><INPUT>5</INPUT>", (1, True, "Correct")),
+    ("<INPUT>5\nand a line that is not read</INPUT>", (1, True, "Correct")),
+    ("<INPUT>05</INPUT>", (1, True, "Correct")),  # any input with that output
+    ("<INPUT>five</INPUT>", (0, False, "Error: ValueError: invalid literal for int() with base 10: 'five'")),
+    ("5", WRONG),
+    ("", WRONG),
+    ("<INPUT>5", WRONG),
+    ("5</INPUT>", WRONG),
+    ("</INPUT>5<INPUT>", WRONG),
+    ("INPUT: 5", WRONG),
+    ("< INPUT>5</INPUT >", WRONG),
+    ("<INPUT></INPUT>", SHORTAGE),
+    ("<INPUT>\n \n</INPUT>", SHORTAGE),
+    ("<think><INPUT>5</INPUT></think>", SHORTAGE),  # the tags are there, but nothing is left between them
+]
+
+
+@pytest.mark.parametrize(("reply", "expected"), REPLIES)
+def test_replies(reply, expected):
+    assert grade(reply) == expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("5", (1, True, "Correct")),
+        ("\n5  \n", (1, True, "Correct")),
+        ("<think>4?</think>5", (1, True, "Correct")),
+        ("it is <INPUT>5</INPUT>", (1, True, "Correct")),
+        ("4", (0, True, "Wrong output: 8")),
+        ("", SHORTAGE),
+        ("x = 5", (0, False, "Error: ValueError: invalid literal for int() with base 10: 'x = 5'")),
+    ],
+)
+def test_short_replies_are_bare(reply, expected):
+    assert grade(reply, prompt="short") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [(" \n 1 2 \t\n\n  3 \r\n4\n \n", "1 2\n\n  3\n4"), ("", ""), ("\n\n", ""), ("a\x0bb", "a\nb")],
+)
+def test_inputs_are_stripped_and_so_are_the_ends_of_lines(text, cleaned):
+    assert clean(text) == cleaned == input_in(f"<INPUT>{text}</INPUT>")
+
+
+LOOP = "for _ in range(int(input())):\n    print(input())"
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "enough"),
+    [
+        ("print(1)", "", True),
+        ("print(input())", "", False),
+        ("print(input())", "a", True),
+        ("print(input(), input())", "a", False),
+        ("print(input(), input())", "a\n\nb", True),
+        ("print(input('x'), input( ))", "", True),  # only the literal text counts
+        ("# input() input()\nprint(1)", "a", False),
+        (LOOP, "2\na\nb", True),
+        (LOOP, "2\na", False),
+        (LOOP, "0", True),  # fewer lines than two literal calls, but as many as the loop reads
+        (LOOP, "x\na", True),  # no number: the literal calls count
+        (LOOP, "x", False),
+        (LOOP, "-2\na", True),
+        (LOOP, "", False),
+        (LOOP, "9" * 5000, False),
+        (LOOP, "²\na\nb\nc", False),
+    ],
+)
+def test_what_is_let_through(program, text, enough):
+    assert enough_lines(program, text) == enough
+    if not enough:
+        assert grade(f"<INPUT>{text}</INPUT>", program, "?") == SHORTAGE
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "same"),
+    [
+        ("1 2\n", "1 2\n", True),
+        ("1 2", "1 2\n", True),
+        ("1 2\n", "\n\n 1 2  \n\n", True),
+        ("1\r\n2\r\n", "1\n2\n", True),
+        ("1  \n2\n", "1\n2", True),
+        ("1\n\n2\n", "1\n2\n", False),
+        ("1\n 2\n", "1\n2\n", False),
+        ("1 2\n", "1  2\n", False),
+        ("a\n", "A\n", False),
+        ("1\n", "1.0\n", False),
+        ("1\n", "1\n1\n", False),
+        ("1\n", "", False),
+    ],
+)
+def test_when_outputs_are_equal(expected, actual, same):
+    assert same_output(expected, actual) == same
+    assert grade("<INPUT>x</INPUT>", f"print({actual!r}, end='')", expected)[0] == same
+
+
+def test_stderr_must_be_empty_and_time_is_limited():
+    assert grade("<INPUT>x</INPUT>", "import sys\nprint(10)\nprint(' ', file=sys.stderr)") == (0, False, "Error: ")
+    assert grade("<INPUT>x</INPUT>", "import sys\nprint(10)\nsys.exit(3)") == (1, True, "Correct")
+    slow = "print(10, flush=True)\nimport time\ntime.sleep(9)"
+    assert grade("<INPUT>x</INPUT>", slow, seconds=1) == (0, False, "Error: [TIMEOUT]")
+
+
+def test_an_input_cannot_do_what_a_program_cannot(tmp_path):
+    """Programs of a file may evaluate their input."""
+    target = tmp_path / "x"
+    reply = f"<INPUT>open({str(target)!r}, 'w').write('1')</INPUT>"
+    if sandbox.isolation() == "namespaces":
+        assert "FileNotFoundError" in grade(reply, "print(eval(input()))")[2]
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<INPUT>", "</INPUT>", "<think>", "<think></think>", "<thinking>x", "<INPUT>\n", "<", "1\n", "\u0130", "5"],
+)
+def test_huge_replies_are_read_in_linear_time(piece):
+    start = time.perf_counter()
+    input_in(piece * (200_000 // len(piece)))
+    assert time.perf_counter() - start < 3
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.text(max_size=300)
+    | st.lists(st.sampled_from(["<INPUT>", "</INPUT>", "<think>", "</think>", "5", "\n"])).map("".join)
+)
+def test_any_reply_is_answered(reply):
+    for prompt in ("native", "short"):
+        _, _, observation = grade(reply, prompt=prompt)
+        assert len(observation) < 300
+
+
+def slow_input(reply: str) -> str | None:
+    """The facts as regular expressions, which are quadratic."""
+    text = reply
+    for name in ("think", "thinking"):
+        text = re.sub(f"<{name}>.*?</{name}>", "", text, flags=re.DOTALL)
+    found = re.findall("<INPUT>(.*?)</INPUT>", text, re.DOTALL | re.IGNORECASE)
+    if not found:
+        return "" if re.search("<INPUT>.*?</INPUT>", reply, re.DOTALL | re.IGNORECASE) else None
+    lines = [line.rstrip() for line in found[-1].strip().splitlines()]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return "\n".join(lines)
+
+
+PIECES = [
+    "<INPUT>",
+    "</INPUT>",
+    "<input>",
+    "</Input>",
+    "<think>",
+    "</think>",
+    "<thinking>",
+    "</thinking>",
+    " 5",
+    "\n",
+    "7 ",
+]
+
+
+def test_the_input_is_the_one_that_the_regular_expressions_find():
+    rng = Random(0)
+    for _ in range(2000):
+        reply = "".join(rng.choices(PIECES, k=rng.randint(0, 12)))
+        assert input_in(reply) == slow_input(reply), reply
+
+
+# ---- Tasks. ----
+
+
+def test_prompts():
+    native, short = Env(Config(difficulty="1")), Env(Config(difficulty="1", prompt="short"))
+    for seed in range(20):
+        (message,), (bare,) = native.reset(seed), short.reset(seed)
+        assert message["role"] == bare["role"] == "user"
+        assert f"Program:\n```python\n{native.program}\n```" in message["content"]
+        assert f"Expected Output:\n```\n{native.output.rstrip()}\n```" in message["content"]
+        assert "<INPUT>" in message["content"] and "</INPUT>" in message["content"]
+        assert bare["content"] == f"Reply with the input.\n{native.program}\nOutput:\n{native.output.rstrip()}"
+        assert bare["content"].isascii() and len(bare["content"]) < 120
+        assert native.oracle() == f"<INPUT>\n{short.oracle()}\n</INPUT>"
+
+
+def solve(level: str, prompt: str, seeds: range) -> Counter:
+    env, tasks = Env(Config(difficulty=level, prompt=prompt)), Counter()
+    for seed in seeds:
+        split = SPLITS[seed % 3]
+        env.reset(seed, split)
+        assert split_of(env.task) == split and env.output.strip()
+        tasks[env.program] += 1
+        assert env.step(env.oracle()) == Step(
+            "Correct", 1.0, True, False, {"outcome": "correct", "success": True, "valid": True, "shaped": 1.0}
+        ), (level, seed)
+    return tasks
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", programs.LEVELS)
+def test_the_oracle_solves_every_task(level, prompt):
+    assert len(solve(level, prompt, range(25))) > 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("level", programs.LEVELS)
+def test_the_oracle_solves_a_thousand_tasks(level):
+    solve(level, "native", range(1000))
+
+
+def templates() -> list[programs.Template]:
+    return [t for t in programs.TEMPLATES if not t.function]
+
+
+def test_there_are_forty_templates_and_all_levels_have_some():
+    assert len(programs.TEMPLATES) >= 40
+    assert Counter(t.level for t in templates()).keys() == {1, 2, 3}
+    assert min(Counter(t.level for t in templates()).values()) >= 10
+    assert len({t.task for t in programs.TEMPLATES}) == len(programs.TEMPLATES)
+
+
+def test_the_sandbox_prints_what_the_generator_says():
+    for template in templates():
+        program = template.draw(Random(template.task))
+        assert "$" not in program.task + program.source
+        text = program.given(Random(1))
+        ran = sandbox.execute(program.source, text)
+        assert ran == sandbox.Run(programs.output(program.source, text), ""), program.source
+
+
+def test_no_constant_and_no_copy_of_the_output_is_a_way_out():
+    """An answer that does not look at the program is seldom right."""
+    right, tasks = Counter(), 0
+    for template in templates():
+        for seed in range(20):
+            rng = Random(seed)
+            program = template.draw(rng)
+            output = programs.output(program.source, program.given(rng))
+            tasks += 1
+            for name, answer in {"copy": output.strip(), "0": "0", "1": "1", "cat": "cat", "1 2 3": "1 2 3"}.items():
+                try:
+                    good = same_output(output, programs.output(program.source, answer))
+                except Exception:
+                    good = False
+                right[name] += good and enough_lines(program.source, answer)
+    assert max(right.values()) < 0.05 * tasks, (right, tasks)
+
+
+def test_difficulty_is_the_level_and_repeats_weigh():
+    level = {}
+    for template in templates():
+        for seed in range(300):
+            level[template.draw(Random(seed)).source] = template.level
+    env, drawn = Env(Config(difficulty="1, 1, 3")), Counter()
+    for seed in range(300):
+        env.reset(seed)
+        drawn[level.get(env.program)] += 1
+    assert set(drawn) <= {1, 3, None} and drawn[1] > 150 and drawn[3] > 60
+
+
+def test_splits_share_no_task():
+    env, tasks = Env(Config(difficulty="1")), {}
+    for split in SPLITS:
+        tasks[split] = set()
+        for seed in range(400):
+            env.reset(seed, split)
+            tasks[split].add(env.task)
+    assert len(tasks["train"]) > 200 and len(tasks["val"]) > 50 and len(tasks["test"]) > 50
+    assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
+
+
+def test_a_reset_is_quick():
+    env = Env(Config())
+    env.reset(0)
+    times = []
+    for seed in range(100):
+        start = time.perf_counter()
+        env.reset(seed)
+        times.append(time.perf_counter() - start)
+    assert sorted(times)[50] < 0.005
+
+
+# ---- Golden transcripts. ----
+
+EPISODES = [
+    ({"difficulty": "1"}, 3, ["", "<INPUT>?</INPUT>", "oracle"]),
+    ({"difficulty": "1", "prompt": "short"}, 3, ["12", "oracle"]),
+    ({"difficulty": "2", "prompt": "short"}, 1, ["<INPUT></INPUT>", "1", "oracle"]),
+    ({"difficulty": "3"}, 4, ["<INPUT>\n3\n</INPUT>", "<think><INPUT>2</INPUT></think>", "oracle"]),
+    ({"difficulty": "3", "prompt": "short"}, 8, ["oracle"]),
+]
+
+
+def transcripts() -> str:
+    text = ""
+    for options, seed, replies in EPISODES:
+        env = Env(Config(**options))
+        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
+        for reply in replies:
+            env.reset(seed, "test")
+            said = env.oracle() if reply == "oracle" else reply
+            step = env.step(said)
+            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
+    return text
+
+
+def test_golden_transcripts():
+    assert transcripts() == GOLDEN.read_text()
+
+
+def test_same_bytes_in_another_process():
+    program = "from tests.test_abd import transcripts; print(transcripts(), end='')"
+    options = {"cwd": ROOT, "env": os.environ | {"PYTHONHASHSEED": "77", "PYTHONUTF8": "1"}, "text": True}
+    assert subprocess.check_output([sys.executable, "-c", program], **options) == GOLDEN.read_text()
+
+
+# ---- Rows of a file. ----
+
+
+def write(path: Path, rows: list) -> str:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return str(path)
+
+
+def test_rows_of_a_file(tmp_path):
+    rows = [{"program": f"print(int(input()) + {i})", "inputs": f"{i}\n", "output": f"{2 * i}\n"} for i in range(40)]
+    rows[1]["program"] = f"```python\n{rows[1]['program']}\n```"
+    rows[2]["inputs"] = ["2"]
+    rows[3] = repr(rows[3])  # a Python literal
+    rows += [{"program": "print(1)", "inputs": "", "output": ""}, {"program": "", "output": "1"}, {"inputs": "1"}]
+    rows += [{"program": "print(input() + input())", "inputs": "1", "output": "1"}]  # its own input is not let through
+    path = write(tmp_path / "rows.jsonl", rows)
+    env, seen = Env(Config(data=path)), {}
+    for split in SPLITS:
+        seen[split] = set()
+        for seed in range(150):
+            (message,) = env.reset(seed, split)
+            assert env.program in message["content"] and split_of(env.task) == split
+            seen[split].add(env.task)
+            assert seed > 5 or env.step(env.oracle()).observation == "Correct"
+    assert sum(map(len, seen.values())) == len(set.union(*seen.values())) == 40
+    again = Env(Config(data=path))
+    assert again.reset(7) == env.reset(7) and again.task == env.task
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (["{}"], "data: no row of {path} can be used"),
+        (["[1]"], "data: line 1 of {path} is no object, as JSON or as a Python literal"),
+        ([{"program": "p", "inputs": "", "output": "o"}, "nonsense"], "data: line 2 of {path} is no object,"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(rows, line, tmp_path):
+    path = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ValueError) as error:
+        Env(Config(data=path))
+    assert str(error.value).startswith(line.format(path=path)) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
+        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, not ''"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"seconds": 0}, "seconds must be a whole number of at least 1, not 0"),
+        ({"cpu_seconds": 1.5}, "cpu_seconds must be a whole number of at least 1, not 1.5"),
+    ],
+)
+def test_wrong_options_are_one_line(options, line):
+    with pytest.raises(ValueError) as error:
+        Config(**options)
+    assert str(error.value) == line
+
+
+def test_a_missing_file_and_an_unknown_split_are_one_line():
+    with pytest.raises(ValueError, match="data must be a file with a row in each line: there is none at 'nowhere'"):
+        Env(Config(data="nowhere"))
+    with pytest.raises(ValueError, match="split must be one of train, val, test, not 'dev'"):
+        Env().reset(0, "dev")
+
+
+def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
+    def broken(*_):
+        raise abd.sandbox.WorldFailed("gone")
+
+    env = at(DOUBLE, "10")
+    monkeypatch.setattr(sandbox, "run", broken)
+    with pytest.raises(sandbox.WorldFailed):
+        env.step("<INPUT>5</INPUT>")

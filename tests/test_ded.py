@@ -1,0 +1,431 @@
+"""DED: the program in a reply, the cases of both types, what passes, brute force, the tasks, rows of a file."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs import ded, programs, sandbox
+from envs.base import SPLITS, Step, split_of
+from envs.ded import Config, Env, cases_of_row, draw_cases, normal, prepare
+
+try:
+    sandbox.isolation()
+except sandbox.WorldFailed as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests/golden/ded.txt"
+
+
+def io(given, output, **more) -> dict:
+    return {"type": "stdin_stdout", "input": given, "output": output} | more
+
+
+def call(name: str, args, output) -> dict:
+    return {"type": "function_call", "fn_name": name, "input": args, "output": output}
+
+
+def grade(reply: str, cases: list[dict], **options) -> tuple[float, bool, str]:
+    """Reward, validity and observation of a reply."""
+    env = Env(Config(**options))
+    env.reset(seed=0)
+    env.cases = cases
+    step = env.step(reply)
+    assert step.terminated and not step.truncated
+    assert step.reward == step.info["shaped"] == step.info["success"]
+    assert step.info["outcome"] == ("correct" if step.reward else "incorrect")
+    return step.reward, step.info["valid"], step.observation
+
+
+DOUBLE = [io("5\n", "10\n"), io("7", "14"), io(["-1"], ["-2"])]
+RIGHT = (1, True, "Passed 3 of 3 cases")
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("```python\nprint(int(input()) * 2)\n```", RIGHT),
+        ("First ```python\nprint(1)\n``` then\n```python\nprint(int(input()) * 2)\n```\nThis doubles.", RIGHT),
+        ("```\nprint(int(input()) * 2)\n```", RIGHT),
+        ("print(int(input()) * 2)", RIGHT),
+        ("import sys\nprint(int(sys.stdin.readline()) * 2)", RIGHT),
+        ("def solve():\n    return int(input()) * 2", RIGHT),
+        ("def solve():\n    print(int(input()) * 2)\nif __name__ == '__main__':\n    solve()", RIGHT),
+        ("print(int(input()) * 2, '  \\n\\n')", RIGHT),  # spaces that end lines, blank lines at the end
+        ("print()\nprint(int(input()) * 2)", (0, True, "Passed 0 of 3 cases")),  # a blank line at the start
+        ("print('', int(input()) * 2)", (0, True, "Passed 0 of 3 cases")),
+        ("print('Answer:', int(input()) * 2)", (0, True, "Passed 0 of 3 cases")),
+        ("print(int(input('x? ')) * 2)", (0, True, "Passed 0 of 3 cases")),  # a prompt is output too
+        ("print(abs(int(input())) * 2)", (0, True, "Passed 2 of 3 cases")),
+        ("print(float(input()) * 2)", (0, True, "Passed 0 of 3 cases")),
+        ("x = input()", (0, False, "Passed 0 of 3 cases")),
+        ("", (0, False, "Passed 0 of 3 cases")),
+        ("I would double it.", (0, False, "Passed 0 of 3 cases: SyntaxError: invalid syntax")),
+        ("print(x)", (0, False, "Passed 0 of 3 cases: NameError: name 'x' is not defined")),
+        ("print(int(input()) * 2)\n1 / 0", (0, False, "Passed 0 of 3 cases: ZeroDivisionError: division by zero")),
+        ("import sys\nx = int(input())\nprint(x * 2)\nif x < 0: print('odd', file=sys.stderr)",
+         (0, True, "Passed 2 of 3 cases: odd")),
+        ("import sys\nprint(int(input()) * 2)\nprint(' ', file=sys.stderr)", RIGHT),  # blank stderr is empty
+        ("import sys\nprint(int(input()) * 2)\nsys.exit(1)", RIGHT),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("prompt", ["native", "short"])
+def test_programs_that_read_stdin(reply, expected, prompt):
+    assert grade(reply, DOUBLE, prompt=prompt) == expected
+
+
+FUNCTION = [call("add", [2, 3], [5]), call("add", [-1, 1], 0), call("add", ["a", "b"], ["ab"])]
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("```python\ndef add(a, b):\n    return a + b\n```", RIGHT),
+        ("add = lambda a, b: a + b", RIGHT),
+        ("def add(a, b):\n    print(a + b)", (0, True, "Passed 0 of 3 cases")),  # it prints None too
+        ("def add(a, b):\n    return 5", (0, True, "Passed 1 of 3 cases")),
+        ("def sum(a, b):\n    return a + b", (0, False, "Passed 0 of 3 cases: NameError: name 'add' is not defined")),
+        ("def add(a):\n    return a",
+         (0, False, "Passed 0 of 3 cases: TypeError: add() takes 1 positional argument but 2 were given")),
+    ],
+)  # fmt: skip
+def test_functions_that_are_called(reply, expected):
+    assert grade(reply, FUNCTION) == expected
+
+
+GUARD = "P\nif __name__ == '__main__':\n    print(f(*%s))\n"
+
+
+@pytest.mark.parametrize(
+    ("case", "prepared"),
+    [
+        (io("1 2", "3"), ("P", "1 2\n", "3")),
+        (io("1 2\n", "3\n"), ("P", "1 2\n", "3\n")),
+        (io(["1", [2, "x"], 3.5], ["a", 1]), ("P", "1\n2\nx\n3.5\n", "a\n1")),
+        (io(7, {"a": "é"}), ("P", "7\n", '{"a": "é"}')),
+        (io("", None), ("P", "\n", "null")),
+        (call("f", [1, [2, "x"]], [[3, 4], 5]), (GUARD % "[1, [2, 'x']]", "", "3\n4")),
+        (call("f", [], [True]), (GUARD % "[]", "", "true")),
+        (call("f", None, "x"), (GUARD % "[]", "", "x")),
+        (call("f", [1], []), (GUARD % "[1]", "", "")),
+    ],
+)  # fmt: skip
+def test_what_is_run_for_a_case(case, prepared):
+    assert prepare(case, "P") == prepared
+
+
+def test_outputs_are_compared_without_what_is_blank_at_the_ends_of_lines_and_text():
+    assert normal("1  \n2\t\n\n \n") == "1\n2" == normal("1\n2")
+    assert normal("\n 1") == "\n 1" and normal("1\n\n2") == "1\n\n2" and normal("\n \n") == ""
+
+
+def test_the_cases_after_a_failure_are_not_run(monkeypatch):
+    runs = []
+    execute = sandbox.execute
+    monkeypatch.setattr(sandbox, "execute", lambda *args: runs.append(args[1]) or execute(*args))
+    assert grade("print(10)", DOUBLE) == (0, True, "Passed 1 of 3 cases")
+    assert runs == ["5\n", "7\n"]
+
+
+def test_time_is_limited():
+    slow = "print(10, flush=True)\nimport time\ntime.sleep(9)"
+    assert grade(slow, DOUBLE, seconds=1) == (0, False, "Passed 0 of 3 cases: [TIMEOUT]")
+
+
+# ---- Brute force, and looking for the answer. ----
+
+
+@pytest.mark.parametrize("level", programs.LEVELS)
+def test_printing_what_the_prompt_shows_or_any_constant_does_not_pay(level):
+    env = Env(Config(difficulty=level))
+    for seed in range(40):
+        (message,) = env.reset(seed)
+        outputs = [prepare(case, "")[2] for case in env.cases]
+        assert len(env.cases) == 5 and len(set(outputs)) > 1
+        assert len({repr(case["input"]) for case in env.cases}) == 5
+        if "Example input" in message["content"]:
+            shown = message["content"].partition("Example input:\n")[2].partition("\n\n---")[0]
+            given, _, output = shown.partition("\nExample output:\n")
+            assert given not in [case["input"] for case in env.cases]
+            outputs.append(output)
+        if seed < 4:
+            for output in set(outputs):
+                name = env.cases[0].get("fn_name")
+                if not name:
+                    step = env.step(f"```python\nprint({output!r})\n```")
+                else:
+                    step = env.step(f"def {name}(*_):\n    return {output!r}")
+                assert step.reward == step.info["shaped"] == 0 and step.info["valid"]
+                env.reset(seed)
+
+
+def test_a_table_of_one_episodes_answers_does_not_pay_in_another():
+    env = Env(Config(difficulty="2"))
+    drawn = {}
+    for seed in range(400):
+        env.reset(seed)
+        if env.words in drawn and env.cases[0]["type"] == "stdin_stdout":
+            table = {case["input"] + "\n": case["output"] for case in drawn[env.words]}
+            step = env.step(f"import sys\nprint({table!r}.get(sys.stdin.read(), '?'))")
+            assert step.reward == 0
+            return
+        drawn[env.words] = env.cases
+    raise AssertionError("no task came twice")
+
+
+LOOK = """
+import gc, glob, os, sys
+text = str(sys.argv) + str(dict(os.environ))
+for where in ('/proc/self/environ', '/proc/1/cmdline', '/proc/1/mem', *glob.glob('/tmp/*'), *glob.glob('/proc/*/fd/*')):
+    try:
+        text += open(where, errors='replace').read(10000)
+    except OSError:
+        pass
+for thing in gc.get_objects():
+    if isinstance(thing, dict) and 'test_cases' in thing:
+        text += 'found'
+print('found' if '271828' in text or 'found' in text else 'nothing')
+"""
+
+
+def test_a_program_cannot_find_what_it_should_print():
+    if sandbox.isolation() == "namespaces":
+        assert grade(LOOK, [io("1", "nothing"), io("1", "271828")]) == (0, True, "Passed 1 of 2 cases")
+
+
+HOSTILE = {
+    "a fake verdict": "print('Passed 3 of 3 cases')\nimport os\nos._exit(0)",
+    "an endless loop": "while True: pass",
+    "a memory bomb": "x = [0]\nwhile True: x += x",
+    "a fork bomb": "import os\nwhile True: os.fork()",
+    "endless output": "while True: print('x' * 10**5)",
+    "deep nesting": "(" * 5000 + ")" * 5000,
+    "a null byte": "print('\0')",
+    "a surrogate": "print('\ud800')",
+    "killing": "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(-1, signal.SIGKILL)",
+    "100 kB": "x = 1\n" * 17_000,
+}
+
+
+@pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_programs_are_wrong_and_nothing_more(program):
+    if "os.kill" in program and sandbox.isolation() != "namespaces":
+        pytest.skip("it would reach processes of the same user")
+    reward, _, observation = grade(program, DOUBLE, seconds=5, cpu_seconds=1)
+    assert reward == 0 and observation.startswith("Passed 0 of 3 cases") and len(observation) < 300
+    assert grade("print(int(input()) * 2)", DOUBLE) == RIGHT
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.text(max_size=200)
+    | st.lists(st.sampled_from(["```", "python", "\n", "print(1)", "\0", "```python\n"])).map("".join)
+)
+def test_any_reply_is_answered(reply):
+    reward, _, observation = grade(reply, DOUBLE, cpu_seconds=1)
+    assert reward == 0 and len(observation) < 300
+
+
+# ---- Tasks. ----
+
+
+def test_prompts():
+    native, short = Env(Config(difficulty="1")), Env(Config(difficulty="1", prompt="short"))
+    for seed in range(20):
+        (message,), (bare,) = native.reset(seed), short.reset(seed)
+        assert message["role"] == bare["role"] == "user"
+        words, _, rest = message["content"].partition("\n\nExample input:\n")
+        assert words == native.words == short.words
+        example, _, footer = rest.partition("\n\n---\n")
+        given, _, output = example.partition("\nExample output:\n")
+        assert programs.output(native.program, given).rstrip("\n") == output
+        for fact in ("Python 3 program", "STDIN", "STDOUT", "```python"):
+            assert fact in footer
+        assert bare["content"] == f"Reply with a Python program.\n{words}"
+        assert bare["content"].isascii() and len(bare["content"]) < 80
+        assert native.oracle() == f"```python\n{short.oracle()}\n```"
+
+
+def solve(level: str, prompt: str, seeds: range) -> Counter:
+    env, tasks = Env(Config(difficulty=level, prompt=prompt)), Counter()
+    for seed in seeds:
+        split = SPLITS[seed % 3]
+        env.reset(seed, split)
+        assert split_of(env.task) == split
+        tasks[env.words] += 1
+        assert env.step(env.oracle()) == Step(
+            "Passed 5 of 5 cases",
+            1.0,
+            True,
+            False,
+            {"outcome": "correct", "success": True, "valid": True, "shaped": 1.0},
+        ), (level, seed)
+    return tasks
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", programs.LEVELS)
+def test_the_oracle_solves_every_task(level, prompt):
+    assert len(solve(level, prompt, range(8))) > 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("level", programs.LEVELS)
+def test_the_oracle_solves_a_thousand_tasks(level):
+    solve(level, "native", range(1000))
+
+
+def test_functions_in_the_sandbox_are_what_the_generator_says():
+    functions = [t for t in programs.TEMPLATES if t.function]
+    assert len(functions) >= 5
+    for template in functions:
+        program = template.draw(Random(0))
+        assert "$" not in program.task + program.source and program.function + " with" in program.task
+        assert grade(program.source, draw_cases(program, Random(1), 4))[0] == 1
+
+
+def test_every_template_has_cases_that_tell():
+    for template in programs.TEMPLATES:
+        for seed in range(8):
+            rng = Random(seed)
+            cases = draw_cases(template.draw(rng), rng, 6)
+            assert len(cases) == 6 and len({str(case["output"]) for case in cases[1:]}) > 1
+
+
+def test_a_task_is_its_words_and_the_cases_are_drawn_anew():
+    env, cases = Env(Config(difficulty="1")), {}
+    for seed in range(200):
+        env.reset(seed)
+        assert env.task == f"ded:{env.words}"
+        cases.setdefault(env.task, []).append(str(env.cases))
+    again = [drawn for drawn in cases.values() if len(drawn) > 1]
+    assert again and all(len(set(drawn)) == len(drawn) for drawn in again)
+
+
+def test_splits_share_no_task():
+    env, tasks = Env(Config(difficulty="1,2,3")), {}
+    for split in SPLITS:
+        tasks[split] = set()
+        for seed in range(400):
+            env.reset(seed, split)
+            tasks[split].add(env.task)
+    assert len(tasks["train"]) > 150 and len(tasks["val"]) > 30 and len(tasks["test"]) > 30
+    assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
+
+
+# ---- Golden transcripts. ----
+
+EPISODES = [
+    ({"difficulty": "1"}, 3, ["", "```python\nprint(1)\n```", "oracle"]),
+    ({"difficulty": "1", "prompt": "short"}, 3, ["print(x)", "oracle"]),
+    ({"difficulty": "2"}, 9, ["print(input())", "oracle"]),
+    ({"difficulty": "2", "prompt": "short", "cases": 3}, 15, ["oracle"]),
+    ({"difficulty": "3"}, 6, ["I do not know.", "```\nprint(", "oracle"]),
+]
+
+
+def transcripts() -> str:
+    text = ""
+    for options, seed, replies in EPISODES:
+        env = Env(Config(**options))
+        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
+        text += "".join(f"case {json.dumps(case)}\n" for case in env.cases)
+        for reply in replies:
+            env.reset(seed, "test")
+            said = env.oracle() if reply == "oracle" else reply
+            step = env.step(said)
+            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
+    return text
+
+
+def test_golden_transcripts():
+    assert transcripts() == GOLDEN.read_text()
+
+
+def test_same_bytes_in_another_process():
+    program = "from tests.test_ded import transcripts; print(transcripts(), end='')"
+    options = {"cwd": ROOT, "env": os.environ | {"PYTHONHASHSEED": "77", "PYTHONUTF8": "1"}, "text": True}
+    assert subprocess.check_output([sys.executable, "-c", program], **options) == GOLDEN.read_text()
+
+
+# ---- Rows of a file. ----
+
+
+def row(number: int, info, **more) -> dict:
+    source = f"print(int(input()) + {number})"
+    return {"prompt": f"Add {number}.\n", "program": source, "verification_info": info} | more
+
+
+def test_rows_of_a_file(tmp_path):
+    def cases(n: int) -> dict:
+        return {"test_cases": [io("1", str(1 + n)), {"type": "gui"}, io(["2"], [str(2 + n)])]}
+
+    rows = [row(i, [cases(i), json.dumps(cases(i)), repr(cases(i))][i % 3]) for i in range(60)]
+    rows[3] = {"prompt": "Add 3.", "program": rows[3]["program"], "test_cases": json.dumps(cases(3))}  # the older key
+    rows[4]["program"] = f"```python\n{rows[4]['program']}\n```"
+    left_out = [
+        row(90, {"test_cases": []}),
+        row(91, {"test_cases": [{"type": "gui"}]}),
+        row(92, "no cases"),
+        row(93, None),
+    ]
+    left_out += [row(94, cases(94), prompt=" ")]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows + left_out)))
+    env, seen = Env(Config(data=str(path))), Counter()
+    for split in SPLITS:
+        for seed in range(250):
+            (message,) = env.reset(seed, split)
+            assert message["content"].startswith(env.words + "\n\n---\n") and split_of(env.task) == split
+            seen[env.words] += 1
+            if seen[env.words] == 1 and seed < 30:
+                assert env.step(env.oracle()).observation == "Passed 2 of 2 cases"
+    assert set(seen) == {f"Add {i}." for i in range(60)}
+
+
+def test_cases_may_stand_without_their_object():
+    cases = [io("1", "2")]
+    for written in ({"test_cases": cases}, cases, json.dumps(cases), repr({"test_cases": cases})):
+        assert cases_of_row({"test_cases": written}) == cases
+    assert cases_of_row({"verification_info": "[" * 10_000}) == cases_of_row({}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "0"}, "difficulty must be a comma list of 1, 2, 3, not '0'"),
+        ({"prompt": ""}, "prompt must be 'native' or 'short', not ''"),
+        ({"cases": 1}, "cases must be at least 2, or a program that always prints the same would be right"),
+        ({"cases": 0}, "cases must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_wrong_options_are_one_line(options, line):
+    with pytest.raises(ValueError) as error:
+        Config(**options)
+    assert str(error.value) == line
+
+
+def test_a_file_without_rows_is_one_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row(1, {"test_cases": []})))
+    with pytest.raises(ValueError, match=r"data: no row of .* can be used"):
+        Env(Config(data=str(path)))
+
+
+def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
+    def broken(*_):
+        raise ded.sandbox.WorldFailed("gone")
+
+    env = Env()
+    env.reset(0)
+    monkeypatch.setattr(sandbox, "run", broken)
+    with pytest.raises(sandbox.WorldFailed):
+        env.step("print(1)")

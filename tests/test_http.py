@@ -1,0 +1,543 @@
+"""env=http: an episode is the same as in process, whatever happens on the way to the server."""
+
+import dataclasses
+import importlib
+import importlib.util
+import io
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+from test_envs import HOSTILE
+from test_serve import KINDS, ROOT, fake, served
+
+import envs
+import envs.http
+from envs import serve
+from envs.base import SPLITS
+from envs.http import ServerFailed, action_of, number_of, seed_of, seeds_of
+
+EASY = {"difficulty": "1"}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request, monkeypatch):
+    """Each world that is there."""
+    if importlib.util.find_spec(f"envs.{request.param}") is None:
+        pytest.skip(f"there is no envs.{request.param}")
+    monkeypatch.setitem(envs.NAMES, request.param, f"envs.{request.param}")
+    return request.param
+
+
+def remote(server, **options) -> envs.http.Env:
+    return envs.http.Env(envs.http.Config(**{"url": server.url, "wait": 0.001, "timeout": 10.0} | options))
+
+
+def same(here: envs.Step, there: envs.Step) -> bool:
+    """Whether a step in process and one over HTTP are the same, but for what a server does not tell."""
+    steps = [dataclasses.replace(step, info={}) for step in (here, there)]
+    facts = [[step.info[name] for name in ("outcome", "success", "valid")] for step in (here, there)]
+    return steps[0] == steps[1] and facts[0] == facts[1]
+
+
+def reply_of(world, rng: Random) -> str:
+    """Mostly the expert's reply, else one that leads nowhere."""
+    if rng.random() < 0.8:
+        return world.oracle()
+    return rng.choice(
+        [
+            "",
+            "Action: inventory",
+            "Action: look around",
+            "inventory",
+            "Action: x\nAction: y",
+            "é\n[",
+            "Action: search[shoe]",
+        ]
+    )
+
+
+def episodes(kind: str, options: dict, count: int) -> list[bool]:
+    """Whether each of so many episodes was solved; in eight threads on one server, and step by step as in process,
+    where a twin of each plays the expert."""
+
+    def episode(number: int) -> bool:
+        here, there = envs.make(kind, **options), remote(server, kind=kind, prompt=options["prompt"])
+        seed, split = number // 3, SPLITS[number % 3]
+        assert here.reset(seed, split) == there.reset(seed, split)
+        rng = Random(number)
+        while here.running:
+            text = reply_of(here, rng)
+            step = there.step(text)
+            assert same(here.step(text), step), text
+        assert not there.running
+        return step.info["success"]
+
+    with served(kind, options) as server, ThreadPoolExecutor(8) as pool:
+        solved = list(pool.map(episode, range(count)))
+        assert len(server.sessions.open) <= 8  # taken over, not opened for each episode
+    return solved
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+def test_an_episode_is_the_same_as_in_process(kind, prompt):
+    assert sum(episodes(kind, EASY | {"prompt": prompt}, 18)) > 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+def test_an_episode_is_the_same_as_in_process_at_every_difficulty(kind, prompt):
+    module = importlib.import_module(f"envs.{kind}")
+    levels = ",".join(getattr(module, "DIFFICULTY", None) or getattr(module, "LEVELS", "1234"))
+    played = episodes(kind, {"difficulty": levels, "prompt": prompt}, 300)
+    assert sum(played) > 100
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+def test_hostile_replies_are_the_same_as_in_process(kind, prompt):
+    options = EASY | {"prompt": prompt, "max_turns": 1000}
+    here = envs.make(kind, **options)
+    with served(kind, options) as server:
+        there = remote(server, kind=kind, prompt=prompt, max_turns=1000)
+        assert here.reset(5) == there.reset(5)
+        for text in (
+            HOSTILE + [f"Action: {text}" for text in HOSTILE] + [f"{text}\nAction:\n{text}" for text in HOSTILE]
+        ):
+            if here.running:
+                assert same(here.step(text), there.step(text)), text
+
+
+def test_any_text_is_the_same_as_in_process():
+    pieces = [
+        "Action:",
+        "get",
+        "craft",
+        "using",
+        "[",
+        "]",
+        "(",
+        " ",
+        "\n",
+        "\r",
+        "\t",
+        "1",
+        "oak log",
+        ",",
+        "_",
+        "!",
+        "é漢",
+    ]
+    rng = Random(0)
+    with served(options=EASY) as server:
+        here, there = envs.make("textcraft", max_turns=10**6, **EASY), remote(server, max_turns=10**6)
+        here.reset(1), there.reset(1)
+        for _ in range(300):
+            text = "".join(rng.choices(pieces, k=rng.randrange(12)))
+            a, b = here.step(text), there.step(text)
+            assert same(a, b), text
+
+
+def test_info_of_textcraft_is_that_of_the_world():
+    here = envs.make("textcraft", max_turns=3, **EASY)
+    with served(options=EASY) as server:
+        there = remote(server, max_turns=3)
+        for seed in range(10):
+            here.reset(seed), there.reset(seed)
+            for text in (here.oracle(), "Action: dance", "Action: a\nAction: b"):
+                if here.running:
+                    step = there.step(text)
+                    assert same(here.step(text), step)
+                    assert step.info["shaped"] == float(step.info["success"])
+
+
+def test_two_actions_count_as_a_turn_and_send_nothing():
+    with served() as server:
+        env = remote(server, max_turns=2)
+        env.reset(0)
+        server.sessions.close(env.session)
+        step = env.step("Action: inventory\nAction: get 1 coal")
+        assert step.observation == envs.http.SEVERAL and not step.info["valid"] and not step.truncated
+        step = env.step("Action: inventory\nAction: get 1 coal")
+        assert step.truncated and step.info["outcome"] == "timeout"
+        with pytest.raises(RuntimeError, match="reset"):
+            env.step("Action: inventory")
+
+
+@pytest.mark.parametrize("world", KINDS)
+def test_no_task_number_is_in_two_splits(world):
+    for tasks in (400, 431, 544, 2620, 4639):
+        numbers = {}
+        for split in SPLITS:
+            numbers[split] = [number_of(world, seed, split) for seed in range(seeds_of(world, split, tasks))]
+        counted = Counter(number for drawn in numbers.values() for number in drawn)
+        assert counted == Counter(range(tasks))
+        assert {split for split, drawn in numbers.items() for n in drawn if seed_of(world, n)[1] != split} == set()
+    for seed in (0, 7, 8, 39, 40, 12345, 2**31):
+        for split in SPLITS:
+            assert seed_of(world, number_of(world, seed, split)) == (seed, split)
+
+
+def test_our_server_has_no_last_task():
+    here = envs.make("textcraft", **EASY)
+    with served(options=EASY) as server:
+        for split, seed in zip(SPLITS, (2**31, 10**6, 999), strict=True):
+            assert here.reset(seed, split) == remote(server).reset(seed, split)
+
+
+def test_agentgyms_servers_have_so_many_tasks():
+    not_found = b"HTTP/1.0 404 Not Found\r\n\r\n"
+    with unreliable([(False, not_found)], options=EASY) as server:
+        env = remote(server)
+        env.reset(10**6, "val")
+        assert env.number < 544 and env.number % 10 == 8
+
+
+def test_seeds_come_again_after_the_last_task():
+    with served(options=EASY) as server:
+        env = remote(server, tasks=30)
+        drawn = []
+        for seed in range(9):
+            env.reset(seed, "val")
+            drawn.append(env.task)
+        assert drawn == ["http:textcraft:8", "http:textcraft:18", "http:textcraft:28"] * 3
+        env.reset(2**31 + 5, "train")
+        assert env.number < 30
+
+
+def test_every_level_of_babyai_is_in_every_split():
+    for split in SPLITS:
+        assert {number_of("babyai", seed, split) % 40 for seed in range(40)} == set(range(40))
+
+
+def test_sessions_are_taken_over_and_given_back():
+    with served() as server:
+        first, second = remote(server), remote(server)
+        for env in (first, second, first):
+            env.reset(0)
+        assert len(server.sessions.open) == 2
+        del first, env  # an episode that nobody plays to its end
+        third = remote(server)
+        third.reset(1)
+        assert len(server.sessions.open) == 2
+        for _ in range(20):
+            third.step("Action: inventory")
+        assert not third.running
+        fourth = remote(server)
+        fourth.reset(2)
+        assert len(server.sessions.open) == 2
+        envs.http.close_sessions()
+        assert not server.sessions.open
+        assert second.step("Action: inventory").observation == "Inventory: You are not carrying anything."
+
+
+def test_sessions_are_closed_when_the_process_ends():
+    program = "import sys, envs.http as h; e = h.Env(h.Config(url=sys.argv[1])); e.reset(0); print(e.session)"
+    with served() as server:
+        command = [sys.executable, "-c", program, server.url]
+        environment = os.environ | {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+        assert subprocess.check_output(command, cwd=ROOT, text=True, env=environment).strip().isdigit()
+        assert not server.sessions.open
+
+
+OK, X = b"HTTP/1.0 200 OK\r\n", b'{"observation": "x", "reward": 0, "done": false}'
+FAULTS = {
+    "none at all": b"",
+    "half a head": b"HTTP/1.0 200 OK\r\nContent-Le",
+    "half a body": OK + b"Content-Length: 500\r\n\r\n{",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "busy": b"HTTP/1.0 503 Service Unavailable\r\n\r\n",
+    "a crash": b"HTTP/1.0 500 Internal Server Error\r\n\r\nInternal Server Error",
+    "no JSON": OK + b"\r\n<html>",
+    "nothing inside": OK + b"\r\n",
+    "another shape": OK + b"\r\n[3]",
+    "a string": OK + b'\r\n"ok"',
+    "null": OK + b"\r\nnull",
+    "odd types": OK + b'\r\n{"id": null, "observation": 3, "reward": "1", "done": 0}',
+    "another session": OK + b'\r\n{"id": true}',
+    "depth": OK + b"\r\n" + b"[" * 200_000,
+    "an error": OK + b'\r\n{"error": "The id 5 is not valid."}',
+}
+STEPS = {  # faults only of a step
+    "no reward": OK + b'\r\n{"observation": "x", "done": false}',
+    "no number": OK + b"\r\n" + X.replace(b"0", b"NaN"),
+    "true": OK + b"\r\n" + X.replace(b"0", b"true"),
+    "no done": OK + b"\r\n" + X.replace(b"false", b"null"),
+    "cut short": OK + b"Content-Length: 99\r\n\r\n" + X,
+    "no end": OK + b"\r\n" + b" " * envs.http.MAX_REPLY + X,
+}
+
+
+@contextmanager
+def unreliable(faults, **options):
+    """A server that answers some requests with a fault: before, or after it has carried them out."""
+
+    class Unreliable(serve.Handler):
+        def _answer(self, method):
+            fault = faults.pop(0) if faults else None
+            if fault is None:
+                return super()._answer(method)
+            after, answer = fault
+            if after:
+                wfile, self.wfile = self.wfile, io.BytesIO()
+                super()._answer(method)
+                self.wfile = wfile
+            if isinstance(answer, float):
+                time.sleep(answer)
+            else:
+                self.wfile.write(answer)
+
+    with served(**options) as server:
+        server.RequestHandlerClass = Unreliable
+        yield server
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_changes_nothing_of_the_episode(name, after):
+    here = envs.make("textcraft", difficulty="2")
+    fault = (after, FAULTS[name])
+    faults = [fault, None, fault, None, None, None, fault, fault, None, None, None, fault]
+    with unreliable(faults, options={"difficulty": "2"}) as server:
+        there = remote(server)
+        for seed in (0, 1):
+            assert here.reset(seed) == there.reset(seed)
+            while here.running:
+                text = here.oracle()
+                assert same(here.step(text), there.step(text))
+    assert not faults
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_that_is_none_changes_nothing_of_the_episode(name):
+    here = envs.make("textcraft", difficulty="2")
+    faults = [None, None, None, (True, STEPS[name]), None, None, None, (False, STEPS[name])]
+    with unreliable(faults, options={"difficulty": "2"}) as server:
+        there = remote(server)
+        assert here.reset(4) == there.reset(4)
+        while here.running:
+            text = here.oracle()
+            assert same(here.step(text), there.step(text))
+    assert not faults
+
+
+def test_a_slow_answer_is_given_up_and_asked_for_again():
+    here = envs.make("textcraft", **EASY)
+    with unreliable([(True, 1.0), None, None, None, (True, 1.0)], options=EASY) as server:
+        there = remote(server, timeout=0.2)
+        assert here.reset(0) == there.reset(0)
+        text = here.oracle()
+        assert same(here.step(text), there.step(text))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_never_goes_well_is_one_line(name):
+    with unreliable([(False, FAULTS[name])] * 99) as server:
+        env = remote(server, retries=2)
+        with pytest.raises(ServerFailed, match=r"^http://[^ ]* failed after 3 attempts: /tasks\b") as error:
+            env.reset(0)
+        assert len(str(error.value)) < 250 and "\n" not in str(error.value)
+        with pytest.raises(RuntimeError, match="no episode is running"):
+            env.step("Action: inventory")
+
+
+def test_a_server_that_is_down_fails_after_waits_that_double(monkeypatch):
+    waits = []
+    monkeypatch.setattr(envs.http.time, "sleep", waits.append)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    env = envs.http.Env(envs.http.Config(url=f"http://127.0.0.1:{port}"))
+    with pytest.raises(ServerFailed, match="failed after 7 attempts: /tasks got no connection, or it broke"):
+        env.reset(0)
+    assert waits == [0.5, 1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize("path", ["/other", "/textcraft"])
+def test_a_server_of_another_kind_fails_at_once(path):
+    with served() as server:
+        env = envs.http.Env(envs.http.Config(url=server.url + path, wait=60.0))
+        with pytest.raises(ServerFailed, match="/create answered 404 Not Found: does the server play another world"):
+            env.reset(0)
+
+
+def test_a_full_server_is_waited_for():
+    with served(limit=1) as server:
+        first, second = remote(server), remote(server, wait=0.05)
+        first.reset(0)
+        threading.Timer(0.1, server.sessions.close, [first.session]).start()
+        second.reset(1)
+        assert list(server.sessions.open) == [second.session]
+        with pytest.raises(ServerFailed, match="1 sessions are open, and no more may be"):
+            remote(server, retries=0).reset(0)
+
+
+def test_a_restart_changes_nothing_of_the_episode():
+    here = envs.make("textcraft", difficulty="3")
+    with served(options={"difficulty": "3"}) as server:
+        there, idle = remote(server), remote(server)
+        idle.reset(3), idle._leave()  # a session for the next episode, which will not be there any more
+        assert here.reset(2) == there.reset(2)
+        for _ in range(3):
+            text = here.oracle()
+            assert same(here.step(text), there.step(text))
+        port = server.server_address[1]
+    with served(options={"difficulty": "3"}, port=port):
+        while here.running:
+            text = here.oracle()
+            assert same(here.step(text), there.step(text))
+        assert here.reset(3) == there.reset(3)
+
+
+def test_a_session_that_ended_meanwhile_is_played_again():
+    here = envs.make("textcraft", difficulty="3")
+    with served(options={"difficulty": "3"}) as server:
+        there = remote(server)
+        here.reset(0), there.reset(0)
+        while here.running:
+            server.sessions.close(there.session)
+            text = here.oracle()
+            assert same(here.step(text), there.step(text))
+
+
+def test_idle_sessions_that_ended_meanwhile_are_passed_over():
+    with served() as server:
+        several = [remote(server, retries=0) for _ in range(3)]
+        for env in several:
+            env.reset(0)
+        for env in several:
+            server.sessions.close(env.session)
+            env._leave()
+        several[0].reset(1)
+        assert list(server.sessions.open) == [several[0].session]
+
+
+def test_another_world_after_a_restart_is_not_played_on():
+    with served(options={"difficulty": "1"}) as server:
+        env = remote(server)
+        env.reset(0)
+        env.step("Action: inventory")
+        port = server.server_address[1]
+    with served(options={"difficulty": "3"}, port=port):
+        with pytest.raises(ServerFailed, match="played http:textcraft:0 again and said something else than before"):
+            env.step("Action: inventory")
+        env.reset(0)  # and the next episode is the new world's
+
+
+def test_sessions_of_before_a_restart_are_not_trusted():
+    """After a restart a name may be another agent's session, on servers that count from 0."""
+    with served(options=EASY) as server:
+        several = [remote(server) for _ in range(3)]
+        for env in several:
+            env.reset(0)
+        names, port = {env.session for env in several}, server.server_address[1]
+        playing, *idle = several
+        for env in idle:
+            env._leave()
+    with pytest.raises(ServerFailed):
+        remote(server, retries=0).reset(0)
+    with served(options=EASY, port=port) as server:
+        server.sessions.next = min(names)
+        assert {server.sessions.create().name for _ in range(3)} == names
+        playing.step("Action: inventory"), idle[0].reset(1)
+        assert not names & {playing.session, idle[0].session}
+
+
+@pytest.mark.parametrize(
+    ("world", "reply", "action"),
+    [
+        ("alfworld", "Thought:\nx\n\nAction:\n go to fridge 1 ", "go to fridge 1"),
+        ("alfworld", "Action: a\nAction: b", "b"),
+        ("alfworld", "go to fridge 1", ""),
+        ("alfworld", "search[x]", ""),
+        ("sciworld", "Action: look\naround", "look\naround"),
+        ("webshop", "Action: click[Buy Now]", "click[Buy Now]"),
+        ("webshop", "I do search[red shoes]", "I do search[red shoes]"),
+        ("webshop", "buy it", ""),
+        ("babyai", "Action:\nturn left!", "turn left"),
+        ("babyai", "turn left", ""),
+        ("babyai", "Action: a\nAction: b", None),
+        ("textcraft", "Action: **get  1 oak_log** \nthen", "get 1 oaklog"),
+        ("textcraft", "Action: get[1 coal]", "get 1 coal"),
+    ],
+)
+def test_what_is_read_of_a_reply(world, reply, action, monkeypatch):
+    if world not in envs.NAMES:
+        fake(world, monkeypatch)
+    assert action_of(world, reply) == action
+
+
+@pytest.mark.parametrize("world", KINDS)
+def test_each_kinds_replies_are_read(world, monkeypatch):
+    fake(world, monkeypatch)
+    with served(world) as server:
+        env = remote(server, kind=world, max_turns=4)
+        messages = env.reset(41)
+        first = {
+            "alfworld": "doors\nYour task is to: put it in.\nAVAILABLE ACTIONS: open 1,open 2",
+            "sciworld": "Your task is to boil.\nThis room is called the hallway.",
+            "webshop": "WebShop [SEP] Instruction: [SEP] Find me shoes [SEP] Search",
+        }.get(world, "3 doors")
+        assert [message["content"] for message in messages] == ["I", "OK.", first]
+        assert env.step("Action: look").observation == "you look"
+        step = env.step("Action: open 2")
+        assert step.terminated and step.info["outcome"] == "correct" and step.info["success"]
+        assert step.reward == (100 if world == "sciworld" else 1)
+        env.reset(2)
+        step = env.step("Action: open 1")
+        assert step.terminated and step.info["outcome"] == "incorrect" and step.reward == 0
+        env.reset(2)
+        steps = [env.step("Action: wait") for _ in range(4)]
+        assert steps[-1].truncated and steps[-1].info["outcome"] == "timeout"
+
+
+def test_refusals_are_not_valid():
+    said = {
+        "alfworld": ["Nothing happens."],
+        "babyai": ["The action is not recognized. Please check valid actions.", "You cannot drop the object, as"],
+        "sciworld": ["No known action matches that input.", "It's not clear how to get there from here."],
+        "textcraft": ["Could not find stick", "Could not execute foo", "Wrong item format: oak log"],
+    }
+    for world, lines in said.items():
+        assert all(envs.http.re.match(envs.http.REFUSED[world], line) for line in lines)
+    assert not envs.http.re.match(envs.http.REFUSED["babyai"], "You cannot see any objects within sight.")
+
+
+def test_there_is_no_oracle():
+    with pytest.raises(RuntimeError, match="a world behind http has no oracle: use env=textcraft for demonstrations"):
+        envs.http.Env().oracle()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"kind": "sat"}, "kind must be one of webshop, alfworld, babyai, sciworld, textcraft, not 'sat'"),
+        ({"url": "localhost:36001"}, "url must be http://host:port, not 'localhost:36001'"),
+        ({"url": "http://"}, "url must be http://host:port, not 'http://'"),
+        ({"url": "http://a:b"}, "url must be http://host:port, not 'http://a:b'"),
+        ({"url": "http://a b"}, "url must be http://host:port, not 'http://a b'"),
+        ({"url": "file:///etc/passwd"}, "url must be http://host:port, not 'file:///etc/passwd'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"tasks": 9}, "tasks must be at least 10, for a train, a val and a test split, not 9"),
+        ({"tasks": 399, "kind": "babyai"}, "tasks must be at least 400, for a train, a val and a test split, not 399"),
+        ({"max_turns": -1}, "max_turns must be a whole number of at least 0, not -1"),
+        ({"retries": 1.5}, "retries must be a whole number of at least 0, not 1.5"),
+        ({"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
+        ({"wait": float("inf")}, "wait must be a positive number of seconds, not inf"),
+    ],
+)
+def test_bad_options_name_the_field(options, line):
+    with pytest.raises(ValueError) as error:
+        envs.http.Config(**options)
+    assert str(error.value) == line
+
+
+def test_reset_names_the_splits():
+    with pytest.raises(ValueError, match="split must be one of train, val, test, not 'dev'"):
+        envs.http.Env().reset(0, "dev")
