@@ -19,6 +19,7 @@ NAMES = {
     "alfworld": "envs.alfworld",
     "babyai": "envs.babyai",
     "webshop": "envs.webshop",
+    "sciworld": "envs.sciworld",
     "sat": "envs.sat",
     "abd": "envs.abd",
     "ded": "envs.ded",
@@ -26,7 +27,7 @@ NAMES = {
 }
 GROUPS = {  # what env= takes for several at once
     "affine": ["sat", "abd", "ded"],
-    "agentgym": ["webshop", "alfworld", "babyai", "textcraft"],
+    "agentgym": ["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
 }
 
 

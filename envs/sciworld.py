@@ -1,0 +1,269 @@
+"""SciWorld: carry out a task of elementary science in a house of ten rooms.
+
+Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature; close a
+          circuit; find out what conducts; mix paints; compare slopes or life spans. 22 families, in
+          envs/sciworld_tasks.py; the things are in envs/sciworld_things.py, the rules in envs/sciworld_rules.py.
+    hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
+    greenhouse - outside; outside - foundry. Every connection has a door.
+
+Actions.  Any case; articles are passed over. OBJ is any name of a thing within reach, also with its container
+          (`orange in bowl`, `thermometer in inventory`, `wood cup containing red paint`, `battery anode`).
+    open OBJ, close OBJ                            a door or a lid
+    activate | turn on OBJ, deactivate | turn off OBJ
+    connect OBJ to | in | into OBJ, disconnect OBJ
+    use OBJ on | with OBJ
+    look | look around, look at | look on | examine OBJ, look in OBJ, read OBJ
+    move | put OBJ to | in | into | on OBJ, pick up | get | take OBJ, put down | drop OBJ
+    pour OBJ in | into | on | to OBJ, dunk OBJ in | into OBJ, mix | stir OBJ
+    go | go to | go through | go into | walk to | walk through | move to | move through | move into OBJ
+    eat | consume OBJ, flush OBJ, focus | focus on OBJ
+    wait (ten iterations), wait1, inventory, task, reset task, help, objects; teleport [to] ROOM where it is allowed
+          `take[cup]`, `goto[kitchen]`, `use[thermometer, water]` are read as `take cup`, `go to kitchen`, `use
+          thermometer on water`. An action that several things could be meant by is answered by a numbered list; the
+          next reply is a number of it, and anything else drops the choice.
+
+Replies.  The door is now open. | The door is already open. | The door is not open. | The kitchen is not openable.
+    You move to the kitchen.                       It's not clear how to get there from here.
+    You move the orange to the inventory.          The sink is not moveable.
+    The stove is now activated.                    The counter is not something that can be activated.
+    You focus on the water.                        the thermometer measures a temperature of 28 degrees celsius
+    anode on battery is now connected to terminal 1 on black wire
+    Sodium chloride and water mix to produce salt water.
+    Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
+    No known action matches that input.            and many more, all in envs/sciworld_rules.py
+
+Time.     One iteration passes with each action, ten with `wait`, none with look around, inventory, task, reset task, or
+          with what is not carried out. What is in a device that is on gets warmer or colder by a fixed step, up to the
+          device's own temperature; else temperatures stay. An open tap fills a vessel in its sink; a block slides at a
+          steady pace; a part is on while its anode leads to the cathode of a power source, and its cathode to an anode.
+
+Prompts.  native: instructions, an "OK.", the task and what the room looks like. A reply is `Thought:\\n...\\n\\n
+          Action:\\n...`; the action is all that follows the last `Action:`. Without the marker it is empty.
+          short: one message, an instruction line, the task and the room; the action is the reply's first line.
+
+Reward.   The change of the score: 100 * min(1, done / S + extras / (U * (S + 1))), rounded, where S steps are to be met
+          in order and U extras in any; -100 for a task that has failed, by focusing on the wrong thing or by the wrong
+          box. What the first look already meets is not paid. info["score"]: the score. info["shaped"]: 0.15 for each
+          goal that is met for the first time in the episode, six of them at most; 1 on completion.
+
+Ending.   Terminated at score 100, outcome "correct", and by a failure, outcome "incorrect"; truncated, outcome
+          "timeout", after `max_turns` replies of any kind.
+
+Levels.   1  find and lifespan tasks in rooms that hold nothing but what the task is about, in the room where the agent
+             starts or the next one; the doors are open, and two to four actions are enough
+          2  find, lifespan and mixing tasks in the furnished house, from any room, all doors open
+          3  all families, from any room, all doors and lids open
+          4  the same, with everything closed, as in the original
+
+From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
+the rule of ambiguity and the score are theirs. With these differences:
+- Families that are missing: grow-plant, grow-fruit, identify-life-stages-1 and -2, mendelian-genetics-known-plant and
+  -unknown-plant, measure-melting-point-known-substance and -unknown-substance.
+- The tasks are drawn by our own generator, with fewer substances; every one can be solved within 30 turns.
+- Heat has the rule above: it does not pass between things. Only some substances burn, and keep burning. Nothing lives,
+  grows, breaks or moves by itself, and bees stay in their hive. Book shelves are empty. Drains are not things; a sink's
+  is always open.
+- Where the original lists things, or the readings of an ambiguous action, in no particular order, ours is the order of
+  the names, or of what is within reach. Of the readings 30 are listed.
+- After the first step of a task, focusing on something else neither counts nor fails.
+- Of an action 300 characters are read.
+"""
+
+import re
+from dataclasses import dataclass
+from random import Random
+
+from envs.base import SPLITS, Step, split_of
+from envs.sciworld_goals import Progress, Task, expert, phrase
+from envs.sciworld_rules import EASY, SIMPLIFICATIONS, Refused, World
+from envs.sciworld_tasks import FAMILIES, NEAR, SHORT
+from envs.sciworld_things import furnish
+
+LEVELS = {  # level: families, simplifications
+    "1": (NEAR, ("openDoors",)),
+    "2": (SHORT, ("openDoors",)),
+    "3": (tuple(FAMILIES), ("openDoors", "openContainers")),
+    "4": (tuple(FAMILIES), ()),
+}
+INSTRUCTIONS = """\
+You are in a house and have a task of elementary science. Each round you read what happened and choose one action.
+OBJ stands for a thing that you can see or carry, LOC for a room. The actions:
+open OBJ, close OBJ: a door or a container
+activate OBJ, deactivate OBJ: a device
+connect OBJ to OBJ, disconnect OBJ: electrical parts, at their anode, cathode, terminal 1 or terminal 2
+use OBJ on OBJ: a tool on a thing
+look around: the room; look at OBJ: a thing in detail; look in OBJ: what a container holds; read OBJ: a recipe
+move OBJ to OBJ, pick up OBJ, put down OBJ: carry things
+pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ: liquids and the contents of a container
+go to LOC: through an open door into the next room
+eat OBJ, flush OBJ
+focus on OBJ: say that this is the thing that the task is about; a wrong one fails the task
+wait: let ten iterations pass; wait1: let one pass
+task: the task again; inventory: what you carry
+If an action is ambiguous, answer with the number of the one that you mean. Write each reply in this form:
+Thought:
+why this action is next
+
+Action:
+the action"""
+AGREED = "OK. I will think, then take one action each time, until the task is done."
+SHORT_PROMPT = "Reply with one action, such as: open door to X, go to X, pick up X, focus on X, move X to Y, wait."
+REASONS = {
+    "open": "It has to be open first.",
+    "go": "What the task needs is further on.",
+    "focus": "This is what the task is about.",
+    "pick up": "I will need it elsewhere.",
+    "move": "This is where it has to be.",
+    "look at": "Now I can see how the experiment comes out.",
+    "look around": "I have to see what is here.",
+    "use": "I have to measure it.",
+    "wait": "This takes some time.",
+}
+VERBS = {"goto": "go to", "pickup": "pick up", "lookat": "look at", "lookin": "look in", "putdown": "put down"}
+BETWEEN = {"use": "on", "pour": "into", "dunk": "into"}  # in brackets: verb[first, second]; else "to"
+MAX_ACTION = 300  # characters of an action that are read
+PROGRESS, MOST = 0.15, 6  # shaped reward of a goal that is met for the first time, and how often it is paid
+TRIES = 1000  # tasks drawn before a split counts as empty
+
+
+@dataclass
+class Config:
+    difficulty: str = "2"  # levels 1 to 4, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    tasks: str = ""  # families, a comma list such as "boil,find-plant"; empty: all of the level
+    simplifications: str = ""  # "easy", or a comma list of openDoors, teleportAction, ...; added to the level's own
+    max_turns: int = 30  # agent turns before the episode is truncated; the expert needs 30 at most
+    prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+
+    def __post_init__(self):
+        for name in ("difficulty", "tasks", "simplifications"):
+            setattr(self, name, str(getattr(self, name)).replace(" ", ""))
+        if not set(self.difficulty.split(",")) <= set(LEVELS):
+            raise ValueError(f"difficulty must be a comma list of levels 1 to 4, not {self.difficulty!r}")
+        for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
+            for word in filter(None, getattr(self, name).split(",")):
+                if word not in known:
+                    raise ValueError(f"{name} must be from {', '.join(known)}; there is no {word!r}")
+        for level in self.difficulty.split(","):
+            if not self.families(level):
+                raise ValueError(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
+        if type(self.max_turns) is not int or self.max_turns < 1:
+            raise ValueError(f"max_turns must be a whole number of at least 1, not {self.max_turns!r}")
+        if self.prompt not in ("native", "short"):
+            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+
+    def families(self, level: str) -> list[str]:
+        """The families that are drawn from at a level."""
+        return [name for name in LEVELS[level][0] if not self.tasks or name in self.tasks.split(",")]
+
+    def simplified(self, level: str) -> set[str]:
+        """The simplifications at a level."""
+        own = set(self.simplifications.split(",")) - {""}
+        return (own - {"easy"}) | (set(EASY) if "easy" in own else set()) | set(LEVELS[level][1])
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: its family, what it is about, and where the agent starts."""
+        return self.key
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's first turn."""
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        rng = Random(f"sciworld {split} {seed}")
+        level = rng.choice(self.config.difficulty.split(","))
+        for _ in range(TRIES):
+            family = rng.choice(self.config.families(level))
+            task = FAMILIES[family](rng, level == "1")
+            self.key = f"sciworld:{family}:{task.key}"
+            if split_of(self.key) == split:
+                break
+        else:
+            raise ValueError(f"no task of level {level} is in split {split}: there are too few")
+        self._start(rng, task, family, level)
+        self.turns, self.paid = 0, 0
+        self.running = True
+        observation = f"{self.world.description}\n{self.world.room.look()}"
+        if self.config.prompt == "short":
+            return [{"role": "user", "content": f"{SHORT_PROMPT}\n{observation}"}]
+        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", observation)
+        return [{"role": role, "content": text} for role, text in turns]
+
+    def step(self, action_text: str) -> Step:
+        """Carry out the agent's reply; every reply counts as a turn."""
+        self._check_running()
+        self.turns += 1
+        valid, before = True, self.progress.score
+        try:
+            observation = self.world.act(self._read(action_text))
+            self._after_action()
+        except Refused as refusal:
+            observation, valid = str(refusal), False
+        score, over = self.progress.score, self.progress.finished
+        won = over and not self.progress.failed
+        truncated = not over and self.turns >= self.config.max_turns
+        self.running = not (over or truncated)
+        outcome = "correct" if won else "incorrect" if over else "timeout" if truncated else "unknown"
+        shaped = 1.0 if won else self._shaped()
+        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": shaped, "score": score}
+        return Step(observation, float(score - before), over, truncated, info)
+
+    def oracle(self) -> str:
+        """The reply that an expert would give in the current state."""
+        self._check_running()
+        action, *things = expert(self.progress, self.plan)
+        text = phrase(self.world, action, *things)
+        if self.config.prompt == "short":
+            return text
+        return f"Thought:\n{REASONS.get(action, 'This is the next thing to do.')}\n\nAction:\n{text}"
+
+    def _check_running(self) -> None:
+        if not self.running:
+            raise RuntimeError("no episode is running: call reset() first, and again after each end")
+
+    def _start(self, rng: Random, task: Task, family: str, level: str) -> None:
+        """Build the house of a task, put the agent into its room, and look around once."""
+        simplified = self.config.simplified(level)
+        if "power" in family or "conductivity" in family:
+            simplified.discard("noElectricalAction")
+        self.world = World(simplified)
+        if level != "1":
+            furnish(self.world.rooms, rng)
+        steps, extras = task.place(self.world)
+        self.world.ready()
+        self.world.agent.put(self.world.rooms[task.start])
+        self.world.description = f"Your task is to {task.description}"
+        self.plan = task.plan
+        self.progress = Progress(self.world, steps, extras, task.start)
+        self.world.after = self.progress.update_steps
+        self.progress.update_extras()
+        self.progress.new()
+
+    def _after_action(self) -> None:
+        if self.world.event[0] == "reset task":
+            self.progress.reset()
+        self.progress.update_extras()
+
+    def _shaped(self) -> float:
+        new = min(self.progress.new(), MOST - self.paid) if not self.progress.failed else 0
+        self.paid += new
+        return PROGRESS * new
+
+    def _read(self, reply: str) -> str:
+        """The action in a reply."""
+        if self.config.prompt == "short":
+            action = reply.strip().partition("\n")[0]
+        else:
+            action = reply.rpartition("Action:")[2] if "Action:" in reply else ""
+        action = action.strip()[:MAX_ACTION].rstrip()
+        if match := re.fullmatch(r"(\w+) ?\[(.*)\]", action):
+            verb, things = match[1].lower(), match[2].replace(",", f" {BETWEEN.get(match[1].lower(), 'to')} ", 1)
+            return f"{VERBS.get(verb, verb)} {things}"
+        return action

@@ -1,0 +1,453 @@
+"""SciWorld: the words to the letter, the score, the expert, splits, what pays, hostile replies.
+
+`python tests/test_sciworld.py` prints the golden transcripts, tests/golden/sciworld.txt.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # to print the golden transcripts
+
+from envs.base import SPLITS, split_of
+from envs.sciworld import MAX_ACTION, MOST, Config, Env
+from envs.sciworld_goals import Progress
+from envs.sciworld_grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
+from envs.sciworld_tasks import FAMILIES, NEAR
+from envs.sciworld_things import DOORS, ROOMS
+
+GOLDEN = Path(__file__).parent / "golden" / "sciworld.txt"
+IN_THE_KITCHEN = """
+go to kitchen; go through kitchen door; go to bathroom; open kitchen; open door to kitchen;
+open door to kitchen; go to kitchen; look;
+inventory; eat orange; 1; take orange; eat orange; look around; take the thermometer; use thermometer on counter;
+use thermometer on stove; look in cupboard; open cupboard; look in cupboard; look in drawer; 0; open drawer; 99;
+look at cupboard; pick up sink; pick up water; close counter; activate counter; activate stove; activate stove;
+deactivate stove; put bowl in fridge; move metal pot to sink; turn on sink; look at sink; look at metal pot; pick
+up water; turn off sink; pour water in metal pot into bowl; dunk tin cup in bowl; look at tin cup; dunk tin cup in
+sink; look at bowl; mix bowl; eat bowl; read soap; flush sink; go to table; go through door to hallway; go
+kitchen; move to kitchen; examine air; pick up air; move air to bowl; use soap on table; use lighter on soap; use
+lighter on table; look at stopwatch; activate stopwatch; wait; look at stopwatch; connect table to stove;
+disconnect table; look in air; put table on table; pour soap into table; pour orange into table; look at
+inventory; drop thermometer; objects; help; foo; reset task; task; wait1; open glass jar; look at glass jar; go to
+bathroom; open bathroom door; go bathroom; look; flush toilet; look at toilet; look in toilet; wait; look in
+toilet; focus on kitchen
+""".replace("\n", " ")
+IN_THE_WORKSHOP = """
+teleport to workshop; look; connect battery to black wire; connect battery anode to black wire terminal 1;
+disconnect battery; connect battery anode to battery anode; connect switch anode to blue wire terminal 1; look at
+switch; look at blue wire terminal 1; disconnect switch anode; disconnect switch; look at table; connect battery
+anode to light bulb; 1; look in battery; pick up battery anode; mix battery; activate switch; look at switch; open
+ultra low temperature freezer; look in ultra low temperature freezer; teleport to moon; teleport to outside; look;
+look in ground; look at fountain
+""".replace("\n", " ")
+FACTS = """
+This room is called the hallway. In it, you see:~
+	the agent
+	a substance called air
+You also see:
+	A door to the kitchen (that is closed)
+a counter. On the counter is: a bowl (containing a red apple, a banana, an orange, a potato), a drawer.
+a cupboard. The cupboard door is closed.~
+a sink, which is turned off. In the sink is: nothing.
+a thermometer, currently reading a temperature of 10 degrees celsius
+This outside location is called the outside. Here you see:~
+In your inventory, you see:
+	an orange
+The door is now open.
+The door is already open.
+The door is not open.
+You move to the kitchen.
+The stove is now activated.
+You move the orange to the inventory.
+You focus on the water.
+the thermometer measures a temperature of
+Sodium chloride and water mix to produce salt water.
+The recipe reads:
+To make salt water, you need to mix sodium chloride, water.
+anode on battery is now connected to terminal 1 on black wire
+You decide to wait for 10 iterations.
+The kitchen is not openable.
+It's not clear how to get there from here.
+No known action matches that input.
+Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
+0:	eat orange (in bowl, in counter, in kitchen)
+Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents.~
+"""
+
+
+def make(difficulty="4", **options) -> Env:
+    return Env(Config(**{"difficulty": difficulty, "prompt": "short", "max_turns": 10_000} | options))
+
+
+@cache
+def found(family: str, key: str) -> tuple[int, str]:
+    """The seed and the split of a task of a family that has `key` in its canonical string."""
+    env = make(tasks=family)
+    for seed in range(3000):
+        env.reset(seed, split := SPLITS[seed % 3])
+        if key in env.task + "$":
+            return seed, split
+    raise AssertionError(f"no {family} with {key}")
+
+
+def at(family: str, key: str = "", **options) -> Env:
+    """An environment in an episode of such a task."""
+    env = make(tasks=family, **options)
+    env.reset(*found(family, key))
+    return env
+
+
+def expert(env: Env) -> list:
+    steps = [env.step(env.oracle())]
+    while env.running and len(steps) < 60:
+        steps.append(env.step(env.oracle()))
+    return steps
+
+
+def transcript(title: str, env: Env, seed: int = 0, split: str = "train", actions: str = "") -> str:
+    """An episode as text: the expert's, or that of actions divided by semicolons."""
+    lines = [f"=== {title}", *(message["content"] for message in env.reset(seed, split))]
+    said = iter(actions.split(";")) if actions else iter(env.oracle, None)
+    while env.running and (action := next(said, None)) is not None:
+        step = env.step(action)
+        lines += [f"> {action.strip()}", step.observation, f"[score {step.info['score']} valid {step.info['valid']}]"]
+    return "\n".join(lines) + "\n"
+
+
+def transcripts() -> str:
+    texts = [transcript(family, make(tasks=family), 3) for family in FAMILIES]
+    texts += [transcript(f"{family} near by", make("1", tasks=family), 5) for family in NEAR]
+    texts.append(transcript("salt water", make(tasks="chemistry-mix"), *found("chemistry-mix", "salt water:kitchen")))
+    water = found("boil", ":water:hallway:$")
+    texts.append(transcript("in the kitchen", make(tasks="boil"), *water, actions=IN_THE_KITCHEN))
+    env = make("3", tasks="power-component", simplifications="teleportAction")
+    texts.append(transcript("in the workshop", env, 0, actions=IN_THE_WORKSHOP))
+    return "\n".join(texts)
+
+
+def test_golden_transcripts():
+    assert transcripts() == GOLDEN.read_text()
+
+
+def test_the_golden_transcripts_hold_the_facts():
+    lines = GOLDEN.read_text().splitlines()
+    for fact in FACTS.strip().splitlines():
+        wanted = fact.replace("~", " ")
+        assert any(wanted in line for line in lines), fact
+
+
+def test_the_map():
+    around = {room: sorted(b if a == room else a for a, b in DOORS if room in (a, b)) for room in ROOMS}
+    assert around == {
+        "hallway": ["art studio", "bedroom", "greenhouse", "kitchen", "living room", "workshop"],
+        "kitchen": ["bathroom", "hallway", "outside"],
+        "greenhouse": ["hallway", "outside"],
+        "outside": ["foundry", "greenhouse", "kitchen"],
+        "foundry": ["outside"],
+        "bathroom": ["kitchen"],
+        **{room: ["hallway"] for room in ("living room", "bedroom", "workshop", "art studio")},
+    }
+    env = make()
+    env.reset(0)
+    assert not any(door.open for door in env.world.doors)
+    for level, simplified in (("3", ""), ("4", "openDoors"), ("4", "easy")):
+        env = make(level, simplifications=simplified)
+        env.reset(0)
+        assert all(door.open for door in env.world.doors)
+
+
+def test_score_arithmetic():
+    progress = Progress(None, steps=[None] * 2, extras=[None] * 4, start="")
+    scores = []
+    for done, met in ((0, 0), (0, 1), (0, 2), (1, 2), (1, 4), (2, 0), (2, 4)):
+        progress.done, progress.met = done, set(range(met))
+        scores.append(progress.score)
+    assert scores == [0, 8, 17, 67, 83, 100, 100]  # 100 * min(1, done / 2 + met / (4 * 3))
+    progress.failed = True
+    assert progress.score == -100
+
+
+def test_rewards_add_up_to_the_score():
+    for seed in range(40):
+        env = make()
+        env.reset(seed)
+        first = env.progress.score
+        steps = expert(env)
+        assert first + sum(step.reward for step in steps) == steps[-1].info["score"] == 100
+
+
+def test_wrong_focus_fails_the_task():
+    env = at("boil", ":water:kitchen:$")
+    before = env.progress.score
+    step = env.step("focus on soap")
+    assert (step.observation, step.reward, step.info["score"]) == ("You focus on the soap.", -100 - before, -100)
+    assert step.terminated and step.info["outcome"] == "incorrect" and not step.info["success"]
+    assert step.info["valid"] and step.info["shaped"] == 0 and not env.running
+
+
+def test_wrong_box_fails_the_task():
+    env = at("test-conductivity", "metal fork:workshop")
+    while env.oracle().split()[0] != "move":
+        env.step(env.oracle())
+    right = next(box for box in env.task.split(":") if box.endswith("box"))
+    wrong = next(part for part in env.task.split(":") if part.endswith("box") and part != right)
+    step = env.step(f"move metal fork to {wrong}")
+    assert step.info["outcome"] == "incorrect" and step.info["score"] == -100
+
+
+def test_ambiguity_is_resolved_by_a_number_or_dropped():
+    env = at("boil", ":water:kitchen:$")
+    asked = env.step("eat orange")
+    assert asked.observation == (
+        AMBIGUOUS
+        + "0:\teat orange (in bowl, in counter, in kitchen)\n1:\teat orange (in inventory, in agent, in kitchen)\n"
+    )
+    assert not asked.info["valid"]
+    assert env.step("task").observation.startswith("Task description:")  # it leaves the choice open
+    assert env.step("1").observation == "The orange was delicious."
+    assert env.step("inventory").observation == "In your inventory, you see:\n\tnothing"
+    env.step("open cupboard")  # there are two drawers now
+    for reply in ("2", "-1", "", "x", "\u0661", "look around"):
+        assert env.step("look in drawer").observation.startswith(AMBIGUOUS)
+        assert env.step(reply).observation == DROPPED
+    env.step("look in drawer")
+    assert env.step(" 1 ").observation == "The drawer isn't open, so you can't see inside."
+    assert env.step("0").observation == UNKNOWN
+
+
+def test_long_lists_of_readings_are_cut():
+    env = at("power-component", "workshop")
+    said = env.step("connect anode to terminal 2").observation
+    assert said.count("\n") == SHOWN + 1 and len(env.world.pending) == SHOWN
+
+
+@pytest.mark.parametrize(
+    "form", ["take[thermometer]", "Take [the thermometer]", "pickup[thermometer]", "get[thermometer]"]
+)
+def test_brackets_are_the_plain_form(form):
+    env = at("boil", ":water:kitchen:$")
+    assert env.step(form).observation == "You move the thermometer to the inventory."
+    assert env.step("use[thermometer, counter]").observation.startswith("the thermometer measures")
+    assert env.step("move[thermometer, counter]").observation == "You move the thermometer to the counter."
+    assert env.step("open[door to hallway]").observation == "The door is now open."
+    assert env.step("goto[hallway]").observation == "You move to the hallway."
+
+
+def test_native_reads_what_follows_the_last_marker():
+    env = at("boil", ":water:kitchen:$", prompt="native")
+    assert env.step("Thought:\nAction: is next\n\nAction:\n look   around ").observation.startswith("This room")
+    for reply in ("look around", "Action:", "Action: look around\nand wait", ""):
+        step = env.step(reply)
+        assert step.observation == UNKNOWN and not step.info["valid"]
+
+
+def test_prompts():
+    native, (short,) = make(prompt="native").reset(4), make().reset(4)
+    assert [message["role"] for message in native] == ["user", "assistant", "user"]
+    assert native[1]["content"].startswith("OK.")
+    instruction, _, observation = short["content"].partition("\n")
+    assert observation == native[2]["content"] and observation.startswith("Your task is to ")
+    assert "focus on" in instruction and short["content"].isascii()
+    lengths = [len(make("1").reset(seed)[0]["content"]) for seed in range(30)]
+    assert max(lengths) < 800
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", ["1", "2", "3", "4"])
+def test_expert_solves_every_task(level, prompt, count=60):
+    env = make(level, prompt=prompt, max_turns=30)
+    families = Counter()
+    for seed in range(count):
+        env.reset(seed, SPLITS[seed % 3])
+        steps = expert(env)
+        assert steps[-1].info["success"], env.task
+        assert all(step.info["valid"] for step in steps), env.task
+        assert level != "1" or len(steps) <= 4
+        families[env.task.split(":")[1]] += 1
+    assert set(families) <= set(FAMILIES) and len(families) >= min(7, count)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", ["1", "2", "3", "4"])
+def test_expert_solves_a_thousand_tasks(level, prompt):
+    test_expert_solves_every_task(level, prompt, count=1000)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_expert_solves_every_family(family):
+    for seed in range(6):
+        env = make(tasks=family, max_turns=30)
+        env.reset(seed)
+        assert expert(env)[-1].info["success"], env.task
+
+
+def test_expert_goes_on_from_wherever_the_agent_is():
+    """After moves that cannot spoil a task, at any point of the expert's own way."""
+    for seed in range(40):
+        env = make()
+        env.reset(seed)
+        for i, move in enumerate(
+            ("look around", "drop orange", "eat orange", "0", "go to hallway", "go to kitchen", "x")
+        ):
+            if env.running and "state" not in env.task:
+                env.step(move)
+            if env.running and i % 2:
+                env.step(env.oracle())
+        if env.running:
+            assert expert(env)[-1].info["success"], env.task
+
+
+def test_same_bytes_in_another_process():
+    program = "import test_sciworld as t; print(t.transcript('x', t.make('1,2,3,4'), 11))"
+    env = os.environ | {"PYTHONHASHSEED": "77", "PYTHONPATH": str(Path(__file__).parent)}
+    root = Path(__file__).parents[1]
+    there = subprocess.check_output([sys.executable, "-c", program], cwd=root, env=env, text=True)
+    assert there == transcript("x", make("1,2,3,4"), 11) + "\n"
+
+
+@pytest.mark.parametrize("level", ["1", "2", "4"])
+def test_splits_share_no_task(level, count=150):
+    env, tasks = make(level), {}
+    for split in SPLITS:
+        drawn = [env.reset(seed, split) and env.task for seed in range(count)]
+        assert {split_of(task) for task in drawn} == {split}
+        tasks[split] = set(drawn)
+    assert len(tasks["train"]) > count / 3
+    assert not tasks["train"] & (tasks["val"] | tasks["test"]) and not tasks["val"] & tasks["test"]
+
+
+@pytest.mark.full
+def test_splits_share_no_task_in_ten_thousand_seeds():
+    test_splits_share_no_task("4", count=3334)
+
+
+def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
+    for seed in range(15):
+        env = make("3", simplifications="teleportAction")
+        env.reset(seed)
+        moves = [f"teleport to {room}" for room in ROOMS] * 2
+        moves += ["activate stove", "deactivate stove", "pick up lighter", "drop lighter", "reset task"] * 3
+        total = sum(env.step(move).info["shaped"] for move in moves if env.running)
+        assert total <= 0.15 * MOST + 1e-9 < 1
+        again = sum(env.step(move).info["shaped"] for move in moves * 2 if env.running)
+        assert again == 0, env.task
+
+
+def test_shaped_reward_is_capped_below_the_end():
+    env = at("boil", ":water:kitchen:$", difficulty="3")
+    actions = "move metal pot to sink; activate sink; focus on water; activate stove; activate oven; pick up lighter; "
+    actions += "move metal pot to oven; move metal pot to stove; move metal pot to oven"
+    steps = [env.step(action.strip()) for action in actions.split(";")]
+    assert env.progress.done + len(env.progress.met) > MOST and not steps[-1].terminated
+    assert sum(step.info["shaped"] for step in steps) == pytest.approx(0.15 * MOST)
+
+
+def test_shaped_reward_pays_each_goal_once_and_one_at_the_end():
+    env = at("boil", ":water:kitchen:$")
+    paid = [(env.oracle(), env.step(env.oracle()).info["shaped"]) for _ in range(4)]
+    assert [action for action, _ in paid] == [
+        "open cupboard",
+        "move metal pot to sink",
+        "activate sink",
+        "focus on water",
+    ]
+    assert [shaped for _, shaped in paid] == pytest.approx([0, 0, 0.3, 0.3])  # near it, alone; in focus, and liquid
+    assert env.step("reset task").info["shaped"] == env.step("focus on water").info["shaped"] == 0
+    assert expert(env)[-1].info["shaped"] == 1.0
+
+
+def test_a_refused_action_pays_nothing_and_takes_no_time():
+    env = at("boil", ":water:kitchen:$")
+    for action in ("open table", "pick up sink", "foo", "go to hallway", "activate counter", "use soap on table"):
+        before = env.world.iteration
+        step = env.step(action)
+        assert not step.info["valid"] and step.reward == step.info["shaped"] == 0 and env.world.iteration == before
+
+
+def test_only_some_actions_take_time():
+    env = at("boil", ":water:kitchen:$")
+    takes = {
+        "look around": 0,
+        "inventory": 0,
+        "task": 0,
+        "reset task": 0,
+        "help": 0,
+        "wait1": 1,
+        "wait": 10,
+        "look at air": 1,
+    }
+    for action, iterations in takes.items():
+        before = env.world.iteration
+        assert env.step(action).info["valid"] and env.world.iteration - before == iterations, action
+
+
+def test_a_long_reply_is_cut():
+    env = at("boil", ":water:kitchen:$")
+    assert env.step("look" + " " * MAX_ACTION + "at nothing").observation.startswith("This room is called")
+
+
+def test_truncation():
+    env = make(max_turns=2)
+    env.reset(0)
+    steps = [env.step("look around"), env.step("look around")]
+    assert [step.truncated for step in steps] == [False, True]
+    assert [step.info["outcome"] for step in steps] == ["unknown", "timeout"]
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step("look around")
+
+
+WORDS = st.sampled_from(
+    ("look", "at", "pick up", "in", "on", "to", "metal pot", "door", "Action:", "[", ",", "0", "the", "move")
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".join)))
+def test_any_reply_has_a_normal_answer(reply):
+    for prompt in ("native", "short"):
+        env = at("boil", ":water:kitchen:$", prompt=prompt)
+        step = env.step(reply)
+        assert isinstance(step.observation, str) and len(step.observation) < 6000
+
+
+@pytest.mark.parametrize(
+    "reply", ["x" * 10**5, "Action:" * 10**4, "[" * 10**5, "go " * 30_000, "\ud800", "a in " * 20_000]
+)
+@pytest.mark.parametrize("prompt", ["native", "short"])
+def test_hostile_replies_change_nothing(reply, prompt):
+    env = at("boil", ":water:kitchen:$", prompt=prompt)
+    before = env.oracle()
+    step = env.step(reply)
+    assert step.observation == UNKNOWN and not step.info["valid"] and len(reply[:MAX_ACTION]) <= MAX_ACTION
+    assert env.oracle() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "5"}, "difficulty must be a comma list of levels 1 to 4, not '5'"),
+        ({"difficulty": "1,,2"}, "difficulty must be a comma list of levels 1 to 4, not '1,,2'"),
+        ({"tasks": "boil,cook"}, "tasks must be from find-animal, "),
+        ({"tasks": "boil", "difficulty": "1"}, "tasks must have a family of level 1: find-animal, "),
+        ({"simplifications": "hard"}, "simplifications must be from openDoors, "),
+        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+    ],
+)
+def test_bad_options_are_one_line(options, line):
+    with pytest.raises(ValueError) as error:
+        Config(**options)
+    assert str(error.value).startswith(line) and "\n" not in str(error.value)
+
+
+if __name__ == "__main__":
+    print(transcripts(), end="")
