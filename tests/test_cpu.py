@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from statistics import median
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from models import keep_memory
 torch.set_num_threads(1)
 keep_memory()
 faults = []
-for _ in range(4):
+for _ in range(12):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(2**24)
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
@@ -37,7 +38,7 @@ def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypa
     not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
 )
 def test_memory_of_large_tensors_is_fetched_from_the_system_once():
-    """64 MiB, of which the first time every page is new."""
+    """64 MiB, of which the first time every page is new, and perhaps a second time, before the heap has a place for it."""
     told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
-    first, _, *others = map(int, told.split())
-    assert first > 100 and max(others) < first / 10
+    first, *others = map(int, told.split())
+    assert first > 100 and median(others) < first / 10

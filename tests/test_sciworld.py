@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # to print the golden transc
 
 from envs.base import SPLITS, split_of
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
-from envs.sciworld_goals import Progress
-from envs.sciworld_grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
-from envs.sciworld_tasks import FAMILIES, NEAR
-from envs.sciworld_things import DOORS, ROOMS
+from envs.sciworld.goals import Progress
+from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
+from envs.sciworld.tasks import FAMILIES, NEAR
+from envs.sciworld.things import DOORS, ROOMS
 
 GOLDEN = Path(__file__).parent / "golden" / "sciworld.txt"
 IN_THE_KITCHEN = """

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from envs.sciworld import Config, Env
-from envs.sciworld_things import Thing
+from envs.sciworld.things import Thing
 
 scienceworld = pytest.importorskip("scienceworld", reason="pip install scienceworld==1.2.3")
 if shutil.which("java") is None:

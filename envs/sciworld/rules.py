@@ -1,7 +1,7 @@
 """The rules of SciWorld: what is within reach, what each action does and answers, and what time does."""
 
-from envs.sciworld_grammar import AMBIGUOUS, DROPPED, GRAMMAR, SHOWN, UNKNOWN, helped, objects, readings, shown
-from envs.sciworld_things import DOORS, ROOMS, SEALED, Door, Room, Terminal, Thing, in_order, plain
+from envs.sciworld.grammar import AMBIGUOUS, DROPPED, GRAMMAR, SHOWN, UNKNOWN, helped, objects, readings, shown
+from envs.sciworld.things import DOORS, ROOMS, SEALED, Door, Room, Terminal, Thing, in_order, plain
 
 FREE = {"look around", "inventory", "task", "reset task"}  # these take no time
 WAIT = 10  # iterations of `wait`

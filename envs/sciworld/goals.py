@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 
-from envs.sciworld_grammar import GRAMMAR, readings
-from envs.sciworld_rules import World
-from envs.sciworld_things import Thing, plain
+from envs.sciworld.grammar import GRAMMAR, readings
+from envs.sciworld.rules import World
+from envs.sciworld.things import Thing, plain
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature; close a
           circuit; find out what conducts; mix paints; compare slopes or life spans. 22 families, in
-          envs/sciworld_tasks.py; the things are in envs/sciworld_things.py, the rules in envs/sciworld_rules.py.
+          tasks.py; the things are in things.py, the rules in rules.py.
     hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
     greenhouse - outside; outside - foundry. Every connection has a door.
 
@@ -30,7 +30,7 @@ Replies.  The door is now open. | The door is already open. | The door is not op
     anode on battery is now connected to terminal 1 on black wire
     Sodium chloride and water mix to produce salt water.
     Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
-    No known action matches that input.            and many more, all in envs/sciworld_rules.py
+    No known action matches that input.            and many more, all in rules.py
 
 Time.     One iteration passes with each action, ten with `wait`, none with look around, inventory, task, reset task, or
           with what is not carried out. What is in a device that is on gets warmer or colder by a fixed step, up to the
@@ -74,10 +74,10 @@ from dataclasses import dataclass
 from random import Random
 
 from envs.base import SPLITS, Step, split_of
-from envs.sciworld_goals import Progress, Task, expert, phrase
-from envs.sciworld_rules import EASY, SIMPLIFICATIONS, Refused, World
-from envs.sciworld_tasks import FAMILIES, NEAR, SHORT
-from envs.sciworld_things import furnish
+from envs.sciworld.goals import Progress, Task, expert, phrase
+from envs.sciworld.rules import EASY, SIMPLIFICATIONS, Refused, World
+from envs.sciworld.tasks import FAMILIES, NEAR, SHORT
+from envs.sciworld.things import furnish
 
 LEVELS = {  # level: families, simplifications
     "1": (NEAR, ("openDoors",)),

@@ -3,7 +3,7 @@
 The words are matched as prefixes, as in the original. Each way to read the whole line counts: two make it ambiguous.
 """
 
-from envs.sciworld_things import Thing
+from envs.sciworld.things import Thing
 
 GRAMMAR = {  # action: its verbs, then for each thing that it takes the words before it; the first ones are shown
     "open": (("open",), ()),

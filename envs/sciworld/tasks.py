@@ -3,7 +3,7 @@
 from functools import partial
 from random import Random
 
-from envs.sciworld_goals import (
+from envs.sciworld.goals import (
     Progress,
     Task,
     access,
@@ -31,8 +31,8 @@ from envs.sciworld_goals import (
     warmer,
     wired,
 )
-from envs.sciworld_rules import MIXES, SOURCES, World, create, source
-from envs.sciworld_things import MATTER, ROOMS, STATES, Thing
+from envs.sciworld.rules import MIXES, SOURCES, World, create, source
+from envs.sciworld.things import MATTER, ROOMS, STATES, Thing
 
 BOXES = ("red", "green", "blue", "orange", "yellow", "purple")
 PLANTS = ("apple tree", "cherry tree", "pea plant")
