@@ -38,7 +38,7 @@ def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypa
     not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
 )
 def test_memory_of_large_tensors_is_fetched_from_the_system_once():
-    """64 MiB, of which the first time every page is new, and perhaps a second time, before the heap has a place for it."""
+    """64 MiB, of which every page is new at first, and perhaps again until the heap has a place for it."""
     told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
     first, *others = map(int, told.split())
     assert first > 100 and median(others) < first / 10
