@@ -41,8 +41,8 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import programs, rows, sandbox
-from envs.base import SPLITS, Step, split_of
+from envs import base, programs, rows, sandbox
+from envs.base import Step, split_of
 
 NATIVE = """\
 Here are a Python program and what it printed. Find an input, given to it on stdin, for which it prints exactly that.
@@ -82,21 +82,17 @@ class Config:
 
 
 def check(config) -> None:
-    """Raise ValueError for an option, of abd or of ded, that cannot be."""
-    config.difficulty = str(config.difficulty).replace(" ", "")
-    if not set(config.difficulty.split(",")) <= set(programs.LEVELS):
-        levels = ", ".join(programs.LEVELS)
-        raise ValueError(f"difficulty must be a comma list of {levels}, not {config.difficulty!r}")
-    for name in ("seconds", "cpu_seconds", "cases"):
-        value = getattr(config, name, 1)
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-    if config.prompt not in ("native", "short"):
-        raise ValueError(f"prompt must be 'native' or 'short', not {config.prompt!r}")
+    """Raise ValueError for an option that cannot be, of those that abd and ded share."""
+    config.difficulty = base.level_list(config.difficulty, programs.LEVELS)
+    base.check_count("seconds", config.seconds)
+    base.check_count("cpu_seconds", config.cpu_seconds)
+    base.check_prompt(config.prompt)
 
 
 class Env:
     """One episode at a time; the module's docstring is its specification."""
+
+    slow = True  # each answer is a process's
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -111,8 +107,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's only turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"abd {split} {seed}")
         if self.places:
             row = rows.row_at(self.config.data, self.places, rng, split)
@@ -125,7 +120,7 @@ class Env:
 
     def step(self, action_text: str) -> Step:
         """Run the program on the agent's input; the episode is over."""
-        self._check_running()
+        base.check_running(self.running)
         given = input_in(action_text, bare=self.config.prompt == "short")
         valid = won = False
         if given is None:
@@ -141,13 +136,12 @@ class Env:
             else:
                 observation = f"Wrong output: {line(ran.stdout, 0)}" if valid else f"Error: {line(ran.stderr, -1)}"
         self.running = False
-        outcome = "correct" if won else "incorrect"
-        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": float(won)}
+        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
         return Step(observation, float(won), True, False, info)
 
     def oracle(self) -> str:
         """The answer of an expert: the input that the output came from."""
-        self._check_running()
+        base.check_running(self.running)
         return self.input if self.config.prompt == "short" else f"<INPUT>\n{self.input}\n</INPUT>"
 
     def _draw(self, rng: Random, split: str) -> None:
@@ -160,10 +154,6 @@ class Env:
             if split_of(self.task) == split:
                 return
         raise ValueError(f"no task of level {level} is in split {split}")
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
 
 def canonical(program: str, output: str) -> str:

@@ -66,6 +66,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
+from envs import base
 from envs.alfworld_rooms import (
     CONTAINS,
     KNIVES,
@@ -83,7 +84,7 @@ from envs.alfworld_rooms import (
     kind_of,
     order,
 )
-from envs.base import SPLITS, Step
+from envs.base import Step
 
 INSTRUCTIONS = """\
 You are in a room of a house and have a task to do there. First you are told what stands around you, your task, and \
@@ -129,13 +130,9 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = str(self.difficulty).replace(" ", "")
-        if not set(self.difficulty.split(",")) <= set(LEVELS):
-            raise ValueError(f"difficulty must be a comma list of {', '.join(LEVELS)}, not {self.difficulty!r}")
-        if type(self.max_turns) is not int or self.max_turns < 1:
-            raise ValueError(f"max_turns must be a whole number of at least 1, not {self.max_turns!r}")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
 
 
 class Env:
@@ -152,8 +149,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's first turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"alfworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         while True:
@@ -164,11 +160,9 @@ class Env:
         wording = rng.choice(TEMPLATES[self.goal.task]).format(kind=self.goal.kind, target=self.goal.target)
         around = f"You are in the middle of a room. Looking quickly around you, you see {_listed(self.room.spots)}."
         observation = f"{around}\nYour task is to: {wording}."
-        if self.config.prompt == "short":
-            return [{"role": "user", "content": f"{SHORT}\n{observation}"}]
-        observation += f"\nAVAILABLE ACTIONS: {','.join(self.admissible())}"
-        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", observation)
-        return [{"role": role, "content": text} for role, text in turns]
+        if self.config.prompt == "native":
+            observation += f"\nAVAILABLE ACTIONS: {','.join(self.admissible())}"
+        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def begin(self, goal: Goal, room: Room) -> None:
         """Start an episode with a goal and a room of one's own."""
@@ -188,7 +182,7 @@ class Env:
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        self._check_running()
+        base.check_running(self.running)
         self.turns += 1
         action = self._plain(self._read(action_text))
         old = re.fullmatch(r"put (.+) in/on (.+)", action)
@@ -200,15 +194,19 @@ class Env:
         shaped = 1.0 if won else self._progress(*act) if act else 0.0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        outcome = "correct" if won else "timeout" if truncated else "unknown"
-        info = {"outcome": outcome, "success": won, "valid": act is not None, "shaped": shaped}
+        info = {
+            "outcome": base.outcome(won, won, truncated),
+            "success": won,
+            "valid": act is not None,
+            "shaped": shaped,
+        }
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
         """The reply of an expert, who knows what the agent was shown, and searches for the rest."""
-        self._check_running()
+        base.check_running(self.running)
         action, reason = self._next()
-        return action if self.config.prompt == "short" else f"Thought:\n{reason}\n\nAction:\n{action}"
+        return base.as_reply(self.config.prompt, reason, action)
 
     def admissible(self) -> list[str]:
         """Everything that is possible now, sorted, as the original lists it."""
@@ -248,10 +246,6 @@ class Env:
                 if held and kind == tool and kind_of(held) in able:
                     found[f"{verb} {held} with {place}"] = (verb, held, place)
         return found
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
     def _read(self, reply: str) -> str:
         """The action in a reply."""

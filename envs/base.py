@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 SPLITS = ("train", "val", "test")
+PROMPTS = ("native", "short")
 
 
 class WorldFailed(RuntimeError):
@@ -47,3 +48,53 @@ def split_of(task: str) -> str:
     """The split of a task, from nothing but its canonical string: 80 % train, 10 % val, 10 % test."""
     bucket = int.from_bytes(sha256(task.encode()).digest()[:8], "big") % 10
     return "val" if bucket == 8 else "test" if bucket == 9 else "train"
+
+
+def check_split(split: str) -> None:
+    """Raise ValueError for a split that is none."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+
+
+def check_running(running: bool) -> None:
+    """Raise RuntimeError where an episode has to run and none does."""
+    if not running:
+        raise RuntimeError("no episode is running: call reset() first, and again after each end")
+
+
+def check_prompt(prompt: str) -> None:
+    """Raise ValueError for a form of the prompt that there is not."""
+    if prompt not in PROMPTS:
+        raise ValueError(f"prompt must be 'native' or 'short', not {prompt!r}")
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Raise ValueError for an option that counts and does not, or counts less than `least`."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def level_list(difficulty: str, known) -> str:
+    """A comma list of levels without its spaces; ValueError if one of them is not known."""
+    plain = str(difficulty).replace(" ", "")
+    if not set(plain.split(",")) <= set(known):
+        raise ValueError(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
+    return plain
+
+
+def outcome(success: bool, terminated: bool, truncated: bool) -> str:
+    """What `info` says of an episode after a step."""
+    return "correct" if success else "incorrect" if terminated else "timeout" if truncated else "unknown"
+
+
+def opening(form: str, observation: str, instructions: str, agreed: str, short: str) -> list[dict]:
+    """The messages of a world of several turns up to the agent's first: in the native form AgentGym's three."""
+    if form == "short":
+        return [{"role": "user", "content": f"{short}\n{observation}"}]
+    turns = ("user", instructions), ("assistant", agreed), ("user", observation)
+    return [{"role": role, "content": text} for role, text in turns]
+
+
+def as_reply(form: str, thought: str, action: str) -> str:
+    """An expert's action as a reply in the form of the prompt."""
+    return action if form == "short" else f"Thought:\n{thought}\n\nAction:\n{action}"

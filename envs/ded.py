@@ -40,9 +40,9 @@ From the DED task of Affine's validators, with these differences:
 from dataclasses import dataclass
 from random import Random
 
-from envs import programs, rows, sandbox
+from envs import base, programs, rows, sandbox
 from envs.abd import TRIES, check, line
-from envs.base import SPLITS, Step, split_of
+from envs.base import Step, split_of
 
 FOOTER = """
 
@@ -66,12 +66,13 @@ class Config:
 
     def __post_init__(self):
         check(self)
-        if self.cases < 2:
-            raise ValueError("cases must be at least 2, or a program that always prints the same would be right")
+        base.check_count("cases", self.cases, 2)  # with one, a program that always prints the same would be right
 
 
 class Env:
     """One episode at a time; the module's docstring is its specification."""
+
+    slow = True  # each answer is a process's
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -86,8 +87,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's only turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"ded {split} {seed}")
         example = ""
         if self.places:
@@ -102,7 +102,7 @@ class Env:
 
     def step(self, action_text: str) -> Step:
         """Run the agent's program on the hidden cases, up to the first that fails; the episode is over."""
-        self._check_running()
+        base.check_running(self.running)
         program = sandbox.code_of(action_text)
         passed, valid, error = 0, False, ""
         for number, case in enumerate(self.cases):
@@ -118,13 +118,12 @@ class Env:
         self.running = False
         won = passed == len(self.cases)
         observation = f"Passed {passed} of {len(self.cases)} cases" + (f": {error}" if error else "")
-        outcome = "correct" if won else "incorrect"
-        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": float(won)}
+        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
         return Step(observation, float(won), True, False, info)
 
     def oracle(self) -> str:
         """The answer of an expert: the program that the cases came from."""
-        self._check_running()
+        base.check_running(self.running)
         return self.program if self.config.prompt == "short" else f"```python\n{self.program}\n```"
 
     def _draw(self, rng: Random, split: str) -> str:
@@ -142,10 +141,6 @@ class Env:
             args = ", ".join(map(repr, example["input"]))
             return f"\n\nExample: print({program.function}({args})) prints {example['output'][0]}"
         return f"\n\nExample input:\n{example['input']}\nExample output:\n{example['output']}"
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
 
 def canonical(words: str) -> str:

@@ -46,7 +46,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 
 import envs
-from envs.base import SPLITS, Step, WorldFailed
+from envs import base
+from envs.base import Step, WorldFailed
 
 # how many tasks AgentGym's servers have; babyai's have no end
 TASKS = {"webshop": 6910, "alfworld": 2620, "babyai": 40_000, "sciworld": 4639, "textcraft": 544}
@@ -86,12 +87,9 @@ class Config:
     def __post_init__(self):
         if self.kind not in TASKS:
             raise ValueError(f"kind must be one of {', '.join(TASKS)}, not {self.kind!r}")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        base.check_prompt(self.prompt)
         for name in ("tasks", "max_turns", "retries"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
+            base.check_count(name, getattr(self, name), 0)
         for name in ("timeout", "wait"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
@@ -138,6 +136,7 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Env:
     """One episode at a time; the module's docstring is its specification."""
 
+    slow = True  # each answer is a server's
     session = None
 
     def __init__(self, config: Config | None = None):
@@ -153,8 +152,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's first turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         self._leave()
         self.wanted, self.number = (seed, split), None
         self.opening, self.played = None, []
@@ -166,7 +164,7 @@ class Env:
 
     def step(self, action_text: str) -> Step:
         """Send the agent's action; every reply counts as a turn."""
-        self._check_running()
+        base.check_running(self.running)
         self.turns += 1
         action = action_of(self.kind, action_text, self.config.prompt)
         if action is None:
@@ -180,8 +178,12 @@ class Env:
         truncated = not done and self.turns >= (self.config.max_turns or envs.config_class(self.kind).max_turns)
         if done or truncated:
             self._leave()
-        outcome = "correct" if success else "incorrect" if done else "timeout" if truncated else "unknown"
-        info = {"outcome": outcome, "success": success, "valid": valid, "shaped": float(success)}
+        info = {
+            "outcome": base.outcome(success, done, truncated),
+            "success": success,
+            "valid": valid,
+            "shaped": float(success),
+        }
         return Step(observation, reward, done, truncated, info)
 
     def oracle(self) -> str:
@@ -190,10 +192,6 @@ class Env:
 
     def __del__(self):
         self._leave()  # an episode that nobody plays to its end
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
     def _leave(self) -> None:
         """The episode is over: another one may have its session."""

@@ -38,7 +38,8 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs.base import SPLITS, Step, split_of
+from envs import base
+from envs.base import Step, split_of
 
 LEVELS = {  # difficulty -> n, k, ratio
     "1": ("3", "2", "1.7"),
@@ -68,19 +69,15 @@ class Config:
     prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
 
     def __post_init__(self):
-        for name in ("difficulty", "n", "k", "ratio"):
-            setattr(self, name, str(getattr(self, name)).replace(" ", ""))
-        levels = self.difficulty.split(",")
-        if not set(levels) <= set(LEVELS):
-            raise ValueError(f"difficulty must be a comma list of {', '.join(LEVELS)}, not {self.difficulty!r}")
-        for level in levels:
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.n, self.k, self.ratio = (str(text).replace(" ", "") for text in (self.n, self.k, self.ratio))
+        for level in self.difficulty.split(","):
             n, k, ratio = self.sizes(level)
             if k[1] > n[0]:
                 raise ValueError(f"k must be at most n: level {level} has k up to {k[1]} and n from {n[0]}")
             if int(ratio[0] * n[0]) < 1:
                 raise ValueError(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        base.check_prompt(self.prompt)
 
     def sizes(self, level: str) -> list[tuple]:
         """The lowest and the highest n, k and ratio at a level."""
@@ -102,8 +99,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's only turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"sat {seed}")
         n, k, ratio = self.config.sizes(rng.choice(self.config.difficulty.split(",")))
         n, k, ratio = rng.randint(*n), rng.randint(*k), rng.uniform(*ratio)
@@ -123,26 +119,21 @@ class Env:
 
     def step(self, action_text: str) -> Step:
         """Grade the agent's answer; the episode is over."""
-        self._check_running()
+        base.check_running(self.running)
         self.running = False
         pairs = ((int(found[1]), found[2] in ("True", "1")) for found in ASSIGNMENT.finditer(action_text))
         said = {variable: value for variable, value in pairs if variable in self.hidden}
         satisfied = sum(any(said.get(abs(literal)) == (literal > 0) for literal in clause) for clause in self.clauses)
         won = satisfied == len(self.clauses)
-        outcome = "correct" if won else "incorrect"
-        info = {"outcome": outcome, "success": won, "valid": bool(said), "shaped": float(won)}
+        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": bool(said), "shaped": float(won)}
         return Step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", float(won), True, False, info)
 
     def oracle(self) -> str:
         """The answer of an expert: the hidden assignment."""
-        self._check_running()
+        base.check_running(self.running)
         if self.config.prompt == "short":
             return " ".join(f"x{variable}={int(value)}" for variable, value in self.hidden.items())
         return ", ".join(f"x{variable}={value}" for variable, value in self.hidden.items())
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
 
 def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list[list[int]]]:

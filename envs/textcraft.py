@@ -40,7 +40,8 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs.base import SPLITS, Step, split_of
+from envs import base
+from envs.base import Step, split_of
 from envs.recipes import BASE, BOOK, TAGS, USES, depth, next_action, tree
 
 GOALS: dict[tuple[str, int], list[str]] = {}  # (split, depth) -> goals
@@ -75,15 +76,10 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = str(self.difficulty).replace(" ", "")
-        if not re.fullmatch(r"[1-4](,[1-4])*", self.difficulty):
-            raise ValueError(f"difficulty must be a comma list of depths 1 to 4, not {self.difficulty!r}")
-        for name, least in (("distractors", 0), ("max_turns", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        self.difficulty = base.level_list(self.difficulty, "1234")
+        base.check_count("distractors", self.distractors, 0)
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
 
 
 class ActionFailed(Exception):
@@ -104,8 +100,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's first turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"textcraft {split} {seed}")
         self.goal = rng.choice(GOALS[split, int(rng.choice(self.config.difficulty.split(",")))])
         self.roles = tree(self.goal, rng)
@@ -114,14 +109,11 @@ class Env:
         self.turns = 0
         self.running = True
         observation = f"Crafting commands:\n{self._commands(rng)}\n\nGoal: craft {self.goal}."
-        if self.config.prompt == "short":
-            return [{"role": "user", "content": f"{SHORT}\n{observation}"}]
-        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", observation)
-        return [{"role": role, "content": text} for role, text in turns]
+        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        self._check_running()
+        base.check_running(self.running)
         self.turns += 1
         shaped, valid, won = 0.0, True, False
         try:
@@ -132,19 +124,14 @@ class Env:
             observation, valid = str(failure), False
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        outcome = "correct" if won else "timeout" if truncated else "unknown"
-        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": shaped}
+        info = {"outcome": base.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": shaped}
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
         """The reply that an expert would give in the current state."""
-        self._check_running()
+        base.check_running(self.running)
         action, reason = next_action(self.goal, self.inventory, self.roles)
-        return action if self.config.prompt == "short" else f"Thought:\n{reason}\n\nAction:\n{action}"
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
+        return base.as_reply(self.config.prompt, reason, action)
 
     def _commands(self, rng: Random) -> str:
         """The recipes of the tree and of the distractors, shuffled."""

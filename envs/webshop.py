@@ -56,7 +56,8 @@ from dataclasses import dataclass
 from json import dumps
 from random import Random
 
-from envs.base import SPLITS, Step
+from envs import base
+from envs.base import Step
 from envs.webshop_goods import Goal, Product, canonical, catalogue, make_goal
 
 INSTRUCTIONS = """\
@@ -98,13 +99,9 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = str(self.difficulty).replace(" ", "")
-        if not set(self.difficulty.split(",")) <= set(LEVELS):
-            raise ValueError(f"difficulty must be a comma list of levels 1 to 3, not {self.difficulty!r}")
-        if type(self.max_turns) is not int or self.max_turns < 1:
-            raise ValueError(f"max_turns must be a whole number of at least 1, not {self.max_turns!r}")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
 
 
 class Env:
@@ -121,8 +118,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's first turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"webshop {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         product = rng.choice(catalogue().goals[split, int(level)])
@@ -132,14 +128,11 @@ class Env:
         self.turns = 0
         self.running = True
         self._start()
-        if self.config.prompt == "short":
-            return [{"role": "user", "content": f"{SHORT}\n{self.observation}"}]
-        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", self.observation)
-        return [{"role": role, "content": text} for role, text in turns]
+        return base.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Carry out the agent's reply; every reply counts as a turn."""
-        self._check_running()
+        base.check_running(self.running)
         self.turns += 1
         name, argument = self._read(action_text)
         valid = True
@@ -154,15 +147,19 @@ class Env:
         truncated = not bought and self.turns >= self.config.max_turns
         self.running = not (bought or truncated)
         success = bought and reward == 1
-        outcome = ("correct" if success else "incorrect") if bought else "timeout" if truncated else "unknown"
-        info = {"outcome": outcome, "success": success, "valid": valid, "shaped": reward or self._progress()}
+        info = {
+            "outcome": base.outcome(success, bought, truncated),
+            "success": success,
+            "valid": valid,
+            "shaped": reward or self._progress(),
+        }
         return Step(self.observation, reward, bought, truncated, info)
 
     def oracle(self) -> str:
         """The reply that an expert would give in the current state."""
-        self._check_running()
+        base.check_running(self.running)
         action, reason = self._next_action()
-        return action if self.config.prompt == "short" else f"Thought:\n{reason}\n\nAction:\n{action}"
+        return base.as_reply(self.config.prompt, reason, action)
 
     def clickables(self) -> list[str]:
         """The buttons of the page, in lower case."""
@@ -204,10 +201,6 @@ class Env:
         choices = (text for name, values in product.options.items() for text in (name, *values))
         about = product.name, f"Price: {product.price_tag}", "Rating: N.A."
         return _joined(*parts, *choices, *about, "Description", "Features", "Reviews", "Buy Now")
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
     def _read(self, reply: str) -> tuple[str, str]:
         """The name and the argument of the action in a reply; two empty strings if it is no action."""

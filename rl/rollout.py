@@ -6,19 +6,24 @@ environment answered. What was sampled is decoded for the environment and never 
 
 import random
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any
 
 from tqdm import tqdm
 
 import envs
 import lora
 from models import CausalLM, Tokenizer
-from models.generate import Engine
+from models.generate import Engine, Row
 from rl import reward
 from rl.config import mixture
 from rl.records import Episode, Turn
 
+AT_ONCE = 8  # slow worlds that are asked side by side: more would take time from programs that have limits on it
 GIVE_UP = 3  # episodes whose world failed, and none that did not: each may have tried for half a minute
 
 
@@ -79,57 +84,115 @@ def rollout(
         positions = model.config.max_position_embeddings
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
-    waiting, playing, finished = deque(enumerate(tasks)), {}, {}
+    games = _Games(engine, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
+    try:
+        games.start()
+        while games.playing:
+            for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
+                games.sampled(row)
+                games.take_answers()
+            games.take_answers(wait=True)
+    finally:
+        games.pool.shutdown(wait=False, cancel_futures=True)
+    return [games.finished[index] for index in sorted(games.finished)]
 
-    def failed(index: int, episode: Episode, error: envs.WorldFailed) -> None:
-        episode.infrastructure_failed, episode.truncated = True, True
-        finished[index] = episode
-        progress.write(f"{episode.env}: {error}; the episode is left out")
-        none_whole = not playing and all(e.infrastructure_failed for e in finished.values())
-        if none_whole and (len(finished) >= GIVE_UP or not waiting):
-            raise ValueError(f"{len(finished)} episodes, and every one failed; the last: {error}") from error
 
-    def start_more() -> None:
+@dataclass
+class _Games:
+    """The episodes of a rollout: those that wait for a slot of the engine, are being played, and are over."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    waiting: deque[tuple[int, Task]]
+    cfg: Any
+    progress: tqdm
+    adapter_hash: str
+    playing: dict[int, tuple] = field(default_factory=dict)  # {slot: (index, env, episode)}
+    finished: dict[int, Episode] = field(default_factory=dict)
+    answers: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow worlds, as they were asked
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE))
+
+    def start(self) -> None:
+        """Begins as many episodes as the engine has room for."""
         sibling = None  # (group, slot): the prompt of a group is computed once
-        while waiting and engine.free:
-            index, task = waiting.popleft()
-            env = make_env(cfg, task.env)
-            episode = Episode(task.env, task.seed, task.group, adapter_hash=adapter_hash)
+        begun = deque()  # (env, what gives its opening), of the next tasks: worlds that are slow begin together
+        while self.waiting and self.engine.free:
+            if not begun:
+                begun += [self.begin(task) for _, task in islice(self.waiting, self.engine.free)]
+            (index, task), (env, opening) = self.waiting.popleft(), begun.popleft()
+            episode = Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash)
             try:
-                messages = env.reset(task.seed, task.split)
+                messages = opening()
             except envs.WorldFailed as error:
-                failed(index, episode, error)
+                self.failed(index, episode, error)
                 continue
-            _append(episode, tokenizer.prompt(messages))
+            _append(episode, self.tokenizer.prompt(messages))
             if sibling and sibling[0] == task.group:
-                slot = engine.open(task.key, parent=sibling[1])
+                slot = self.engine.open(task.key, parent=sibling[1])
             else:
-                slot = engine.open(task.key)
-                engine.feed(slot, episode.ids_T)
+                slot = self.engine.open(task.key)
+                self.engine.feed(slot, episode.ids_T)
             sibling = (task.group, slot)
-            playing[slot] = (index, env, episode)
+            self.playing[slot] = (index, env, episode)
 
-    start_more()
-    for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
-        index, env, episode = playing[row.slot]
+    def begin(self, task: Task) -> tuple:
+        """(env, a function that gives its first messages)."""
+        env = make_env(self.cfg, task.env)
+        opening = partial(env.reset, task.seed, task.split)
+        return env, self.pool.submit(opening).result if _slow(env) else opening
+
+    def sampled(self, row: Row) -> None:
+        """The agent's turn, and what its world answers."""
+        _, env, episode = self.playing[row.slot]
         episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
         _append(episode, row.ids, row.logprobs)
-        try:
-            step = CUT if row.stop_reason == "context" else env.step(tokenizer.answer(row.ids))
-        except envs.WorldFailed as error:
-            engine.close(row.slot)
-            del playing[row.slot]
-            failed(index, episode, error)
+        if row.stop_reason == "context":
+            self.answered(row.slot, lambda: CUT)
+        elif _slow(env):
+            self.answers.append((row.slot, self.pool.submit(env.step, self.tokenizer.answer(row.ids))))
         else:
-            observation_ids = _take_in(episode, step, tokenizer, cfg)
+            self.answered(row.slot, partial(env.step, self.tokenizer.answer(row.ids)))
+
+    def take_answers(self, wait: bool = False) -> None:
+        """Takes in what slow worlds have answered, in the order in which they were asked; with `wait` one at least."""
+        while self.answers and (wait or self.answers[0][1].done()):
+            slot, step = self.answers.popleft()
+            self.answered(slot, step.result)
+            wait = False
+
+    def answered(self, slot: int, answer: Callable[[], envs.Step]) -> None:
+        """The episode of a slot goes on with its world's answer, or ends."""
+        index, _, episode = self.playing[slot]
+        try:
+            step = answer()
+        except envs.WorldFailed as error:
+            self.engine.close(slot)
+            del self.playing[slot]
+            self.failed(index, episode, error)
+        else:
+            observation_ids = _take_in(episode, step, self.tokenizer, self.cfg)
             if observation_ids:
-                engine.feed(row.slot, observation_ids)
-                continue
-            engine.close(row.slot)
-            finished[index] = playing.pop(row.slot)[2]
-        progress.update()
-        start_more()
-    return [finished[index] for index in sorted(finished)]
+                self.engine.feed(slot, observation_ids)
+                return
+            self.engine.close(slot)
+            del self.playing[slot]
+            self.finished[index] = episode
+        self.progress.update()
+        self.start()
+
+    def failed(self, index: int, episode: Episode, error: envs.WorldFailed) -> None:
+        """The episode counts for nothing; raises ValueError if no other one says that the worlds can be played."""
+        episode.infrastructure_failed, episode.truncated = True, True
+        self.finished[index] = episode
+        self.progress.write(f"{episode.env}: {error}; the episode is left out")
+        none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
+        if none_whole and (len(self.finished) >= GIVE_UP or not self.waiting):
+            raise ValueError(f"{len(self.finished)} episodes, and every one failed; the last: {error}") from error
+
+
+def _slow(env) -> bool:
+    """Whether the world's answers take long and cost this process little: a server's, or a program's that it starts."""
+    return getattr(env, "slow", False)
 
 
 def demonstrations(tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: tqdm) -> list[Episode]:

@@ -786,8 +786,8 @@ def test_floods_change_nothing(prompt):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "6"}, "difficulty must be a comma list of 1 to 5, not '6'"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1 to 5, not '1,,2'"),
+        ({"difficulty": "6"}, "difficulty must be a comma list of 1, 2, 3, 4, 5, not '6'"),
+        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, 4, 5, not '1,,2'"),
         ({"level": "41"}, "level must be a comma list of numbers 1 to 40 or of names, not '41'"),
         ({"level": "5,Boss"}, "level must be a comma list of numbers 1 to 40 or of names, not 'Boss'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),

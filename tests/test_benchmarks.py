@@ -11,10 +11,18 @@ import torch
 
 import lora
 from benchmarks import common, generate, gpu, logprob, onpolicy, sides, step
+from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 
-MODULES = {"logprob": logprob, "lora": lora_benchmark, "generate": generate, "step": step, "onpolicy": onpolicy}
+MODULES = {
+    "logprob": logprob,
+    "lora": lora_benchmark,
+    "generate": generate,
+    "step": step,
+    "onpolicy": onpolicy,
+    "envs": envs_benchmark,
+}
 SMALL = {
     "logprob": "N=20 D=16 V=300 peaks=0",
     "lora": "shape=quarter tokens=32 layers=1 group_shape=quarter prompt=32 completion=16 group=2",
@@ -23,6 +31,7 @@ SMALL = {
     "step": "prompts=2 samples=4 prompt=12 new=8 peaks=0",
     "onpolicy": "dtypes=float32 episodes=2 difficulty=1 peer_rows=2 peer_new=4 "
     "rows=2 start=12 turns=2 sampled=3 observed=4",
+    "envs": "only=alfworld steps=50 growth=100",
 }
 PEERS = {
     "logprob": ["trl", "transformers"],
@@ -30,6 +39,7 @@ PEERS = {
     "generate": ["transformers", "peft"],
     "step": ["transformers", "peft", "trl", "datasets", "accelerate"],
     "onpolicy": ["transformers", "peft"],
+    "envs": [],
 }
 PROMISED = {"benchmark", "command", "machine", "versions", "options", "rows", "notes"}
 PROMISED_OF_A_ROW = {"name", "values", "unit", "median", "ratio", "targets", "target", "check"}
@@ -42,6 +52,12 @@ def run(name: str, words: str, monkeypatch, capsys) -> tuple[dict, str]:
     MODULES[name].main(options)
     printed = capsys.readouterr().out
     return json.loads(printed.splitlines()[-1]), printed
+
+
+def test_rows_that_there_are_not_are_one_line(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        run("envs", "only=zork", monkeypatch, capsys)
+    assert end.value.code == "only=zork: no row of this benchmark begins so"
 
 
 def row_of(record: dict, end: str) -> dict:
@@ -62,7 +78,7 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
     assert any(row["targets"] for row in record["rows"])
     assert json.loads((tmp_path / "x.json").read_text()) == record
     assert (tmp_path / "x.md").read_text().strip() in printed
-    if not common.absent(*PEERS[name]):
+    if PEERS[name] and not common.absent(*PEERS[name]):
         assert any(len(row["ratio"]) > 0 for row in record["rows"])
     if name == "lora":
         for group in ("prefix sharing, quarter", "1 layers of quarter"):

@@ -403,8 +403,8 @@ def test_cases_may_stand_without_their_object():
     [
         ({"difficulty": "0"}, "difficulty must be a comma list of 1, 2, 3, not '0'"),
         ({"prompt": ""}, "prompt must be 'native' or 'short', not ''"),
-        ({"cases": 1}, "cases must be at least 2, or a program that always prints the same would be right"),
-        ({"cases": 0}, "cases must be a whole number of at least 1, not 0"),
+        ({"cases": 1}, "cases must be a whole number of at least 2, not 1"),
+        ({"cases": 0}, "cases must be a whole number of at least 2, not 0"),
     ],
 )
 def test_wrong_options_are_one_line(options, line):

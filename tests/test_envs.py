@@ -215,7 +215,7 @@ def test_help_documents_every_option(name, capsys):
         (["textcraft", "sede=1"], "no key 'sede' for textcraft; the nearest is 'seed'"),
         (["textcraft", "seed=one"], "seed must be a whole number, not 'one'"),
         (["textcraft", "seed"], "expected key=value, not 'seed'"),
-        (["textcraft", "difficulty=9"], "difficulty must be a comma list of depths 1 to 4, not '9'"),
+        (["textcraft", "difficulty=9"], "difficulty must be a comma list of 1, 2, 3, 4, not '9'"),
         (["textcraft", "split=dev", "demos=1"], "split must be one of train, val, test, not 'dev'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Rollouts on the embedded model: ids are only appended, rewards follow the rule, and neighbours do not matter."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -173,8 +174,35 @@ def test_environment_text_never_becomes_a_control_token(tiny):
     assert text in tokenizer.decode(ids)
 
 
+def test_slow_worlds_answer_side_by_side_and_change_no_episode(tiny, monkeypatch):
+    cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
+    tasks = make_tasks(cfg, 0, 6, 2, "train", 0)
+    expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)
+    inside, most = set(), []
+
+    class Slow(textcraft.Env):
+        slow = True
+
+        def reset(self, seed, split="train"):
+            self.seed = seed
+            return super().reset(seed, split)
+
+        def step(self, action_text):
+            inside.add(self)
+            most.append(len(inside))
+            time.sleep(0.002 * (self.seed % 7))
+            inside.remove(self)
+            return super().step(action_text)
+
+    monkeypatch.setattr(textcraft, "Env", Slow)
+    played = rollout(*tiny, tasks, cfg, 1.0, SILENT)
+    assert [vars(e) for e in played] == [vars(e) for e in expected]
+    assert max(most) > 1
+
+
+@pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("breaks", ["reset", "step"])
-def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, monkeypatch):
+def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, slow, monkeypatch):
     """Those of a third of the seeds do, at once or in the second turn; the others are played as if nothing had been."""
     cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
     tasks = make_tasks(cfg, 0, 12, 1, "train", 0)
@@ -192,6 +220,7 @@ def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, monke
                 raise envs.WorldFailed("no answer")
             return super().step(action_text)
 
+    Breaks.slow = slow
     monkeypatch.setattr(textcraft, "Env", Breaks)
     played = rollout(*tiny, tasks, cfg, 1.0, SILENT)
     failed = [e for e in played if e.infrastructure_failed]

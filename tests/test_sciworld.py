@@ -434,8 +434,8 @@ def test_hostile_replies_change_nothing(reply, prompt):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "5"}, "difficulty must be a comma list of levels 1 to 4, not '5'"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of levels 1 to 4, not '1,,2'"),
+        ({"difficulty": "5"}, "difficulty must be a comma list of 1, 2, 3, 4, not '5'"),
+        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, 4, not '1,,2'"),
         ({"tasks": "boil,cook"}, "tasks must be from find-animal, "),
         ({"tasks": "boil", "difficulty": "1"}, "tasks must have a family of level 1: find-animal, "),
         ({"simplifications": "hard"}, "simplifications must be from openDoors, "),

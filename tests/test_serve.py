@@ -440,7 +440,7 @@ def test_help_names_every_key(capsys):
         (["port=http"], "port must be a number, not 'http'"),
         (["port=70000"], "port must be a whole number from 0 to 65535, not 70000"),
         (["sessions=0"], "sessions must be a whole number from 1 to 1000000, not 0"),
-        (["textcraft.difficulty=9"], "difficulty must be a comma list of depths 1 to 4, not '9'"),
+        (["textcraft.difficulty=9"], "difficulty must be a comma list of 1, 2, 3, 4, not '9'"),
         (["host=256.1.1.1"], "cannot listen on 256.1.1.1:36001: "),
     ],
 )

@@ -350,9 +350,9 @@ def test_random_play_keeps_the_inventory_sound():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "5"}, "difficulty must be a comma list of depths 1 to 4, not '5'"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of depths 1 to 4, not '1,,2'"),
-        ({"difficulty": ""}, "difficulty must be a comma list of depths 1 to 4, not ''"),
+        ({"difficulty": "5"}, "difficulty must be a comma list of 1, 2, 3, 4, not '5'"),
+        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, 4, not '1,,2'"),
+        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, 4, not ''"),
         ({"distractors": -1}, "distractors must be a whole number of at least 0, not -1"),
         ({"distractors": "3"}, "distractors must be a whole number of at least 0, not '3'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),

@@ -674,9 +674,9 @@ def test_truncation_at_the_turn_limit():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"difficulty": "4"}, "difficulty must be a comma list of levels 1 to 3, not '4'"),
-        ({"difficulty": ""}, "difficulty must be a comma list of levels 1 to 3, not ''"),
-        ({"difficulty": "1,,2"}, "difficulty must be a comma list of levels 1 to 3, not '1,,2'"),
+        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
+        ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, not ''"),
+        ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, not '1,,2'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),

@@ -80,13 +80,14 @@ import re
 from dataclasses import dataclass
 from random import Random
 
+from envs import base
 from envs.babyai.expert import next_action
 from envs.babyai.grid import cell, xy
 from envs.babyai.levels import LEVELS
 from envs.babyai.maze import Redraw
 from envs.babyai.missions import Game
 from envs.babyai.text import look
-from envs.base import SPLITS, Step, split_of
+from envs.base import Step, split_of
 
 DIFFICULTY = {
     "1": (3, 4),  # one object in one room: to go to it
@@ -133,16 +134,13 @@ class Config:
     prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
 
     def __post_init__(self):
-        self.difficulty, self.level = (str(text).replace(" ", "") for text in (self.difficulty, self.level))
-        if not set(self.difficulty.split(",")) <= set(DIFFICULTY):
-            raise ValueError(f"difficulty must be a comma list of 1 to 5, not {self.difficulty!r}")
+        self.difficulty = base.level_list(self.difficulty, DIFFICULTY)
+        self.level = str(self.level).replace(" ", "")
         for name in self.level.split(",") if self.level else ():
             if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
                 raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {name!r}")
-        if type(self.max_turns) is not int or self.max_turns < 1:
-            raise ValueError(f"max_turns must be a whole number of at least 1, not {self.max_turns!r}")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
 
     def draw_level(self, rng: Random) -> str:
         """The name of a level."""
@@ -162,8 +160,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's first turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"babyai {split} {seed}")
         self.level = self.config.draw_level(rng)
         self.game, self.task = self._draw(rng, split)
@@ -172,33 +169,25 @@ class Env:
         self.running = True
         goal = re.sub("then|after you", "and", str(self.game.mission))
         observation = f"Your goal: {goal}\n{self._said(self._seen())}"
-        if self.config.prompt == "short":
-            return [{"role": "user", "content": f"{SHORT}\n{observation}"}]
-        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", observation)
-        return [{"role": role, "content": text} for role, text in turns]
+        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        self._check_running()
+        base.check_running(self.running)
         self.turns += 1
         action = self._read(action_text)
         observation, valid, reward = (SEVERAL, False, 0.0) if action is None else self._act(action)
         won = reward > 0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        outcome = "correct" if won else "timeout" if truncated else "unknown"
-        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": float(won)}
+        info = {"outcome": base.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": float(won)}
         return Step(observation, reward, won, truncated, info)
 
     def oracle(self) -> str:
         """The reply that an expert would give in the current state."""
-        self._check_running()
+        base.check_running(self.running)
         action, reason = next_action(self.game, self.sight)
-        return action if self.config.prompt == "short" else f"Thought:\n{reason}\n\nAction:\n{action}"
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
+        return base.as_reply(self.config.prompt, reason, action)
 
     def _draw(self, rng: Random, split: str) -> tuple[Game, str]:
         """A task of the split that the expert does within the turn limit, and its canonical string."""

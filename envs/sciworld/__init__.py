@@ -73,7 +73,8 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs.base import SPLITS, Step, split_of
+from envs import base
+from envs.base import Step, split_of
 from envs.sciworld.goals import Progress, Task, expert, phrase
 from envs.sciworld.rules import EASY, SIMPLIFICATIONS, Refused, World
 from envs.sciworld.tasks import FAMILIES, NEAR, SHORT
@@ -135,10 +136,8 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        for name in ("difficulty", "tasks", "simplifications"):
-            setattr(self, name, str(getattr(self, name)).replace(" ", ""))
-        if not set(self.difficulty.split(",")) <= set(LEVELS):
-            raise ValueError(f"difficulty must be a comma list of levels 1 to 4, not {self.difficulty!r}")
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.tasks, self.simplifications = (str(text).replace(" ", "") for text in (self.tasks, self.simplifications))
         for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
             for word in filter(None, getattr(self, name).split(",")):
                 if word not in known:
@@ -146,10 +145,8 @@ class Config:
         for level in self.difficulty.split(","):
             if not self.families(level):
                 raise ValueError(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
-        if type(self.max_turns) is not int or self.max_turns < 1:
-            raise ValueError(f"max_turns must be a whole number of at least 1, not {self.max_turns!r}")
-        if self.prompt not in ("native", "short"):
-            raise ValueError(f"prompt must be 'native' or 'short', not {self.prompt!r}")
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
 
     def families(self, level: str) -> list[str]:
         """The families that are drawn from at a level."""
@@ -175,8 +172,7 @@ class Env:
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed: the messages up to the agent's first turn."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+        base.check_split(split)
         rng = Random(f"sciworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         for _ in range(TRIES):
@@ -191,14 +187,11 @@ class Env:
         self.turns, self.paid = 0, 0
         self.running = True
         observation = f"{self.world.description}\n{self.world.room.look()}"
-        if self.config.prompt == "short":
-            return [{"role": "user", "content": f"{SHORT_PROMPT}\n{observation}"}]
-        turns = ("user", INSTRUCTIONS), ("assistant", AGREED), ("user", observation)
-        return [{"role": role, "content": text} for role, text in turns]
+        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
 
     def step(self, action_text: str) -> Step:
         """Carry out the agent's reply; every reply counts as a turn."""
-        self._check_running()
+        base.check_running(self.running)
         self.turns += 1
         valid, before = True, self.progress.score
         try:
@@ -210,23 +203,22 @@ class Env:
         won = over and not self.progress.failed
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)
-        outcome = "correct" if won else "incorrect" if over else "timeout" if truncated else "unknown"
         shaped = 1.0 if won else self._shaped()
-        info = {"outcome": outcome, "success": won, "valid": valid, "shaped": shaped, "score": score}
+        info = {
+            "outcome": base.outcome(won, over, truncated),
+            "success": won,
+            "valid": valid,
+            "shaped": shaped,
+            "score": score,
+        }
         return Step(observation, float(score - before), over, truncated, info)
 
     def oracle(self) -> str:
         """The reply that an expert would give in the current state."""
-        self._check_running()
+        base.check_running(self.running)
         action, *things = expert(self.progress, self.plan)
         text = phrase(self.world, action, *things)
-        if self.config.prompt == "short":
-            return text
-        return f"Thought:\n{REASONS.get(action, 'This is the next thing to do.')}\n\nAction:\n{text}"
-
-    def _check_running(self) -> None:
-        if not self.running:
-            raise RuntimeError("no episode is running: call reset() first, and again after each end")
+        return base.as_reply(self.config.prompt, REASONS.get(action, "This is the next thing to do."), text)
 
     def _start(self, rng: Random, task: Task, family: str, level: str) -> None:
         """Build the house of a task, put the agent into its room, and look around once."""
