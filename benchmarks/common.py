@@ -274,7 +274,9 @@ BY_ONEDNN = (
 
 
 def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
-    """The table, and the JSON line last."""
+    """The table, and the JSON line last. Exits with 1 and one line if there is no row."""
+    if not rows:
+        sys.exit(f"only={options.only}: no row of this benchmark begins so")
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}

@@ -7,6 +7,7 @@ weighting of those that leave. The floor is ours with the adapters off: the froz
 
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -94,17 +95,19 @@ def measure_layers(name: str, raw: dict, tokens: int, dtype, options, targets: d
         turns["peft, by oneDNN too"] = by_onednn()(turns["peft"])
     turns["floor"] = partial(floor_pass, model, ids_1N, grad_1ND)
 
-    mine = gradients(our_factors(model), turns["ours"])
-    apart = {side: difference(mine, gradients(theirs, turns[side])) for side, theirs in factors.items()}
+    found = {side: gradients(theirs, turns[side]) for side, theirs in {"ours": our_factors(model), **factors}.items()}
+    exact = deepcopy(model).double()
+    truth = gradients(our_factors(exact), partial(our_pass, exact, ids_1N, grad_1ND.double()))
     seconds = common.take_turns(turns, options.repeats, options.warmup, device)
     row = Row(f"{name}, forward and backward", seconds, tokens=tokens)
     if factors:
         row.targets = {min(factors, key=row.median): targets["peft"]}
     row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
-    rows = [row]
-    for side, found in apart.items():
-        exact = {"ours": 1e-5} if dtype == torch.float32 else {}
-        rows.append(Row(f"{name}, gradients of A and B against {side}", {"ours": [found]}, "relative", targets=exact))
+    errors = {side: [difference(gradient, truth)] for side, gradient in found.items()}
+    rows = [row, Row(f"{name}, error of the gradients of A and B", errors, "of their norm")]
+    if "peft" in found and dtype == torch.float32:
+        apart, bound = {"ours": [difference(found["ours"], found["peft"])]}, {"ours": 1e-5}
+        rows.append(Row(f"{name}, gradients of A and B against peft", apart, "relative", targets=bound))
     return [common.progress(row) for row in rows]
 
 
@@ -182,6 +185,7 @@ def main(options: Options) -> None:
     notes = [
         common.BY_ONEDNN,
         "peft has float32 adapters, as ours; narrow: in the base's dtype. The target holds against the faster.",
+        "error of the gradients: against float64, the same weights and inputs, of the tensor that is furthest away.",
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
         "group prefix sharing: log-probabilities of the sampled tokens included (a layer's vocabulary has 64 words); "
         "tok/s counts the tokens of all samples, prompts included.",
