@@ -7,10 +7,10 @@ train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learn
 	$(PY) train.py algo=ppo
 
 test: $(VENV)/test.done  ## the tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the worlds beside the originals' packages
-	$(PY) -m pytest -m "full or not full"
+	$(PY) -m pytest -n 2 --dist loadfile -m "full or not full"
 
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
@@ -21,6 +21,7 @@ bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, in
 	$(PY) -m benchmarks.generate out=benchmarks/results/generate.json
 	$(PY) -m benchmarks.step out=benchmarks/results/step.json
 	$(PY) -m benchmarks.onpolicy out=benchmarks/results/onpolicy.json
+	$(PY) -m benchmarks.envs out=benchmarks/results/envs.json
 
 bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json
@@ -30,6 +31,8 @@ bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minute
 
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
+	for world in alfworld babyai webshop sciworld sat abd ded; do \
+	    $(PY) -m envs $$world demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
 	$(PY) -m models.scratch runs/tiny/corpus.txt out=runs/tiny/init
 	$(PY) train.py recipe=tiny model=runs/tiny/init out=runs/tiny/sft
 	$(PY) merge.py model=runs/tiny/sft/epoch_24 out=runs/tiny/model dtype=bfloat16

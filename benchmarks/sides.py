@@ -44,8 +44,8 @@ def shape(layers: int, width: int, inner: int, heads: int, key_heads: int, vocab
 
 
 SHAPES = {  # config.json of models with random weights
-    "small": CONFIG | shape(8, 512, 1536, 8, 4, 640, True),  # 25 million parameters
-    "quarter": CONFIG | shape(4, 256, 768, 4, 2, 640, True),
+    "small": CONFIG | shape(8, 512, 1536, 8, 4, 1536, True),  # 25 million parameters
+    "quarter": CONFIG | shape(4, 256, 768, 4, 2, 1536, True),
     "0.5b": QWEN2 | shape(24, 896, 4864, 14, 2, 151936, True),
     "7b": QWEN2 | shape(28, 3584, 18944, 28, 4, 152064, False),
 }

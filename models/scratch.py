@@ -52,7 +52,7 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def main(corpus: Path, out: Path, vocab_size: int = 640, seed: int = 0) -> None:
+def main(corpus: Path, out: Path, vocab_size: int = 1536, seed: int = 0) -> None:
     tokenizer = train_tokenizer(corpus.read_text(), vocab_size)
     ids = {token: tokenizer.token_to_id(token) for token in CONTROL}
     out.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def main(corpus: Path, out: Path, vocab_size: int = 640, seed: int = 0) -> None:
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if "=" not in word]
     options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
-    size = options.get("vocab_size", "640")
+    size = options.get("vocab_size", "1536")
     if len(words) != 1 or set(options) - {"out", "vocab_size"} or not Path(words[0]).is_file() or not size.isdecimal():
-        sys.exit("usage: python -m models.scratch CORPUS.txt [out=models/tiny] [vocab_size=640]")
+        sys.exit("usage: python -m models.scratch CORPUS.txt [out=models/tiny] [vocab_size=1536]")
     main(Path(words[0]), Path(options.get("out", "models/tiny")), int(size))

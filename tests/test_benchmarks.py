@@ -237,14 +237,15 @@ def test_attention_is_replaced_and_put_back():
 def test_prompts_are_of_the_lengths_asked_for_and_a_larger_vocabulary_is_filled(monkeypatch, tmp_path):
     if common.absent("transformers", "peft"):
         pytest.skip("needs transformers and peft")
-    monkeypatch.setitem(sides.SHAPES, "wide", sides.SHAPES["quarter"] | {"vocab_size": 700, "num_hidden_layers": 1})
+    monkeypatch.setitem(sides.SHAPES, "wide", sides.SHAPES["quarter"] | {"vocab_size": 1600, "num_hidden_layers": 1})
     base, adapter = sides.prepare("wide", tmp_path)
     model, tokenizer = sides.our_model(base, adapter)
     assert [len(ids) for ids in sides.windows(tokenizer, [5, 300])] == [5, 300]
-    assert tokenizer.decode([690]) == "<690>" and model.config.vocab_size == 700 and tokenizer.eos_ids == {697, 699}
+    assert tokenizer.decode([1590]) == "<1590>" and model.config.vocab_size == 1600
+    assert tokenizer.eos_ids == {1597, 1599}
     _, theirs = sides.peer_model(base, adapter)
     ids = sides.windows(tokenizer, [40])[0]
-    assert theirs(text=[tokenizer.decode(ids)])["input_ids"] == [ids] and theirs.eos_token_id == 699
+    assert theirs(text=[tokenizer.decode(ids)])["input_ids"] == [ids] and theirs.eos_token_id == 1599
     assert all(layer.adapters["default"].B.abs().sum() > 0 for _, layer in lora.lora_layers(model))
 
 

@@ -75,7 +75,7 @@ def test_stacked_adapters_of_some_layers_and_of_several_scales():
     assert rows[0].ids == rows[1].ids
 
 
-@pytest.mark.parametrize("how", [{"stacked": True}, {"attention": static_attention}], ids=str)
+@pytest.mark.parametrize("how", [{"stacked": True}, {"attention": static_attention}], ids=["stacked", "static"])
 def test_stacked_weights_and_static_attention_sample_the_same_ids(model, how):
     expected = sampled(play(Engine(model, 24, 256), range(40)))
     got = sampled(play(ahead(model, 24, 256, **how), range(40)))

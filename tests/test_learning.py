@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import random_model
 
 import lora
-from models import load_model
 from models.generate import Engine
 from rl import config, kl
 from rl.batch import add_reference, add_values, make_batch
@@ -18,13 +18,13 @@ PROMPT = [5, 9, 2]
 
 
 def make_state(algo: str, **keys):
-    """The embedded model with a LoRA adapter, and the configuration of a short run."""
+    """A random model with a LoRA adapter, and the configuration of a short run."""
     torch.manual_seed(0)
-    words = dict(algo=algo, lr=1e-2, batch_size=16, episodes=32, epochs=12) | keys
+    words = dict(algo=algo, lr=1e-2, batch_size=16, episodes=32, epochs=16) | keys
     cfg = config.parse([f"{key}={value}" for key, value in words.items()])
-    model = load_model("tiny")
+    model = random_model("qwen3").requires_grad_(False)
     lora.inject(model, r=8, alpha=16)
-    critic = Critic(192, 16) if algo == "ppo" else None
+    critic = Critic(48, 16) if algo == "ppo" else None
     state = TrainState(model, critic, make_optimizer(model, critic, cfg))
     state.kl_coef = getattr(getattr(cfg, algo), "kl_coef", 0.0)
     return state, cfg
@@ -54,7 +54,7 @@ def play(state, cfg, first: int, turns: int = 2) -> list[Episode]:
 
 
 def learn(algo: str, sign: float = 1.0, **keys) -> tuple[float, float]:
-    """Mean reward per turn before and after twelve epochs; sign -1 turns every advantage around."""
+    """Mean reward per turn before and after all epochs; sign -1 turns every advantage around."""
     state, cfg = make_state(algo, **keys)
     module, algo_cfg = config.ALGORITHMS[algo], getattr(cfg, algo)
     means = []

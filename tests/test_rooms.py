@@ -20,7 +20,7 @@ def module_name(path: Path) -> str:
 
 
 FILES = {module_name(p): p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py"))}
-FILES |= {name: ROOT / f"{name}.py" for name in PROGRAMS}
+FILES |= {name: ROOT / f"{name}.py" for name in sorted(PROGRAMS)}
 
 
 def imports(path: Path, anywhere: bool = True) -> set[str]:

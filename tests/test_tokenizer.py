@@ -227,13 +227,13 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "a", "b")
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({}, {"<|im_end|>"}),
-        ({"config": {"eos_token_id": None}}, {"<|im_end|>"}),
-        ({"config": {"eos_token_id": "#<|endoftext|>"}}, {"<|im_end|>", "<|endoftext|>"}),
-        ({"generation_config": {"eos_token_id": ["#<|im_end|>", "#<|endoftext|>"]}}, {"<|im_end|>", "<|endoftext|>"}),
-        ({"tokenizer_config": {"eos_token": "<|endoftext|>"}}, {"<|im_end|>", "<|endoftext|>"}),
-        ({"tokenizer_config": {"eos_token": {"content": "<|endoftext|>"}}}, {"<|im_end|>", "<|endoftext|>"}),
-        ({"tokenizer_config": {"eos_token": "a"}, "config": {"eos_token_id": "#b"}}, {"<|im_end|>", "a", "b"}),
+        ({}, ["<|im_end|>"]),
+        ({"config": {"eos_token_id": None}}, ["<|im_end|>"]),
+        ({"config": {"eos_token_id": "#<|endoftext|>"}}, ["<|im_end|>", "<|endoftext|>"]),
+        ({"generation_config": {"eos_token_id": ["#<|im_end|>", "#<|endoftext|>"]}}, ["<|im_end|>", "<|endoftext|>"]),
+        ({"tokenizer_config": {"eos_token": "<|endoftext|>"}}, ["<|im_end|>", "<|endoftext|>"]),
+        ({"tokenizer_config": {"eos_token": {"content": "<|endoftext|>"}}}, ["<|im_end|>", "<|endoftext|>"]),
+        ({"tokenizer_config": {"eos_token": "a"}, "config": {"eos_token_id": "#b"}}, ["<|im_end|>", "a", "b"]),
     ],
     ids=str,
 )
