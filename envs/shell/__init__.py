@@ -1,0 +1,83 @@
+"""A shell of our own over an in-memory Linux: what bash and coreutils would print, and nothing real is ever touched.
+
+    machine = base_machine()                            # a small Ubuntu
+    result = Shell(machine).run("mkdir -p /a && ls /")  # one fresh `bash -c`: Result(output, status, timed_out)
+
+files.py       nodes, the machine, system calls with rights     process.py     streams, and a running command
+base.py        the folders and users of a fresh machine         parse.py       text -> tree
+arithmetic.py  $(( )) and (( ))                                 patterns.py    globs and braces
+expand.py      words -> arguments                               variables.py   values and attributes
+run.py         the interpreter                                  builtins.py, declaring.py, printing.py, conditions.py
+commands/      what lies in /usr/bin: COMMANDS, by name
+tree.py, words.py, compound.py                                  parts of the parser
+braces.py, transform.py                                         parts of the expansion
+state.py, launch.py, control.py                                 parts of the interpreter
+declaring.py, reading.py, places.py                             parts of the builtins
+
+The language is that of bash 5 without a terminal, in the C locale: tests/parity runs more than 2,000 scripts in both.
+Known differences:
+- The stages of a pipeline run one after another, so their messages come in that order; what prints without end is
+  cut off. A command with & runs at once, to its end, and takes no time on the machine's clock; no job can be signalled.
+- Not there: select, coproc, extended globs, globstar, namerefs, aliases, `>(...)`, history, `ulimit`'s limits, traps of
+  DEBUG and of signals, `set -n` and `-v`. sh is bash. `type` and `declare -f` show a function as it was written.
+- A syntax error in $(...), backticks or [[ ]] ends with status 2 or 127, in bash now and then with 0 or 1. Messages
+  from a $(...) of several lines give the line where they are; bash counts from its last line.
+- In arithmetic like `a b.c` bash looks two tokens ahead and names the later error.
+- A script has so many steps and bytes of output (MAX_STEPS, MAX_OUTPUT), 150 levels of functions and subshells, and 60
+  of commands inside one another; a machine so many bytes and nodes, beyond which the disk is full.
+"""
+
+from dataclasses import dataclass
+
+from envs.shell.base import base_machine
+from envs.shell.files import Hangup, Machine, Node, Timeout
+from envs.shell.process import Process, Stream, pipe
+from envs.shell.run import start
+
+__all__ = ["Machine", "Node", "Process", "Result", "Shell", "base_machine"]
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MAX_STEPS = 150_000  # of a script: less than a second
+MAX_OUTPUT = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a script did."""
+
+    output: str  # what it printed, output and errors as they came
+    status: int  # exit status; 124 where it timed out
+    timed_out: bool  # it used up its steps or its output
+    errors: str = ""  # what it printed to the standard error, where that was kept apart
+
+
+class Shell:
+    """Runs scripts on a machine, each in a fresh bash: files stay, variables and the folder do not."""
+
+    def __init__(self, machine: Machine, user: str = "root", cwd: str = "/"):
+        self.machine, self.user, self.cwd = machine, user, cwd
+
+    def run(
+        self, script: str, stdin: bytes = b"", args: tuple = (), merge: bool = True, max_steps: int = MAX_STEPS
+    ) -> Result:
+        """Run a script as `bash -c SCRIPT bash ARGS`. Any text is answered, in time that `max_steps` bounds."""
+        machine, record = self.machine, self.machine.user(self.user) or ["", "", "0", "0", "", "/root", ""]
+        out = pipe(machine, MAX_OUTPUT, Timeout())
+        errors = out if merge else pipe(machine, MAX_OUTPUT, Timeout())
+        source = pipe(machine, data=stdin) if stdin else Stream(machine, Node("device", 0o666, "null"))
+        process = Process(
+            machine, self.cwd, int(record[2]), int(record[3]), machine.groups_of(self.user) or (0,), 0o022, ["bash"],
+            {"PATH": PATH, "HOME": record[5], "HOSTNAME": machine.hostname, "PWD": self.cwd, "SHLVL": "1"},
+            {0: source, 1: out, 2: errors},
+        )  # fmt: skip
+        machine.steps = max_steps
+        bytewise = script.encode("utf-8", "replace").replace(b"\0", b"").decode("latin-1")
+        timed_out = False
+        try:
+            status = start(process, bytewise, args)
+        except (Timeout, RecursionError):
+            status, timed_out = 124, True
+        except Hangup:
+            status = 141
+        printed, complaints = (bytes(s.node.data).decode("utf-8", "replace") for s in (out, errors))
+        return Result(printed, status, timed_out, "" if merge else complaints)

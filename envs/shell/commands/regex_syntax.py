@@ -1,0 +1,322 @@
+"""The text of a regular expression to its tree, in the dialects of regex.py.
+
+A tree is tuples: ("set", characters), ("cat" | "alt", parts), ("group", number, body), ("rep" | "lazy", body, least,
+most or None), ("back", number), ("place", name), ("look", ahead, negated, body), ("keep",).
+"""
+
+import re
+import string
+
+MOST_NESTED = 100  # parentheses within parentheses
+
+WORD = frozenset(string.ascii_letters + string.digits + "_")
+SPACE = frozenset(" \t\n\r\v\f")
+ANY = frozenset(map(chr, range(256)))
+CLASSES = {
+    "alpha": frozenset(string.ascii_letters),
+    "digit": frozenset(string.digits),
+    "alnum": frozenset(string.ascii_letters + string.digits),
+    "upper": frozenset(string.ascii_uppercase),
+    "lower": frozenset(string.ascii_lowercase),
+    "space": SPACE,
+    "blank": frozenset(" \t"),
+    "punct": frozenset(string.punctuation),
+    "print": frozenset(map(chr, range(32, 127))),
+    "graph": frozenset(map(chr, range(33, 127))),
+    "cntrl": frozenset(map(chr, [*range(32), 127])),
+    "xdigit": frozenset(string.hexdigits),
+}
+ESCAPED_SETS = {"w": WORD, "W": ANY - WORD, "s": SPACE, "S": ANY - SPACE}
+ESCAPED_PLACES = {"<": "word start", ">": "word end", "b": "edge", "B": "no edge", "`": "text start", "'": "text end"}
+AWK_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", "/": "/", '"': '"'}
+SED_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a"}
+
+
+class RegexError(ValueError):
+    """An expression that is none; its text is the C library's message."""
+
+
+class Parser:
+    """Reads one expression of the POSIX dialects."""
+
+    def __init__(self, text: str, dialect: str, icase: bool, lines: bool):
+        self.text, self.at, self.icase, self.lines = text, 0, icase, lines
+        self.extended = dialect in ("extended", "sed extended", "awk")
+        self.dialect = dialect
+        self.escapes = {"awk": AWK_ESCAPES, "sed": SED_ESCAPES, "sed extended": SED_ESCAPES}.get(dialect, {})
+        self.groups, self.closed, self.depth, self.backrefs = 0, set(), 0, False
+
+    def parse(self) -> tuple:
+        tree = self.alternatives()
+        if self.at < len(self.text):
+            raise RegexError("Unmatched ) or \\)")
+        return tree
+
+    def peek(self, token: str) -> bool:
+        """Whether an operator is next: `(` means \\( in the basic dialect."""
+        return self.text.startswith(token if self.extended else "\\" + token, self.at)
+
+    def take(self, token: str) -> bool:
+        if not self.peek(token):
+            return False
+        self.at += len(token) + (not self.extended)
+        return True
+
+    def alternatives(self) -> tuple:
+        self.depth += 1
+        if self.depth > MOST_NESTED:
+            raise RegexError("Regular expression too big")
+        branches = [self.branch()]
+        while self.take("|"):
+            branches.append(self.branch())
+        self.depth -= 1
+        return branches[0] if len(branches) == 1 else ("alt", branches)
+
+    def at_end_of_branch(self) -> bool:
+        if self.at >= len(self.text) or self.peek("|"):
+            return True
+        if not self.peek(")"):
+            return False
+        return self.depth > 1 or self.dialect != "extended"  # an unmatched ) is a character to grep -E
+
+    def branch(self) -> tuple:
+        parts: list[tuple] = []
+        while not self.at_end_of_branch():
+            atom = self.atom(first=not parts or parts == [("place", "start")])
+            if atom is None:
+                continue
+            parts.append(self.repeated(atom))
+        if not parts and self.dialect == "awk" and self.text:
+            raise RegexError("missing operand")
+        return parts[0] if len(parts) == 1 else ("cat", parts)
+
+    def repeated(self, atom: tuple) -> tuple:
+        while True:
+            if self.text.startswith("*", self.at):
+                self.at += 1
+                bounds = (0, None)
+            elif self.take("+"):
+                bounds = (1, None)
+            elif self.take("?"):
+                bounds = (0, 1)
+            elif self.peek("{") and self.dialect != "awk":  # mawk 1.3.4 of 2020 has no intervals
+                bounds = self.interval()
+                if bounds is None:
+                    return atom
+            else:
+                return atom
+            if atom[0] == "rep" and atom[2] <= 1 and bounds[0] <= 1 and None in (atom[3], bounds[1]):
+                atom = ("rep", atom[1], min(atom[2], bounds[0]), None)  # a** is a*
+            else:
+                atom = self.bounded(atom, bounds)
+
+    def bounded(self, atom: tuple, bounds: tuple) -> tuple:
+        return ("rep", atom, *bounds)
+
+    def interval(self) -> tuple | None:
+        """The bounds of {n}, {n,}, {,m} or {n,m}; None where the brace is a character."""
+        shape = re.compile(r"\{(\d*)(,?)(\d*)\}" if self.extended else r"\\\{(\d*)(,?)(\d*)\\\}")
+        found = shape.match(self.text, self.at)
+        if not found or not (found[1] or found[2]):
+            if self.extended and self.dialect != "sed extended":
+                return None
+            rest = self.text[self.at :]
+            closed = ("}" if self.extended else "\\}") in rest
+            raise RegexError("Invalid content of \\{\\}" if closed else "Unmatched \\{")
+        least = int(found[1] or 0)
+        most = int(found[3]) if found[3] else None if found[2] else least
+        if most is not None and most < least:
+            raise RegexError("Invalid content of \\{\\}")
+        if max(least, most or 0) > 32767:
+            raise RegexError("Regular expression too big")
+        self.at = found.end()
+        return least, most
+
+    def atom(self, first: bool) -> tuple | None:
+        text, at = self.text, self.at
+        char = text[at]
+        if self.take("("):
+            return self.group()
+        if char == "\\":
+            return self.escape()
+        self.at += 1
+        if char == "[":
+            return ("set", self.bracket())
+        if char == ".":
+            return ("set", ANY - {"\n"} if self.dialect in ("basic", "extended") else ANY)
+        if char == "^" and (self.extended or first):
+            return ("place", "line start" if self.lines else "start")
+        if char == "$" and (self.extended or self.at_end_of_branch()):
+            return ("place", "line end" if self.lines else "end")
+        if first and char in "*+?" and (self.extended or char == "*"):
+            return self.operator_first(char)
+        return ("set", self.cased(frozenset(char)))
+
+    def operator_first(self, char: str) -> tuple | None:
+        """A repetition of nothing: skipped by grep -E, an error to sed -E, a character elsewhere."""
+        if self.dialect == "sed extended":
+            raise RegexError("Invalid preceding regular expression")
+        return None if self.dialect == "extended" else ("set", frozenset(char))
+
+    def group(self) -> tuple:
+        self.groups += 1
+        number = self.groups
+        body = self.alternatives()
+        if not self.take(")"):
+            raise RegexError("Unmatched ( or \\(")
+        self.closed.add(number)
+        return ("group", number, body)
+
+    def escape(self) -> tuple:
+        self.at += 2
+        if self.at > len(self.text):
+            raise RegexError("Trailing backslash")
+        char = self.text[self.at - 1]
+        if char in self.escapes:
+            return ("set", frozenset(self.escapes[char]))
+        if self.dialect == "awk":
+            octal = re.compile("[0-7]{1,3}").match(self.text, self.at - 1)
+            if octal:
+                self.at = octal.end()
+                return ("set", frozenset(chr(int(octal[0], 8) & 255)))
+            return ("set", frozenset(char))
+        if char in "123456789":
+            if int(char) not in self.closed:
+                raise RegexError("Invalid back reference")
+            self.backrefs = True
+            return ("back", int(char))
+        if char in ESCAPED_SETS:
+            return ("set", ESCAPED_SETS[char])
+        if char in ESCAPED_PLACES:
+            return ("place", ESCAPED_PLACES[char])
+        if not self.extended and char == "{":
+            raise RegexError("Invalid preceding regular expression")
+        return ("set", self.cased(frozenset(char)))
+
+    def cased(self, members: frozenset) -> frozenset:
+        if not self.icase:
+            return members
+        return members | {c.swapcase() for c in members if c in CLASSES["alpha"]}
+
+    def bracket(self) -> frozenset:
+        """The characters of a bracket expression, whose [ is taken."""
+        text, broken = self.text, RegexError("Unmatched [, [^, [:, [., or [=")
+        negated = text.startswith("^", self.at)
+        self.at += negated
+        members: set[str] = set()
+        first = True
+        while True:
+            if self.at >= len(text):
+                raise broken
+            if text[self.at] == "]" and not first:
+                self.at += 1
+                break
+            first = False
+            low = self.member()
+            after = text[self.at + 1 : self.at + 2]
+            if len(low) == 1 and text.startswith("-", self.at) and after and after != "]":
+                self.at += 1
+                high = self.member()
+                if len(high) != 1 or max(high) < max(low):
+                    raise RegexError("Invalid range end")
+                members.update(map(chr, range(ord(min(low)), ord(min(high)) + 1)))
+            else:
+                members |= low
+        found = self.cased(frozenset(members))
+        if not negated:
+            return found
+        return ANY - found - ({"\n"} if self.dialect in ("basic", "extended") else set())
+
+    def member(self) -> frozenset:
+        """One item of a bracket expression: a character, or all those of a class."""
+        text, at = self.text, self.at
+        kind = text[at + 1 : at + 2]
+        if text[at] == "[" and kind and kind in ":.=":
+            end = text.find(kind + "]", at + 2)
+            if end < 0:
+                raise RegexError("Unmatched [, [^, [:, [., or [=")
+            name, self.at = text[at + 2 : end], end + 2
+            if kind == ":":
+                if name not in CLASSES:
+                    raise RegexError("Invalid character class name")
+                return CLASSES[name]
+            if len(name) != 1:
+                raise RegexError("Invalid collation character")
+            return frozenset(name)
+        if text[at] == "\\" and self.escapes and kind in self.escapes:
+            self.at += 2
+            return frozenset(self.escapes[kind])
+        if text[at] == "\\" and self.dialect == "awk" and kind:
+            self.at += 2
+            return frozenset(kind)
+        self.at += 1
+        return frozenset(text[at])
+
+
+class PerlParser(Parser):
+    """What grep -P adds: lazy repetition, looking around, \\K, \\d and the like."""
+
+    SETS = ESCAPED_SETS | {"d": CLASSES["digit"], "D": ANY - CLASSES["digit"], "h": CLASSES["blank"], "N": ANY - {"\n"}}
+
+    def __init__(self, text: str, icase: bool):
+        super().__init__(text, "extended", icase, lines=False)
+        self.escapes = SED_ESCAPES | {"e": "\x1b"}
+
+    def at_end_of_branch(self) -> bool:
+        return self.at >= len(self.text) or self.text[self.at] in "|)"
+
+    def operator_first(self, char: str) -> tuple | None:
+        raise RegexError("quantifier does not follow a repeatable item")
+
+    def bounded(self, atom: tuple, bounds: tuple) -> tuple:
+        """An atom repeated: as little as may be before a ?."""
+        if self.text.startswith("?", self.at):
+            self.at += 1
+            return ("lazy", atom, *bounds)
+        return ("rep", atom, *bounds)
+
+    def group(self) -> tuple:
+        shape = re.compile(r"\?(:|=|!|<=|<!|P?<[A-Za-z_]\w*>|i\))").match(self.text, self.at)
+        if not shape:
+            return super().group()
+        self.at = shape.end()
+        kind = shape[1]
+        if kind == "i)":
+            self.icase = True
+            return ("cat", [])
+        if kind[-1] == ">":
+            return super().group()
+        body = self.alternatives()
+        if not self.take(")"):
+            raise RegexError("missing closing parenthesis")
+        return body if kind == ":" else ("look", "<" not in kind, "!" in kind, body)
+
+    def escape(self) -> tuple:
+        char = self.text[self.at + 1 : self.at + 2]
+        if char == "K":
+            self.at += 2
+            return ("keep",)
+        if char and char in self.SETS:
+            self.at += 2
+            return ("set", self.SETS[char])
+        if char and char in "AZz":
+            self.at += 2
+            return ("place", "text start" if char == "A" else "text end")
+        code = re.compile(r"\\x([0-9a-fA-F]{2})").match(self.text, self.at)
+        if code:
+            self.at = code.end()
+            return ("set", frozenset(chr(int(code[1], 16))))
+        if char in "<>`'":
+            self.at += 2
+            return ("set", frozenset(char))
+        return super().escape()
+
+    def member(self) -> frozenset:
+        char = self.text[self.at + 1 : self.at + 2]
+        if self.text[self.at] == "\\" and char and char in self.SETS:
+            self.at += 2
+            return self.SETS[char]
+        if self.text[self.at] == "\\" and char and not char.isalnum():
+            self.at += 2
+            return frozenset(char)
+        return super().member()

@@ -1,0 +1,177 @@
+"""Points in time, in UTC: read as date -d and touch read them, shown as date and stat show them."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October"]
+MONTHS += ["November", "December"]
+SECONDS = {
+    "sec": 1,
+    "second": 1,
+    "min": 60,
+    "minute": 60,
+    "hour": 3600,
+    "day": 86400,
+    "week": 604800,
+    "fortnight": 1209600,
+}
+
+
+class TimeError(ValueError):
+    """A text that names no point in time."""
+
+
+def moment(seconds: float) -> datetime:
+    """Seconds since 1970 as a date; TimeError beyond the years that there are."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise TimeError from None
+
+
+def parse_stamp(text: str, now: float) -> float:
+    """touch -t: [[CC]YY]MMDDhhmm[.ss]."""
+    found = re.fullmatch(r"(\d\d|\d{4})?(\d\d)(\d\d)(\d\d)(\d\d)(?:\.(\d\d))?", text)
+    if not found:
+        raise TimeError
+    year = int(found[1]) if found[1] else moment(now).year
+    if found[1] and len(found[1]) == 2:
+        year += 2000 if year < 69 else 1900
+    try:
+        return datetime(year, *map(int, found.group(2, 3, 4, 5)), int(found[6] or 0), tzinfo=UTC).timestamp()
+    except ValueError:
+        raise TimeError from None
+
+
+def parse_time(text: str, now: float) -> float:
+    """date -d: a date, a time, both, @seconds, and words such as `yesterday`, `2 days ago`, `next month`."""
+    rest = text.strip().lower()[:200]
+    if found := re.fullmatch(r"@(-?\d{1,12}(\.\d+)?)", rest):
+        return float(found[1])
+    when, timed = moment(now), False
+    try:
+        if (found := re.match(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[t ]|$)", rest)) or (
+            found := re.match(r"(\d{4})(\d\d)(\d\d)(?: |$)", rest)
+        ):
+            when, rest, timed = datetime(*map(int, found.groups()), tzinfo=UTC), rest[found.end() :], True
+        elif found := re.match(r"(\d{1,2})/(\d{1,2})/(\d{4})(?: |$)", rest):
+            when = datetime(int(found[3]), int(found[1]), int(found[2]), tzinfo=UTC)
+            rest, timed = rest[found.end() :], True
+        elif found := _named_month(rest):
+            when, rest, timed = found[0], found[1], True
+        if found := re.search(r"(?:^| )(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?: ?(am|pm))?", rest):
+            hour = int(found[1]) % 12 + 12 * (found[4] == "pm") if found[4] else int(found[1])
+            when = when.replace(hour=hour, minute=int(found[2]), second=int(found[3] or 0), microsecond=0)
+            rest, timed = rest[: found.start()] + " " + rest[found.end() :], True
+        return _shifted(when, rest, timed).timestamp()
+    except (ValueError, OverflowError):
+        raise TimeError from None
+
+
+def _named_month(rest: str) -> tuple[datetime, str] | None:
+    """`5 may 2024`, `may 5 2024`, `may 5, 2024`, with a day's name before."""
+    rest = re.sub(r"^(mon|tue|wed|thu|fri|sat|sun)[a-z]*,? +", "", rest)
+    shapes = (
+        r"(?P<d>\d{1,2})[ -](?P<m>[a-z]{3,9})[ -](?P<y>\d{4})",
+        r"(?P<m>[a-z]{3,9}) +(?P<d>\d{1,2}),? +(?P<y>\d{4})",
+    )
+    for shape in shapes:
+        found = re.match(shape, rest)
+        if found and (month := _index(MONTHS, found["m"])) is not None:
+            return datetime(int(found["y"]), month + 1, int(found["d"]), tzinfo=UTC), rest[found.end() :]
+    return None
+
+
+def _index(names: list[str], word: str) -> int | None:
+    return next((i for i, name in enumerate(names) if len(word) >= 3 and name.lower().startswith(word)), None)
+
+
+def _shifted(when: datetime, rest: str, timed: bool) -> datetime:
+    """A date moved by words: `2 days ago`, `+1 week`, `next friday`."""
+    words = re.findall(r"[+-]?\d{1,9}|[a-z]+|[^\s\w]", rest.replace("utc", "").replace("gmt", ""))
+    while words:
+        word = words.pop(0)
+        if word in ("now", "today", "z", ","):
+            continue
+        if word == "midnight":
+            when = when.replace(hour=0, minute=0, second=0, microsecond=0)
+        elif word == "noon":
+            when = when.replace(hour=12, minute=0, second=0, microsecond=0)
+        elif word in ("yesterday", "tomorrow"):
+            when += timedelta(days=1 if word == "tomorrow" else -1)
+        elif re.fullmatch(r"[+-]?\d+", word) or word in ("next", "last", "a", "this"):
+            count = {"next": 1, "last": -1, "a": 1, "this": 0}.get(word)
+            count = int(word) if count is None else count
+            unit = words.pop(0) if words else ""
+            day = _index(DAYS, unit)
+            if words[:1] == ["ago"]:
+                count = -count
+                words.pop(0)
+            when = _to_weekday(when, day, max(count, 0)) if day is not None else _moved(when, count, unit.rstrip("s"))
+        elif (day := _index(DAYS, word)) is not None:
+            when = when if timed else _to_weekday(when, day, 0)
+        elif word.rstrip("s") in (*SECONDS, "month", "year"):
+            count = -1 if words[:1] == ["ago"] else 1
+            words = words[1:] if count < 0 else words
+            when = _moved(when, count, word.rstrip("s"))
+        else:
+            raise TimeError
+    return when
+
+
+def _to_weekday(when: datetime, day: int, weeks: int) -> datetime:
+    ahead = (day - when.weekday()) % 7
+    days = ahead + 7 * (weeks - 1) if weeks and ahead else ahead + 7 * weeks
+    return (when + timedelta(days=days)).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def _moved(when: datetime, count: int, unit: str) -> datetime:
+    if unit in SECONDS:
+        return when + timedelta(seconds=count * SECONDS[unit])
+    if unit not in ("month", "year"):
+        raise TimeError
+    months = when.year * 12 + when.month - 1 + count * (12 if unit == "year" else 1)
+    return when.replace(year=months // 12, month=months % 12 + 1, day=1) + timedelta(days=when.day - 1)
+
+
+def show(form: str, seconds: float) -> str:
+    """A point in time in strftime's notation."""
+    return re.sub(r"%([-_0^#]*)(\d{0,3})(:{0,3}[A-Za-z%+])", lambda found: _field(found, seconds), form)
+
+
+def _field(found: re.Match, seconds: float) -> str:
+    flags, width, letter = found.groups()
+    at = moment(seconds)
+    whole = int(seconds // 1)
+    hour = at.hour % 12 or 12
+    iso = at.isocalendar()
+    texts = {"A": DAYS[at.weekday()], "a": DAYS[at.weekday()][:3], "B": MONTHS[at.month - 1]}
+    texts |= {"b": texts["B"][:3], "h": texts["B"][:3], "p": "AM" if at.hour < 12 else "PM", "n": "\n", "t": "\t"}
+    texts |= {"P": "am" if at.hour < 12 else "pm", "Z": "UTC", "z": "+0000", ":z": "+00:00", "%": "%", "s": str(whole)}
+    numbers = {"d": (at.day, 2), "m": (at.month, 2), "y": (at.year % 100, 2), "Y": (at.year, 4), "H": (at.hour, 2)}
+    numbers |= {"I": (hour, 2), "M": (at.minute, 2), "S": (at.second, 2), "j": (at.timetuple().tm_yday, 3)}
+    numbers |= {"u": (at.isoweekday(), 1), "w": (at.isoweekday() % 7, 1), "C": (at.year // 100, 2), "G": (iso[0], 4)}
+    numbers |= {
+        "V": (iso[1], 2),
+        "g": (iso[0] % 100, 2),
+        "U": ((at.timetuple().tm_yday + 6 - at.isoweekday() % 7) // 7, 2),
+    }
+    numbers |= {"W": ((at.timetuple().tm_yday + 6 - at.weekday()) // 7, 2), "q": ((at.month + 2) // 3, 1)}
+    numbers |= {"N": (int(seconds % 1 * 1e9 + 0.5) % 10**9, 9)}
+    padded = {"e": (at.day, 2), "k": (at.hour, 2), "l": (hour, 2)}
+    whole_forms = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y", "c": "%a %b %e %H:%M:%S %Y"}
+    whole_forms |= {"x": "%m/%d/%y", "X": "%H:%M:%S", "r": "%I:%M:%S %p", "+": "%Y-%m-%d"}
+    if letter in texts:
+        text = texts[letter]
+        return text.upper() if "^" in flags else text
+    if letter in whole_forms:
+        return show(whole_forms[letter], seconds)
+    if letter in numbers or letter in padded:
+        number, size = numbers.get(letter) or padded[letter]
+        size = int(width) if width else size
+        if "-" in flags:
+            return str(number)
+        blank = "_" in flags or (letter in padded and "0" not in flags)
+        return str(number).rjust(size, " " if blank else "0")
+    return found[0]

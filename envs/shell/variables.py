@@ -1,0 +1,45 @@
+"""The shell's variables: values, arrays and attributes, and what `local` puts aside."""
+
+from dataclasses import dataclass
+
+
+def bucket(key: str) -> int:
+    """The place of a key in a hash table of bash's: FNV over its bytes, among 1,024."""
+    value = 2166136261
+    for c in key:
+        value = (value * 16777619 & 0xFFFFFFFF) ^ ord(c)
+    return value & 1023
+
+
+@dataclass(slots=True)
+class Var:
+    """One variable; `value` is None where it is declared but not set, {int: str} of an array, {str: str} of a map."""
+
+    value: str | dict | None = None
+    exported: bool = False
+    readonly: bool = False
+    integer: bool = False
+    case: str = ""  # "l" or "u": what is assigned becomes lower or upper case
+    kind: str = ""  # "a" indexed, "A" associative
+
+    def copy(self) -> "Var":
+        value = dict(self.value) if isinstance(self.value, dict) else self.value
+        return Var(value, self.exported, self.readonly, self.integer, self.case, self.kind)
+
+    def scalar(self) -> str | None:
+        """The value that the name alone stands for."""
+        if type(self.value) is dict:
+            return self.value.get("0" if self.kind == "A" else 0)
+        return self.value
+
+    def values(self) -> list[str]:
+        """All values: of an array in the order of its indices."""
+        if type(self.value) is dict:
+            return [self.value[key] for key in self.indices()]
+        return [] if self.value is None else [self.value]
+
+    def indices(self) -> list:
+        """All indices of an array in order; of a map in the order of bash's hash table, which is what it prints."""
+        if type(self.value) is dict:
+            return sorted(reversed(self.value), key=bucket) if self.kind == "A" else sorted(self.value)
+        return [] if self.value is None else [0]

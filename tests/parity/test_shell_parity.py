@@ -1,0 +1,22 @@
+"""The shell's language beside real bash: more than two thousand scripts, in a root of their own."""
+
+import pytest
+from parity import shell
+from test_shell import run_in_work
+
+reason = shell.available()
+pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
+
+
+def compare(scripts: list[str]) -> None:
+    for script, expected in zip(scripts, shell.real(scripts), strict=True):
+        assert run_in_work(script) == expected, script
+
+
+def test_a_sample_of_scripts():
+    compare(shell.written()[::8] + shell.generated(400)[200::10])
+
+
+@pytest.mark.full
+def test_two_thousand_scripts():
+    compare(shell.written() + shell.generated(2000))

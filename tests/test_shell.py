@@ -1,0 +1,437 @@
+"""The shell: results of real bash, the file system's rules, endless and hostile scripts; nothing real is touched."""
+
+import builtins
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parity import shell
+
+from envs.shell import Shell, base_machine
+from envs.shell.files import Caller, Machine
+from envs.shell.parse import Parser
+from envs.shell.patterns import matches, prefix, suffix
+from envs.shell.process import Process, pipe
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).with_name("golden") / "shell.txt"
+KINDS = {"dir": "d", "link": "l", "file": "-"}
+
+
+def run(script: str, **options):
+    return Shell(base_machine()).run(script, **options)
+
+
+def below(node, path: str = "") -> dict[str, str]:
+    """Each path below a folder with its mode, and its text or target, as parity/shell.py notes them."""
+    found = {}
+    for name, child in node.data.items():
+        said = child.data if child.kind == "link" else child.data.decode("latin-1") if child.kind == "file" else ""
+        found[path + name] = f"{KINDS[child.kind]}{child.mode:04o} {said}"
+        if child.kind == "dir":
+            found |= below(child, f"{path}{name}/")
+    return found
+
+
+def run_in_work(script: str) -> dict:
+    """What ours makes of a script in an empty folder."""
+    machine = base_machine()
+    Caller(machine).mkdir(shell.WORK)
+    result = Shell(machine, cwd=shell.WORK).run(script)
+    return {
+        "output": result.output,
+        "status": result.status,
+        "files": shell.changed(below(machine.lookup(shell.WORK))),
+    }
+
+
+# -- the language
+
+
+def test_scripts_do_what_bash_did_with_them():
+    scripts = shell.golden_scripts()
+    lines = GOLDEN.read_text().splitlines()
+    assert len(lines) == len(scripts) > 350
+    for script, line in zip(scripts, lines, strict=True):
+        output, status, files = json.loads(line)
+        assert run_in_work(script) == {"output": output, "status": status, "files": files}, script
+
+
+def test_output_and_errors_keep_their_order_and_come_apart():
+    script = "echo 1; nope; echo 2; ls /nope"
+    assert run(script).output == (
+        "1\nbash: line 1: nope: command not found\n2\nls: cannot access '/nope': No such file or directory\n"
+    )
+    apart = run(script, merge=False)
+    assert apart.output == "1\n2\n" and apart.errors.count("\n") == 2 and apart.status == 2
+
+
+def test_each_script_is_a_fresh_bash_on_the_same_machine():
+    bash = Shell(base_machine())
+    assert bash.run("cd /tmp; x=1; umask 077; f() { :; }; echo a > f; exit 3").status == 3
+    assert bash.run("pwd; echo [$x]; umask; f; cat /tmp/f").output == (
+        "/\n[]\n0022\nbash: line 1: f: command not found\na\n"
+    )
+    assert bash.run('echo "$0 $1 $#"; cat', args=("a b",), stdin=b"in").output == "bash a b 1\nin"
+
+
+def test_a_user_has_only_its_own_rights():
+    machine = base_machine()
+    Shell(machine).run("mkdir /home/list; chown 38:38 /home/list; echo secret > /root/s; echo open > /o; chmod 604 /o")
+    user = Shell(machine, user="list", cwd="/home/list")
+    assert user.run("echo a > f; cat f; id -u 2> /dev/null; cat /o").output.startswith("a\n")
+    denied = user.run("cat /root/s; echo x > /etc/passwd; rm -f /o; cd /root; chmod 777 /o; mkdir /x; echo >> /o")
+    assert denied.output.count("Permission denied") == 6 and denied.output.count("Operation not permitted") == 1
+    assert machine.lookup("/root/s").data == b"secret\n" and machine.lookup("/o").mode == 0o604
+    assert machine.lookup("/home/list/f").uid == machine.lookup("/home/list/f").gid == 38
+
+
+OPERATORS = ("+", "-", "*", "/", "%", "<", ">", "<=", ">=", "==", "!=", "&", "|", "^", "&&", "||", "<<", ">>")
+
+
+def expression(rng: Random, depth: int) -> tuple[str, int | None]:
+    """C arithmetic and its value, worked out by hand: None where something is divided by zero."""
+    if not depth:
+        number = rng.choice([0, 1, 2, 3, 7, 100, 2**62, 2**63 - 1])
+        return str(number), number
+    (left, a), (right, b) = expression(rng, depth - 1), expression(rng, depth - 1)
+    op = rng.choice(OPERATORS)
+    text = f"({left}) {op} ({right})"
+    if op in ("&&", "||") and a is not None and bool(a) == (op == "||"):
+        return text, int(op == "||")
+    if a is None or b is None or (op in "/%" and b == 0):
+        return text, None
+    if op in "/%":
+        whole = int(Fraction(a, b))
+        return text, (whole if op == "/" else a - b * whole)
+    value = (
+        eval(f"a {op} b") if op in "+-*&|^" else a << (b & 63) if op == "<<" else a >> (b & 63) if op == ">>" else None
+    )
+    if value is None:
+        value = int(
+            {"&&": bool(a) and bool(b), "||": bool(a) or bool(b)}.get(op, op in OPERATORS[5:11] and eval(f"a {op} b"))
+        )
+    return text, (value + 2**63) % 2**64 - 2**63
+
+
+def test_arithmetic_is_that_of_64_bits():
+    rng = Random(0)
+    bash = Shell(base_machine())
+    for _ in range(300):
+        text, value = expression(rng, rng.randint(0, 3))
+        said = bash.run(f"echo $(( {text} ))").output
+        assert said == f"{value}\n" if value is not None else "division by 0" in said, text
+
+
+def slow_match(pattern: str, text: str) -> bool:
+    """Globs by trying everything."""
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(slow_match(pattern[1:], text[i:]) for i in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("?", text[0]) and slow_match(pattern[1:], text[1:])
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text("ab*?", max_size=6), st.text("ab", max_size=7))
+def test_patterns_match_as_by_trying_everything(pattern, text):
+    assert matches(pattern, text) == slow_match(pattern, text)
+    heads = [n for n in range(len(text) + 1) if slow_match(pattern, text[:n])]
+    tails = [n for n in range(len(text) + 1) if slow_match(pattern, text[n:])]
+    assert [prefix(pattern, text, longest) for longest in (False, True)] == (
+        [heads[0], heads[-1]] if heads else [None] * 2
+    )
+    assert [suffix(pattern, text, longest) for longest in (True, False)] == (
+        [tails[0], tails[-1]] if tails else [None] * 2
+    )
+
+
+# -- files
+
+
+def raises(number: int, call, *args) -> None:
+    with pytest.raises(OSError) as failure:
+        call(*args)
+    assert failure.value.errno == number, args
+
+
+def test_what_the_file_system_refuses():
+    root = Caller(Machine())
+    root.mkdir("/a")
+    root.mkdir("/a/b")
+    root.write("/a/f", b"text")
+    root.symlink("l2", "/l1")
+    root.symlink("l1", "/l2")
+    for number, call, *args in (
+        (errno.ENOENT, root.lookup, "/nope"),
+        (errno.ENOENT, root.lookup, ""),
+        (errno.ENOENT, root.mkdir, "/nope/b"),
+        (errno.ENOTDIR, root.lookup, "/a/f/x"),
+        (errno.ENOTDIR, root.lookup, "/a/f/"),
+        (errno.ENOTDIR, root.rmdir, "/a/f"),
+        (errno.ENOTDIR, root.rename, "/a/b", "/a/f"),
+        (errno.ELOOP, root.lookup, "/l1"),
+        (errno.EEXIST, root.mkdir, "/a"),
+        (errno.EEXIST, root.link, "/a/f", "/a/b"),
+        (errno.EISDIR, root.read, "/a"),
+        (errno.EISDIR, root.write, "/a", b""),
+        (errno.EISDIR, root.unlink, "/a"),
+        (errno.EISDIR, root.rename, "/a/f", "/a/b"),
+        (errno.ENOTEMPTY, root.rmdir, "/a"),
+        (errno.EINVAL, root.rename, "/a", "/a/b/c"),
+        (errno.EPERM, root.link, "/a", "/c"),
+        (errno.ENAMETOOLONG, root.mkdir, "/" + "x" * 256),
+    ):
+        raises(number, call, *args)
+    assert root.read("/a/../a/./f") == b"text" and root.realpath("/a/b/..//f") == "/a/f"
+
+
+def test_rights_are_those_of_owner_group_and_others():
+    machine = Machine()
+    root = Caller(machine)
+    user, friend, other = (Caller(machine, uid=uid, gid=gid, groups=(gid,)) for uid, gid in ((1, 10), (2, 10), (3, 30)))
+    root.chown(root.mkdir("/d"), 1, 10)
+    root.chmod(machine.lookup("/d"), 0o2770)
+    node = user.write("/d/f", b"1")
+    assert (node.uid, node.gid, node.mode) == (1, 10, 0o644)
+    assert friend.read("/d/f") == b"1"
+    raises(errno.EACCES, friend.write, "/d/f", b"2")
+    raises(errno.EACCES, other.read, "/d/f")
+    raises(errno.EPERM, friend.chmod, node, 0o777)
+    raises(errno.EPERM, user.chown, node, 2, -1)
+    user.chmod(node, 0o600)
+    raises(errno.EACCES, friend.read, "/d/f")
+    root.chmod(machine.lookup("/d"), 0o1777)
+    raises(errno.EPERM, friend.unlink, "/d/f")  # sticky
+    assert friend.mkdir("/d/e").mode == 0o755
+    user.unlink("/d/f")
+    assert not user.exists("/d/f")
+
+
+def test_links_share_a_file_and_its_space_comes_back():
+    machine = Machine(max_bytes=1000, max_nodes=20)
+    root = Caller(machine)
+    before = machine.bytes, machine.nodes
+    root.write("/f", b"x" * 600)
+    root.link("/f", "/g")
+    assert machine.lookup("/g").nlink == 2 and machine.bytes == 600
+    raises(errno.ENOSPC, root.write, "/h", b"x" * 600)
+    root.unlink("/f")
+    root.write("/g", b"y", True)
+    assert root.read("/g") == b"x" * 600 + b"y"
+    for path in ("/g", "/h"):
+        root.unlink(path)
+    assert (machine.bytes, machine.nodes) == before
+    with pytest.raises(OSError):
+        for number in range(30):
+            root.mkdir(f"/{number}")
+    assert machine.nodes == 20
+
+
+def test_what_a_script_writes_stops_at_the_disk():
+    result = run("x=$(printf '%100000s' a); while echo \"$x\" >> /f; do :; done; ls /f; echo done")
+    assert "No space left on device" in result.output and result.output.endswith("done\n")
+
+
+# -- limits
+
+ENDLESS = [
+    *("while true; do :; done", "f() { f; }; f", "until false; do echo a; done", "x=a; while :; do x=$x$x; done"),
+    *("for ((;;)); do ((i++)); done", "yes", ":(){ :|:& };:", "echo {1..100000}{1..1000}", "f() { echo $(f); }; f"),
+    *("while :; do echo $(echo $(echo a)); done", "eval 'while :; do eval :; done'", "x=$(yes)", "f() { (f); }; f"),
+    *(
+        "echo '. /s' > /s; . /s",
+        "echo 'bash /s' > /s; bash /s",
+        "while :; do touch /f$((i++)); done; ",
+        "yes | cat > /f; yes",
+    ),
+]
+
+
+@pytest.mark.parametrize("script", ENDLESS)
+def test_endless_scripts_end(script):
+    bash = Shell(base_machine())
+    start = time.process_time()
+    result = bash.run(script, max_steps=10_000)
+    assert result.timed_out and result.status == 124 and time.process_time() - start < 1
+    assert bash.run("echo still").output == "still\n"
+
+
+def test_an_endless_script_has_less_than_a_second():
+    start = time.process_time()
+    assert run("for ((;;)); do ((i++)); done").timed_out and time.process_time() - start < 2
+
+
+def test_whoever_reads_first_lines_ends_who_prints_without_end():
+    result = run("yes | head -n 2; echo ${PIPESTATUS[0]}; while :; do echo a; done | head -n 1; echo end")
+    assert result.output == "y\ny\n141\na\nend\n" and not result.timed_out
+
+
+LENGTHY = [
+    "(",
+    "$(",
+    "{",
+    "{a,",
+    "{a,b}",
+    "a",
+    "`",
+    "${",
+    "((",
+    "[[",
+    "[",
+    "<<E\n",
+    '"',
+    '"$(',
+    "\\",
+    "a|",
+    "! ",
+    "if ",
+]
+LENGTHY += [
+    "f() { ",
+    "case a in ",
+    "a=(",
+    "> ",
+    "<(a) ",
+    "$(( ",
+    "é",
+    "a=b ",
+    "\n",
+    "-",
+    "$x",
+    "'",
+    "\x00",
+    "\ud800",
+    "&",
+]
+LENGTHY += ["a[", "\x1b[", "*"]
+
+
+def answer_long(start: str, size: int, seconds: float) -> None:
+    for piece in LENGTHY:
+        begin = time.process_time()
+        run(start + piece * (size // len(piece)))
+        assert time.process_time() - begin < seconds, piece
+
+
+def test_long_scripts_are_answered():
+    answer_long("", 3_000, 1)
+    answer_long("echo ", 3_000, 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", ["", "echo ", "echo $((", "[ ", "x="])
+def test_longer_scripts_are_answered(start):
+    answer_long(start, 100_000, 6)
+
+
+PIECES = """echo $x ${x} "$@" '$' $(( )) $( ` ${x:-a} ${x//a/b} ${!x} ${#x} ${x:1:2} <<E > < >> | || & && ; ;; ! { } ( )
+[[ ]] [ ] if then fi else while do done for in case esac function f() x=1 a=(1 2) a[1]=2 local export declare -A read
+set -e -u -x eval trap EXIT return break continue shift exec printf %d %b \\ \\n ~ * ? [a-z] {a,b} {1..3} 2>&1 >&- 3<&0
+# é 1 0 -1"""
+WORDS = [*PIECES.split(), "\n", "\t", "\x01", " "]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=25), st.lists(st.text(max_size=8), max_size=3), st.booleans())
+def test_any_text_is_answered(pieces, texts, spaced):
+    bash = Shell(base_machine())
+    result = bash.run((" " if spaced else "").join([*pieces, *texts]), max_steps=5000)
+    assert 0 <= result.status <= 255 and isinstance(result.output, str)
+    assert bash.run("echo still").output == "still\n"
+
+
+def test_nothing_real_is_touched(monkeypatch):
+    scripts = shell.written()[::2]
+
+    def forbidden(*args, **kwargs):
+        raise AssertionError(f"real: {args}")
+
+    for module, name in (
+        *((os, name) for name in ("open", "mkdir", "remove", "listdir", "stat", "chdir", "fork", "system", "getcwd")),
+        *((builtins, "open"), (subprocess, "Popen"), (time, "sleep"), (time, "time"), (os, "umask"), (os, "urandom")),
+    ):
+        monkeypatch.setattr(module, name, forbidden)
+    outputs = [run_in_work(script) for script in scripts]
+    monkeypatch.undo()
+    assert len(outputs) >= 80
+
+
+def test_machines_share_nothing():
+    one, two = base_machine(), base_machine()
+    Shell(one).run("echo x > /etc/passwd; rm -r /usr; chmod 0 /etc /bin/bash; mkdir /new; sleep 5")
+    assert Shell(two).run("ls / | tr '\\n' ' '; wc -l < /etc/passwd; stat -c %a /etc").output == (
+        Shell(base_machine()).run("ls / | tr '\\n' ' '; wc -l < /etc/passwd; stat -c %a /etc").output
+    )
+    assert two.clock < one.clock
+
+
+def test_the_clock_is_the_machines():
+    machine = base_machine()
+    start, real = machine.clock, time.perf_counter()
+    assert Shell(machine).run("sleep 1000; echo $SECONDS; touch /f").output == "1000\n"
+    assert time.perf_counter() - real < 5 and 1000 <= machine.clock - start < 1001
+    assert machine.lookup("/f").mtime == pytest.approx(machine.clock, abs=1)
+
+
+def test_commands_run_commands():
+    """What xargs, find and env do: Process.run, with other input, output and environment."""
+    machine, seen = base_machine(), []
+
+    def outer(p: Process) -> int:
+        kept = pipe(p.machine)
+        status = p.run(
+            ["bash", "-c", "read x; echo $x$A; exit 4"], stdin=b"line\n", stdout=kept, env=p.env | {"A": "!"}
+        )
+        seen.append((status, kept.read()))
+        for name, number in (("nope", errno.ENOENT), ("/etc/passwd", errno.EACCES), ("/etc", errno.EISDIR)):
+            raises(number, p.run, [name])
+        return 7
+
+    from envs.shell.run import PROGRAMS
+
+    PROGRAMS["outer"] = outer
+    try:
+        Caller(machine).write("/bin/outer", b"\x7fELFouter", mode=0o777)
+        assert Shell(machine).run("outer < /dev/null; echo $?").output == "7\n"
+    finally:
+        del PROGRAMS["outer"]
+    assert seen == [(4, b"line!\n")]
+
+
+def test_results_do_not_depend_on_the_process():
+    program = (
+        "import sys; sys.path.insert(0, 'tests'); import test_shell as t;"
+        "print([t.run_in_work(s) for s in t.shell.written()[6::20]], end='')"
+    )
+    variables = os.environ | {"PYTHONHASHSEED": "77"}
+    there = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True)
+    assert there == str([run_in_work(script) for script in shell.written()[6::20]])
+
+
+def test_parsing_stops_at_the_end_of_each_command():
+    programs = Parser("echo a\necho b; fi\n").programs()
+    assert len(next(programs)) == 1
+    assert run("exit 3\nfi").status == 3
+
+
+def test_lines_are_fast():
+    bash, times = Shell(base_machine()), []
+    for _ in range(100):
+        start = time.process_time()
+        bash.run("mkdir -p /a/b && echo hi > /a/b/c")
+        times.append(time.process_time() - start)
+    start = time.process_time()
+    for _ in range(20):
+        base_machine()
+    # a fifth of the speed, for slow days
+    assert sorted(times)[50] < 1 / 600 and (time.process_time() - start) / 20 < 0.005
