@@ -1,0 +1,693 @@
+"""OS interaction: every template sound, turns and messages to the letter, what pays, files of tasks, transcripts."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs import os_data, os_tasks
+from envs.base import SPLITS, split_of
+from envs.os_interaction import (
+    BAD_ACTION,
+    EMPTY,
+    MAX_SCRIPT,
+    NO_ACTION,
+    OUTPUT,
+    SLOW,
+    Config,
+    Env,
+    holds,
+    judge,
+    prepared,
+    twin,
+)
+from envs.os_tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
+from envs.shell import Shell, base_machine
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden" / "os_interaction.txt"
+ALL = [template for level in LEVELS for template in templates(level)]
+LIST = Task(
+    instruction="Make /srv/a and /srv/b.",
+    init=("touch /srv/old",),
+    truth=("mkdir /srv/a", "mkdir /srv/b"),
+    conditions=("test -f /srv/old", "test -d /srv/a", "test -d /srv/b"),
+    skills=("mkdir",),
+)
+
+
+def at(task: Task = LIST, **options) -> Env:
+    """An environment with a task of our choice."""
+    env = Env(Config(**{"prompt": "short"} | options))
+    env.begin(task)
+    return env
+
+
+def bash(*scripts: str) -> str:
+    """A native reply that executes scripts."""
+    return "I think so.\n\nAct: bash\n\n" + "\n".join(f"```bash\n{script}\n```" for script in scripts)
+
+
+def solve(env: Env) -> list:
+    steps = [env.step(env.oracle())]
+    while env.running:
+        steps.append(env.step(env.oracle()))
+    return steps
+
+
+# -- the templates
+
+
+def test_there_are_templates_of_every_level_over_all_skills():
+    assert len(ALL) >= 60 and len({template.instruction for template in ALL}) == len(ALL)
+    assert all(len(templates(level)) >= 10 for level in LEVELS)
+    skills = Counter(skill for template in ALL for skill in template.draw(Random(0)).skills)
+    assert set(skills) == set(SKILLS.split()) and len(skills) == 29 and min(skills.values()) >= 3
+
+
+def test_a_level_is_the_number_of_commands():
+    for level, counts in {"1": {1}, "2": {2, 3, 4}, "3": {5, 6, 7, 8}, "4": {9, 10, 11, 12}}.items():
+        drawn = {sum(len(commands(line)) for line in template.truth) for template in templates(level)}
+        assert drawn <= counts
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("mkdir -p /a/b", ["mkdir"]),
+        ("cat a b | grep 'x | y' | sort > c", ["cat", "grep", "sort"]),
+        ("cd /a || exit 1; mv *.txt b", ["cd", "exit", "mv"]),
+        ("for i in 1 2; do date >> a; sleep 1; done", ["date", "sleep"]),
+        ("if test -f a; then rm a; else touch a; fi", ["test", "rm", "touch"]),
+        ("(cd a && ls)", ["cd", "ls"]),
+        ("echo '# no; cd' > a", ["echo"]),
+        ("find a -exec rm {} +", ["find"]),
+        ("awk '{print $1}' a", ["awk"]),
+    ],
+)
+def test_the_commands_of_a_line(line, names):
+    assert commands(line) == names
+
+
+def test_whoever_reads_the_instruction_and_looks_around_knows_every_name():
+    for template in ALL:
+        known = {found[0] for text in (template.instruction, *template.init) for found in SLOT.finditer(text)}
+        asked = {found[0] for text in (*template.truth, *template.conditions) for found in SLOT.finditer(text)}
+        assert asked <= known, template.instruction
+
+
+def test_slots_of_a_kind_differ():
+    for seed in range(3):
+        for template in ALL:
+            task = template.draw(Random(seed))
+            assert not SLOT.search(" ".join([task.instruction, *task.init, *task.truth, *task.conditions]))
+    template = os_tasks.parse("USER USER2 USER USER3\n$ true")
+    for seed in range(50):
+        first, second, again, third = template.draw(Random(seed)).instruction.split()
+        assert first == again and len({first, second, third}) == 3
+
+
+def check_tasks(level: str, count: int) -> None:
+    """Every task fails at its start and passes with its solution; preparing it prints nothing."""
+    for number in range(count):
+        task = templates(level)[number % len(templates(level))].draw(Random(f"{level} {number}"))
+        machine = base_machine()
+        assert [Shell(machine).run(script).output for script in task.init] == [""] * len(task.init), task
+        assert judge(task, twin(machine), "None") == "incorrect", task
+        for script in task.truth:
+            assert Shell(machine).run(script).status == 0, script
+        assert judge(task, machine, "None") == "correct", task
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_task_fails_at_its_start_and_passes_with_its_solution(level):
+    check_tasks(level, len(templates(level)))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_thousand_tasks_fail_at_their_start_and_pass_with_their_solution(level):
+    check_tasks(level, 1000)
+
+
+def check_lines(chosen: list) -> None:
+    """Without any one line of a solution the evaluation fails."""
+    for number, template in enumerate(chosen):
+        task = template.draw(Random(number))
+        for left_out in range(len(task.truth)):
+            machine = prepared(task)
+            for script in (*task.truth[:left_out], *task.truth[left_out + 1 :]):
+                Shell(machine).run(script)
+            assert judge(task, machine, "None") == "incorrect", (task.truth[left_out], task.instruction)
+
+
+def test_no_line_of_a_solution_can_be_left_out():
+    check_lines(ALL[::9])
+
+
+@pytest.mark.full
+def test_no_line_of_any_solution_can_be_left_out():
+    check_lines(ALL)
+
+
+REAL = """
+set -e
+mount -t tmpfs none "$0"
+mkdir "$0/up" "$0/work" "$0/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$0/up,workdir=$0/work" "$0/root"
+mount -t proc proc "$0/root/proc"
+mount --bind /dev "$0/root/dev"
+mount -t tmpfs none "$0/root/tmp"
+cd "$0/root"
+for script; do
+    status=0
+    chroot . env -i PATH="$PATH" HOME=/root LC_ALL=C bash -c "$script" > /dev/null 2>&1 < /dev/null || status=$?
+    echo $status
+done
+"""
+
+
+def in_real_bash(scripts: list[str]) -> list[int]:
+    """The exit statuses of scripts, one after the other, on a throw-away copy of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["unshare", "-mpnf", "--kill-child", "bash", "-c", REAL, folder, *scripts]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return [int(line) for line in ran.stdout.split()] if not ran.returncode else []
+
+
+@cache
+def has_namespaces() -> bool:
+    return in_real_bash(["exit 3"]) == [3]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("template", ALL, ids=lambda template: template.instruction[:40])
+def test_every_template_holds_in_real_bash(template):
+    task = template.draw(Random(1))
+    missing = [name for name in task.skills if name not in ("cd", "exit") and not shutil.which(name)]
+    if missing or not has_namespaces():
+        pytest.skip(f"needs {' '.join(missing) or 'Linux, root, and an overlay file system in a namespace'}")
+    evaluation = " && ".join(task.conditions)
+    statuses = in_real_bash([*task.init, evaluation, *task.truth, evaluation])
+    start = len(task.init)
+    assert statuses[:start] == [0] * start and statuses[start] and not any(statuses[start + 1 :])
+
+
+# -- turns
+
+
+def test_native_turns_to_the_letter():
+    env = at(prompt="native")
+    step = env.step(bash("mkdir /srv/a"))
+    assert (step.observation, step.reward, step.terminated, step.truncated) == (EMPTY, 0.0, False, False)
+    assert step.info["status"] == "running" and step.info["outcome"] == "unknown" and step.info["valid"]
+    assert (
+        env.step(bash("mkdir /srv/a")).observation == OUTPUT + "mkdir: cannot create directory '/srv/a': File exists\n"
+    )
+    assert env.step(bash("cd /srv; x=1", "echo $x; pwd; ls")).observation == OUTPUT + "1\n/srv\na\nold\n"
+    step = env.step("Enough.\nAct: Finish now")
+    assert (step.reward, step.terminated, step.truncated) == (-0.5, True, False)
+    assert step.info["status"] == "completed" and step.info["outcome"] == "incorrect" and not step.info["success"]
+
+
+def test_each_turn_is_a_new_shell_in_the_root():
+    env = at(prompt="native")
+    env.step(bash("cd /srv; x=1; export y=2; echo kept > here"))
+    assert env.step(bash('echo "[$x$y]"; pwd; cat /srv/here')).observation == OUTPUT + "[]\n/\nkept\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "observation"),
+    [
+        ("Act: bash\n```bash\necho 1\n```", OUTPUT + "1\n"),
+        ("Act:\n\n BASH please\n```bash\necho 1\n```", OUTPUT + "1\n"),
+        ("Act: bash\n```bash\necho 1\n```\nand\n```bash\necho 2\n\n```", OUTPUT + "1\n2\n"),
+        ("```bash\necho 1\n```\nAct: bash", OUTPUT + "1\n"),
+        ("Act: bash\n```bash\necho 1\n```bash\necho 2\n```", OUTPUT + "1\n"),
+        ("Act: bash\nAct: finish\n```bash\necho 1\n```", OUTPUT + "1\n"),
+        ("Act: bash", EMPTY),
+        ("Act: bash\n```\necho 1\n```", EMPTY),
+        ("Act: bash\n```bash\necho 1", EMPTY),
+        ("Act: bash\n```bash echo 1\n```", EMPTY),
+        ("Act: bash\n```bash\n```", EMPTY),
+    ],
+)
+def test_what_a_native_reply_executes(reply, observation):
+    step = at(prompt="native").step(reply)
+    assert step.observation == observation and not step.terminated
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("", NO_ACTION),
+        ("```bash\necho 1\n```", NO_ACTION),
+        ("act: finish", NO_ACTION),
+        ("Act:\n", NO_ACTION),
+        ("Act: look around", BAD_ACTION),
+        ("Act: look\nAct: finish", BAD_ACTION),
+        ("Act: answer(5)", BAD_ACTION),
+    ],
+)
+def test_a_reply_without_an_action_ends_the_episode_and_the_state_still_counts(reply, reason):
+    for scripts, outcome, reward in (("mkdir /srv/a", "incorrect", -0.5), ("mkdir /srv/a /srv/b", "correct", 1.0)):
+        env = at(prompt="native")
+        env.step(bash(scripts))
+        step = env.step(reply)
+        assert (step.observation, step.info["reason"], step.info["status"]) == (
+            reason,
+            reason,
+            "agent_validation_failed",
+        )
+        assert (step.terminated, step.truncated, step.info["valid"]) == (True, False, False)
+        assert (step.info["outcome"], step.reward) == (outcome, reward)
+
+
+def test_the_reasons_are_the_originals():
+    assert NO_ACTION == 'Cannot extract action from agent response. Pattern: "Act:\\s*(.+)"'
+    assert BAD_ACTION == 'Invalid action string matched by pattern "Act:\\s*(.+)"'
+
+
+def test_the_state_is_evaluated_at_the_limit():
+    for scripts, outcome, reward in (("mkdir /srv/a", "incorrect", -0.5), ("mkdir /srv/a /srv/b", "correct", 1.0)):
+        env = at(max_turns=3)
+        assert [env.step(script).truncated for script in ("ls", "ls")] == [False, False]
+        step = env.step(scripts)
+        assert (step.truncated, step.terminated, step.info["status"]) == (True, False, "task_limit_reached")
+        assert step.info["reason"] == "Task limit reached. The limit is 3."
+        assert (step.info["outcome"], step.reward, step.info["success"]) == (outcome, reward, outcome == "correct")
+        with pytest.raises(RuntimeError, match="reset"):
+            env.step("ls")
+
+
+def test_short_replies_are_the_command_line():
+    env = at()
+    assert env.step("echo 1\necho '```' 2\n").observation == OUTPUT + "1\n``` 2\n"
+    assert env.step("echo finish").observation == OUTPUT + "finish\n"
+    step = env.step(" finish\n")
+    assert step.terminated and step.info["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("script", "valid"),
+    [
+        ("true", True),
+        ("false", True),
+        ("cat /none", True),
+        ("nonsense", False),
+        ("nonsense; ls", True),
+        ("/etc/passwd", False),
+        ("if true", False),
+        ("echo 'open", False),
+        ("", False),
+    ],
+)
+def test_valid_is_what_bash_understands(script, valid):
+    assert at().step(script).info["valid"] == valid
+
+
+def test_long_output_is_cut():
+    mark = "\n[truncated because the output is too long]"
+    line = "for i in $(seq 10); do printf %s {0..9}{0..9}; done | head -c "
+    assert at().step(line + "800").observation == OUTPUT + "".join(f"{i:02}" for i in range(100)) * 4
+    cut = at().step(line + "801").observation
+    assert cut.endswith(mark) and len(cut) == len(OUTPUT) + 780 + len(mark)
+    assert at(max_output=30).step("seq 100").observation == OUTPUT + "1\n2\n3\n4\n5\n" + mark
+    assert len(at(max_output=0).step(line + "1000").observation) == len(OUTPUT) + 1000
+
+
+def test_a_script_that_does_not_end_is_stopped_and_the_episode_goes_on():
+    env = at()
+    step = env.step("echo 1; while true; do :; done")
+    assert step.observation == OUTPUT + SLOW and not step.terminated
+    assert env.step("echo 2").observation == OUTPUT + "2\n"
+
+
+def test_an_evaluation_that_does_not_end_is_unknown():
+    endless = Task("Wait.", (), ("true",), ("while true; do :; done",), ())
+    step = at(endless).step("finish")
+    assert (step.reward, step.info["outcome"], step.info["success"]) == (0.0, "unknown", False)
+
+
+def test_no_instruction_is_a_turn_and_prompts_say_the_limit():
+    native = Env(Config(max_turns=7)).reset(4)
+    (short,) = Env(Config(prompt="short")).reset(4)
+    assert [message["role"] for message in native] == ["user", "assistant", "user"]
+    assert (
+        native[1]["content"] == "OK." and "7 rounds" in native[0]["content"] and "answer(" not in native[0]["content"]
+    )
+    hint, _, instruction = short["content"].partition("\n")
+    assert instruction == native[2]["content"] and len(hint) < 70
+
+
+def test_hostile_replies():
+    env = at(max_turns=100)
+    for text in (
+        "\ud800",
+        "\x00\x07\x1b[2J",
+        "é漢🪓",
+        ": " + "x" * MAX_SCRIPT,
+        "x" * 10**5,
+        "((((" * 5000,
+        "$(" * 9000,
+    ):
+        step = env.step(text)
+        assert not step.info["valid"] and len(step.observation) < 1000 and step.info["shaped"] == 0
+    env.step("cd /srv; for i in $(seq 1200); do mkdir d; cd d; done")
+    assert env.oracle() == "mkdir /srv/a" and solve(env)[-1].info["success"]
+    env = at(prompt="native")
+    step = env.step("Act: bash" + "a```bash\n" * 11_000)
+    assert step.observation == EMPTY
+    assert env.step("Act:" + " \n" * 50_000).info["status"] == "agent_validation_failed"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=200) | st.text("`$(){}[]|&;<>\\'\"!*?~# \nAct:bshfin01/.-e", max_size=80))
+def test_any_reply_gets_a_normal_step(text):
+    for reply in (text, bash(text)):
+        for prompt in ("native", "short"):
+            step = at(prompt=prompt).step(reply)
+            assert isinstance(step.observation, str) and step.info["outcome"] in ("unknown", "incorrect")
+
+
+# -- what pays
+
+
+def test_shaped_reward_pays_each_condition_once():
+    env = at(max_turns=20)
+    paid = [
+        ("ls", 0.0),
+        ("mkdir /srv/b", 0.5),
+        ("rmdir /srv/b", 0.0),
+        ("mkdir /srv/b", 0.0),
+        ("mkdir /srv/c", 0.0),
+        ("rm /srv/old; touch /srv/old", 0.0),
+        ("mkdir /srv/a", 0.5),
+        ("finish", 1.0),
+    ]
+    for script, shaped in paid:
+        assert env.step(script).info["shaped"] == shaped, script
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_shaped_rewards_of_an_expert_are_one_before_the_last(level):
+    env = Env(Config(difficulty=level, prompt="short"))
+    for seed in range(10):
+        env.reset(seed)
+        steps = solve(env)
+        assert sum(step.info["shaped"] for step in steps[:-1]) == pytest.approx(1) and steps[-1].info["shaped"] == 1
+        assert [step.reward for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
+
+
+def test_finishing_at_once_costs():
+    for template in ALL:
+        step = at(template.draw(Random(3))).step("finish")
+        assert (step.reward, step.info["shaped"], step.info["outcome"]) == (-0.5, -0.5, "incorrect")
+
+
+@pytest.mark.parametrize("folder", ["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin"])
+def test_a_program_in_the_place_of_the_systems_does_not_help(folder):
+    task = next(t for t in ALL if t.instruction.startswith("Set the mode of DIR/NAME to")).draw(Random(0))
+    env = at(task)
+    mode = task.conditions[0].split()[-1]
+    env.step(
+        f"for name in stat getent grep cat; do echo 'echo {mode}' > {folder}/$name; chmod 755 {folder}/$name; done"
+    )
+    assert env.step("finish").info["outcome"] == "incorrect"
+
+
+def test_a_twin_keeps_links_and_shares_no_folder():
+    machine = prepared(LIST)
+    Shell(machine).run("ln /srv/old /srv/hard; ln -s old /srv/soft")
+    other = twin(machine)
+    Shell(other).run("echo x > /srv/hard; mkdir /srv/new; chmod 700 /srv")
+    assert Shell(other).run("cat /srv/old /srv/soft").output == "x\nx\n"
+    assert Shell(machine).run("cat /srv/old; ls /srv; stat -c %a /srv").output == "hard\nold\nsoft\n755\n"
+
+
+def test_conditions_are_tried_on_a_copy():
+    script = Task("Write /srv/run.", (), ("echo true > /srv/run",), ("bash /srv/run", "test -e /srv/x"), ())
+    env = at(script)
+    step = env.step("echo 'touch /srv/x' > /srv/run")
+    assert step.info["shaped"] == 1.0  # both hold on the copy, the second one thanks to the first
+    assert env.step("ls /srv").observation == OUTPUT + "run\n"
+
+
+# -- the expert
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_tasks_in_time(level, prompt):
+    check_expert(level, prompt, 8)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_a_thousand_tasks_in_time(level, prompt):
+    check_expert(level, prompt, 1000)
+
+
+def check_expert(level: str, prompt: str, tasks: int) -> None:
+    env = Env(Config(difficulty=level, prompt=prompt))
+    for seed in range(tasks):
+        env.reset(seed, SPLITS[seed % 3])
+        steps = solve(env)
+        assert steps[-1].info["success"] and steps[-1].terminated, env.task
+        assert all(step.info["valid"] for step in steps) and len(steps) <= env.config.max_turns
+
+
+@pytest.mark.parametrize("max_turns", [1, 2, 3, 20])
+def test_the_expert_uses_the_turns_that_there_are(max_turns):
+    for level in LEVELS:
+        env = Env(Config(difficulty=level, prompt="short", max_turns=max_turns))
+        env.reset(1)
+        steps = solve(env)
+        assert steps[-1].info["success"] and len(steps) == min(max_turns, len(env.current.truth) + 1)
+
+
+def test_the_expert_goes_on_where_the_agent_is():
+    env = at(max_turns=9)
+    env.step("ls")
+    env.step("mkdir /srv/a")
+    assert env.oracle() == "mkdir /srv/b"
+    env.step("mkdir /srv/b")
+    assert env.oracle() == "finish"
+
+
+# -- tasks and splits
+
+
+def test_difficulty_is_drawn_and_repeats_weigh():
+    env, drawn = Env(Config(difficulty="1,1,1,3")), Counter()
+    for seed in range(150):
+        env.reset(seed)
+        drawn[env.current.level] += 1
+    assert set(drawn) == {"1", "3"} and drawn["1"] == pytest.approx(112, abs=15)
+
+
+def test_every_template_has_tasks_in_every_split():
+    for template in ALL:
+        drawn = (split_of(template.draw(Random(seed)).key) for seed in range(200))
+        assert all(split in drawn for split in SPLITS), template.instruction
+
+
+def test_a_task_falls_in_its_split_and_is_what_the_agent_reads():
+    for split in SPLITS:
+        env = Env(Config())
+        for seed in range(30):
+            messages = env.reset(seed, split)
+            assert split_of(env.task) == split and env.task == f"os_interaction:{messages[-1]['content']}"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "5"}, "difficulty must be a comma list of 1, 2, 3, 4, not '5'"),
+        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
+        ({"max_output": -1}, "max_output must be a whole number of at least 0, not -1"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: there is none at 'no/file'"),
+    ],
+)
+def test_an_impossible_option_is_one_line(options, line):
+    with pytest.raises(ValueError) as error:
+        Env(Config(**options))
+    assert str(error.value) == line
+
+
+# -- files of tasks
+
+
+def lifelong(
+    instruction: str, truth: str = "mkdir /srv/x\n", check: str = "test -d /srv/x", init: str = "true"
+) -> dict:
+    command = lambda script: {"command_name": "bash", "script": script}  # noqa: E731
+    info = {"evaluation_command_item": command(check), "ground_truth_command_item": command(truth)}
+    entry = {"instruction": instruction, "initialization_command_item": command(init), "evaluation_info": info}
+    return entry | {"skill_list": ["mkdir"], "raw_entry_hash": "0"}
+
+
+def written(tmp_path: Path, data, name: str = "data.json") -> str:
+    path = tmp_path / name
+    path.write_text(json.dumps(data))
+    return str(path)
+
+
+def test_lifelong_agent_bench_entries(tmp_path):
+    entries = {str(i): lifelong(f"Create the folder /srv/x, way {i}.") for i in range(40)}
+    entries["done"] = lifelong("Nothing to do.", init="mkdir /srv/x")
+    entries["hopeless"] = lifelong("Write a program.", truth="python3 -c 'print(1)' > /srv/x")
+    path = written(tmp_path, entries, "entry_dict.json")
+    seen = set()
+    for split in SPLITS:
+        env = Env(Config(data=path, prompt="short" if split == "val" else "native"))
+        for seed in range(60):
+            messages = env.reset(seed, split)
+            assert messages[-1]["content"].endswith(env.current.instruction) and split_of(env.task) == split
+            assert env.current.skills == ("mkdir",)
+            seen.add(env.current.instruction)
+        steps = solve(env)
+        assert len(steps) == 2 and steps[-1].info["success"]
+    assert len(seen) > 25 and all("way" in instruction for instruction in seen)
+    env.reset(0)
+    env.step(bash("mkdir /srv/x"))
+    assert env.step("no action").info["outcome"] == "correct"
+
+
+INTEGER = "import sys\nsys.exit(0 if int(sys.argv[1]) == int(sys.argv[2]) else 1)"
+
+NO_FILES = {"check": [None, {"code": 'test "$1" = "$(echo $2)"'}], "example": "ls /opt | wc -l"}
+FOUR = {"check": [None, {"language": "python", "code": INTEGER}], "example": "seq 4 | wc -l"}
+TWO = {"check": [None, 'test "$1" = "$(echo $2)"'], "example": "ls /srv/y"}
+
+
+def problem(evaluation: dict, **others) -> dict:
+    return {"description": "How many files?", "labels": ["file"], "evaluation": evaluation} | others
+
+
+@pytest.mark.parametrize(
+    ("entry", "right", "wrong"),
+    [
+        (problem({"match": "3"}), "answer( 3 )", "answer()"),
+        (problem({"match": {"answer": "a (b)", "strip": True}}), "answer(a (b))", "finish"),
+        (problem({"match": {"regex": "^[0-9]+ files?$"}}), "Answer(12 files)", "answer(12)"),
+        (problem({"check": "test -d /srv/x", "example": "mkdir /srv/x"}), "mkdir /srv/x; finish", "finish"),
+        (problem({"check": ["seq 3 | wc -l", 'test "$1" = "$2"']}), None, None),
+        (problem(NO_FILES), "answer(0)", "answer(1)"),
+        (problem(FOUR), "answer(04)", "answer(5)"),
+        (problem(TWO, create={"init": ["mkdir /srv/y", "touch /srv/y/2"]}), "answer(2)", "finish"),
+    ],
+)
+def test_agent_bench_problems(entry, right, wrong, tmp_path):
+    found = [task for tasks in os_data.read(written(tmp_path, [entry])).values() for task in tasks]
+    (task,) = found
+    if right is None:
+        assert not holds(task)  # it has no solution to try
+        return
+    for replies, outcome in ((right, "correct"), (wrong, "incorrect")):
+        env = at(task)
+        for reply in replies.split("; "):
+            step = env.step(reply)
+        assert step.terminated and step.info["outcome"] == outcome
+    if "regex" in str(entry):
+        with pytest.raises(RuntimeError, match="no expert"):
+            at(task).oracle()
+    else:
+        for prompt in ("native", "short"):
+            assert holds(task) and solve(at(task, prompt=prompt))[-1].info["success"]
+
+
+def test_questions_are_told_how_to_answer(tmp_path):
+    path = written(tmp_path, [problem({"match": "3"}, description=f"Number {i}?") for i in range(30)])
+    messages = Env(Config(data=path)).reset(0)
+    assert "Act: answer(" in messages[0]["content"]
+    env = Env(Config(data=path))
+    env.reset(0)
+    step = env.step("I counted.\nAct: answer(3)")
+    assert step.reward == 1 and step.terminated
+
+
+def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
+    (tmp_path / "check").mkdir()
+    (tmp_path / "check" / "same.py").write_text(INTEGER)
+    entry = problem({"check": [None, {"language": "python", "file": "check/same.py"}], "example": "echo 1"})
+    lines = "".join(json.dumps(entry | {"description": f"Number {i}?"}) + "\n" for i in range(40))
+    (tmp_path / "problems.jsonl").write_text(lines + json.dumps(problem({"check": {"language": "c", "code": ""}})))
+    env = Env(Config(data=str(tmp_path / "problems.jsonl"), scripts=str(tmp_path)))
+    env.reset(0, "val")
+    assert env.slow and solve(env)[-1].info["success"]
+    with pytest.raises(ValueError, match="scripts must be the folder of AgentBench's scripts: there is no "):
+        os_data.read(str(tmp_path / "problems.jsonl"), str(tmp_path / "check"))
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ([{"description": "x"}], "data: entry 0 of {path} lacks or misuses 'evaluation'"),
+        ({"7": {"instruction": "x"}}, "data: entry 7 of {path} lacks or misuses 'evaluation_info'"),
+        ([], "data: no entry of {path} can be used"),
+    ],
+)
+def test_a_wrong_file_is_one_line(data, line, tmp_path):
+    path = written(tmp_path, data)
+    with pytest.raises(ValueError) as error:
+        Env(Config(data=path))
+    assert str(error.value) == line.format(path=path)
+
+
+def test_a_split_without_a_playable_task_is_one_line(tmp_path):
+    path = written(tmp_path, {str(i): lifelong(f"Way {i}", truth="true") for i in range(30)})
+    with pytest.raises(ValueError, match="has no task in split val that can be played on this machine"):
+        Env(Config(data=path)).reset(0, "val")
+
+
+# -- whole transcripts
+
+
+def transcript() -> str:
+    """An expert at each level, and an agent that errs; what tests/golden/os_interaction.txt holds."""
+    lines = []
+    walk = [
+        "ls -l /nowhere; echo $?",
+        "for i in 1 2; do\n  echo $i\ndone | tee /srv/z",
+        "foo",
+        "if true",
+        "id; seq 500",
+    ]
+    for difficulty, prompt, seed, replies in (
+        *((level, "short", seed, []) for level in LEVELS for seed in range(3)),
+        *((level, "native", 7, []) for level in LEVELS),
+        ("2", "short", 9, walk),
+        ("1", "native", 9, [bash("ls /srv"), "I give up."]),
+    ):
+        env = Env(Config(difficulty=difficulty, prompt=prompt))
+        lines += [f"== difficulty={difficulty} prompt={prompt} seed={seed}"]
+        lines += [f"{message['role']}: {message['content']}" for message in env.reset(seed, "test")]
+        while env.running:
+            reply = replies.pop(0) if replies else env.oracle()
+            step = env.step(reply)
+            lines += [f"> {reply}", step.observation, f"reward {step.reward:g} {step.info}"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_golden_transcripts():
+    assert transcript() == GOLDEN.read_text()
+
+
+def test_episodes_do_not_depend_on_the_process():
+    program = "import sys; sys.path.insert(0, 'tests'); import test_os_interaction as t; print(t.transcript(), end='')"
+    variables = os.environ | {"PYTHONHASHSEED": "77"}
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True) == transcript()
