@@ -1,0 +1,356 @@
+"""MySQL's functions that SQLite does not have, or has with another meaning: pure Python, NULL is None.
+
+SIGNATURES says of those with one type of result what they take: t a text, n a number, a anything; after a `?` come
+those that may be left out, and `*` repeats the last. Functions whose result takes after their arguments are in
+expressions.py.
+"""
+
+import datetime
+import hashlib
+import json
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
+
+LONGEST = 1_000  # characters of a text that REPEAT, LPAD and their like may make; beyond, NULL
+EXACT = Context(prec=80)
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October"]
+MONTHS += ["November", "December"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+
+SIGNATURES = {  # name -> what it takes, the type of its result
+    "ASCII": ("t", "int"),
+    "CHAR_LENGTH": ("t", "int"),
+    "CHARACTER_LENGTH": ("t", "int"),
+    "CONCAT": ("t*", "text"),
+    "CONCAT_WS": ("tt*", "text"),
+    "DATE": ("t", "date"),
+    "DATEDIFF": ("tt", "int"),
+    "DATE_FORMAT": ("tt", "text"),
+    "DAY": ("t", "int"),
+    "DAYNAME": ("t", "text"),
+    "DAYOFMONTH": ("t", "int"),
+    "DAYOFWEEK": ("t", "int"),
+    "DAYOFYEAR": ("t", "int"),
+    "FIELD": ("tt*", "int"),
+    "FIND_IN_SET": ("tt", "int"),
+    "FORMAT": ("nn", "text"),
+    "INSTR": ("tt", "int"),
+    "ISNULL": ("a", "int"),
+    "LAST_DAY": ("t", "date"),
+    "LCASE": ("t", "text"),
+    "LEFT": ("tn", "text"),
+    "LENGTH": ("t", "int"),
+    "LOCATE": ("tt?n", "int"),
+    "LOWER": ("t", "text"),
+    "LPAD": ("tnt", "text"),
+    "LTRIM": ("t", "text"),
+    "MD5": ("t", "text"),
+    "MID": ("tn?n", "text"),
+    "MONTH": ("t", "int"),
+    "MONTHNAME": ("t", "text"),
+    "POW": ("nn", "double"),
+    "POWER": ("nn", "double"),
+    "QUARTER": ("t", "int"),
+    "REPEAT": ("tn", "text"),
+    "REPLACE": ("ttt", "text"),
+    "REVERSE": ("t", "text"),
+    "RIGHT": ("tn", "text"),
+    "RPAD": ("tnt", "text"),
+    "RTRIM": ("t", "text"),
+    "SIGN": ("n", "int"),
+    "SPACE": ("n", "text"),
+    "SQRT": ("n", "double"),
+    "STRCMP": ("tt", "int"),
+    "SUBSTR": ("tn?n", "text"),
+    "SUBSTRING": ("tn?n", "text"),
+    "SUBSTRING_INDEX": ("ttn", "text"),
+    "TRIM": ("t", "text"),
+    "UCASE": ("t", "text"),
+    "UPPER": ("t", "text"),
+    "WEEKDAY": ("t", "int"),
+    "YEAR": ("t", "int"),
+}
+
+
+def decimal(value: float, scale: int, rounding: str = ROUND_HALF_UP) -> Decimal:
+    """A number with so many places; half goes away from zero, as in MySQL's exact arithmetic."""
+    return Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale, EXACT), rounding, EXACT)
+
+
+def decimal_text(value, scale: int) -> str:
+    return f"{decimal(value, scale):f}"
+
+
+def double_text(value) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
+def rounded(value, places: int, exact: int):
+    """ROUND: of approximate numbers half goes to the even neighbour."""
+    places = max(-20, min(30, int(places)))
+    found = decimal(value, places, ROUND_HALF_UP if exact else ROUND_HALF_EVEN)
+    return int(found) if isinstance(value, int) else float(found)
+
+
+def truncated(value, places: int):
+    found = decimal(value, max(-20, min(30, int(places))), ROUND_DOWN)
+    return int(found) if isinstance(value, int) else float(found)
+
+
+def modulo(left, right):
+    """The remainder with the sign of the left."""
+    if not right:
+        return None
+    rest = abs(left) % abs(right)
+    return float(decimal(-rest if left < 0 else rest, 10)) if isinstance(rest, float) else -rest if left < 0 else rest
+
+
+def int_divide(left, right):
+    if not right:
+        return None
+    whole = int(abs(left) // abs(right))
+    return whole if (left < 0) == (right < 0) else -whole
+
+
+def left(text: str, count) -> str:
+    return text[: max(0, round(count))]
+
+
+def right(text: str, count) -> str:
+    return text[-round(count) :] if count >= 0.5 else ""
+
+
+def substring(text: str, start, count=None) -> str:
+    start = round(start)
+    start = start - 1 if start > 0 else len(text) + start if start else len(text)
+    return "" if start < 0 else text[start : None if count is None else start + max(0, round(count))]
+
+
+def locate(part: str, text: str, start=1) -> int:
+    """Where a text has a part, from 1; 0 if nowhere."""
+    return text.lower().find(part.lower(), round(start) - 1) + 1 if start >= 1 else 0
+
+
+def padded(text: str, count, filling: str, before: bool) -> str | None:
+    missing = round(count) - len(text)
+    if count < 0 or count > LONGEST or (missing > 0 and not filling):
+        return None
+    if missing <= 0:
+        return text[: round(count)]
+    more = (filling * (missing // len(filling) + 1))[:missing]
+    return more + text if before else text + more
+
+
+def repeat(text: str, count) -> str | None:
+    return text * round(count) if len(text) * max(0, count) <= LONGEST else None
+
+
+def replace(text: str, old: str, new: str) -> str | None:
+    if not old:
+        return text
+    return text.replace(old, new) if len(text) + text.count(old) * len(new) <= 10 * LONGEST else None
+
+
+def substring_index(text: str, mark: str, count) -> str:
+    parts, count = text.split(mark) if mark else [""], round(count)
+    return mark.join(parts[:count] if count > 0 else parts[count:] if count else [])
+
+
+def concat_ws(mark, *texts):
+    return None if mark is None else mark.join(text for text in texts if text is not None)
+
+
+def field(wanted, *texts) -> int:
+    """Which of the texts is the wanted one, from 1; 0 if none."""
+    lowered = [None if text is None else text.lower() for text in texts]
+    return lowered.index(wanted.lower()) + 1 if wanted is not None and wanted.lower() in lowered else 0
+
+
+def find_in_set(wanted: str, listed: str) -> int:
+    return field(wanted, *listed.split(",")) if listed else 0
+
+
+def formatted(number, places) -> str:
+    """A number with commas between its thousands."""
+    return f"{decimal(number, max(0, min(30, round(places)))):,f}"
+
+
+def compared(one: str, other: str) -> int:
+    one, other = one.lower(), other.lower()
+    return (one > other) - (one < other)
+
+
+def power(base, exponent) -> float | None:
+    try:
+        found = float(base) ** exponent
+    except (OverflowError, ZeroDivisionError):
+        return None
+    return found if isinstance(found, float) else None
+
+
+def day_of(text: str) -> datetime.date | None:
+    """The day that a text like 2024-05-06, or one with a time behind it, means."""
+    try:
+        return datetime.date(*map(int, text.strip()[:10].split("-")))
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+DATE_PARTS = {  # of DATE_FORMAT
+    "Y": lambda day: f"{day.year:04}",
+    "y": lambda day: f"{day.year % 100:02}",
+    "m": lambda day: f"{day.month:02}",
+    "c": lambda day: str(day.month),
+    "d": lambda day: f"{day.day:02}",
+    "e": lambda day: str(day.day),
+    "M": lambda day: MONTHS[day.month - 1],
+    "b": lambda day: MONTHS[day.month - 1][:3],
+    "W": lambda day: DAYS[day.weekday()],
+    "a": lambda day: DAYS[day.weekday()][:3],
+    "D": lambda day: ordinal(day.day),
+    "j": lambda day: f"{day.timetuple().tm_yday:03}",
+    "w": lambda day: str(day.isoweekday() % 7),
+    "H": lambda day: "00",
+    "i": lambda day: "00",
+    "s": lambda day: "00",
+    "S": lambda day: "00",
+}
+
+
+def date_format(day: datetime.date, form: str) -> str:
+    parts, i = [], 0
+    while i < len(form):
+        if form[i] == "%" and i + 1 < len(form):
+            parts.append(DATE_PARTS[form[i + 1]](day) if form[i + 1] in DATE_PARTS else form[i + 1])
+            i += 2
+        else:
+            parts.append(form[i])
+            i += 1
+    return "".join(parts)
+
+
+def last_day(day: datetime.date) -> str:
+    following = datetime.date(day.year + day.month // 12, day.month % 12 + 1, 1)
+    return (following - datetime.timedelta(1)).isoformat()
+
+
+ON_DAYS = {  # what is asked of a day, which the text of the first argument means
+    "DATE": lambda day: day.isoformat(),
+    "DATE_FORMAT": date_format,
+    "DAY": lambda day: day.day,
+    "DAYNAME": lambda day: DAYS[day.weekday()],
+    "DAYOFMONTH": lambda day: day.day,
+    "DAYOFWEEK": lambda day: day.isoweekday() % 7 + 1,
+    "DAYOFYEAR": lambda day: day.timetuple().tm_yday,
+    "LAST_DAY": lambda day: last_day(day) if day < datetime.date(9999, 12, 1) else day.isoformat(),
+    "MONTH": lambda day: day.month,
+    "MONTHNAME": lambda day: MONTHS[day.month - 1],
+    "QUARTER": lambda day: (day.month + 2) // 3,
+    "WEEKDAY": lambda day: day.weekday(),
+    "YEAR": lambda day: day.year,
+}
+
+
+def datediff(one: str, other: str) -> int | None:
+    first, second = day_of(one), day_of(other)
+    return (first - second).days if first and second else None
+
+
+def if_known(function):
+    """The function, with NULL for whatever has a NULL among its arguments."""
+    return lambda *values: None if None in values else function(*values)
+
+
+def of_day(function):
+    return lambda text, *more: None if (day := day_of(text)) is None else function(day, *more)
+
+
+def md5(text: str) -> str:
+    return hashlib.md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+
+
+def key_of(*values) -> str:
+    """One text for several values, the same for texts that MySQL takes as equal: COUNT(DISTINCT a, b)."""
+    return json.dumps([value.lower() if isinstance(value, str) else value for value in values])
+
+
+STRICT = {  # NULL for any NULL
+    "ASCII": lambda text: text.encode("utf-8", "replace")[0] if text else 0,
+    "CHAR_LENGTH": len,
+    "CHARACTER_LENGTH": len,
+    "CONCAT": lambda *texts: "".join(texts),
+    "DATEDIFF": datediff,
+    "FIND_IN_SET": find_in_set,
+    "FORMAT": formatted,
+    "INSTR": lambda text, part: locate(part, text),
+    "LEFT": left,
+    "LENGTH": lambda text: len(text.encode("utf-8", "replace")),
+    "LOCATE": locate,
+    "LPAD": lambda text, count, filling: padded(text, count, filling, before=True),
+    "LTRIM": lambda text: text.lstrip(" "),
+    "MD5": md5,
+    "POWER": power,
+    "REPEAT": repeat,
+    "REPLACE": replace,
+    "REVERSE": lambda text: text[::-1],
+    "RIGHT": right,
+    "RPAD": lambda text, count, filling: padded(text, count, filling, before=False),
+    "RTRIM": lambda text: text.rstrip(" "),
+    "SIGN": lambda number: (number > 0) - (number < 0),
+    "SPACE": lambda count: repeat(" ", count),
+    "SQRT": lambda number: number**0.5 if number >= 0 else None,
+    "STRCMP": compared,
+    "SUBSTRING": substring,
+    "SUBSTRING_INDEX": substring_index,
+    "TRIM": lambda text: text.strip(" "),
+    "LOWER": str.lower,
+    "UPPER": str.upper,
+    "decimal_text": decimal_text,
+    "double_text": double_text,
+    "rounded": rounded,
+    "truncated": truncated,
+    "modulo": modulo,
+    "int_divide": int_divide,
+    "ceiling": lambda number: -int(-number // 1),
+    "floored": lambda number: int(number // 1),
+    "key_of": key_of,
+} | {name: of_day(function) for name, function in ON_DAYS.items()}
+OTHERS = {"CONCAT_WS": concat_ws, "FIELD": field, "ISNULL": lambda value: int(value is None)}
+ALSO = {"LCASE": "LOWER", "UCASE": "UPPER", "SUBSTR": "SUBSTRING", "MID": "SUBSTRING", "POW": "POWER"}
+FUNCTIONS = {name: if_known(function) for name, function in STRICT.items()} | OTHERS
+
+
+class GroupConcat:
+    """The aggregate GROUP_CONCAT: called with the separator, whether a text counts once, the text, and what it is to be
+    sorted by, each followed by whether that descends."""
+
+    LONGEST = 1024  # MySQL's group_concat_max_len
+
+    def __init__(self):
+        self.rows, self.seen, self.mark = [], None, ","
+
+    def step(self, mark: str, distinct: int, text: str | None, *order) -> None:
+        self.mark = mark
+        if distinct and self.seen is None:
+            self.seen = set()
+        if text is None or (distinct and text.lower() in self.seen):
+            return
+        if distinct:
+            self.seen.add(text.lower())
+        self.rows.append((text, order))
+
+    def finalize(self) -> str | None:
+        if self.seen is not None:
+            self.rows.sort(key=lambda row: row[0].lower())
+        for i in reversed(range(0, len(self.rows[0][1]) if self.rows else 0, 2)):
+            self.rows.sort(key=lambda row: sort_key(row[1][i]), reverse=bool(self.rows[0][1][i + 1]))
+        return self.mark.join(text for text, _ in self.rows)[: self.LONGEST] if self.rows else None
+
+
+def sort_key(value) -> tuple:
+    """NULL before all, numbers by size, texts without case."""
+    return (0, 0) if value is None else (1, value.lower()) if isinstance(value, str) else (1, value)

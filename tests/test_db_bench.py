@@ -1,0 +1,485 @@
+"""DB Bench: parsing and messages to the letter, what an answer may look like, what pays, tasks, files, episodes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs import db_tasks
+from envs.base import SPLITS, split_of
+from envs.db_bench import MAX_REPLY, Config, Env, matches, read_native, read_short
+from envs.db_tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skill_of, task_of
+from envs.mysql import Database, digest
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).with_name("golden") / "db_bench.txt"
+COLUMNS = [("name", "TEXT"), ("kind", "TEXT"), ("age", "INT")]
+ROWS = [("Rex", "dog", 5), ("Coco", "cat", 3), ("Milo", "dog", 9)]
+OLD = [("Milo", "dog", 9)]
+ASK = Task(
+    "where_single_condition", "name where age > 5", "pets", COLUMNS, ROWS, "SELECT * FROM pets WHERE age > 5", OLD
+)
+CHANGE = Task("delete", "drop", "pets", COLUMNS, ROWS, "DELETE FROM pets WHERE age < 9", None, digest(OLD))
+D = Decimal
+
+
+def at(task: Task, **options) -> Env:
+    """An environment whose episode has a task of our choice."""
+    env = Env(Config(**{"prompt": "short"} | options))
+    env.begin(task)
+    return env
+
+
+def operation(sql: str) -> str:
+    return f"I look.\nAction: Operation\n```sql\n{sql}\n```"
+
+
+# -- replies
+
+NO_ACTION = "Can not find action in agent response. Pattern: Action: (Operation|Answer)"
+NO_SQL = "Can not find SQL in agent response. Pattern: ```sql\\n([\\s\\S]*?)\\n```"
+NO_ANSWER = "Can not find final answer in agent response. Pattern: \\nFinal Answer:(.*)"
+
+
+@pytest.mark.parametrize(
+    ("reply", "read"),
+    [
+        (operation("SELECT 1"), ("sql", "SELECT 1")),
+        (operation("SELECT 1") + "\nAction: Answer\nFinal Answer: 1", ("sql", "SELECT 1")),
+        (operation("SELECT name\nFROM pets;"), ("sql", "SELECT name FROM pets;")),
+        ("```sql\nSELECT 1\n```\nAction: Operation\n```sql\nSELECT 2\n```", ("sql", "SELECT 1")),
+        ("Action: Answer\nFinal Answer: [(1,)] \nthanks", ("answer", " [(1,)] ")),
+        ("Action: Answer\nAction: Operation\nFinal Answer:", ("answer", "")),
+        ("SELECT 1", ("fail", NO_ACTION)),
+        ("action: Answer", ("fail", NO_ACTION)),
+        ("Action: Answer Final Answer: 1", ("fail", NO_ANSWER)),
+        ("Action: Operation\n```sql SELECT 1```", ("fail", NO_SQL)),
+        ("Action: Operation\n\n```\n```sql\n", ("fail", NO_SQL)),
+    ],
+)
+def test_native_replies_are_read_as_the_original_does(reply, read):
+    assert read_native(reply) == read
+
+
+def test_short_replies_are_sql_or_an_answer():
+    assert read_short(" SELECT 1 \nanswer [(1,)]") == ("sql", "SELECT 1 ")
+    assert read_short("answer [(1,)]\nx") == ("answer", "[(1,)]") == read_short("Answer: [(1,)]")
+    assert read_short("answered") == ("sql", "answered") and read_short("") == ("sql", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "strict", "loose"),
+    [
+        ("[(5,)]", [(5,)], True, True),
+        (" (5) ", [(5,)], True, True),
+        ("5", [(5,)], True, True),
+        ("[5]", [(5,)], True, True),
+        ("5.0000001", [(5,)], True, True),
+        ("5.001", [(5,)], False, False),
+        ("IT, 6750", [("IT", 6750.0)], True, True),
+        ("[('it', 6750)]", [("IT", 6750)], False, False),
+        ("[('IT', Decimal('6750.0000'))]", [("IT", D("6750.0000"))], True, True),
+        ("[(Decimal('2.5'), 'a'), (Decimal('3'), 'b')]", [(D("2.5"), "a"), (3, "b")], True, True),
+        ("[(2,), (1,)]", [(1,), (2,)], False, False),
+        ("[(1,)]", [(1,), (2,)], False, False),
+        ("1, 2", [(1,), (2,)], False, False),
+        ("[(1, 2)]", [(1,), (2,)], False, False),
+        ("[(1, 2), (3, 4)]", [(1, 2), (3, 4)], True, True),
+        ("[(1,), (2,)", [(1,), (2,)], True, True),
+        ("[(1,), (2,]", [(1,), (2,)], False, False),
+        ("((1,), (2,))", [(1,), (2,)], False, False),
+        ("[('Ann Lee',)]", [("Ann Lee",)], True, True),
+        ('[("Ann",)]', [("Ann",)], True, True),
+        ("[(''Ann'',)]", [("Ann",)], False, False),
+        ("-5", [(-5,)], True, True),
+        ("nan", [(5,)], False, False),
+        ("1e400", [(5,)], False, False),
+        ("1_0", [(10,)], False, False),
+        ("\u0665", [(5,)], False, False),
+        ("None", [(None,)], True, True),
+        ("", [(5,)], False, False),
+        # the original's two bugs
+        ("[('5',)]", [(5,)], True, False),
+        ("$5", [(5,)], True, False),
+        ("5%", [(5,)], True, False),
+        ("x 5", [(5,)], False, True),
+        ("5 dollars", [(5,)], False, True),
+        ("The answer is 5", [(5,)], False, True),
+        ("anything at all", [], False, True),
+        ("[]", [], True, True),
+        ("", [], True, True),
+        ("[(1,)]", [], False, False),
+    ],
+)
+def test_what_an_answer_may_look_like(answer, truth, strict, loose):
+    assert matches(answer, truth, strict=True) == strict
+    assert matches(answer, truth, strict=False) == loose
+
+
+def test_several_formats_at_once_do_not_pass():
+    for answer in ("[(5,)] [(6,)]", "(5) or (6)", "[(5, 6)]", "5, 6", "[('5 6',)]", "5 6"):
+        assert not matches(answer, [(5,)]) and not matches(answer, [(6,)])
+
+
+# -- rewards and endings
+
+
+def test_a_question_answered():
+    env = at(ASK)
+    step = env.step("SELECT * FROM pets WHERE age > 5")
+    assert (step.observation, step.reward, step.terminated) == ("[('Milo', 'dog', 9)]", 0.0, False)
+    assert step.info["shaped"] == 0.3 and step.info["status"] == "running"
+    step = env.step("answer [('Milo', 'dog', 9)]")
+    assert (step.reward, step.terminated, step.truncated) == (1.0, True, False)
+    assert step.info == {"outcome": "correct", "success": True, "valid": True, "shaped": 1.0} | {
+        "status": "completed",
+        "finish_reason": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "replies", "reward", "outcome", "status"),
+    [
+        (ASK, ["answer [('Rex', 'dog', 5)]"], -0.1, "incorrect", "completed"),
+        (ASK, ["answer Milo, dog, 9"], 1.0, "correct", "completed"),
+        (ASK, ["SELECT 1", "nonsense", "SELECT 2"], -0.3, "timeout", "task_limit_reached"),
+        (ASK, ["SELECT 1", "SELECT 1", "answer Milo, dog, 9"], 1.0, "correct", "completed"),
+        (CHANGE, ["answer whatever"], -0.1, "incorrect", "completed"),
+        (CHANGE, ["DELETE FROM pets WHERE age < 9", "answer whatever"], 1.0, "correct", "completed"),
+        (CHANGE, ["DELETE FROM pets WHERE age < 9", "SELECT 1", "SELECT 1"], -0.3, "timeout", "task_limit_reached"),
+        (CHANGE, ["DELETE FROM pets", "answer done"], -0.1, "incorrect", "completed"),
+    ],
+)
+def test_what_an_episode_pays(task, replies, reward, outcome, status):
+    env = at(task)
+    for reply in replies:
+        step = env.step(reply)
+    assert step.reward == reward and step.info["outcome"] == outcome and step.info["status"] == status
+    assert step.info["success"] == (reward == 1) and not env.running
+    limit = "Task limit reached. The limit is 3." if outcome == "timeout" else None
+    assert step.info["finish_reason"] == limit and step.truncated == (outcome == "timeout")
+
+
+def test_a_malformed_reply_fails_at_once_even_in_the_right_state():
+    env = at(CHANGE, prompt="native")
+    env.step(operation(CHANGE.sql))
+    step = env.step("That was it.")
+    assert (step.reward, step.terminated, step.info["success"], step.info["valid"]) == (-0.1, True, False, False)
+    assert step.info["status"] == "agent_validation_failed" and step.observation == step.info["finish_reason"]
+    assert step.observation.startswith("Can not find action in agent response. Pattern: ")
+
+
+def test_shaped_reward_is_paid_once():
+    env = at(CHANGE, max_turns=9)
+    shaped = [
+        env.step(sql).info["shaped"]
+        for sql in (
+            "SELECT * FROM pets",
+            "DELETE FROM pets WHERE age < 9",
+            "INSERT INTO pets VALUES ('Rex', 'dog', 5)",
+            "DELETE FROM pets WHERE age < 9",
+            "nonsense",
+        )
+    ]
+    assert shaped == [0.0, 0.3, 0.0, 0.0, 0.0] and env.step("answer").info["shaped"] == 1.0
+    env = at(ASK, max_turns=9)
+    assert [env.step(ASK.sql).info["shaped"] for _ in range(2)] == [0.3, 0.0]
+
+
+def test_an_error_is_shown_and_is_not_valid():
+    step = at(ASK).step("SELECT nope FROM pets")
+    assert step.observation == "1054 (42S22): Unknown column 'nope' in 'field list'" and not step.info["valid"]
+    step = at(ASK).step("SELECT 1; SELECT 2; SELECT nope FROM pets; DELETE FROM pets")
+    assert "nope" in step.observation
+
+
+def test_strict_is_a_switch():
+    assert at(replace(ASK, answer=[]), strict=False).step("answer no idea").reward == 1
+    assert at(replace(ASK, answer=[])).step("answer no idea").reward == -0.1
+
+
+def test_long_results_are_cut():
+    env = at(replace(ASK, rows=[("x" * 90, "dog", i) for i in range(200)]))
+    assert len(env.step("SELECT * FROM pets").observation) == MAX_REPLY + 3
+
+
+# -- tasks
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("skill", SKILLS)
+def test_every_skill_has_tasks_at_every_level_in_every_split(skill, level):
+    database = Database()
+    for i, split in enumerate(SPLITS * 2):
+        task = draw(Random(f"{skill} {i}"), skill, level, split, database)
+        assert split_of(task.canonical) == split and task.skill == skill and "{" not in task.instruction
+        few, many, most = LEVELS[level]
+        assert few <= len(task.rows) <= many
+        database.load(task.table, task.columns, task.rows)
+        found = database.run(task.sql)
+        if skill in CHANGES:
+            assert task.answer is None and digest(database.rows()) == task.state != digest(task.rows)
+        else:
+            assert task.answer == found and 1 <= len(found) <= most and not task.state
+            assert matches(str(found), found)
+
+
+def test_templates_show_their_skill():
+    marks = {"where": "WHERE", "order": "ORDER BY", "limit": "LIMIT", "column_alias": " AS ", "table_alias": " AS "}
+    marks |= {"group": "GROUP BY", "having": "HAVING", "subquery": "(SELECT", "limit_and_offset": "OFFSET"}
+    marks |= {"insert": "INSERT", "delete": "DELETE", "update": "UPDATE", "select": "SELECT", "subquery_nested": "))"}
+    assert len(SKILLS) == 22
+    for skill, templates in BY_SKILL.items():
+        for mark in (mark for name, mark in marks.items() if skill.startswith(name)):
+            assert all(mark in sql for _, sql, _ in templates), skill
+        for levels, _, ways in templates:
+            assert len(ways) >= ("1" in levels) + bool(set(levels) & {"2", "3"}), (skill, levels)
+
+
+def test_no_order_has_ties():
+    """Names, numbers and days do not repeat in a column."""
+    for seed in range(60):
+        _, columns, rows, _ = db_tasks.draw_table(Random(seed), "123"[seed % 3])
+        for i, (name, kind) in enumerate(columns):
+            if kind == "INT" or i in (0, 5):
+                assert len({row[i] for row in rows}) == len(rows), name
+
+
+def test_the_answer_is_seldom_without_its_condition():
+    """A condition leaves out some rows: an answer at random from the whole table is wrong."""
+    database = Database()
+    for seed in range(40):
+        task = draw(Random(seed), "where_single_condition", "2", "train", database)
+        assert len(task.answer) < len(task.rows)
+
+
+# -- the expert
+
+
+def solve(level: str, prompt: str, seeds: range) -> Counter:
+    env, skills = Env(Config(difficulty=level, prompt=prompt)), Counter()
+    for seed in seeds:
+        env.reset(seed, SPLITS[seed % 3])
+        steps = []
+        while env.running:
+            steps.append(env.step(env.oracle()))
+            assert steps[-1].info["valid"]
+        assert steps[-1].info["success"] and len(steps) == 2, (seed, env.goal)
+        assert sum(step.info["shaped"] for step in steps) == pytest.approx(1.3)
+        skills[env.goal.skill] += 1
+    return skills
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_tasks(level, prompt):
+    assert len(solve(level, prompt, range(60))) > 15
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_a_thousand_tasks(level, prompt):
+    assert len(solve(level, prompt, range(1000))) == 22
+
+
+def test_the_expert_goes_on_from_wherever_the_agent_is():
+    env = Env(Config(prompt="short", max_turns=9))
+    for seed in range(60):
+        env.reset(seed)
+        table = env.goal.table
+        for sql in Random(seed).choices(
+            [f"DELETE FROM {table}", f"INSERT INTO {table} VALUES ()", "x", env.goal.sql], k=2
+        ):
+            env.step(sql)
+        while env.running:
+            step = env.step(env.oracle())
+        assert step.info["success"], (seed, env.goal)
+
+
+# -- sampling, files, options
+
+
+def test_a_skill_is_drawn_first():
+    env, drawn = Env(Config(skill="select, update", difficulty="1")), Counter()
+    for seed in range(300):
+        env.reset(seed)
+        drawn[env.goal.skill] += 1
+    assert set(drawn) == {"select", "update"} and drawn["select"] == pytest.approx(150, abs=40)
+
+
+def entries(count: int) -> dict:
+    """A file as the original's: two labels on every query, and one entry of several skills."""
+    database, found = Database(), {}
+    for i in range(count):
+        task = draw(Random(i), SKILLS[i % 22], "3", SPLITS[i % 3], database)
+        entry = entry_of(task)
+        entry["skill_list"] += ["select"] * (task.skill not in (*CHANGES, "select"))
+        found[str(i)] = entry
+    return found | {"x": entry_of(task) | {"skill_list": ["limit_only", "where_single_condition"]}}
+
+
+def test_files_of_the_original_and_of_single_skills(tmp_path):
+    whole, single = tmp_path / "db.json", tmp_path / "single.json"
+    whole.write_text(json.dumps(entries(132)))
+    command = [sys.executable, "-m", "envs.db_tasks", f"data={whole}", f"out={single}"]
+    text = subprocess.check_output(command, cwd=ROOT, text=True)
+    assert text.splitlines()[0].split() == ["select", "6"] and text.endswith("22 skills, 132 tasks\n")
+    skills = json.loads(single.read_text())
+    assert set(skills) == set(SKILLS) and {len(listed) for listed in skills.values()} == {6}
+    for path in (whole, single):
+        tasks = read_tasks(str(path))
+        assert sum(len(listed) for skills in tasks.values() for listed in skills.values()) == 132
+        for split in SPLITS:
+            env = Env(Config(data=str(path), skill="update,having_aggregate_calculation"))
+            try:
+                env.reset(3, split)
+            except ValueError as error:
+                assert f"in split {split}" in str(error)
+                continue
+            assert env.goal.skill in ("update", "having_aggregate_calculation") and split_of(env.task) == split
+            while env.running:
+                step = env.step(env.oracle())
+            assert step.info["success"]
+
+
+def test_an_entry_is_the_task_that_it_was_made_of():
+    database = Database()
+    for skill in SKILLS:
+        task = draw(Random(skill), skill, "3", "train", database)
+        again = task_of(json.loads(json.dumps(entry_of(task))), skill)
+        assert again.canonical == task.canonical and again.rows == task.rows and again.state == task.state
+        assert (again.answer is None) == (task.answer is None)
+        assert task.answer is None or matches(str(task.answer), again.answer)
+    assert (
+        skill_of({"skill_list": ["select"]}) == "select" and skill_of({"skill_list": ["delete", "limit_only"]}) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("no json", "is no file of JSON"),
+        ("[]", "must hold {number: entry} or {skill: [entry, ...]}"),
+        ('{"0": {"skill_list": ["update", "limit_only"]}}', "has no task of a single skill"),
+        ('{"update": [{"instruction": "x"}]}', "entry 0 of update in"),
+    ],
+)
+def test_bad_files_are_one_line(tmp_path, content, line):
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(ValueError) as error:
+        Env(Config(data=str(path)))
+    assert str(error.value).startswith("data: ") and line in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
+    out = tmp_path / "ours.json"
+    assert db_tasks.main(["count=40", "difficulty=1", f"out={out}"]) == 0
+    assert capsys.readouterr().out.endswith(" 40 tasks\n")
+    assert sum(map(len, json.loads(out.read_text()).values())) == 40 and read_tasks(str(out))
+    for args in (["cuont=3"], ["count=x"], ["difficulty=9"], ["data=/nowhere.json"]):
+        assert db_tasks.main(args) == 2 and capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
+        ({"skill": "selects"}, "skill must be a comma list of the 22 skills, not 'selects'; the nearest is 'select'"),
+        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"data": "/nowhere"}, "data: '/nowhere' is no file of JSON"),
+    ],
+)
+def test_bad_options_name_the_field(options, line):
+    with pytest.raises(ValueError) as error:
+        Env(Config(**options))
+    assert str(error.value).startswith(line)
+
+
+# -- determinism, robustness, speed
+
+
+def transcript() -> str:
+    """An expert's episode at every level, and a clumsy one; what tests/golden/db_bench.txt holds."""
+    clumsy = ["SHOW TABLES", "DESCRIBE {t}", "SELECT * FROM {t} LIMIT 2;", "SELECT AVG(nope) FROM {t}", "SELEC 7 / 2"]
+    clumsy += ["SELECT 7 / 2, 'a' = 'A' || 0", "DELETE FROM {t}", "answer (1"]
+    lines = []
+    for difficulty, prompt, seed, script in (
+        *(("1", "short", seed, []) for seed in range(6)),
+        *(("2", "native", 7, []), ("3", "native", 8, []), ("3", "short", 9, [])),
+        ("3", "short", 10, clumsy),
+    ):
+        env = Env(Config(difficulty=difficulty, prompt=prompt, max_turns=9))
+        lines += [f"difficulty {difficulty}, {prompt}, seed {seed}", ""]
+        lines += [f"{message['role']}: {message['content']}" for message in env.reset(seed, "test")]
+        script = [line.format(t=env.goal.table) for line in script]
+        while env.running:
+            reply = script.pop(0) if script else env.oracle()
+            step = env.step(reply)
+            lines += [f"> {reply}", step.observation, f"reward {step.reward} {step.info}"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_golden_transcripts():
+    assert transcript() == GOLDEN.read_text()
+
+
+def test_episodes_do_not_depend_on_the_process():
+    program = "import sys; sys.path.insert(0, 'tests'); import test_db_bench; print(test_db_bench.transcript(), end='')"
+    variables = os.environ | {"PYTHONHASHSEED": "77"}
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True) == transcript()
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=80),
+    st.builds(operation, st.text(max_size=60)),
+    st.builds("Action: Answer\nFinal Answer:{}".format, st.text(alphabet="()[]',Decimal5. ", max_size=40)),
+    st.builds("answer {}".format, st.text(alphabet="()[]',Decimal5. ", max_size=40)),
+    st.sampled_from(["```sql\n" * 14_000, "Action: Operation" + "```sql\n" * 14_000, "answer " + "(" * 100_000]),
+    st.sampled_from(["Action: " * 12_500, "answer " + "Decimal(" * 12_500, "x" * 100_000, "answer " + "9" * 100_000]),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(HOSTILE, min_size=1, max_size=5), st.sampled_from(["native", "short"]), st.integers(0, 3))
+def test_hostile_replies_are_answered(replies, prompt, seed):
+    env = Env(Config(difficulty="1", prompt=prompt, max_turns=99))
+    env.reset(seed)
+    for reply in replies:
+        step = env.step(reply)
+        assert len(step.observation) < 1000 and step.reward in (0, -0.1)
+        if not env.running:
+            env.reset(seed)
+
+
+def test_resets_and_steps_are_fast():
+    env = Env(Config())
+    resets, steps = [], []
+    for seed in range(90):
+        start = time.perf_counter()
+        env.reset(seed, SPLITS[seed % 3])
+        resets.append(time.perf_counter() - start)
+        while env.running:
+            reply, start = env.oracle(), time.perf_counter()
+            env.step(reply)
+            steps.append(time.perf_counter() - start)
+    assert (
+        sorted(resets)[45] < 0.015 and sorted(steps)[len(steps) // 2] < 5 / 3000
+    )  # a fifth of the speed, for slow days
+
+
+if __name__ == "__main__":
+    print(transcript(), end="")
