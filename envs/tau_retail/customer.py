@@ -1,0 +1,191 @@
+"""The customer: scripted, or the instruction that makes a model play one.
+
+A scripted customer has a list of wishes and comes to them one after the other. What the agent writes is searched for
+what it asks about, for a request to agree, and for a refusal; a question is answered with the fact that it is about,
+and nothing is told before. Asked nothing, the customer says again what is wanted.
+"""
+
+import re
+from dataclasses import dataclass
+
+from envs.tau_retail.shop import Shop
+from envs.tau_retail.tasks import Task
+from envs.tau_retail.tools import CHANGING
+from envs.tau_retail.wishes import Wish
+
+STOP = "###STOP###"
+HEARD = 2000  # characters of the agent's text that are heard
+TOPICS = {
+    "identity": re.compile(
+        r"e-?mail|\bzip|your (full |first |last )?name|identi|authenticat|verify|who (am i|are you)"
+    ),
+    "order": re.compile(r"order (id|number|no\b)|(which|what) orders?\b"),
+    "reason": re.compile(r"\breasons?\b|\bwhy\b"),
+    "items": re.compile(r"\bitems?\b|\boptions?\b|\bvariants?\b|(which|what) products?\b|colou?r|\bsize\b"),
+    "payment": re.compile(r"payment|refund|\bcards?\b|paypal|\bpay\b"),
+    "address": re.compile(r"(?<!email )\baddress\b|\bstreet\b|\b(ship|deliver|send) (it|this|the order|them) to\b"),
+}
+AGREE = re.compile(
+    r"(?<!^)\byes\b|proceed|go ahead|(shall|should) i\b|do you (confirm|agree)|would you like me to|"
+    r"is (this|that|it) (ok|right|correct|fine)|please confirm($|[.?!])"
+)
+REFUSAL = re.compile(
+    r"can ?not|can['\u2019]?t\b|unable|not able|won['\u2019]?t be able|impossible|\b(deny|refuse|decline)\b|"
+    r"(not|isn['\u2019]t|aren['\u2019]t) (possible|allowed|permitted|available|eligible|accepted)|"
+    r"(only|must be) (pending|delivered)"
+)
+ORDER_ID = re.compile(r"#W\d{1,10}")
+METHOD_ID = re.compile(r"\b(?:credit_card|gift_card|paypal)_\d{1,10}")
+
+
+@dataclass(frozen=True)
+class Mood:
+    """How a customer talks."""
+
+    greets: str
+    agrees: str
+    accepts: str  # a refusal
+
+
+MOODS = {
+    "plain": Mood("Hi.", "Yes, please.", "I see."),
+    "brisk": Mood("", "Yes.", "Fine."),
+    "friendly": Mood("Hello there, I hope you are having a good day!", "Yes, that would be lovely.", "Oh, never mind."),
+    "annoyed": Mood("This shop is wearing me out.", "Yes, and be quick about it.", "Typical. Let it be, then."),
+    "unsure": Mood("Hello? I hope that I am right here.", "Um, I think so. Yes.", "Oh. Then I had better leave it."),
+    "talkative": Mood("Good day! My neighbour told me to simply ask, so here I am.", "Yes, do, wonderful.", "A pity."),
+}
+
+
+class Customer:
+    """A scripted customer. `hear` gives the reply to what the agent has written."""
+
+    def __init__(self, task: Task, shop: Shop):
+        self.task, self.mood = task, MOODS[task.mood]
+        self.wishes = list(task.wishes)
+        self.index = 0
+        user = shop.users[task.user_id]
+        name, place = user["name"], user["address"]["zip"]
+        self.identity = f"My name is {name['first_name']} {name['last_name']}, and my zip code is {place}."
+        if task.by_email:
+            self.identity = f"My email is {user['email']}."
+        self.identified = False  # whether that has been said
+        self._begin()
+
+    @property
+    def wish(self) -> Wish | None:
+        """What the customer wants now; None when all is done."""
+        return self.wishes[self.index] if self.index < len(self.wishes) else None
+
+    def opening(self) -> str:
+        return self.task.opening or f"{self.mood.greets} {self.wishes[0].says}".strip()
+
+    def saw(self) -> None:
+        """A change to the database, which the customer will take for what was asked."""
+        self.changes += 1
+
+    def hear(self, text: str) -> str:
+        """What the customer answers."""
+        wish, low = self.wish, text[:HEARD].lower()
+        if wish is None:
+            return STOP
+        self.unsaid = {output for output in self.unsaid if not says(text, output)}
+        asked = [topic for topic, pattern in TOPICS.items() if pattern.search(low)]
+        if self._satisfied(wish):
+            return self._go_on("Thank you.")
+        stranger = "identity" in asked and not self.identified
+        if REFUSAL.search(low) and wish.refused and not stranger:
+            return self._go_on(self.mood.accepts)
+        if AGREE.search(low) and not stranger:
+            return self._asked_to_agree(wish, text, [self._tell(topic) for topic in asked if not self._knows(topic)])
+        answers = [answer for topic in asked if (answer := self._tell(topic))]
+        if answers:
+            return " ".join(answers)
+        if asked:
+            return f"I cannot tell you more about that. {wish.says}"
+        return f"Are you sure? Please look again. {wish.says}" if REFUSAL.search(low) else wish.says
+
+    def _begin(self) -> None:
+        """Come to the next wish."""
+        self.changes, self.agreed = 0, False
+        self.told = set(self.wish.known) if self.wish else set()
+        self.unsaid = set(self.wish.outputs) if self.wish else set()
+
+    def _go_on(self, word: str) -> str:
+        self.index += 1
+        self._begin()
+        return f"{word} {self.wish.says}" if self.wish else STOP
+
+    def _satisfied(self, wish: Wish) -> bool:
+        needed = sum(name in CHANGING for name, _ in wish.calls)
+        return bool(needed or wish.outputs) and self.changes >= needed and not self.unsaid
+
+    def _asked_to_agree(self, wish: Wish, text: str, answers: list[str]) -> str:
+        if mistaken := self._mistaken(wish, text):
+            return mistaken
+        if wish.change:
+            self.wishes[self.index] = wish.change
+            self.unsaid = set(wish.change.outputs)
+            return wish.change.says
+        self.agreed = True
+        return " ".join(filter(None, [*answers, self.mood.agrees]))
+
+    def _mistaken(self, wish: Wish, text: str) -> str:
+        """An objection, if the only orders or payment methods that the agent names are not the ones meant."""
+        for topic, pattern, key in (("order", ORDER_ID, "order_id"), ("payment", METHOD_ID, "payment_method_id")):
+            meant = {arguments[key] for _, arguments in wish.calls if key in arguments}
+            named = set(pattern.findall(text[:HEARD]))
+            if meant and named and not meant & named:
+                return f"No, that is not right. {self._tell(topic)}".strip()
+        return ""
+
+    def _knows(self, topic: str) -> bool:
+        return self.identified if topic == "identity" else topic in self.told
+
+    def _tell(self, topic: str) -> str:
+        """The fact that a question is about, or nothing."""
+        if topic == "identity":
+            self.identified = True
+            return self.identity
+        self.told.add(topic)
+        return self.wish.facts.get(topic, "")
+
+
+def says(text: str, output: str) -> bool:
+    """Whether a text holds an output that a task asks for: in any case, and without its commas."""
+    return output.lower() in text.lower().replace(",", "")
+
+
+# -- a model as the customer
+
+MODEL_RULES = """\
+You play a customer who writes to the agent of an online shop. Stay in that role.
+
+Who you are and what you want: {instruction}
+
+- Write one message of one line at a time, as the customer.
+- Come to your requests one by one, and tell a detail only when it is needed or asked for.
+- Use your own words instead of repeating this description.
+- What you were not told here, you do not know: invent no order numbers and no other details.
+- When everything you want has been dealt with, or you were passed on to a human, write only {stop}"""
+GREETING = "Hi! How can I help you today?"
+
+
+def model_chat(task: Task, customer: Customer) -> list[dict]:
+    """The messages that make a model the customer of a task, up to its opening line."""
+    rules = MODEL_RULES.format(instruction=task.instruction or _instruction(task, customer), stop=STOP)
+    opening = task.opening.partition(". ")[0] if task.opening else customer.opening()
+    turns = ("system", rules), ("user", GREETING), ("assistant", opening)
+    return [{"role": role, "content": text} for role, text in turns]
+
+
+def _instruction(task: Task, customer: Customer) -> str:
+    """A drawn task in words."""
+    parts = [f'Asked who you are: "{customer.identity}"']
+    for number, wish in enumerate(task.wishes, 1):
+        parts.append(f'Request {number}: "{wish.says}"')
+        parts += [f'Asked about the {topic}: "{fact}"' for topic, fact in wish.facts.items()]
+        parts += ["If the agent refuses, you accept it."] if wish.refused else []
+        parts += [f'Before you agree, you change your mind: "{wish.change.says}"'] if wish.change else []
+    mood = [] if task.mood == "plain" else [f"You are {task.mood}."]
+    return " ".join(parts + mood)

@@ -1,0 +1,173 @@
+"""The shop's data: fifty products in some six hundred variants, five hundred customers, a thousand orders.
+
+Records have tau-bench's layout, keys in its order. A shop is made once for a process, or read from the original's
+folder of JSON, and never changed: an episode writes to copies of the few records that it touches (tools.Database).
+"""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STREETS
+
+SIZE = (500, 1000)  # customers, orders
+SHORT_SIZE = (400, 700)  # order numbers of three digits are 900
+MOST_ORDERS = 4  # of one customer
+STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # the original's shares
+REASONS = ("no longer needed", "ordered by mistake")
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The tables, each from id to record."""
+
+    products: dict[str, dict]
+    orders: dict[str, dict]
+    users: dict[str, dict]
+
+
+class _Ids:
+    """Numbers that nothing else has, written with so many digits."""
+
+    def __init__(self, rng: Random, short: bool):
+        self.rng, self.short, self.taken = rng, short, set()
+
+    def new(self, prefix: str, digits: int, short: int) -> str:
+        count = short if self.short else digits
+        while (made := f"{prefix}{self.rng.randrange(10 ** (count - 1), 10**count)}") in self.taken:
+            pass
+        self.taken.add(made)
+        return made
+
+
+@lru_cache(maxsize=2)
+def make_shop(short: bool = False) -> Shop:
+    """The generated shop; a short one has ids of few digits, for models that copy badly."""
+    rng = Random(f"tau_retail shop {short}")
+    customers, count = SHORT_SIZE if short else SIZE
+    ids = _Ids(rng, short)
+    products = {}
+    for line in PRODUCTS.strip().splitlines():
+        product = _product(line, rng, ids)
+        products[product["product_id"]] = product
+    users = {}
+    while len(users) < customers:
+        user_id, user = _user(rng, ids)
+        users[user_id] = user
+    orders = {}
+    stock = list(products.values())
+    owners = list(users) + rng.sample([name for name in users for _ in range(MOST_ORDERS - 1)], count - customers)
+    for owner in owners:
+        order = _order(owner, users[owner], stock, rng, ids)
+        orders[order["order_id"]] = order
+        users[owner]["orders"].append(order["order_id"])
+    return Shop(products, orders, users)
+
+
+@lru_cache(maxsize=2)
+def load_shop(folder: str) -> Shop:
+    """The shop in the original's users.json, products.json and orders.json. Raises ValueError if it cannot be read."""
+    return Shop(*(read_json(folder, f"{name}.json", dict) for name in ("products", "orders", "users")))
+
+
+def read_json(folder: str, name: str, kind: type):
+    """A file of the folder, which has to hold a dict or a list. Raises ValueError with one line."""
+    path = Path(folder, name)
+    if not path.is_file():
+        raise ValueError(f"data must be a folder with users, products, orders and tasks.json: there is no {path}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"data: {path} is no JSON: {error}") from None
+    if not isinstance(found, kind) or not found:
+        raise ValueError(f"data: {path} must hold a {'list' if kind is list else 'table'} with something in it")
+    return found
+
+
+def new_address(rng: Random) -> dict:
+    """An address, its keys in the order of the data."""
+    city, state, zone = rng.choice(CITIES)
+    return {
+        "address1": f"{rng.randint(100, 999)} {rng.choice(STREETS.split(', '))}",
+        "address2": f"Suite {rng.randint(100, 999)}",
+        "city": city,
+        "country": "USA",
+        "state": state,
+        "zip": f"{zone}{rng.randint(0, 99):02}",
+    }
+
+
+def _product(line: str, rng: Random, ids: _Ids) -> dict:
+    head, *options = line.split(" | ")
+    name, price = head.split(", ")
+    pairs = [(key, values.split(", ")) for key, values in (option.split(": ") for option in options)]
+    combinations = [{}]
+    for key, values in pairs:
+        combinations = [{**made, key: value} for made in combinations for value in values]
+    variants = {}
+    for chosen in rng.sample(combinations, min(len(combinations), rng.randint(11, 14))):
+        variant = {
+            "item_id": ids.new("", 10, 4),
+            "options": chosen,
+            "available": rng.random() < 0.75,
+            "price": round(float(price) * rng.uniform(0.85, 1.15), 2),
+        }
+        variants[variant["item_id"]] = variant
+    return {"name": name, "product_id": ids.new("", 10, 4), "variants": variants}
+
+
+def _user(rng: Random, ids: _Ids) -> tuple[str, dict]:
+    first, last = rng.choice(FIRST_NAMES.split()), rng.choice(LAST_NAMES.split())
+    methods = [
+        {
+            "source": "credit_card",
+            "brand": rng.choice(("visa", "mastercard")),
+            "last_four": f"{rng.randrange(10**4):04}",
+        },
+        {"source": "paypal"},
+        {"source": "gift_card", "balance": float(rng.randint(5, 100))},
+    ]
+    chosen = rng.sample(methods, rng.choice((1, 2, 2, 3)))
+    chosen = [{**method, "id": ids.new(f"{method['source']}_", 7, 3)} for method in chosen]
+    user = {
+        "name": {"first_name": first, "last_name": last},
+        "address": new_address(rng),
+        "email": f"{first.lower()}.{last.lower()}{rng.randint(1000, 9999)}@example.com",
+        "payment_methods": {method["id"]: method for method in chosen},
+        "orders": [],
+    }
+    return ids.new(f"{first}_{last}_".lower(), 4, 2), user
+
+
+def _order(owner: str, user: dict, stock: list[dict], rng: Random, ids: _Ids) -> dict:
+    items = []
+    for product in rng.sample(stock, rng.choice((1, 1, 2, 2, 3, 4, 5))):
+        variant = rng.choice(list(product["variants"].values()))
+        items.append(
+            {
+                "name": product["name"],
+                "product_id": product["product_id"],
+                "item_id": variant["item_id"],
+                "price": variant["price"],
+                "options": variant["options"],
+            }
+        )
+    status = rng.choices(list(STATUSES), list(STATUSES.values()))[0]
+    sent = status in ("processed", "delivered")
+    parcel = {"tracking_id": [f"{rng.randrange(10**11, 10**12)}"], "item_ids": [item["item_id"] for item in items]}
+    amount, method = round(sum(item["price"] for item in items), 2), rng.choice(list(user["payment_methods"]))
+    kinds = ("payment", "refund") if status == "cancelled" else ("payment",)
+    order = {
+        "order_id": ids.new("#W", 7, 3),
+        "user_id": owner,
+        "address": dict(user["address"]),
+        "items": items,
+        "fulfillments": [parcel] if sent else [],
+        "status": status,
+        "payment_history": [
+            {"transaction_type": kind, "amount": amount, "payment_method_id": method} for kind in kinds
+        ],
+    }
+    return order | ({"cancel_reason": rng.choice(REASONS)} if status == "cancelled" else {})

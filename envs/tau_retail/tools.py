@@ -1,0 +1,397 @@
+"""The sixteen tools: their checks in the original's order, its messages and its arithmetic; the database under them.
+
+`call` carries one out by its name. Results are texts: JSON of the record that was
+read or changed, or a line that begins with `Error: `.
+"""
+
+import ast
+import json
+import operator
+from collections.abc import Callable
+from hashlib import sha256
+from inspect import signature
+
+from envs.tau_retail.shop import REASONS, Shop
+
+MAX_EXPRESSION = 200  # characters that calculate takes
+MAX_BITS = 4096  # of a whole number that calculate raises to a power
+MAX_ERROR = 300  # characters of an error
+ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
+
+
+class Database:
+    """A shop to write to: what is written is a copy, the shop stays as it is."""
+
+    def __init__(self, shop: Shop):
+        self.shop, self.products = shop, shop.products
+        self.copies: dict[str, dict[str, dict]] = {"orders": {}, "users": {}}
+
+    def order(self, order_id: str) -> dict | None:
+        return self.copies["orders"].get(order_id) or self.shop.orders.get(order_id)
+
+    def user(self, user_id: str) -> dict | None:
+        return self.copies["users"].get(user_id) or self.shop.users.get(user_id)
+
+    def own_order(self, order_id: str) -> dict:
+        """An order to write to."""
+        return self._own("orders", order_id)
+
+    def own_user(self, user_id: str) -> dict:
+        """A customer's profile to write to."""
+        return self._own("users", user_id)
+
+    def changes(self) -> dict[str, str]:
+        """The records that are not as in the shop, as JSON with sorted keys."""
+        texts = {}
+        for table, copies in self.copies.items():
+            for name, record in copies.items():
+                if (text := _text(record)) != _text(getattr(self.shop, table)[name]):
+                    texts[f"{table} {name}"] = text
+        return texts
+
+    def fingerprint(self) -> str:
+        """A hash that two databases over one shop share if, and only if, all their records are equal."""
+        return sha256(_text(self.changes()).encode()).hexdigest()
+
+    def _own(self, table: str, name: str) -> dict:
+        if name not in self.copies[table]:
+            self.copies[table][name] = _copied(getattr(self.shop, table)[name])
+        return self.copies[table][name]
+
+
+def call(db: Database, name: str, arguments: dict) -> str:
+    """Carry out a tool by its name: its result, or an error as the original words it."""
+    if name not in TOOLS:
+        result = f"Unknown action {name}"
+    elif wrong := _misfit(name, arguments):
+        result = f"Error: {wrong}"
+    else:
+        try:
+            result = TOOLS[name](db, **arguments)
+        except Exception as error:  # arguments of the wrong type: the original says what Python does
+            result = f"Error: {error}"
+    return whole(result[:MAX_ERROR]) if failed(result) else result
+
+
+def key(name: str, arguments: dict) -> str:
+    """A call as one string, equal for equal calls."""
+    return f"{name} {json.dumps(arguments, sort_keys=True)}"
+
+
+def whole(text: str) -> str:
+    """A text without halves of characters, which JSON can spell and nothing can encode."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def failed(result: str) -> bool:
+    """Whether a tool's result is an error."""
+    return result.startswith(("Error: ", "Unknown action "))
+
+
+# -- reading
+
+
+def calculate(db: Database, expression: str) -> str:
+    if not all(character in "0123456789+-*/(). " for character in expression[: MAX_EXPRESSION + 1]):
+        return "Error: invalid characters in expression"
+    if len(expression) > MAX_EXPRESSION:
+        return "Error: expression too long"
+    return str(round(float(_value(ast.parse(expression.lstrip(" "), "<string>", "eval").body)), 2))
+
+
+def find_user_id_by_email(db: Database, email: str) -> str:
+    wanted = email.lower()
+    return next((name for name, user in _users(db) if user["email"].lower() == wanted), "Error: user not found")
+
+
+def find_user_id_by_name_zip(db: Database, first_name: str, last_name: str, zip: str) -> str:
+    wanted = first_name.lower(), last_name.lower()
+    for user_id, user in _users(db):
+        name = user["name"]
+        if user["address"]["zip"] == zip and (name["first_name"].lower(), name["last_name"].lower()) == wanted:
+            return user_id
+    return "Error: user not found"
+
+
+def get_order_details(db: Database, order_id: str) -> str:
+    order = db.order(order_id)
+    return "Error: order not found" if order is None else json.dumps(order)
+
+
+def get_product_details(db: Database, product_id: str) -> str:
+    product = db.products.get(product_id)
+    return "Error: product not found" if product is None else json.dumps(product)
+
+
+def get_user_details(db: Database, user_id: str) -> str:
+    user = db.user(user_id)
+    return "Error: user not found" if user is None else json.dumps(user)
+
+
+def list_all_product_types(db: Database) -> str:
+    return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in db.products.values())))
+
+
+def think(db: Database, thought: str) -> str:
+    return ""
+
+
+def transfer_to_human_agents(db: Database, summary: str) -> str:
+    return "Transfer successful"
+
+
+# -- writing
+
+
+def cancel_pending_order(db: Database, order_id: str, reason: str) -> str:
+    order = db.order(order_id)
+    if order is None:
+        return "Error: order not found"
+    if order["status"] != "pending":
+        return "Error: non-pending order cannot be cancelled"
+    if reason not in REASONS:
+        return "Error: invalid reason"
+    order = db.own_order(order_id)
+    refunds = [_entry("refund", paid["amount"], paid["payment_method_id"]) for paid in order["payment_history"]]
+    for refund in refunds:
+        if "gift_card" in refund["payment_method_id"]:
+            _credit(db, order, refund["payment_method_id"], refund["amount"])
+    order["status"] = "cancelled"
+    order["cancel_reason"] = reason
+    order["payment_history"] += refunds
+    return json.dumps(order)
+
+
+def modify_pending_order_address(
+    db: Database, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
+) -> str:
+    order = db.order(order_id)
+    if order is None:
+        return "Error: order not found"
+    if order["status"] != "pending":
+        return "Error: non-pending order cannot be modified"
+    order = db.own_order(order_id)
+    order["address"] = _address(address1, address2, city, state, country, zip)
+    return json.dumps(order)
+
+
+def modify_pending_order_items(
+    db: Database, order_id: str, item_ids: list, new_item_ids: list, payment_method_id: str
+) -> str:
+    order = db.order(order_id)
+    if order is None:
+        return "Error: order not found"
+    if order["status"] != "pending":
+        return "Error: non-pending order cannot be modified"
+    difference = _difference(db, order, item_ids, new_item_ids)  # not rounded: its noise stays in the history
+    if isinstance(difference, str):
+        return difference
+    method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
+    if method is None:
+        return "Error: payment method not found"
+    if method["source"] == "gift_card" and method["balance"] < difference:
+        return "Error: insufficient gift card balance to pay for the new item"
+    order = db.own_order(order_id)
+    kind = "payment" if difference > 0 else "refund"
+    order["payment_history"].append(_entry(kind, abs(difference), payment_method_id))
+    if method["source"] == "gift_card":
+        _credit(db, order, payment_method_id, -difference)
+    for item_id, new_id in zip(item_ids, new_item_ids, strict=True):
+        item = _item(order, item_id)
+        variant = db.products[item["product_id"]]["variants"][new_id]
+        item.update(item_id=new_id, price=variant["price"], options=variant["options"])
+    order["status"] = "pending (item modified)"
+    return json.dumps(order)
+
+
+def modify_pending_order_payment(db: Database, order_id: str, payment_method_id: str) -> str:
+    order = db.order(order_id)
+    if order is None:
+        return "Error: order not found"
+    if order["status"] != "pending":
+        return "Error: non-pending order cannot be modified"
+    method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
+    if method is None:
+        return "Error: payment method not found"
+    first = order["payment_history"][0]
+    if len(order["payment_history"]) > 1 or first["transaction_type"] != "payment":
+        return "Error: there should be exactly one payment for a pending order"
+    former, amount = first["payment_method_id"], first["amount"]
+    if former == payment_method_id:
+        return "Error: the new payment method should be different from the current one"
+    if method["source"] == "gift_card" and method["balance"] < amount:
+        return "Error: insufficient gift card balance to pay for the order"
+    order = db.own_order(order_id)
+    order["payment_history"] += [_entry("payment", amount, payment_method_id), _entry("refund", amount, former)]
+    if method["source"] == "gift_card":
+        _credit(db, order, payment_method_id, -amount)
+    if "gift_card" in former:
+        _credit(db, order, former, amount)
+    return json.dumps(order)
+
+
+def modify_user_address(
+    db: Database, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
+) -> str:
+    if db.user(user_id) is None:
+        return "Error: user not found"
+    user = db.own_user(user_id)
+    user["address"] = _address(address1, address2, city, state, country, zip)
+    return json.dumps(user)
+
+
+def exchange_delivered_order_items(
+    db: Database, order_id: str, item_ids: list, new_item_ids: list, payment_method_id: str
+) -> str:
+    order = db.order(order_id)
+    if order is None:
+        return "Error: order not found"
+    if order["status"] != "delivered":
+        return "Error: non-delivered order cannot be exchanged"
+    difference = _difference(db, order, item_ids, new_item_ids)
+    if isinstance(difference, str):
+        return difference
+    difference = round(difference, 2)
+    method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
+    if method is None:
+        return "Error: payment method not found"
+    if method["source"] == "gift_card" and method["balance"] < difference:
+        return "Error: insufficient gift card balance to pay for the price difference"
+    order = db.own_order(order_id)
+    order["status"] = "exchange requested"
+    order["exchange_items"] = sorted(item_ids)
+    order["exchange_new_items"] = sorted(new_item_ids)
+    order["exchange_payment_method_id"] = payment_method_id
+    order["exchange_price_difference"] = difference
+    return json.dumps(order)
+
+
+def return_delivered_order_items(db: Database, order_id: str, item_ids: list, payment_method_id: str) -> str:
+    order = db.order(order_id)
+    if order is None:
+        return "Error: order not found"
+    if order["status"] != "delivered":
+        return "Error: non-delivered order cannot be returned"
+    if payment_method_id not in db.user(order["user_id"])["payment_methods"]:
+        return "Error: payment method not found"
+    if "gift_card" not in payment_method_id and payment_method_id != order["payment_history"][0]["payment_method_id"]:
+        return "Error: payment method should be either the original payment method or a gift card"
+    if _surplus(order, item_ids) is not None:
+        return "Error: some item not found"
+    order = db.own_order(order_id)
+    order["status"] = "return requested"
+    order["return_items"] = sorted(item_ids)
+    order["return_payment_method_id"] = payment_method_id
+    return json.dumps(order)
+
+
+# -- what they share
+
+
+def _address(*lines: str) -> dict:
+    return dict(zip(ADDRESS, lines, strict=True))
+
+
+def _users(db: Database):
+    return ((name, db.copies["users"].get(name, user)) for name, user in db.shop.users.items())
+
+
+def _entry(kind: str, amount: float, method: str) -> dict:
+    return {"transaction_type": kind, "amount": amount, "payment_method_id": method}
+
+
+def _credit(db: Database, order: dict, method: str, amount: float) -> None:
+    card = db.own_user(order["user_id"])["payment_methods"][method]
+    card["balance"] = round(card["balance"] + amount, 2)
+
+
+def _item(order: dict, item_id: str) -> dict:
+    return next(item for item in order["items"] if item["item_id"] == item_id)
+
+
+def _surplus(order: dict, item_ids: list) -> str | None:
+    """The first item that is named more often than it was ordered."""
+    ordered = [item["item_id"] for item in order["items"]]
+    return next((item_id for item_id in item_ids if item_ids.count(item_id) > ordered.count(item_id)), None)
+
+
+def _difference(db: Database, order: dict, item_ids: list, new_item_ids: list) -> float | str:
+    """What the new items cost beyond the old ones, summed as floats in their order; or why they cannot be had."""
+    missing = _surplus(order, item_ids)
+    if missing is not None:
+        return f"Error: {missing} not found"
+    if len(item_ids) != len(new_item_ids):
+        return "Error: the number of items to be exchanged should match"
+    difference = 0
+    for item_id, new_id in zip(item_ids, new_item_ids, strict=True):
+        item = _item(order, item_id)
+        variant = db.products[item["product_id"]]["variants"].get(new_id)
+        if not (variant and variant["available"]):
+            return f"Error: new item {new_id} not found or available"
+        difference += variant["price"] - item["price"]
+    return difference
+
+
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+
+
+def _value(node: ast.expr):
+    """The number that an expression stands for. Raises ArithmeticError, TypeError or ValueError."""
+    if isinstance(node, ast.UnaryOp):
+        return OPERATORS[type(node.op)](_value(node.operand))
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left), _value(node.right)
+        whole = isinstance(left, int) and isinstance(right, int)
+        if isinstance(node.op, ast.Pow) and whole and abs(right) * max(left.bit_length(), 1) > MAX_BITS:
+            raise OverflowError("int too large to convert to float")
+        return OPERATORS[type(node.op)](left, right)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value
+    raise TypeError("the expression is no number")
+
+
+def _misfit(name: str, arguments: dict) -> str:
+    """What Python says of keyword arguments that a tool does not take, or lacks; nothing if they fit."""
+    called = name.title().replace("_", "") + ".invoke()"
+    wanted = PARAMETERS[name]
+    foreign = next((key for key in arguments if key not in wanted), None)
+    if foreign is not None:
+        return f"{called} got an unexpected keyword argument '{foreign}'"
+    missing = [repr(key) for key in wanted if key not in arguments]
+    if not missing:
+        return ""
+    listed = ", ".join(missing[:-1]) + ("," if len(missing) > 2 else "") + " and " if len(missing) > 1 else ""
+    plural = "s" if len(missing) > 1 else ""
+    return f"{called} missing {len(missing)} required positional argument{plural}: {listed}{missing[-1]}"
+
+
+def _text(record: dict) -> str:
+    return json.dumps(record, sort_keys=True)
+
+
+def _copied(value):
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+
+
+WRITES = (
+    *(cancel_pending_order, exchange_delivered_order_items, modify_pending_order_address, modify_pending_order_items),
+    *(modify_pending_order_payment, modify_user_address, return_delivered_order_items),
+)
+READS = (
+    *(calculate, find_user_id_by_email, find_user_id_by_name_zip, get_order_details, get_product_details),
+    *(get_user_details, list_all_product_types, think, transfer_to_human_agents),
+)
+TOOLS: dict[str, Callable] = {tool.__name__: tool for tool in sorted(WRITES + READS, key=lambda tool: tool.__name__)}
+CHANGING = {tool.__name__ for tool in WRITES}
+PARAMETERS = {name: list(signature(tool).parameters)[1:] for name, tool in TOOLS.items()}

@@ -1,0 +1,955 @@
+"""Retail: every check, message and sum of the tools, the shop, the customers, the reward, the files of the original."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.base import SPLITS, Result, split_of
+from envs.tau_retail import MAX_ACTION, Config, Env, _from_line, _line
+from envs.tau_retail.customer import MOODS, STOP, Customer
+from envs.tau_retail.policy import DESCRIPTIONS, NATIVE, schema
+from envs.tau_retail.shop import Shop, make_shop
+from envs.tau_retail.tasks import MOODS as MOOD_NAMES
+from envs.tau_retail.tasks import Task, draw_task, first_person, load_tasks
+from envs.tau_retail.tools import CHANGING, PARAMETERS, TOOLS, Database, call, failed
+from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING, Draw, Wish
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "tests" / "golden" / "tau_retail.txt"
+LEVELS = ("1", "2", "3")
+PLACE = {"address1": "1 Ash Street", "address2": "", "city": "Reno", "country": "USA", "state": "NV", "zip": "89501"}
+NEW = {"address1": "2 Ivy Street", "address2": "B", "city": "Boise", "state": "ID", "country": "USA", "zip": "83701"}
+
+
+def item(item_id: str, price: float, product_id: str = "11", name: str = "Lamp") -> dict:
+    options = {"id": item_id}
+    return {"name": name, "product_id": product_id, "item_id": item_id, "price": price, "options": options}
+
+
+def order(order_id: str, status: str, items: list, method: str, amount: float) -> dict:
+    paid = {"transaction_type": "payment", "amount": amount, "payment_method_id": method}
+    head = {"order_id": order_id, "user_id": "ada_berg_1", "address": dict(PLACE), "items": items}
+    return head | {"fulfillments": [], "status": status, "payment_history": [paid]}
+
+
+def toy() -> Shop:
+    """A shop of one customer, where every price and balance is chosen for what it shows."""
+    prices = {"21": 10.1, "22": 10.4, "23": 99.0, "24": 10.2, "25": 3.0}
+    variants = {
+        name: {"item_id": name, "options": {"id": name}, "available": name != "24", "price": price}
+        for name, price in prices.items()
+    }
+    products = {
+        "11": {"name": "Lamp", "product_id": "11", "variants": variants},
+        "12": {
+            "name": "Mat",
+            "product_id": "12",
+            "variants": {"31": {"item_id": "31", "options": {}, "available": True, "price": 5.0}},
+        },
+    }
+    pair = [item("21", 10.1), item("31", 5.0, "12", "Mat")]
+    orders = [
+        order("#W1", "pending", deepcopy(pair), "gift_card_1", 15.1),
+        order("#W2", "delivered", [*deepcopy(pair), item("21", 10.1)], "paypal_1", 25.2),
+        order("#W3", "processed", deepcopy(pair), "credit_card_1", 15.1),
+        order("#W4", "pending", deepcopy(pair), "paypal_1", 500.0),
+        order("#W5", "pending", deepcopy(pair), "paypal_1", 20.0),
+    ]
+    methods = {
+        "credit_card_1": {"source": "credit_card", "brand": "visa", "last_four": "1234", "id": "credit_card_1"},
+        "gift_card_1": {"source": "gift_card", "balance": 50.3, "id": "gift_card_1"},
+        "paypal_1": {"source": "paypal", "id": "paypal_1"},
+    }
+    user = {
+        "name": {"first_name": "Ada", "last_name": "Berg"},
+        "address": dict(PLACE),
+        "email": "Ada.Berg1@example.com",
+    }
+    user |= {"payment_methods": methods, "orders": [each["order_id"] for each in orders]}
+    return Shop(products, {each["order_id"]: each for each in orders}, {"ada_berg_1": user})
+
+
+def lines(text: str) -> list[tuple[str, str]]:
+    """`tool arguments -> result` lines, arguments in the short form."""
+    pairs = [line.strip().split(" -> ") for line in text.strip().splitlines()]
+    return [(action, result) for action, result in pairs]
+
+
+ERRORS = lines("""
+    get_order_details W1 -> Error: order not found
+    get_product_details 21 -> Error: product not found
+    get_user_details ada_berg -> Error: user not found
+    find_user_id_by_email ada@example.com -> Error: user not found
+    find_user_id_by_name_zip Ada Berg 89502 -> Error: user not found
+    modify_user_address nobody; a; b; c; d; e; f -> Error: user not found
+    cancel_pending_order #W9 too dear -> Error: order not found
+    cancel_pending_order #W3 too dear -> Error: non-pending order cannot be cancelled
+    cancel_pending_order #W1 too dear -> Error: invalid reason
+    modify_pending_order_address #W9; a; b; c; d; e; f -> Error: order not found
+    modify_pending_order_address #W3; a; b; c; d; e; f -> Error: non-pending order cannot be modified
+    modify_pending_order_payment #W9 gift_card_9 -> Error: order not found
+    modify_pending_order_payment #W2 gift_card_9 -> Error: non-pending order cannot be modified
+    modify_pending_order_payment #W1 gift_card_9 -> Error: payment method not found
+    modify_pending_order_payment #W1 gift_card_1 -> Error: the new payment method should be different from the current one
+    modify_pending_order_payment #W4 gift_card_1 -> Error: insufficient gift card balance to pay for the order
+    modify_pending_order_items #W9 77 78,79 gift_card_9 -> Error: order not found
+    modify_pending_order_items #W2 77 78,79 gift_card_9 -> Error: non-pending order cannot be modified
+    modify_pending_order_items #W1 77 78,79 gift_card_9 -> Error: 77 not found
+    modify_pending_order_items #W1 21,21 78 gift_card_9 -> Error: 21 not found
+    modify_pending_order_items #W1 21 78,79 gift_card_9 -> Error: the number of items to be exchanged should match
+    modify_pending_order_items #W1 21 31 gift_card_9 -> Error: new item 31 not found or available
+    modify_pending_order_items #W1 21 24 gift_card_9 -> Error: new item 24 not found or available
+    modify_pending_order_items #W1 21 23 gift_card_9 -> Error: payment method not found
+    modify_pending_order_items #W1 21 23 gift_card_1 -> Error: insufficient gift card balance to pay for the new item
+    exchange_delivered_order_items #W9 77 78,79 gift_card_9 -> Error: order not found
+    exchange_delivered_order_items #W1 77 78,79 gift_card_9 -> Error: non-delivered order cannot be exchanged
+    exchange_delivered_order_items #W2 77 78,79 gift_card_9 -> Error: 77 not found
+    exchange_delivered_order_items #W2 21 78,79 gift_card_9 -> Error: the number of items to be exchanged should match
+    exchange_delivered_order_items #W2 21 24 gift_card_9 -> Error: new item 24 not found or available
+    exchange_delivered_order_items #W2 21 23 gift_card_9 -> Error: payment method not found
+    exchange_delivered_order_items #W2 21 23 gift_card_1 -> Error: insufficient gift card balance to pay for the price difference
+    return_delivered_order_items #W9 77 gift_card_9 -> Error: order not found
+    return_delivered_order_items #W1 77 gift_card_9 -> Error: non-delivered order cannot be returned
+    return_delivered_order_items #W2 77 gift_card_9 -> Error: payment method not found
+    return_delivered_order_items #W2 77 credit_card_1 -> Error: payment method should be either the original payment method or a gift card
+    return_delivered_order_items #W2 77 gift_card_1 -> Error: some item not found
+    return_delivered_order_items #W2 31,31 paypal_1 -> Error: some item not found
+    transfer_to_human_agents -> Error: TransferToHumanAgents.invoke() missing 1 required positional argument: 'summary'
+    cancel_pending_order -> Error: CancelPendingOrder.invoke() missing 2 required positional arguments: 'order_id' and 'reason'
+    find_user_id_by_name_zip -> Error: FindUserIdByNameZip.invoke() missing 3 required positional arguments: 'first_name', 'last_name', and 'zip'
+""")  # noqa: E501
+
+
+@pytest.mark.parametrize(("action", "message"), ERRORS)
+def test_the_checks_in_their_order(action, message):
+    """Of several faults in a call the first is named, and nothing is changed."""
+    db = Database(toy())
+    name, arguments, _ = _from_line(action)
+    assert call(db, name, arguments) == message and failed(message)
+    assert db.changes() == {} and db.shop == toy()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("dance", {}, "Unknown action dance"),
+        (
+            "get_order_details",
+            {"order": 1},
+            "Error: GetOrderDetails.invoke() got an unexpected keyword argument 'order'",
+        ),
+        ("get_order_details", {"order_id": 1}, "Error: order not found"),
+        ("find_user_id_by_email", {"email": 1}, "Error: 'int' object has no attribute 'lower'"),
+        ("exchange_delivered_order_items", None, "Error: 2 not found"),  # a text is a list of characters
+    ],
+)
+def test_arguments_that_do_not_fit(name, arguments, message):
+    swapped = {"order_id": "#W2", "item_ids": "21", "new_item_ids": "22", "payment_method_id": "paypal_1"}
+    assert call(Database(toy()), name, swapped if arguments is None else arguments) == message
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        ("2 + 2", "4.0"),
+        (" 3 * (1.5 + 2) / 4", "2.62"),
+        ("7 // 2 - -1", "4.0"),
+        ("2 ** 10", "1024.0"),
+        ("0.1 + 0.2", "0.3"),
+        ("1e5", "Error: invalid characters in expression"),
+        ("10 % 3", "Error: invalid characters in expression"),
+        ("1 / 0", "Error: division by zero"),
+        ("1 +", "Error: invalid syntax (<string>, line 1)"),
+        ("9 ** 9 ** 9", "Error: int too large to convert to float"),
+        ("2 (3)", "Error: the expression is no number"),
+        ("1+" * 100 + "1", "Error: expression too long"),
+    ],
+)
+def test_calculate(expression, result):
+    assert call(Database(toy()), "calculate", {"expression": expression}) == result
+
+
+def test_reading():
+    db = Database(toy())
+    assert call(db, "find_user_id_by_email", {"email": "ADA.berg1@Example.com"}) == "ada_berg_1"
+    assert (
+        call(db, "find_user_id_by_name_zip", {"first_name": "aDA", "last_name": "BERG", "zip": "89501"}) == "ada_berg_1"
+    )
+    assert call(db, "list_all_product_types", {}) == '{"Lamp": "11", "Mat": "12"}'
+    assert call(db, "get_order_details", {"order_id": "#W1"}) == json.dumps(toy().orders["#W1"])
+    assert call(db, "get_product_details", {"product_id": "12"}) == json.dumps(toy().products["12"])
+    assert call(db, "get_user_details", {"user_id": "ada_berg_1"}) == json.dumps(toy().users["ada_berg_1"])
+    assert call(db, "think", {"thought": "hm"}) == ""
+    assert call(db, "transfer_to_human_agents", {"summary": "hm"}) == "Transfer successful"
+    assert db.changes() == {}
+
+
+def after(*actions: str) -> tuple[Database, dict]:
+    """The database after actions in the short form, and what the last one returned."""
+    db = Database(toy())
+    for action in actions:
+        name, arguments, _ = _from_line(action)
+        result = call(db, name, arguments)
+        assert not failed(result), result
+    return db, json.loads(result)
+
+
+def card(db: Database) -> float:
+    return db.user("ada_berg_1")["payment_methods"]["gift_card_1"]["balance"]
+
+
+def test_cancelling_refunds_a_gift_card_at_once():
+    db, result = after("cancel_pending_order #W1 ordered by mistake")
+    refund = {"transaction_type": "refund", "amount": 15.1, "payment_method_id": "gift_card_1"}
+    former = toy().orders["#W1"]
+    history = [*former["payment_history"], refund]
+    wanted = former | {"status": "cancelled", "payment_history": history, "cancel_reason": "ordered by mistake"}
+    assert result == wanted == db.order("#W1") and list(result) == list(wanted)
+    assert card(db) == 65.4 and set(db.changes()) == {"orders #W1", "users ada_berg_1"}
+    assert set(after("cancel_pending_order #W4 no longer needed")[0].changes()) == {"orders #W4"}
+
+
+def test_modifying_items_keeps_the_noise_of_floats():
+    db, result = after("modify_pending_order_items #W1 21 22 gift_card_1")
+    entry = {"transaction_type": "payment", "amount": 10.4 - 10.1, "payment_method_id": "gift_card_1"}
+    assert result["payment_history"][1] == entry and entry["amount"] == 0.3000000000000007
+    assert result["items"][0] == item("22", 10.4) and result["status"] == "pending (item modified)"
+    assert card(db) == 50.0
+    refunded = after("modify_pending_order_items #W1 21 25 paypal_1")[1]["payment_history"][1]
+    assert (refunded["transaction_type"], refunded["amount"]) == ("refund", abs(3.0 - 10.1))
+    again = {"order_id": "#W1", "item_ids": ["22"], "new_item_ids": ["21"], "payment_method_id": "paypal_1"}
+    assert call(db, "modify_pending_order_items", again) == "Error: non-pending order cannot be modified"
+
+
+def test_modifying_the_payment():
+    db, result = after("modify_pending_order_payment #W1 paypal_1")
+    kinds = [(entry["transaction_type"], entry["payment_method_id"]) for entry in result["payment_history"]]
+    assert kinds == [("payment", "gift_card_1"), ("payment", "paypal_1"), ("refund", "gift_card_1")]
+    assert result["status"] == "pending" and card(db) == 65.4
+    more = {"order_id": "#W1", "payment_method_id": "credit_card_1"}
+    message = "Error: there should be exactly one payment for a pending order"
+    assert call(db, "modify_pending_order_payment", more) == message
+    assert card(after("modify_pending_order_payment #W5 gift_card_1")[0]) == 30.3
+
+
+def test_exchanging_rounds_and_leaves_the_balance():
+    db, result = after("exchange_delivered_order_items #W2 31,21,21 31,25,22 gift_card_1")
+    assert result["exchange_items"] == ["21", "21", "31"] and result["exchange_new_items"] == ["22", "25", "31"]
+    assert result["exchange_price_difference"] == -6.8 and result["exchange_payment_method_id"] == "gift_card_1"
+    assert result["status"] == "exchange requested" and card(db) == 50.3
+    assert result["items"] == toy().orders["#W2"]["items"]
+
+
+def test_returning():
+    db, result = after("return_delivered_order_items #W2 31,21 gift_card_1")
+    added = {"return_items": ["21", "31"], "return_payment_method_id": "gift_card_1"}
+    assert result == toy().orders["#W2"] | {"status": "return requested"} | added
+    assert set(db.changes()) == {"orders #W2"}
+
+
+def test_addresses():
+    words = "; ".join(NEW.values())
+    db, result = after(f"modify_pending_order_address #W1; {words}", f"modify_user_address ada_berg_1; {words}")
+    assert result["address"] == db.order("#W1")["address"] == NEW
+    assert (
+        call(db, "find_user_id_by_name_zip", {"first_name": "Ada", "last_name": "Berg", "zip": "83701"}) == "ada_berg_1"
+    )
+
+
+def test_the_fingerprint_is_that_of_all_records():
+    """The original hashes the whole database; the same databases are told apart."""
+    actions = [
+        action
+        for action, _ in lines("""
+        cancel_pending_order #W1 ordered by mistake -> x
+        cancel_pending_order #W4 no longer needed -> x
+        return_delivered_order_items #W2 21 paypal_1 -> x
+        modify_user_address ada_berg_1; 1 Ash Street; ; Reno; NV; USA; 89501 -> x""")
+    ]
+    seen: dict[str, str] = {}
+    rng = Random(0)
+    for _ in range(60):
+        db, shop = Database(toy()), toy()
+        for action in rng.sample(actions, rng.randint(0, 4)):
+            name, arguments, _ = _from_line(action)
+            call(db, name, arguments)
+        whole = json.dumps(
+            [{**shop.orders, **db.copies["orders"]}, {**shop.users, **db.copies["users"]}], sort_keys=True
+        )
+        assert seen.setdefault(whole, db.fingerprint()) == db.fingerprint()
+    assert len(seen) == 8 == len(set(seen.values()))  # the address is what it was
+
+
+# -- the shop
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_the_shop_is_as_rich_as_the_original(short):
+    shop = make_shop(short)
+    variants = [v for product in shop.products.values() for v in product["variants"].values()]
+    assert len(shop.products) == 50 and len(variants) >= 591 and {v["available"] for v in variants} == {True, False}
+    assert (len(shop.users), len(shop.orders)) == ((400, 700) if short else (500, 1000))
+    assert {each["status"] for each in shop.orders.values()} == {"pending", "delivered", "processed", "cancelled"}
+    for product in shop.products.values():
+        chosen = [json.dumps(v["options"]) for v in product["variants"].values()]
+        assert len(chosen) == len(set(chosen)) >= 8
+    names = {(json.dumps(user["name"]), user["address"]["zip"]) for user in shop.users.values()}
+    assert len(names) == len({user["email"] for user in shop.users.values()}) == len(shop.users)
+    for order_id, each in shop.orders.items():
+        assert order_id in shop.users[each["user_id"]]["orders"]
+        first = each["payment_history"][0]
+        assert first["amount"] == round(sum(one["price"] for one in each["items"]), 2)
+        assert first["payment_method_id"] in shop.users[each["user_id"]]["payment_methods"]
+        assert bool(each["fulfillments"]) == (each["status"] in ("processed", "delivered"))
+
+
+def test_the_layout_of_the_records():
+    shop = make_shop()
+    one = next(iter(shop.orders.values()))
+    assert " ".join(list(one)[:7]) == "order_id user_id address items fulfillments status payment_history"
+    assert " ".join(one["items"][0]) == "name product_id item_id price options"
+    assert " ".join(one["address"]) == "address1 address2 city country state zip"
+    user_id, user = next(iter(shop.users.items()))
+    assert " ".join(user) == "name address email payment_methods orders"
+    assert user_id.rpartition("_")[0] == " ".join(user["name"].values()).lower().replace(" ", "_")
+    assert len(one["order_id"]) == 9 and len(one["items"][0]["item_id"]) == 10
+
+
+def test_episodes_do_not_write_to_the_shop():
+    before = json.dumps([make_shop(short).orders for short in (False, True)])
+    for level in LEVELS:
+        solve(level, "short", range(20))
+    assert json.dumps([make_shop(short).orders for short in (False, True)]) == before
+
+
+# -- tasks
+
+
+def test_every_template_is_drawn():
+    kinds = Counter(wish.kind for seed in range(400) for wish in draw_task("3", "train", Random(seed)).wishes)
+    assert len(WRITING) + len(ASKING) + len(FORBIDDEN) + 1 == len(kinds) == 21 and min(kinds.values()) > 2
+    easy = Counter(draw_task("1", "train", Random(seed)).wishes[0].kind for seed in range(200))
+    assert set(easy) == {"cancel", "modify_payment", "return", "modify_items", "exchange", "out_of_scope"}
+
+
+def test_what_is_to_be_refused_cannot_be_done():
+    """No tool would do it, or the wish is one that only the rules forbid."""
+    tried = Counter()
+    for seed in range(1500):
+        draw = Draw(make_shop(), Random(seed).choice(list(make_shop().users)), Random(seed), "2")
+        wish = FORBIDDEN[seed % len(FORBIDDEN)](draw)
+        if wish is None or wish.kind in ("of_a_friend", "other_reason", "other_product"):
+            continue
+        tried[wish.kind] += 1
+        db, order_id = Database(make_shop()), wish.reads[-1][1]["order_id"]
+        bought = db.order(order_id)
+        if wish.kind == "cancel_sent":
+            assert failed(call(db, "cancel_pending_order", {"order_id": order_id, "reason": "no longer needed"}))
+        elif wish.kind == "poor_gift_card":
+            (mine,) = [name for name in draw.methods if "gift_card" in name]
+            assert failed(call(db, "modify_pending_order_payment", {"order_id": order_id, "payment_method_id": mine}))
+        elif wish.kind == "other_method":
+            arguments = {"order_id": order_id, "item_ids": [bought["items"][0]["item_id"]]}
+            allowed = [
+                m
+                for m in draw.methods
+                if not failed(
+                    call(Database(make_shop()), "return_delivered_order_items", arguments | {"payment_method_id": m})
+                )
+            ]
+            assert not any(draw.named(m) in wish.says for m in allowed)
+    assert len(tried) == 4 and min(tried.values()) > 10
+
+
+def solve(level: str, prompt: str, seeds: range, **options) -> list[Env]:
+    env = Env(Config(difficulty=level, prompt=prompt, **options))
+    for seed in seeds:
+        env.reset(seed, SPLITS[seed % 3])
+        steps = []
+        while env.running:
+            steps.append(env.step(env.oracle()))
+            assert steps[-1].info["valid"], (seed, steps[-1].observation)
+        assert steps[-1].info["success"] and steps[-1].reward == 1 and steps[-1].terminated, (seed, env.task)
+        assert len(steps) == 1 if level == "1" else 4 <= len(steps) <= 30
+        assert sum(step.info["shaped"] for step in steps) <= 2 + 1e-9
+    return env
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_serves_every_customer(level, prompt):
+    solve(level, prompt, range(60))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_serves_a_thousand_customers(level, prompt):
+    solve(level, prompt, range(1000))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_goes_on_from_wherever_the_agent_is(level):
+    env, rng = Env(Config(difficulty=level, prompt="short", max_turns=60)), Random(level)
+    for seed in range(40):
+        env.reset(seed)
+        talk = ["What is your email?", "What is the reason?", "Which item?", "Shall I go ahead?", "Good morning."]
+        for _ in range(rng.randint(1, 8)):
+            assert env.step(f"respond {rng.choice(talk)}").observation != STOP
+        while env.running:
+            step = env.step(env.oracle())
+        assert step.info["success"], seed
+
+
+def splits(count: int) -> None:
+    env = Env(Config(difficulty="1,2,3"))
+    tasks = {split: set() for split in SPLITS}
+    for split in SPLITS:
+        for seed in range(count):
+            env.reset(seed, split)
+            tasks[split].add(env.task)
+        assert {split_of(task) for task in tasks[split]} == {split}
+    assert len(tasks["train"]) > count / 3 or len(tasks["train"]) > 600
+
+
+def test_splits_share_no_task():
+    splits(200)
+
+
+@pytest.mark.full
+def test_splits_share_no_task_in_ten_thousand():
+    splits(3400)
+
+
+# -- customers
+
+LAMP = Wish(
+    "cancel",
+    "I would like to cancel my order with the Lamp.",
+    {"order": "I do not have the number.", "reason": "I no longer need it."},
+    calls=(("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}),),
+)
+ASKED = Wish("paid", "How much was #W2?", {"order": "The order number is #W2."}, ("order",), outputs=("1025.2",))
+NEVER = Wish("cancel_sent", "Please cancel #W3.", {"reason": "I no longer need it."}, refused=True)
+HUMAN = Wish("out_of_scope", "I want a repair.", calls=(("transfer_to_human_agents", {"summary": "repair"}),))
+
+
+def customer(*wishes: Wish, **options) -> Customer:
+    return Customer(Task("t", "ada_berg_1", wishes, **options), toy())
+
+
+def talk(who: Customer, text: str) -> None:
+    """`agent -> customer` lines."""
+    for said, answer in lines(text):
+        assert who.hear(said) == answer, said
+
+
+def test_facts_are_told_when_asked_for():
+    who = customer(LAMP)
+    assert who.opening() == "Hi. I would like to cancel my order with the Lamp."
+    talk(
+        who,
+        f"""
+        Good morning! -> {LAMP.says}
+        What can I do? Anything about the colour? -> I cannot tell you more about that. {LAMP.says}
+        Could you tell me your email address, or your name and zip code? -> My email is Ada.Berg1@example.com.
+        Thanks. What is the order number, and why? -> I do not have the number. I no longer need it.
+        I will cancel #W2, no longer needed. Shall I go ahead? -> No, that is not right. I do not have the number.
+        I will cancel #W1 because it is no longer needed. Is that right? -> Yes, please.
+        I am afraid that I cannot cancel it. -> Are you sure? Please look again. {LAMP.says}""",
+    )
+    who.saw()
+    assert who.hear("It is cancelled. Anything else?") == STOP == who.hear("Hello?")
+    assert customer(LAMP, by_email=False).hear("Who is this, what is your name?") == (
+        "My name is Ada Berg, and my zip code is 89501."
+    )
+
+
+def test_a_yes_comes_with_the_facts_that_it_rests_on():
+    who = customer(LAMP)
+    assert who.hear("For what reason? And shall I cancel it?") == "I no longer need it. Yes, please." and who.agreed
+    who = customer(LAMP)
+    assert (
+        who.hear("Shall I go ahead once I have your email?") == "My email is Ada.Berg1@example.com." and not who.agreed
+    )
+
+
+def test_minds_change_once_before_the_yes():
+    final = Wish(
+        "cancel",
+        "Wait: ordered by mistake.",
+        LAMP.facts,
+        (),
+        (("cancel_pending_order", {"order_id": "#W1", "reason": "ordered by mistake"}),),
+    )
+    who = customer(Wish(LAMP.kind, LAMP.says, LAMP.facts, calls=LAMP.calls, change=final))
+    talk(
+        who,
+        """
+        I will cancel #W1. Do you agree (yes or no)? -> Wait: ordered by mistake.
+        I will cancel #W1, ordered by mistake. Do you agree (yes or no)? -> Yes, please.""",
+    )
+    assert who.task.calls == list(final.calls)
+
+
+def test_wishes_come_one_after_the_other():
+    who = customer(NEVER, ASKED, HUMAN, mood="annoyed")
+    talk(
+        who,
+        f"""
+        To find you I need your email; without it I cannot help. -> My email is Ada.Berg1@example.com.
+        I am sorry, that is not possible. -> Typical. Let it be, then. {ASKED.says}
+        It was 1,025.3 dollars. -> {ASKED.says}
+        It was $1,025.20, thank you. -> Thank you. {HUMAN.says}
+        That is done. -> {HUMAN.says}""",
+    )
+
+
+def test_moods_are_those_of_the_tasks():
+    assert tuple(MOODS) == MOOD_NAMES
+    openings = {customer(LAMP, mood=mood).opening() for mood in MOODS}
+    assert len(openings) == len(MOODS)
+
+
+# -- the episode
+
+
+def at(*wishes: Wish, prompt: str = "short", **options) -> Env:
+    """An environment in the toy shop, with a customer of our choice."""
+    env = Env(Config(prompt=prompt, **options))
+    env.reset(0)
+    env.errand = Task("toy", "ada_berg_1", wishes)
+    env.db, env.truth = Database(toy()), env.errand.truth(toy()).fingerprint()
+    env.customer, env.unsaid = Customer(env.errand, toy()), set(env.errand.outputs)
+    return env
+
+
+def play(env: Env, *actions: str) -> list:
+    return [env.step(action) for action in actions]
+
+
+CANCEL = "cancel_pending_order #W1 no longer needed"
+
+
+@pytest.mark.parametrize(
+    ("actions", "reward"),
+    [
+        ([CANCEL, "respond Done."], 1.0),  # only the state counts
+        (["cancel_pending_order #W1 ordered by mistake", "respond Done."], 0.0),
+        ([CANCEL, "cancel_pending_order #W4 no longer needed", "respond Done."], 0.0),  # something more
+        ([CANCEL, "transfer_to_human_agents done"], 1.0),
+        (["transfer_to_human_agents no idea"], 0.0),
+    ],
+)
+def test_the_state_is_what_counts(actions, reward):
+    *_, last = play(at(LAMP), *actions)
+    assert last.terminated and last.reward == reward and last.info["success"] == bool(reward)
+    assert last.info["outcome"] == ("correct" if reward else "incorrect")
+
+
+def test_outputs_have_to_be_said():
+    last = play(at(LAMP, ASKED), CANCEL, "respond Done.", "respond It was $1,025.20.")[-1]
+    assert last.reward == 1
+    last = play(at(LAMP, ASKED), CANCEL, "respond Done.", "think It was 1025.2", "transfer_to_human_agents 1025.2")[-1]
+    assert last.terminated and last.reward == 0
+
+
+@pytest.mark.parametrize("text", ["nonsense", "respond Yes.", "respond I cannot do that.", "respond Done. Goodbye."])
+@pytest.mark.parametrize("level", LEVELS)
+def test_idleness_never_pays(level, text):
+    env = Env(Config(difficulty=level, prompt="short"))
+    for seed in range(30):
+        env.reset(seed)
+        while env.running:
+            step = env.step(text)
+            assert step.reward == step.info["shaped"] == 0
+        assert step.truncated and step.info["outcome"] == "timeout"
+        env.reset(seed)
+        assert env.step("transfer_to_human_agents help").reward == (env.errand.wishes[0].kind == "out_of_scope")
+
+
+def test_shaped_reward_pays_each_step_once():
+    env = at(
+        LAMP,
+        Wish(
+            "return",
+            "And take #W2 back.",
+            calls=(
+                (
+                    "return_delivered_order_items",
+                    {"order_id": "#W2", "item_ids": ["21"], "payment_method_id": "paypal_1"},
+                ),
+            ),
+        ),
+    )
+    paid = [
+        ("find_user_id_by_email nobody@example.com", 0.0),
+        ("find_user_id_by_email ada.berg1@example.com", 0.1),
+        ("find_user_id_by_name_zip Ada Berg 89501", 0.0),
+        ("get_order_details #W1", 0.1),
+        ("get_order_details #W1", 0.0),
+        ("get_order_details #W3", 0.0),
+        ("get_order_details #W9", 0.0),
+        ("get_user_details ada_berg_1", 0.0),
+        ("respond Do you agree (yes or no)?", 0.0),
+        (CANCEL, 0.2),
+        (CANCEL, 0.0),
+        ("respond Done.", 0.0),
+        ("return_delivered_order_items #W2 31 paypal_1", 0.0),
+    ]
+    for action, shaped in paid:
+        assert env.step(action).info["shaped"] == pytest.approx(shaped), action
+    assert env.step("respond Done.").reward == 0  # the wrong item
+
+
+def test_shaped_reward_is_capped():
+    wishes = [Wish("paid", "?", calls=(("get_order_details", {"order_id": name}),)) for name in toy().orders]
+    places = [("modify_user_address", {"user_id": "ada_berg_1"} | NEW | {"zip": str(n)}) for n in range(9)]
+    env = at(*wishes, *(Wish("user_address", "?", calls=(each,)) for each in places), max_turns=99)
+    actions = [_line(name, arguments) for wish in env.errand.wishes for name, arguments in wish.calls]
+    assert sum(env.step(action).info["shaped"] for action in actions * 2) == pytest.approx(0.9)
+
+
+def test_level_1_ends_with_the_first_change():
+    env = Env(Config(difficulty="1", prompt="short"))
+    for seed in range(40):
+        env.reset(seed)
+        (name, arguments), user = env.errand.calls[0], env.errand.user_id
+        for action in (f"get_user_details {user}", "respond Hello!", "cancel_pending_order #W000 no longer needed"):
+            assert env.step(action).info["outcome"] == "unknown"
+        wrong = env.step(f"modify_user_address {user}; a; b; c; d; e; f")
+        assert wrong.terminated and wrong.reward == 0 and name in TOOLS and arguments
+
+
+def test_the_limit_is_worth_nothing():
+    env = at(LAMP, max_turns=2)
+    steps = play(env, "think hm", CANCEL)
+    assert steps[-1].truncated and steps[-1].reward == 0 and steps[-1].info["outcome"] == "timeout"
+    env = at(LAMP, max_turns=2)
+    last = play(env, CANCEL, "respond Done.")[-1]
+    assert last.reward == 1 and last.terminated and not last.truncated  # ending on the last turn is in time
+    for run in (lambda: env.step("x"), env.oracle):
+        with pytest.raises(RuntimeError, match="reset"):
+            run()
+
+
+# -- form
+
+
+@pytest.mark.parametrize(
+    ("reply", "observation", "valid"),
+    [
+        ('Thought:\nx\nAction:\n{"name": "calculate", "arguments": {"expression": "1+1"}}', "API output: 2.0", True),
+        ('{"name": "calculate", "arguments": {"expression": "1+1"}}', "API output: 2.0", True),
+        ('Action: {"name": "think", "arguments": {"thought": "hm"}}', "API output: ", True),
+        ('Action: x Action: {"name": "calculate", "arguments": {"expression": "2"}}', "API output: 2.0", True),
+        ('Action: {"name": "dance", "arguments": {}}', "API output: Unknown action dance", False),
+        ('Action: {"name": "respond", "arguments": {"content": "What is the reason?"}}', "I no longer need it.", True),
+        ("Action: What is the reason?", "I no longer need it.", False),
+        ("What is the reason?", "I no longer need it.", False),
+        ('Action: {"name": "respond", "arguments": {"text": "What is the reason?"}}', LAMP.says, False),
+        ('Action: {"name": "respond", "arguments": {"content": ["reason"]}}', LAMP.says, False),
+        ('Action: {"name": "think", "arguments": "hm"}', LAMP.says, False),
+        ("Action: [1, 2]", LAMP.says, False),
+        ("", LAMP.says, False),
+    ],
+)
+def test_native_replies(reply, observation, valid):
+    step = at(LAMP, prompt="native").step(reply)
+    assert (step.observation, step.info["valid"]) == (observation, valid)
+
+
+def test_the_short_form_says_what_the_native_form_says():
+    for level in LEVELS:
+        for seed in range(60):
+            for name, arguments in draw_task(level, "train", Random(seed)).calls:
+                assert _from_line(_line(name, arguments)) == (name, arguments, True)
+    assert _from_line("respond a; b") == ("respond", {"content": "a; b"}, True)
+    assert _from_line("think a; b") == ("think", {"thought": "a; b"}, True)
+    assert _from_line("Hello there") == ("respond", {"content": "Hello there"}, False)
+    assert _from_line("list_all_product_types") == ("list_all_product_types", {}, True)
+    step = at(LAMP).step("calculate 1+1\nrespond and more")
+    assert step.observation == "API output: 2.0"
+
+
+def test_the_prompt_describes_every_tool():
+    schemas = [json.loads(json.dumps(schema(name))) for name in TOOLS]
+    assert len(TOOLS) == 16 == len(DESCRIPTIONS) and json.dumps(schemas) in NATIVE and len(CHANGING) == 7
+    for each in schemas:
+        about = each["function"]
+        assert list(about["parameters"]["properties"]) == about["parameters"]["required"] == PARAMETERS[about["name"]]
+    messages = Env().reset(3)
+    assert [message["role"] for message in messages] == ["system", "user"] and messages[0]["content"] == NATIVE
+    assert len(Env(Config(prompt="short", difficulty="1")).reset(3)[0]["content"]) < 200
+
+
+# -- a model as the customer
+
+
+def test_a_model_can_be_the_customer():
+    """It is asked after each line to it, in the chat as it sees it, and its line is the observation."""
+    env = Env(Config(prompt="short", user="model", difficulty="2"))
+    opening = env.reset(3)[0]["content"].rpartition("\n")[2]
+    with pytest.raises(RuntimeError, match="step"):
+        env.answer([Result("early")])
+    assert not env.step("think hm").requests
+    step = env.step("respond What is your email?")
+    (request,) = step.requests
+    assert request.kind == "chat" and not step.terminated and not step.truncated and step.observation == ""
+    assert [message["role"] for message in request.messages] == ["system", "user", "assistant", "user"]
+    assert request.messages[2]["content"] == opening and request.messages[3]["content"] == "What is your email?"
+    rules = request.messages[0]["content"]
+    assert STOP in rules and all(
+        text in rules for wish in env.errand.wishes for text in (wish.says, *wish.facts.values())
+    )
+    with pytest.raises(RuntimeError, match="answer"):
+        env.step("respond Hello?")
+    heard = env.answer([Result(" It is\n x@example.com ", 7)])
+    assert heard.observation == "It is x@example.com" and not heard.requests and heard.info["valid"]
+    (request,) = env.step("respond Thanks.").requests
+    assert [message["content"] for message in request.messages[3:]] == [
+        "What is your email?", "It is x@example.com", "Thanks."
+    ]  # fmt: skip
+    assert env.answer([Result("")]).observation != ""
+    env.step("respond Bye.")
+    last = env.answer([Result("Fine. ###STOP###")])
+    assert last.terminated and last.reward == 0 and last.info["outcome"] == "incorrect"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_serves_a_model_too(level):
+    env = Env(Config(prompt="native", user="model", difficulty=level))
+    for seed in range(25):
+        env.reset(seed)
+        while env.running:
+            step = env.step(env.oracle())
+            if step.requests:
+                step = env.answer([Result(STOP if env.customer.wish is None else "Go on.")])
+        assert step.info["success"], seed
+    env = Env(Config(prompt="short", user="model", max_turns=1, difficulty="2"))
+    env.reset(0)
+    assert not env.step("respond Hello!").truncated and env.answer([Result("Hi.")]).truncated
+
+
+# -- the original's files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shop = toy()
+    for name in ("products", "orders", "users"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(getattr(shop, name)))
+    swap = {"order_id": "#W2", "item_ids": ["21"], "new_item_ids": ["22"], "payment_method_id": "paypal_1"}
+    write(
+        tmp_path,
+        [
+            {
+                "user_id": "ada_berg_1",
+                "instruction": f"You are Ada Berg in 89501. You want to exchange your lamp. {n}",
+                "actions": [
+                    {"name": "get_order_details", "kwargs": {"order_id": "#W2"}},
+                    {"name": "exchange_delivered_order_items", "arguments": swap},
+                ],
+                "outputs": ["0.3"],
+            }
+            for n in range(40)
+        ]
+        + [
+            {"user_id": "ada_berg_1", "instruction": f"You are Ada. You want the moon. {n}", "actions": []}
+            for n in range(9)
+        ],
+    )
+    return tmp_path  # fmt: skip
+
+
+def row(action) -> dict:
+    return {"user_id": "ada_berg_1", "instruction": "x", "actions": [action]}
+
+
+def write(folder: Path, rows: list) -> None:
+    (folder / "tasks.json").write_text(json.dumps(rows))
+    load_tasks.cache_clear()
+
+
+def test_the_original_is_read_and_played(folder):
+    env, seen = Env(Config(data=str(folder), prompt="short")), set()
+    for split in SPLITS:
+        for seed in range(30):
+            env.reset(seed, split)
+            seen.add(env.task)
+            assert split_of(env.task) == split
+            while env.running:
+                step = env.step(env.oracle())
+            assert step.info["success"], (split, seed)
+    assert len(seen) > 20 and {"exchange", "moon"} == {"moon" if "moon" in task else "exchange" for task in seen}
+    while "moon" in (opening := env.reset(seed := seed + 1, "train")[0]["content"]):
+        pass
+    assert "\nI am Ada Berg in 89501. I want to exchange my lamp." in opening
+    assert env.step("respond Which payment method, and which item?").observation == "It is 21 for 22. It is paypal_1."
+    model = Env(Config(data=str(folder), user="model", prompt="short"))
+    assert model.reset(seed, "train")[0]["content"].endswith("\nI am Ada Berg in 89501")
+    (request,) = model.step("respond Hi").requests
+    assert "You want to exchange your lamp." in request.messages[0]["content"]
+
+
+def test_instructions_in_the_first_person():
+    said = "you are Mia. you live at yours; You're cross, so stay yourself and use your card. you want it."
+    assert first_person(said) == "I am Mia. I live at mine; I'm cross, so stay myself and use my card. I want it."
+
+
+@pytest.mark.parametrize(
+    ("spoil", "line"),
+    [
+        (lambda f: (f / "users.json").unlink(), "data must be a folder with users, products, orders and tasks.json"),
+        (lambda f: (f / "tasks.json").write_text("{"), "is no JSON"),
+        (lambda f: (f / "tasks.json").write_text("{}"), "must hold a list with something in it"),
+        (lambda f: write(f, [{"user_id": "nobody", "instruction": "x", "actions": []}]), "task 0 of"),
+        (lambda f: write(f, [row({"name": "fly"})]), "no tool fly"),
+        (lambda f: write(f, [row({"name": "cancel_pending_order", "kwargs": {}})]), "missing 2 required"),
+        (lambda f: write(f, [row(None)]), "cannot be played"),
+    ],
+)
+def test_bad_files_are_one_line(folder, spoil, line):
+    spoil(folder)
+    from envs.tau_retail.shop import load_shop
+
+    load_shop.cache_clear()
+    load_tasks.cache_clear()
+    with pytest.raises(ValueError, match=line) as error:
+        Config(data=str(folder))
+    assert "\n" not in str(error.value)
+
+
+# -- determinism, robustness, options
+
+
+def transcript() -> str:
+    """Experts at every level and an agent that tries everything; what tests/golden/tau_retail.txt holds."""
+    walk = [action for action, _ in ERRORS[::3]] + [
+        "Hello!",
+        "respond What is your email?",
+        "respond Shall I cancel it?",
+    ]
+    walk += ["list_all_product_types", "calculate 3*(2+1.25)", "transfer_to_human_agents I give up"]
+    texts = []
+    plan = (("1", "native", 0, []), ("1", "short", 1, []), ("1", "short", 4, []), ("2", "native", 6, []))
+    for level, prompt, seed, actions in (*plan, ("3", "short", 2, []), ("3", "short", 9, []), ("3", "short", 12, walk)):
+        env, actions = Env(Config(difficulty=level, prompt=prompt, max_turns=60)), list(actions)
+        texts += [f"difficulty {level}, {prompt}, seed {seed}", "", env.reset(seed, "test")[-1]["content"]]
+        while env.running:
+            action = actions.pop(0) if actions else env.oracle()
+            step = env.step(action)
+            texts += [f"> {action}", step.observation, f"reward {step.reward} {step.info}"]
+        texts.append("")
+    return "\n".join(texts)
+
+
+def test_golden_transcripts():
+    assert transcript() == GOLDEN.read_text()
+
+
+def test_episodes_do_not_depend_on_the_process():
+    program = "import sys; sys.path.insert(0, 'tests'); import test_tau_retail as t; print(t.transcript(), end='')"
+    variables = os.environ | {"PYTHONHASHSEED": "77"}
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True) == transcript()
+
+
+JSONS = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), lambda c: st.lists(c, max_size=3))
+CALLS = st.builds(
+    lambda name, arguments: f"Action: {json.dumps({'name': name, 'arguments': arguments})}",
+    st.sampled_from([*TOOLS, "respond", "dance"]),
+    st.dictionaries(
+        st.sampled_from([*{p for names in PARAMETERS.values() for p in names}, "content"]), JSONS, max_size=7
+    ),
+)
+HOSTILE = st.one_of(
+    st.text(max_size=60),
+    CALLS,
+    st.builds(lambda text, n: text * n, st.text(min_size=1, max_size=3), st.integers(10_000, 33_000)),
+    st.sampled_from(["Action: " + "[" * 100_000, '{"a":' * 20_000, "9" * 100_000, "\ud800", "think; " * 15_000]),
+    st.sampled_from([f"{name} {'x,' * 50_000}" for name in TOOLS]),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(HOSTILE, min_size=1, max_size=6), st.sampled_from(["native", "short"]), st.integers(0, 9))
+def test_hostile_replies_are_answered(replies, prompt, seed):
+    env = Env(Config(difficulty="1,2,3", prompt=prompt))
+    env.reset(seed)
+    for reply in replies:
+        step = env.step(reply)
+        assert len(step.observation) < 12_000 and step.reward == 0 and step.info["shaped"] == 0
+        if not env.running:
+            return
+    assert env.oracle()
+
+
+def test_halves_of_characters_do_not_come_back():
+    env = at(LAMP, prompt="native", user="model")
+    for name in ("\\ud800", "get_order_details"):
+        env.step(f'Action: {{"name": "{name}", "arguments": {{"\\udfff": 1}}}}').observation.encode()
+    (request,) = env.step('Action: {"name": "respond", "arguments": {"content": "\\ud800 Hi"}}').requests
+    assert request.messages[-1]["content"] == "? Hi"
+
+
+def test_long_arguments_take_no_more_than_linear_time():
+    env = at(LAMP, prompt="native", max_turns=99)
+    ids = ["21", *map(str, range(MAX_ACTION // 6))]
+    start = time.perf_counter()
+    for name in ("modify_pending_order_items", "return_delivered_order_items"):
+        arguments = {"order_id": "#W1", "item_ids": ids, "new_item_ids": ids, "payment_method_id": "paypal_1"}
+        env.step(f"Action: {json.dumps({'name': name, 'arguments': arguments})}")
+    for text in (
+        "yes " * 30_000,
+        "is " * 30_000,
+        "#W" * 50_000,
+        "email " * 20_000,
+        "a" * 100_000,
+        "won't be " * 10_000,
+    ):
+        env.step(text)
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
+        ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"user": "human"}, "user must be 'rules' or 'model', not 'human'"),
+        ({"user": ""}, "user must be 'rules' or 'model', not ''"),
+    ],
+)
+def test_bad_options_name_the_field(options, line):
+    with pytest.raises(ValueError) as error:
+        Config(**options)
+    assert str(error.value) == line
+
+
+def test_resets_and_calls_are_fast():
+    """A fifth of the speed that is promised, for slow days."""
+    env, resets, steps = Env(Config()), [], []
+    for seed in range(100):
+        start = time.perf_counter()
+        env.reset(seed)
+        resets.append(time.perf_counter() - start)
+        while env.running:
+            action, start = env.oracle(), time.perf_counter()
+            env.step(action)
+            steps.append(time.perf_counter() - start)
+    assert sorted(resets)[50] < 0.005 and sorted(steps)[len(steps) // 2] < 1 / 1000
+
+
+if __name__ == "__main__":
+    print(transcript(), end="")
