@@ -47,7 +47,7 @@ def main(cfg) -> None:
             if algo_cfg.source == "rollouts":
                 episodes = rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.adapter_hash())
             else:
-                episodes = file.train if file else demonstrations(tokenizer, tasks, cfg, progress)
+                episodes = file.train if file else demonstrations(tokenizer, tasks, cfg, progress, state.model)
         state.groups += groups
 
         # 3. Score them: the rewards, the critic's values, the reference's log-probabilities, the advantages.
@@ -99,7 +99,7 @@ def report(run, state, tokenizer, cfg, file) -> None:
     if cfg.algo == "sft" and not file and cfg.eval_episodes:
         tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
         with bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
-            expert = demonstrations(tokenizer, tasks, cfg, progress)
+            expert = demonstrations(tokenizer, tasks, cfg, progress, state.model)
     if expert:
         result = held_out_loss(state.model, expert, cfg)
         run.metrics({**at, **result})

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from models import CausalLM, Tokenizer
 from rl.batch import forward, make_batch, micro_batches
+from rl.log import world_metrics
 from rl.records import Episode
 from rl.rollout import make_tasks, rollout
 from rl.stats import jeffreys
@@ -62,6 +63,7 @@ def summary(episodes: list[Episode]) -> dict:
         "outcomes": dict(Counter(e.outcome for e in episodes)),
         "turns_mean": fmean(len(e.turns) for e in episodes),
         "sampled_tokens": sum(sum(e.action_mask_T) for e in episodes),
+        **world_metrics(episodes),
     }
 
 

@@ -76,8 +76,15 @@ def rollout_stats(episodes: list[Episode]) -> dict:
         "accuracy": fmean(episode.success for episode in whole),
         "outcomes": dict(Counter(episode.outcome for episode in whole)),
         "infrastructure_failed": len(episodes) - len(whole),
+        **world_metrics(whole),
         **token_stats(episodes),
     }
+
+
+def world_metrics(episodes: list[Episode]) -> dict[str, float]:
+    """The mean of each number that worlds have measured, over the episodes that have it, as env/NAME."""
+    names = sorted({name for episode in episodes for name in episode.metrics})
+    return {f"env/{name}": fmean(e.metrics[name] for e in episodes if name in e.metrics) for name in names}
 
 
 def token_stats(episodes: list[Episode]) -> dict:

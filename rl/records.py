@@ -34,6 +34,7 @@ class Episode:
     success: bool = False  # the task was solved, whatever the reward says
     terminated: bool = False  # the task ended by its own rules
     truncated: bool = False  # a limit on turns or tokens cut it off
+    metrics: dict[str, float] = field(default_factory=dict)  # what its world measured, once over
     infrastructure_failed: bool = False  # something other than the agent broke; left out of the update
     adapter_hash: str = ""  # of the weights that sampled it
 

@@ -19,7 +19,8 @@ def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) ->
     """Writes folder/report.html from folder/metrics.jsonl and the newest episodes."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     epochs, evaluations = [r for r in records if "eval" not in r], [r for r in records if "eval" in r]
-    curves = [(name, [(r["epoch"], r[name]) for r in epochs if name in r]) for name in CURVES]
+    names = (*CURVES, *(name for name in (epochs[-1] if epochs else {}) if name.startswith("env/")))
+    curves = [(name, [(r["epoch"], r[name]) for r in epochs if name in r]) for name in names]
     rows = "".join(_evaluation(r["epoch"], r["eval"]) for r in evaluations)
     page = [
         f"<!doctype html><meta charset=utf-8><title>{html.escape(folder.name)}</title><style>{STYLE}</style>",

@@ -6,7 +6,7 @@ environment answered. What was sampled is decoded for the environment and never 
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +20,7 @@ import lora
 from models import CausalLM, Tokenizer
 from models.generate import Engine, Row
 from rl import reward
+from rl.answer import Base, request_streams
 from rl.config import mixture
 from rl.records import Episode, Turn
 
@@ -77,21 +78,26 @@ def rollout(
 ) -> list[Episode]:
     """Plays every task, cfg.rollout_batch_size at once, and returns the episodes in the order of the tasks.
 
-    Episodes that end make room at once for those that wait. One whose world fails (envs.WorldFailed) is marked so and
-    over; raises ValueError if that is all, or the first GIVE_UP.
+    Episodes that end make room at once for those that wait. What worlds ask of the base model is answered together when
+    nothing else can be sampled. An episode whose world fails (envs.WorldFailed) is marked so and over; raises
+    ValueError if that is all, or the first GIVE_UP.
     """
     if cfg.max_len > model.config.max_position_embeddings:
         positions = model.config.max_position_embeddings
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
-    games = _Games(engine, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
+    base = Base(model, tokenizer, cfg)
+    games = _Games(engine, base, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
     try:
         games.start()
         while games.playing:
             for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
                 games.sampled(row)
                 games.take_answers()
-            games.take_answers(wait=True)
+            if games.asking:
+                games.answer_requests()
+            else:
+                games.take_answers(wait=True)
     finally:
         games.pool.shutdown(wait=False, cancel_futures=True)
     return [games.finished[index] for index in sorted(games.finished)]
@@ -102,12 +108,14 @@ class _Games:
     """The episodes of a rollout: those that wait for a slot of the engine, are being played, and are over."""
 
     engine: Engine
+    base: Base
     tokenizer: Tokenizer
     waiting: deque[tuple[int, Task]]
     cfg: Any
     progress: tqdm
     adapter_hash: str
-    playing: dict[int, tuple] = field(default_factory=dict)  # {slot: (index, env, episode)}
+    playing: dict[int, tuple] = field(default_factory=dict)  # {slot: (index, env, episode, streams of its requests)}
+    asking: dict[int, list[tuple]] = field(default_factory=dict)  # {slot: (request, stream) of each}, as worlds asked
     finished: dict[int, Episode] = field(default_factory=dict)
     answers: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow worlds, as they were asked
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE))
@@ -133,7 +141,7 @@ class _Games:
                 slot = self.engine.open(task.key)
                 self.engine.feed(slot, episode.ids_T)
             sibling = (task.group, slot)
-            self.playing[slot] = (index, env, episode)
+            self.playing[slot] = (index, env, episode, request_streams(task.key))
 
     def begin(self, task: Task) -> tuple:
         """(env, a function that gives its first messages)."""
@@ -143,15 +151,20 @@ class _Games:
 
     def sampled(self, row: Row) -> None:
         """The agent's turn, and what its world answers."""
-        _, env, episode = self.playing[row.slot]
+        _, env, episode, _ = self.playing[row.slot]
         episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
         _append(episode, row.ids, row.logprobs)
         if row.stop_reason == "context":
             self.answered(row.slot, lambda: CUT)
-        elif _slow(env):
-            self.answers.append((row.slot, self.pool.submit(env.step, self.tokenizer.answer(row.ids))))
         else:
-            self.answered(row.slot, partial(env.step, self.tokenizer.answer(row.ids)))
+            self.ask(row.slot, partial(env.step, self.tokenizer.answer(row.ids)))
+
+    def ask(self, slot: int, answer: Callable[[], envs.Step]) -> None:
+        """Has the slot's world answer, now or, if it is slow, beside the others."""
+        if _slow(self.playing[slot][1]):
+            self.answers.append((slot, self.pool.submit(answer)))
+        else:
+            self.answered(slot, answer)
 
     def take_answers(self, wait: bool = False) -> None:
         """Takes in what slow worlds have answered, in the order in which they were asked; with `wait` one at least."""
@@ -160,9 +173,15 @@ class _Games:
             self.answered(slot, step.result)
             wait = False
 
+    def answer_requests(self) -> None:
+        """The base model answers all that worlds ask of it; they go on in the order in which they asked."""
+        asking, self.asking = self.asking, {}
+        for slot, results in self.base.answer(asking).items():
+            self.ask(slot, partial(self.playing[slot][1].answer, results))
+
     def answered(self, slot: int, answer: Callable[[], envs.Step]) -> None:
         """The episode of a slot goes on with its world's answer, or ends."""
-        index, _, episode = self.playing[slot]
+        index, _, episode, streams = self.playing[slot]
         try:
             step = answer()
         except envs.WorldFailed as error:
@@ -170,6 +189,9 @@ class _Games:
             del self.playing[slot]
             self.failed(index, episode, error)
         else:
+            if step.requests:
+                self.asking[slot] = list(zip(step.requests, streams, strict=False))
+                return
             observation_ids = _take_in(episode, step, self.tokenizer, self.cfg)
             if observation_ids:
                 self.engine.feed(slot, observation_ids)
@@ -195,28 +217,50 @@ def _slow(env) -> bool:
     return getattr(env, "slow", False)
 
 
-def demonstrations(tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: tqdm) -> list[Episode]:
-    """The expert's episodes, with the ids that the model would have sampled; log-probabilities are 0."""
-    episodes = []
-    for task in tasks:
-        env = make_env(cfg, task.env)
-        episode = Episode(task.env, task.seed, task.group)
-        _append(episode, tokenizer.prompt(env.reset(task.seed, task.split)))
-        goes_on = True
-        while goes_on:
-            action, room = env.oracle(), max(cfg.max_len - len(episode.ids_T), 0)
-            ids = tokenizer.reply(action)
-            reason = "stop" if len(ids) <= room else "context"
-            ids = ids[:room]
-            episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, reason))
-            _append(episode, ids, [0.0] * len(ids))
-            goes_on = bool(_take_in(episode, env.step(action) if reason == "stop" else CUT, tokenizer, cfg))
-        if cfg.sft.all_tokens:
-            episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
-            episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
-        episodes.append(episode)
-        progress.update()
-    return episodes
+def demonstrations(
+    tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: tqdm, model: CausalLM | None = None
+) -> list[Episode]:
+    """The expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
+
+    model: whose base answers what worlds ask of it, all at once. Raises ValueError if one asks and there is none.
+    """
+    base, finished = Base(model, tokenizer, cfg), {}
+    playing = [(_demonstration(tokenizer, task, cfg), request_streams(task.key)) for task in tasks]
+    results = {index: None for index in range(len(playing))}  # for those that go on
+    while results:
+        asking = {}
+        for index, answers in results.items():
+            episode, streams = playing[index]
+            try:
+                asking[index] = list(zip(episode.send(answers), streams, strict=False))
+            except StopIteration as end:
+                finished[index] = end.value
+                progress.update()
+        results = base.answer(asking)
+    return [finished[index] for index in range(len(playing))]
+
+
+def _demonstration(tokenizer: Tokenizer, task: Task, cfg) -> Generator[list[envs.Request], list[envs.Result], Episode]:
+    """The expert's episode. Yields what its world asks of the base model, and is sent the results."""
+    env = make_env(cfg, task.env)
+    episode = Episode(task.env, task.seed, task.group)
+    _append(episode, tokenizer.prompt(env.reset(task.seed, task.split)))
+    goes_on = True
+    while goes_on:
+        action, room = env.oracle(), max(cfg.max_len - len(episode.ids_T), 0)
+        ids = tokenizer.reply(action)
+        reason = "stop" if len(ids) <= room else "context"
+        ids = ids[:room]
+        episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, reason))
+        _append(episode, ids, [0.0] * len(ids))
+        step = env.step(action) if reason == "stop" else CUT
+        while step.requests:
+            step = env.answer((yield step.requests))
+        goes_on = bool(_take_in(episode, step, tokenizer, cfg))
+    if cfg.sft.all_tokens:
+        episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
+        episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
+    return episode
 
 
 def _append(episode: Episode, ids: list[int], logprobs: list[float] | None = None) -> None:
@@ -244,4 +288,5 @@ def _take_in(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg) -> li
     episode.terminated, episode.truncated = step.terminated, step.truncated
     if step.terminated or step.truncated:
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
+        episode.metrics = step.info.get("metrics", {})
     return ids

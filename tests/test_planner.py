@@ -1,0 +1,648 @@
+"""Planner: problems and their arithmetic, plans in every form, both workers, the reward, and whole transcripts."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from conftest import reference
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tqdm import tqdm
+
+import envs
+import lora
+from envs import planner, word_problems
+from envs.base import SPLITS, Result, split_of
+from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines
+from envs.word_problems import ANSWER, LEVELS, arithmetic_in, in_words, of_row, work_out
+from models import load_model, load_tokenizer
+from rl import config
+from rl.batch import forward, make_batch
+from rl.rollout import demonstrations, make_tasks, rollout
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).with_name("golden") / "planner.txt"
+PENS = word_problems.Problem(
+    "planner:pens:3:12:5",
+    "Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pens are left?",
+    "Pens in the boxes: 3*12 = <<3*12=36>>36\nPens left: 36-5 = <<36-5=31>>31\n#### 31",
+    31.0,
+    (("pens in the boxes", "3*12"), ("pens left", "a-5")),
+)
+
+
+def at(problem=PENS, **options) -> Env:
+    """An environment whose episode has a problem of our choice."""
+    env = Env(Config(**options))
+    env.reset(0)
+    env.problem = problem
+    return env
+
+
+def make(**options) -> Env:
+    return Env(Config(**options))
+
+
+def plan(*parts: str, split=True, how: str = "") -> str:
+    return json.dumps({"should_decompose": split, "subproblems": parts, "plan": how})
+
+
+# Problems
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_solution_is_in_gsm8ks_format_and_right(level):
+    """The marks of the calculator, and #### by GSM8K's own extraction, against Python's fractions."""
+    steps = {"1": {2}, "2": {3, 4}, "3": {5, 6}}[level]
+    for template in LEVELS[level]:
+        rng = Random(template.name)
+        for _ in range(8):
+            problem = template.draw(rng)
+            *lines, last = problem.answer.splitlines()
+            marks = re.findall(r"<<([0-9+*/-]+)=(\d+)>>(\d+)$", problem.answer, re.M)
+            assert len(marks) == len(lines) == len(problem.steps) and len(lines) in steps
+            for shown, result, again in marks:
+                assert eval(re.sub(r"\d+", r"Fraction(\g<0>)", shown), {"Fraction": Fraction}) == int(result) > 0
+                assert result == again
+            assert last == f"#### {marks[-1][1]}" and float(ANSWER.search(problem.answer)[1]) == problem.truth
+            numbers = set(re.findall(r"\d+", problem.question))
+            assert numbers <= set(problem.task.split(":")) and "{" not in problem.question + problem.answer
+
+
+def test_there_are_templates_enough_and_each_has_tasks_in_every_split():
+    assert [len(LEVELS[level]) for level in LEVELS] == [16, 22, 14]
+    assert len({template.name for level in LEVELS.values() for template in level}) == 52
+    for level in LEVELS.values():
+        for template in level:
+            rng = Random(0)
+            tasks = {template.draw(rng).task for _ in range(120)}
+            assert len(tasks) > 60 and {split_of(task) for task in tasks} == set(SPLITS), template.name
+
+
+def test_a_task_is_the_template_and_its_numbers_and_no_names():
+    env = Env(Config(difficulty="1"))
+    texts: dict[str, set] = {}
+    for seed in range(4000):
+        question = env.reset(seed)[0]["content"]
+        texts.setdefault(env.task, set()).add(question)
+        assert split_of(env.task) == "train"
+        assert not set(word_problems.NAMES) & set(env.task.split(":"))
+    assert max(map(len, texts.values())) > 1
+
+
+def test_difficulty_is_drawn_by_its_weights():
+    env, lengths = Env(Config(difficulty="1,1,3")), Counter()
+    for seed in range(300):
+        env.reset(seed)
+        lengths[len(env.problem.steps) > 2] += 1
+    assert lengths[False] == pytest.approx(200, abs=35)
+
+
+ARITHMETIC = [
+    (["3*12", "a-5"], [36, 31]),
+    (["2+3*4"], [14]),
+    (["(2+3)*4"], [20]),
+    (["20/4/5", "20-4-5"], [1, 11]),
+    (["2*(3+(4-1))/6"], [2]),
+    (["1.5*.5"], [0.75]),
+    ([" 3 * 12 "], [36]),
+    (["a+1", "5", "a+1", "b+1"], [None, 5, None, 6]),
+    (["1/0", "a", "b"], [None, None, None]),
+    (["", "+", "3-", "*3", "3 4", "()", "(3", "3)", "3(4)", "--3", "1+(2"], [None] * 11),
+    (["9" * 400], [None]),
+    (["3*x", "1e9", "3**2", "h+1", "3!"], [None] * 5),
+]
+
+
+@pytest.mark.parametrize(("lines", "results"), ARITHMETIC, ids=range(len(ARITHMETIC)))
+def test_arithmetic(lines, results):
+    assert work_out(lines) == results
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(st.integers(0, 99).map(str), lambda x: st.builds("({}{}{})".format, x, st.sampled_from("+-*/"), x)))
+def test_arithmetic_is_pythons(text):
+    try:
+        expected = eval(re.sub(r"\d+", r"Fraction(\g<0>)", text), {"Fraction": Fraction})
+    except ZeroDivisionError:
+        return
+    (result,) = work_out([text])
+    assert result is None or result == pytest.approx(float(expected), abs=1e-6 * (1 + abs(float(expected))), rel=1e-6)
+    assert result is not None or "/" in text  # a difference that rounding makes nothing
+
+
+WORDS = [
+    ("Pens in the boxes: 3 times 12", "3 * 12"),
+    ("Pens left: result 1 minus 5.", "a - 5"),
+    ("There are 3 boxes of 12. Compute 3 times 12!", "3 * 12"),
+    ("First 2 plus 3, then 4 plus 5", "4 + 5"),
+    ("(1,200 - 200) / 4 = ?", "( 1200 - 200 ) / 4"),
+    ("Take the result of part 2 divided by $4", "b / 4"),
+    ("0.2 x 50", "0.2 * 50"),
+    ("3 × 4 ÷ 2", "3 * 4 / 2"),  # noqa: RUF001
+    ("- 3 multiplied by 4", "3 * 4"),
+    ("1,200", "1200"),
+    ("How many pens are in 3 boxes of 12?", ""),
+    ("a well-known problem - 7", ""),
+    ("result 9 plus result 0", ""),
+    ("sometimes 3", ""),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("part", "line"), WORDS)
+def test_arithmetic_in_words(part, line):
+    assert arithmetic_in(part) == line
+    if line:
+        assert arithmetic_in(f"Find it: {in_words(line)}") in (line, "")
+
+
+# GSM8K's own rows
+
+ROW = {
+    "question": "A cook has 4 bags of 6 onions and throws 3 away. How many onions are left?",
+    "answer": "There are 4*6=<<4*6=24>>24 onions.\nThen 24-3=<<24-3=21>>21 are left.\n#### 21",
+}
+
+
+def test_rows_of_gsm8k():
+    assert of_row(ROW).steps == (("", "4*6"), ("", "24-3")) and of_row(ROW).truth == 21
+    for answer, truth, last in (
+        ("no mark\n#### 1,234", 1234, "1234"),
+        ("<<4*6=24>>24\n#### 0", 0, "0"),
+        ("<<4*6=24>>24\n#### -3.5", -3.5, "0-3.5"),
+        ("<<4*6=24>>\n<<24=24>>24\n#### 24", 24, "4*6"),
+        ("\n".join(f"<<{i}+1={i + 1}>>" for i in range(20)) + "\n#### 20", 20, "19+1"),
+    ):
+        problem = of_row({**ROW, "answer": answer})
+        assert (problem.truth, problem.steps[-1][1]) == (truth, last) and len(problem.steps) <= 8
+        assert work_out([line for _, line in problem.steps])[-1] == truth
+    assert of_row({**ROW, "question": "  A cook has\n 4 bags"}).task == "planner:A cook has 4 bags"
+    for row in (
+        {},
+        {**ROW, "answer": "24"},
+        {**ROW, "answer": "#### ..."},
+        {**ROW, "question": " "},
+        {**ROW, "answer": 3},
+    ):
+        assert of_row(row) is None and planner.task_of_row(row) == ""
+
+
+def test_problems_from_a_file(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({**ROW, "question": f"{i} {ROW['question']}"}) + "\n" for i in range(60)))
+    env, seen = make(data=str(file)), {}
+    for split in SPLITS:
+        seen[split] = set()
+        for seed in range(80):
+            assert ROW["question"] in env.reset(seed, split)[0]["content"]
+            seen[split].add(env.task)
+            assert split_of(env.task) == split and env.step(env.oracle()).info["success"]
+    assert sum(map(len, seen.values())) > 45 and not seen["train"] & seen["val"]
+    with pytest.raises(ValueError, match="there is none at 'nowhere'"):
+        make(data="nowhere")
+    file = tmp_path / "others.jsonl"
+    file.write_text('{"question": "?"}\n')
+    with pytest.raises(ValueError, match=r"no row of .* can be used"):
+        make(data=str(file))
+
+
+def check_gsm8k(every: int) -> None:
+    for name in ("train", "test"):
+        lines = reference("gsm8k", f"{name}.jsonl").read_text().splitlines()
+        for line in lines[::every]:
+            row = json.loads(line)
+            problem = of_row(row)
+            assert problem.truth == float(re.search(r"#### (\-?[0-9\.\,]+)", row["answer"])[1].replace(",", ""))
+            for prompt in ("native", "short"):
+                env = at(problem, prompt=prompt)
+                assert env.step(env.oracle()).info["success"], row
+
+
+def test_the_expert_plans_gsm8ks_own_problems():
+    check_gsm8k(every=40)
+
+
+@pytest.mark.full
+def test_the_expert_plans_all_of_gsm8ks_problems():
+    check_gsm8k(every=1)
+
+
+# Plans
+
+GOOD = '{"should_decompose": true, "subproblems": ["3 times 12", "result 1 minus 5"], "plan": "subtract"}'
+TWO = ["3 times 12", "result 1 minus 5"]
+PLANS = [
+    (GOOD, TWO),
+    (f"```json\n{GOOD}\n```", TWO),
+    (f"I think {{so}} and then:\n{GOOD}\nThat is it.", TWO),
+    (GOOD.replace("12", "\n12\t"), ["3 times \n12", "result 1 minus 5"]),
+    (f'{{"plan": "x"}} {GOOD}', TWO),
+    (f'{GOOD} {{"should_decompose": false}}', TWO),
+    (GOOD.replace("true", '"True"'), TWO),
+    (GOOD.replace("true", "false"), []),
+    (GOOD.replace("true", '"false"'), []),
+    (GOOD.replace("true", "null"), []),
+    ('{"subproblems": ["3 times 12"]}', []),
+    ('{"should_decompose": true}', []),
+    ('{"should_decompose": true, "subproblems": "3 times 12"}', []),
+    ('{"should_decompose": true, "subproblems": [1, null, {"a": "b"}, " ", " 3*12 "]}', ["3*12"]),
+    (
+        json.dumps({"should_decompose": True, "subproblems": [f"{i}+1" for i in range(20)]}),
+        [f"{i}+1" for i in range(8)],
+    ),
+    (json.dumps({"should_decompose": True, "subproblems": ["7" * 999]}), ["7" * 400]),
+    ("{}", None),
+    ('{"answer": 31}', None),
+    (GOOD[:-1], None),
+    (GOOD[1:], None),
+    ("[" + GOOD[:9], None),
+    ("", None),
+    ("x" * 8000 + GOOD, None),
+]
+
+
+@pytest.mark.parametrize(("reply", "parts"), PLANS, ids=range(len(PLANS)))
+def test_plans_in_json(reply, parts):
+    found = read_json(reply)
+    assert (found and found.parts) == parts
+    step = at().step(reply)
+    assert step.info["valid"] == (parts is not None)
+    assert parts is not None or (step.reward, step.observation) == (0.1, "There is no plan in the reply.")
+    assert step.info["metrics"]["decomposition"] == bool(parts)
+
+
+LINES = [
+    ("3*12\na-5", ["3*12", "a-5"]),
+    (" 3 * 12 ; a - 5 \n\n", ["3 * 12", "a - 5"]),
+    ("24", ["24"]),
+    ("(3+4)*2", ["(3+4)*2"]),
+    ("a-", ["a-"]),
+    ("3*12\nso a-5", None),
+    ("3*12=36", None),
+    ("a\nb", None),
+    ("face", None),
+    ("x=3", None),
+    ("1+1\n" * 8, ["1+1"] * 8),
+    ("1+1\n" * 9, None),
+    ("1+" * 201, None),
+    ("", None),
+    (GOOD, None),
+]
+
+
+@pytest.mark.parametrize(("reply", "parts"), LINES, ids=range(len(LINES)))
+def test_plans_in_lines(reply, parts):
+    found = read_lines(reply)
+    assert (found and found.parts) == parts
+
+
+# The worker of rules, and the reward
+
+
+def test_the_worker_of_rules_computes_and_understands_nothing():
+    for reply, success, said in (
+        (GOOD, True, "The worker's answer is 31. That is right."),
+        (plan("3 times 12"), False, "The worker's answer is 36. That is wrong."),
+        (plan("3 times 12", "How many are left when 5 are given away?"), False, "The worker has no answer."),
+        (plan("31"), True, "The worker's answer is 31. That is right."),
+        (plan("31.009 + 0"), True, "The worker's answer is 31.009. That is right."),
+        (plan("31.011 + 0"), False, "The worker's answer is 31.011. That is wrong."),
+        (plan(split=False, how="3 times 12 minus 5"), False, "The worker has no answer."),
+    ):
+        step = at().step(reply)
+        assert (step.info["success"], step.observation) == (success, said)
+        assert step.terminated and step.info["outcome"] == ("correct" if success else "incorrect")
+
+
+def test_a_prediction_of_zero_is_one():
+    nothing = word_problems.Problem("planner:zero", "?", "#### 0", 0.0, (("", "5-5"),))
+    assert at(nothing).step(plan("5 minus 5")).observation == "The worker's answer is 0. That is right."
+    assert not at(nothing).step(plan("nothing")).info["success"]
+    assert prediction_in('{"final_answer": 0}') == 0 and prediction_in("it is 0") == 0
+
+
+def test_the_reward_is_the_sum_of_its_parts():
+    step = at().step(plan("3 times 12", "result 1 minus 5"))
+    words = [{"3": 1, "times": 1, "12": 1}, {"result": 1, "1": 1, "minus": 1, "5": 1}]
+    assert independence(words) == 1 and step.info["metrics"]["token_efficiency"] == 1 - 10 / 1000
+    assert step.reward == pytest.approx(1 + 0.2 * 0.99 + 0.3) == step.info["shaped"]
+    metrics = {"correctness": 1.0, "decomposition": 1.0, "token_efficiency": 0.99, "independence": 1.0}
+    assert step.info["metrics"] == pytest.approx(metrics)
+    same = at().step(plan("3 times 12", "3 times 12"))
+    assert same.reward == pytest.approx(0.2 * 0.99) and not same.info["success"]
+    assert at().step(plan("31")).reward == pytest.approx(1 + 0.2 * 0.997 + 0.3 * 0.5)
+    assert at().step(plan(split=False)).reward == pytest.approx(0.2 + 0.3 * 0.5)
+    other = {"correctness_weight": 3.0, "token_weight": 2.0, "independence_weight": 0.0, "max_tokens": 20}
+    assert at(**other).step(GOOD).reward == pytest.approx(3 + 2 * 0.5)
+    assert at(max_tokens=1).step(GOOD).info["metrics"]["token_efficiency"] == 0
+
+
+def test_independence():
+    assert independence([]) == independence([{0: 1.0}]) == 0.5
+    assert independence([{0: 2.0}, {0: 5.0}]) == pytest.approx(0) and independence([{0: 1}, {1: 1}]) == 1
+    assert independence([{0: 1}, {0: 1, 1: 1}]) == pytest.approx(1 - 2**-0.5)
+    assert independence([{0: 1}, {1: 1}, {0: 1}]) == pytest.approx(2 / 3)
+    assert independence([{0: 1}, {0: -1}]) == 1, "never above"
+    assert independence([{}, {0: 1}]) == independence([{0: 0.0}, {0: 1}]) == 1
+
+
+# The worker that is a model
+
+
+class Worker:
+    """A base that gives the answers of a script."""
+
+    def __init__(self, *texts):
+        self.texts, self.asked = list(texts), []
+
+    def play(self, env: Env, reply: str):
+        step = env.step(reply)
+        while step.requests:
+            assert (step.reward, step.terminated, step.truncated) == (0.0, False, False) and env.running
+            self.asked.append(step.requests)
+            results = []
+            for request in step.requests:
+                vector = [[float(len(text)), 1.0] for text in request.texts or ()]
+                text = self.texts.pop(0) if request.kind == "chat" else ""
+                results.append(Result(vector=vector) if request.kind == "embed" else Result(text, tokens=len(text)))
+            step = env.answer(results)
+        return step
+
+
+def test_a_model_solves_the_parts_together_and_then_combines_them():
+    texts = '{"solution": "3 * 12", "result": 36}', "31 I guess", '{"final_calculation": "36 - 5", "final_answer": 31}'
+    worker, env = Worker(*texts), at(worker="model", worker_tokens=99, worker_temperature=0.5)
+    step = worker.play(env, plan("pens in 3 boxes", "pens left", how="subtract"))
+    (first, second, embed), (final,) = worker.asked
+    assert embed.texts == ["pens in 3 boxes", "pens left"] and embed.kind == "embed"
+    assert {(r.kind, r.max_tokens, r.temperature) for r in (first, second, final)} == {("chat", 99, 0.5)}
+    contents = [r.messages[0]["content"] for r in (first, second, final)]
+    assert all(PENS.question in content for content in contents)
+    assert "pens in 3 boxes" in contents[0] and "pens left" not in contents[0].replace(PENS.question, "")
+    assert "part 2" in contents[1] and "1. pens in 3 boxes\n2. pens left" in contents[1]
+    assert (
+        "1. pens in 3 boxes\nResult: 36\n2. pens left\nResult: 31 I guess" in contents[2] and "subtract" in contents[2]
+    )
+    assert step.info["success"] and not env.running
+    tokens, apart = sum(map(len, texts)), independence([{0: 15.0, 1: 1.0}, {0: 9.0, 1: 1.0}])
+    assert step.reward == pytest.approx(1 + 0.2 * (1 - tokens / 1000) + 0.3 * apart)
+
+
+def test_a_model_may_get_the_whole_problem():
+    worker = Worker('{"solution": "it is 31", "final_answer": 30}')
+    step = worker.play(at(worker="model"), plan(split=False))
+    assert len(worker.asked) == 1 and PENS.question in worker.asked[0][0].messages[0]["content"]
+    assert not step.info["success"] and step.info["metrics"]["independence"] == 0.5
+    worker = Worker("36", "so 31")
+    assert worker.play(at(worker="model"), plan("all of it")).info["success"]
+    assert [request.kind for requests in worker.asked for request in requests] == ["chat", "chat"], "one has no other"
+    assert Worker().play(at(worker="model"), "no plan").reward == 0.1
+
+
+PREDICTIONS = [
+    ('{"final_answer": 31}', 31),
+    ('{"final_answer": "$1,234.50"}', 1234.5),
+    ('{"solution": "5", "final_answer": "31 pens"} 7', 31),
+    ('{"solution": "{\\"final_answer\\": 5}", "final_answer": -2}', -2),
+    ('{"final_answer": null} 7 or 8', 8),
+    ('{"final_answer": true} 9', 9),
+    ('{"final_answer": NaN}', None),
+    ('{"final_answer": 1' + "0" * 400 + "}", None),
+    ('{"result": 5}', 5),
+    ("It is 1,234.", 1234),
+    ("-0.5", -0.5),
+    ("none", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("text", "number"), PREDICTIONS, ids=range(len(PREDICTIONS)))
+def test_predictions(text, number):
+    assert prediction_in(text) == number
+
+
+def test_steps_and_answers_come_in_turn():
+    env = at(worker="model")
+    with pytest.raises(RuntimeError, match="was not asked"):
+        env.answer([])
+    env.step(plan("3*12"))
+    with pytest.raises(RuntimeError, match="was asked"):
+        env.step(plan("3*12"))
+    env.reset(1)
+    assert env.step(plan("3*12")).requests, "a new episode asks anew"
+    assert "worker=rules" in env.answer([Result("36", 2)]).observation, "for those who have no model"
+    assert env.answer([Result("36", 2)]).terminated
+    with pytest.raises(RuntimeError, match="was not asked"):
+        env.answer([])
+    done = at()
+    done.step(GOOD)
+    with pytest.raises(RuntimeError, match="reset"):
+        done.step(GOOD)
+
+
+# In a rollout, on the embedded model
+
+SILENT = tqdm(disable=True)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """The embedded model with an adapter that matters."""
+    torch.manual_seed(0)
+    model = load_model("tiny").eval()
+    lora.inject(model, r=4)
+    generator = torch.Generator().manual_seed(0)
+    for _, layer in lora.lora_layers(model):
+        layer.adapters["default"].B.data.normal_(0, 0.02, generator=generator)
+    return model, load_tokenizer("tiny")
+
+
+def run_config(*words: str, **options):
+    cfg = config.parse(["max_len=768", "max_new_tokens=8", *words])
+    cfg.env, cfg.planner = "planner", Config(worker="model", worker_tokens=4, difficulty="1", **options)
+    return cfg
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setitem(envs.NAMES, "planner", "envs.planner")
+
+
+def test_the_frozen_base_works_in_a_rollout(tiny, registered, monkeypatch):
+    """Whatever the policy says is taken for a plan of two parts. Results do not depend on who is played beside."""
+    monkeypatch.setattr(planner, "read_json", lambda reply: planner.Plan([reply or "?", "the rest"], "add"))
+    cfg = run_config("rollout_batch_size=3", worker_temperature=0.8)
+    tasks = make_tasks(cfg, 0, 3, 1, "train", 0)
+    played = rollout(*tiny, tasks, cfg, 1.0, SILENT)
+    assert all(e.terminated and len(e.turns) == 1 and e.score > 0 for e in played)
+    assert len({e.score for e in played}) > 1, "embeddings differ"
+    cfg.rollout_batch_size = 2
+    assert [vars(e) for e in rollout(*tiny, tasks[1:], cfg, 1.0, SILENT)] == [vars(e) for e in played[1:]]
+    with torch.no_grad():
+        batch = make_batch(played)
+        assert torch.equal(forward(batch, tiny[0], 1.0).logprobs_N, batch.old_logprobs_N)
+
+
+def test_demonstrations_have_a_model_or_need_none(tiny, registered):
+    cfg = run_config("rollout_batch_size=8")
+    tasks = make_tasks(cfg, 0, 2, 1, "train", 0)
+    asked = demonstrations(tiny[1], tasks, cfg, SILENT, tiny[0])
+    cfg.planner.worker, cfg.planner.prompt = "rules", "short"
+    alone = demonstrations(tiny[1], tasks, cfg, SILENT)
+    assert all(e.terminated for e in asked) and all(e.success for e in alone)
+    assert max(len(e.ids_T) for e in alone) < 150
+
+
+# What holds for every environment
+
+
+def check_expert(level: str, prompt: str, count: int) -> None:
+    env = Env(Config(difficulty=level, prompt=prompt))
+    for seed in range(count):
+        for split in SPLITS if seed < count // 10 else SPLITS[:1]:
+            env.reset(seed, split)
+            step = env.step(env.oracle())
+            assert step.info["success"] and step.info["valid"] and step.terminated, (seed, split)
+            assert 1 < step.reward <= 1.5 and split_of(env.task) == split
+
+
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_is_always_right(level, prompt):
+    check_expert(level, prompt, 60)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_is_right_on_a_thousand_tasks(level, prompt):
+    check_expert(level, prompt, 1000)
+
+
+@pytest.mark.full
+def test_ten_thousand_seeds_share_no_task_between_splits():
+    env, seen = Env(Config()), {}
+    for split in SPLITS:
+        seen[split] = set()
+        for seed in range(10_000):
+            env.reset(seed, split)
+            seen[split].add(env.task)
+    assert not seen["train"] & seen["val"] and not seen["train"] & seen["test"] and not seen["val"] & seen["test"]
+    assert len(seen["train"]) > 9000
+
+
+def test_the_easiest_level_is_short_for_the_embedded_tokenizer(tiny):
+    env = Env(Config(difficulty="1", prompt="short"))
+    for seed in range(60):
+        (message,) = env.reset(seed)
+        assert message["content"].isascii() and len(tiny[1].prompt([message])) < 130
+        assert len(tiny[1].reply(env.oracle())) < 20
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=80),
+    st.builds(plan, st.text(max_size=30), st.text(max_size=30)),
+    st.builds(
+        lambda text, n: text * n, st.text('{}[]"\\:,0a;+-*/(\n\x00é', min_size=1, max_size=4), st.integers(1, 25_000)
+    ),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(HOSTILE, st.sampled_from(["native", "short"]))
+@example('{"should_decompose":' * 5000, "native")
+@example('{"a":' * 20_000, "native")
+@example('{"a":"' * 20_000, "native")
+@example("{" * 100_000 + "}" * 100_000, "native")
+@example('{"should_decompose": true, "subproblems": ["' + "9" * 100_000 + '"]}', "native")
+@example('{"should_decompose": true, "subproblems": [' + "9" * 5000 + "]}", "native")
+@example(plan("\ud800 3 times 4", "(" * 399), "native")
+@example("(" * 399 + "1+\n" + "-" * 399, "short")
+@example("9" * 400 + "*" + "9" * 100_000, "short")
+def test_hostile_replies_are_graded(reply, prompt):
+    env = at(prompt=prompt)
+    start = time.perf_counter()
+    step = env.step(reply)
+    assert step.terminated and 0 < step.reward <= 1.5 and len(step.observation) < 400
+    assert time.perf_counter() - start < 2
+    text = Worker(reply, reply, reply, reply, reply).play(at(worker="model"), plan("1", "2"))
+    assert text.terminated and objects_in(reply) is not None
+
+
+def transcript() -> str:
+    """What tests/golden/planner.txt holds: the expert and some others, with both workers."""
+    lines = []
+    for number, (level, prompt, split, reply) in enumerate(
+        [
+            (level, prompt, split, "")
+            for level in LEVELS
+            for prompt in ("native", "short")
+            for split in ("train", "test")
+        ]
+        + [
+            ("1", "native", "val", plan(split=False)),
+            ("1", "native", "val", "I do not know."),
+            ("2", "short", "val", "1/0"),
+        ]
+    ):
+        env = Env(Config(difficulty=level, prompt=prompt))
+        (message,) = env.reset(number, split)
+        lines += [f"== difficulty={level} prompt={prompt} split={split} seed={number}", message["content"]]
+        action = reply or env.oracle()
+        step = env.step(action)
+        lines += ["--", action, "--", step.observation, f"reward {step.reward:.6f} {step.info['outcome']}"]
+        lines += [f"task {env.task}", env.problem.answer, ""]
+    worker, env = (
+        Worker('{"result": 1}', "2", "3", '{"final_answer": "4"}'),
+        Env(Config(worker="model", difficulty="2")),
+    )
+    lines += ["== worker=model", env.reset(0)[0]["content"], "--"]
+    step = worker.play(env, plan("one", "two", "three", how="add"))
+    for requests in worker.asked:
+        for request in requests:
+            lines += [request.messages[0]["content"] if request.kind == "chat" else f"embed {request.texts}", "--"]
+    return "\n".join([*lines, step.observation, f"reward {step.reward:.6f}", ""])
+
+
+def test_golden_transcripts():
+    assert transcript() == GOLDEN.read_text()
+
+
+def test_episodes_do_not_depend_on_the_process():
+    program = "from envs.planner import *\nfor seed in range(40):\n e = Env(); print(e.reset(seed), e.task, e.oracle())"
+    texts = {
+        subprocess.check_output(
+            [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": hash_seed}
+        )
+        for hash_seed in ("0", "77")
+    }
+    assert len(texts) == 1 and len(texts.pop()) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
+        ({"worker": "both"}, "worker must be 'model' or 'rules', not 'both'"),
+        ({"worker_tokens": 0}, "worker_tokens must be a whole number of at least 1, not 0"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1, not 0"),
+        ({"worker_temperature": -0.5}, "worker_temperature must be a number of at least 0, not -0.5"),
+        ({"token_weight": float("nan")}, "token_weight must be a number of at least 0, not nan"),
+        ({"independence_weight": "1"}, "independence_weight must be a number of at least 0, not '1'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+    ],
+)
+def test_wrong_options_are_one_line(options, line):
+    with pytest.raises(ValueError) as error:
+        Config(**options)
+    assert str(error.value) == line
