@@ -23,6 +23,10 @@ NAMES = {
     "sat": "envs.sat",
     "abd": "envs.abd",
     "ded": "envs.ded",
+    "os_interaction": "envs.os_interaction",
+    "db_bench": "envs.db_bench",
+    "tau_retail": "envs.tau_retail",
+    "planner": "envs.planner",
     "http": "envs.http",
 }
 GROUPS = {  # what env= takes for several at once

@@ -37,7 +37,7 @@ def main(args: list[str]) -> int:
             demonstrate(env, **keys)
         else:
             play(env, messages)
-    except RuntimeError as error:  # of a server that fails, or has no expert
+    except RuntimeError as error:  # of a server that fails, or has no expert; of a world that asks a model
         print(error, file=sys.stderr)
         return 2
     except (BrokenPipeError, KeyboardInterrupt):
@@ -54,7 +54,7 @@ def options_help(name: str) -> str:
     """Every field of an environment's Config, with its default and the comment behind it."""
     config = envs.config_class(name)
     comments = dict(re.findall(r"^ +(\w+): .*?  # (.*)$", inspect.getsource(config), re.M))
-    return "".join(f"    {f'{f.name}={f.default}':<18}{comments[f.name]}\n" for f in fields(config))
+    return "".join(f"    {f'{f.name}={f.default}':<24}{comments[f.name]}\n" for f in fields(config))
 
 
 def parse(name: str, pairs: list[str]) -> tuple[dict, dict]:
@@ -68,11 +68,18 @@ def parse(name: str, pairs: list[str]) -> tuple[dict, dict]:
         if key not in defaults:
             close = get_close_matches(key, defaults, n=1, cutoff=0)
             raise ValueError(f"no key {key!r} for {name}; the nearest is {close[0]!r}")
-        try:
-            values[key] = type(defaults[key])(text)
-        except ValueError:
-            raise ValueError(f"{key} must be a whole number, not {text!r}") from None
+        values[key] = typed(key, text, type(defaults[key]))
     return KEYS | {k: v for k, v in values.items() if k in KEYS}, {k: v for k, v in values.items() if k not in KEYS}
+
+
+def typed(key: str, text: str, kind: type):
+    """The value of a word, as the type of its key's default."""
+    if kind is bool and text not in ("true", "false"):
+        raise ValueError(f"{key} must be true or false, not {text!r}")
+    try:
+        return text == "true" if kind is bool else kind(text)
+    except ValueError:
+        raise ValueError(f"{key} must be a {'whole ' if kind is int else ''}number, not {text!r}") from None
 
 
 def demonstrate(env, seed: int, split: str, demos: int) -> None:
@@ -81,15 +88,23 @@ def demonstrate(env, seed: int, split: str, demos: int) -> None:
         over = False
         while not over:
             texts.append(env.oracle())
-            step = env.step(texts[-1])
+            step = finished(env.step(texts[-1]))
             texts.append(step.observation)
             over = step.terminated or step.truncated
         print("\n".join(texts), end="\n\n")
 
 
+def finished(step: envs.Step) -> envs.Step:
+    """The step; RuntimeError if it asks a model, which is not here."""
+    if step.requests:
+        raise RuntimeError(step.observation)
+    return step
+
+
 def play(env, messages: list[dict]) -> None:
     for message in messages:
         print(message["content"], end="\n\n")
+    spares = any("\nAction:\n" in message["content"] for message in messages)  # typing what each reply begins with
     while True:
         print("> ", end="", flush=True)
         line = sys.stdin.readline()
@@ -98,8 +113,7 @@ def play(env, messages: list[dict]) -> None:
         if line.strip() == "?":
             print(env.oracle())
             continue
-        bare = getattr(env.config, "prompt", "") == "native" and "Action:" not in line
-        step = env.step(f"Action: {line}" if bare else line)
+        step = finished(env.step(f"Action: {line}" if spares and "Action:" not in line else line))
         print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
         if step.terminated or step.truncated:
             print(f"over: {step.info['outcome']}")

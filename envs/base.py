@@ -15,7 +15,7 @@ class WorldFailed(RuntimeError):
 class Request:
     """Something an environment wants from the base model before it can say what the step led to."""
 
-    kind: str  # "chat": continue `messages`; "embed": one vector for `texts`
+    kind: str  # "chat": continue `messages`; "embed": a vector for each of `texts`
     messages: list | None = None  # [{role, content}, ...] of a chat request
     texts: list | None = None  # the strings of an embed request
     max_tokens: int = 256  # most tokens that the answer to a chat request may have
@@ -28,7 +28,7 @@ class Result:
 
     text: str = ""  # the sampled answer to a chat request
     tokens: int = 0  # how many tokens were sampled for it
-    vector: list | None = None  # the embedding that an embed request asked for
+    vector: list | None = None  # of an embed request: for each text the mean of the base's last hidden states
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -22,15 +23,32 @@ import envs
 import envs.http
 from envs import serve
 from envs.base import Step
+from envs.serve import __main__ as program
+from envs.serve import agentgym
 
 ROOT = Path(__file__).parents[1]
-KINDS = tuple(envs.http.TASKS)
+KINDS = envs.http.agentgym.KINDS
 
 
 @contextmanager
 def served(kind="textcraft", options=(), limit=256, idle=600, port=0):
     """A running server; yields it with its url."""
-    server = serve.Server("127.0.0.1", port, serve.Sessions(kind, dict(options), limit, idle))
+    sessions = agentgym.Sessions(kind, dict(options), limit, idle)
+    with listening(partial(agentgym.answer, sessions), port) as server:
+        server.sessions = sessions
+        yield server
+
+
+@contextmanager
+def listening(answer, port=0):
+    """A running server that answers so; yields it with its url."""
+    with running(serve.Server("127.0.0.1", port, answer)) as server:
+        yield server
+
+
+@contextmanager
+def running(server):
+    """A server at work; yields it with its url."""
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -72,6 +90,9 @@ class Fake(ModuleType):
     class Config:
         max_turns: int = 5
         prompt: str = "native"
+        strict: bool = True
+        worker: str = "rules"
+        user: str = "rules"
 
     class Env:
         text = "{number} doors"
@@ -89,13 +110,14 @@ class Fake(ModuleType):
         def step(self, reply):
             if not self.running:
                 raise RuntimeError("no episode is running: call reset() first, and again after each end")
-            action = reply.removeprefix("Action:\n")
+            action = reply.rpartition("Action:")[2].strip()
             if action == "break":
                 raise KeyError("door")
             self.turns += 1
             done = action in ("open 1", "open 2")
             reward = float(action == "open 2") * self.reward
-            return Step(f"you {action}", reward, done, self.turns >= self.config.max_turns, {})
+            info = {"outcome": "unknown", "success": reward > 0, "valid": action != "jump", "shaped": reward}
+            return Step(f"you {action}", reward, done, self.turns >= self.config.max_turns, info)
 
         reward = 1.0
 
@@ -238,6 +260,30 @@ def test_textcraft_replies():
         assert post(server, "/close", **named) is True
 
 
+@pytest.mark.parametrize("kind", envs.http.agentgym.OURS)
+def test_replies_of_worlds_that_agentgym_does_not_have(kind, monkeypatch):
+    world, heard = fake(kind, monkeypatch), []
+    step = world.step
+    monkeypatch.setattr(world, "step", lambda self, reply: heard.append(reply) or step(self, reply))
+    with served(kind) as server:
+        assert get(server, "/") == "ok"
+        created = post(server, "/create")
+        assert set(created) == {"id", "observation", "done", "reward"}
+        named = {"id": created["id"]}
+        zero = {"observation": "3 doors", "done": False, "reward": 0}
+        assert post(server, "/reset", **named, data_idx=4) == named | zero
+        said = post(server, "/step", **named, action="I think.\nAction: jump")
+        info = {"outcome": "unknown", "success": False, "valid": False, "shaped": 0.0}
+        assert said == {"observation": "you jump", "reward": 0.0, "done": False, "info": info}
+        assert get(server, f"/observation?id={created['id']}") == "you jump"
+        detail = {"observation": "you jump", "reward": 0.0, "done": False, "deleted": False}
+        assert get(server, f"/detail?id={created['id']}") == detail
+        assert post(server, "/step", **named, action="open 2")["done"] is True
+        assert get(server, f"/observation?id={created['id']}") == "you open 2"
+        assert heard == ["I think.\nAction: jump", "open 2"]
+        assert post(server, "/close", **named) is True
+
+
 def test_turns_are_the_clients_to_count():
     with served(options={"max_turns": 2}) as server:
         name = post(server, "/create")["id"]
@@ -344,8 +390,8 @@ def test_what_is_no_request_is_refused(method, path, raw, headers, status):
 
 def test_sessions_are_capped_and_idle_ones_end(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(serve.time, "monotonic", lambda: now[0])
-    sessions = serve.Sessions("textcraft", {}, limit=3, idle=10)
+    monkeypatch.setattr(agentgym.time, "monotonic", lambda: now[0])
+    sessions = agentgym.Sessions("textcraft", {}, limit=3, idle=10)
     first, second, third = (sessions.create().name for _ in range(3))
     assert len({first, second, third}) == 3
     with pytest.raises(ValueError, match="3 sessions are open"):
@@ -371,7 +417,7 @@ def test_a_create_beyond_the_cap_is_an_error():
 
 
 def test_names_of_sessions_are_not_given_again_after_a_restart():
-    names = [serve.Sessions("textcraft", {}).create().name for _ in range(20)]
+    names = [agentgym.Sessions("textcraft", {}).create().name for _ in range(20)]
     assert len(set(names)) == 20 and all(0 <= name < 2**53 for name in names)
 
 
@@ -414,18 +460,18 @@ def command(*words: str) -> subprocess.Popen:
 def test_it_says_where_it_is_and_ends_cleanly(how):
     process = command("port=0", "sessions=5", "textcraft.difficulty=1")
     line = process.stdout.readline()
-    found = re.fullmatch(r"textcraft at (http://127\.0\.0\.1:\d+), 5 sessions at most, 600 s idle; .*\n", line)
+    found = re.fullmatch(r"textcraft at (http://127\.0\.0\.1:\d+), 5 sessions at most; .*\n", line)
     env = envs.http.Env(envs.http.Config(url=found[1], retries=0))
     assert env.reset(3) == envs.make("textcraft", difficulty="1").reset(3)
     process.send_signal(how)
     out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (0, "ended with 1 sessions open\n", "")
+    assert (process.returncode, out, err) == (0, "ended\n", "")
 
 
 def test_help_names_every_key(capsys):
-    assert serve.main(["--help"]) == 0
+    assert program.main(["--help"]) == 0
     text = capsys.readouterr().out
-    for key, default in serve.KEYS.items():
+    for key, default in program.KEYS.items():
         assert f"\n    {key}={default} " in text
     assert "\nKeys of textcraft:\n    difficulty=2 " in text
 
@@ -434,10 +480,10 @@ def test_help_names_every_key(capsys):
     ("words", "line"),
     [
         (["textcraft"], "expected key=value, not 'textcraft'"),
-        (["env=sat"], "env must be one of webshop, alfworld, babyai, sciworld, textcraft, not 'sat'"),
+        (["env=sat"], f"env must be one of {', '.join(envs.http.KINDS)}, not 'sat'"),
         (["prot=1"], "no key 'prot'; the nearest is 'port'"),
         (["difficulty=1"], "no key 'difficulty'; the nearest is 'textcraft.difficulty'"),
-        (["port=http"], "port must be a number, not 'http'"),
+        (["port=http"], "port must be a whole number, not 'http'"),
         (["port=70000"], "port must be a whole number from 0 to 65535, not 70000"),
         (["sessions=0"], "sessions must be a whole number from 1 to 1000000, not 0"),
         (["textcraft.difficulty=9"], "difficulty must be a comma list of 1, 2, 3, 4, not '9'"),
@@ -445,13 +491,28 @@ def test_help_names_every_key(capsys):
     ],
 )
 def test_wrong_words_are_one_line_and_status_2(words, line, capsys):
-    assert serve.main(words) == 2
+    assert program.main(words) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(line) and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_a_truth_is_read_as_one(monkeypatch):
+    fake("planner", monkeypatch)
+    assert program.parse(["env=planner", "planner.strict=false"])[1] == {"strict": False}
+    with pytest.raises(ValueError, match=r"planner\.strict must be true or false, not 'no'"):
+        program.parse(["env=planner", "planner.strict=no"])
+
+
+@pytest.mark.parametrize(("kind", "option"), [("planner", "worker"), ("tau_retail", "user")])
+def test_there_is_no_model_in_a_server(kind, option, monkeypatch):
+    fake(kind, monkeypatch)
+    assert program.parse([f"env={kind}", f"{kind}.{option}=rules"])[1] == {option: "rules"}
+    with pytest.raises(ValueError, match=rf"^{kind}\.{option}=model needs a model, and a server has none"):
+        program.parse([f"env={kind}", f"{kind}.{option}=model"])
 
 
 def test_a_port_in_use_is_one_line(capsys):
     with served() as server:
         port = server.server_address[1]
-        assert serve.main([f"port={port}"]) == 2
+        assert program.main([f"port={port}"]) == 2
         assert capsys.readouterr().err == f"cannot listen on 127.0.0.1:{port}: Address already in use\n"

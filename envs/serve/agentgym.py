@@ -1,16 +1,6 @@
-"""Serve a world over HTTP as AgentGym's server for it does, for `env=http` or for AgentGym's own clients.
+"""AgentGym's servers, and worlds that it does not have, in the same manner.
 
-    python -m envs.serve                                            textcraft on port 36001
-    python -m envs.serve env=alfworld port=36002 alfworld.difficulty=1,2
-
-Keys; those of the world itself stand behind its name, textcraft.difficulty=1:
-    env=textcraft     the world: webshop, alfworld, babyai, sciworld or textcraft
-    host=127.0.0.1    the address to listen on; this one is reached from this machine only
-    port=36001        the port to listen on; 0 takes a free one
-    sessions=256      how many may be open at once; a /create beyond them is answered with an error
-    idle=600          seconds without a request after which a session is closed
-
-A task number (data_idx; webshop: session_id, alfworld: game) stands for a seed and a split, as envs/http.py says. Turns
+A task number (data_idx; webshop: session_id, alfworld: game) stands for a seed and a split, as envs/http says. Turns
 are the client's to count: here the max_turns of a world has a say in what tasks it draws, and nothing else.
 
 Requests and replies are those of AgentGym's servers: what a world or a session cannot do is answered with status 200
@@ -21,37 +11,28 @@ and {"error": text}, what is no request with 4xx and {"detail": text}. With thes
 - GET /tasks, which AgentGym's servers do not have, gives 0: task numbers have no end.
 - /create of textcraft reads commands and goal, and as in the original they change nothing.
 - sciworld's hints, goals and object tree are empty, its variations are 0, and tasks have our names.
+- tau_retail and planner, which AgentGym does not have, answer as textcraft does, without /commands and /goal. `action`
+  is the agent's whole reply, an episode's first observation is the whole last message of its opening, and `info` comes
+  back too. No model is asked: what would need one is refused at the start.
 
 Of a world it asks what envs/base.py does; of alfworld `admissible()` too, and of webshop `clickables()`: what the agent
 may do now. A score is the sum of the rewards, unless the world's steps have info["score"].
 """
 
-import json
 import random
-import signal
-import sys
 import threading
 import time
 import traceback
 from collections import OrderedDict
-from dataclasses import fields
-from difflib import get_close_matches
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qsl
 
 import envs
-from envs.__main__ import options_help
-from envs.http import ACTIONS, ID, NUMBER, TASKS, seed_of
+from envs.http.agentgym import ACTIONS, ID, NUMBER, OURS
+from envs.http.wire import seed_of
+from envs.serve import BadRequest, described
 
-KEYS = {"env": "textcraft", "host": "127.0.0.1", "port": 36001, "sessions": 256, "idle": 600}
 GREETING = {"alfworld": "AlfWorld", "babyai": "BabyAI", "sciworld": "ScienceWorld", "textcraft": "TextCraft"}
+BEGUN = ("webshop", "textcraft", *OURS)  # whose sessions begin with an episode, and can be looked at after its end
 NO_LIMIT = 10**9  # turns
-MAX_BODY = 4 << 20  # bytes of a request
-CONNECTIONS = 64  # requests that are read or answered at once; others wait
-
-
-class BadRequest(Exception):
-    """What is no request of the protocol: a status and a line."""
 
 
 class Session:
@@ -60,28 +41,29 @@ class Session:
     def __init__(self, name: int, kind: str, options: dict):
         self.name, self.kind = name, kind
         self.world = envs.make(kind, **options)
-        self.max_turns = self.world.config.max_turns
+        self.max_turns = getattr(self.world.config, "max_turns", None)  # planner has none
         self.lock, self.used = threading.Lock(), time.monotonic()
         self.number, self.description, self.opening, self.observation = None, "", "", ""
-        self.reward, self.score, self.done = 0, 0, False
+        self.reward, self.score, self.done, self.info = 0, 0, False, {}
 
     def reset(self, number: int) -> None:
         """Start a task's episode. What belongs to the prompt and not to the observation is the client's to put back."""
-        self.world.config.max_turns = self.max_turns  # which tasks a world draws may hang on it,
+        self._limit(self.max_turns)  # which tasks a world draws may hang on it,
         text = self.world.reset(*seed_of(self.kind, number))[-1]["content"]
-        self.world.config.max_turns = NO_LIMIT  # but turns are the client's to count
-        if self._short():
+        self._limit(NO_LIMIT)  # but turns are the client's to count
+        if self._short() and self.kind not in OURS:
             text = text.partition("\n")[2]
         if self.kind == "alfworld":
             text = text.partition(ACTIONS)[0]
         if self.kind == "sciworld":
             self.description, _, text = text.partition("\n")
         self.number, self.opening, self.observation = number, text, text
-        self.reward, self.score, self.done = 0, 0, False
+        self.reward, self.score, self.done, self.info = 0, 0, False, {}
 
     def step(self, action: str) -> None:
-        step = self.world.step(action if self._short() else f"Action:\n{action}")
-        self.observation, self.reward = step.observation, step.reward
+        whole = self._short() or self.kind in OURS
+        step = self.world.step(action if whole else f"Action:\n{action}")
+        self.observation, self.reward, self.info = step.observation, step.reward, step.info
         self.score = step.info.get("score", self.score + step.reward)
         self.done = step.terminated or step.truncated
 
@@ -93,6 +75,10 @@ class Session:
 
     def said(self, *names: str) -> dict:
         return {name: getattr(self, name) for name in names}
+
+    def _limit(self, turns: int | None) -> None:
+        if self.max_turns is not None:
+            self.world.config.max_turns = turns
 
     def _short(self) -> bool:
         return self.world.config.prompt == "short"
@@ -135,6 +121,19 @@ class Sessions:
             self.open.popitem(last=False)
 
 
+def answer(sessions: Sessions, method: str, path: str, body: dict):
+    """What a request is answered with. Raises BadRequest."""
+    try:
+        return reply(sessions, method, path, body)
+    except BadRequest:
+        raise
+    except (ValueError, RuntimeError) as error:
+        return {"error": str(error)}
+    except Exception as error:  # a world's mistake, which the client hears of as of the others
+        traceback.print_exc()
+        return {"error": described(error)}
+
+
 def reply(sessions: Sessions, method: str, path: str, body: dict):
     """What a request is answered with. Raises BadRequest, and whatever a world or a session raises."""
     kind = sessions.kind
@@ -151,7 +150,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
     if method == "GET" and path in VIEWS[kind]:
         session = sessions.get(_field(body, ID.get(kind, "id"), int))
         with session.lock:
-            if session.done and kind not in ("textcraft", "webshop"):
+            if session.done and kind not in BEGUN:
                 raise ValueError(f"The task with environment {session.name} has finished.")
             return VIEWS[kind][path](session)
     if path in POSTS or path in VIEWS[kind]:
@@ -161,7 +160,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
 
 def create(sessions: Sessions, body: dict):
     session = sessions.create()
-    if sessions.kind in ("textcraft", "webshop"):  # whose sessions begin with an episode
+    if sessions.kind in BEGUN:
         with session.lock:
             session.reset(session.name)
     if sessions.kind == "webshop":
@@ -182,7 +181,7 @@ def reset(sessions: Sessions, body: dict):
         if kind == "alfworld":
             named = {"id": name, "observation": session.observation}
             return named | {"available_actions": session.actions(), "task_type": _name(session)}
-        if kind == "textcraft":
+        if kind in BEGUN:
             return {"id": name} | session.said("observation", "done", "reward")
         return _task(session) | session.said("observation", "reward", "score") | {"deleted": False, "done": False}
 
@@ -202,6 +201,8 @@ def step(sessions: Sessions, body: dict):
             said["available_actions"] = session.actions()
         if kind in ("babyai", "sciworld"):
             said["score"] = session.score
+        if kind in OURS:
+            said["info"] = session.info
         return said | {"done": session.done}
 
 
@@ -291,144 +292,6 @@ VIEWS = {
         "/state": state,
     },
     "textcraft": SAID | {"/commands": lambda s: _crafting(s)[0], "/goal": lambda s: _crafting(s)[1], "/detail": detail},
+    "tau_retail": SAID | {"/detail": detail},
+    "planner": SAID | {"/detail": detail},
 }
-
-
-class Handler(BaseHTTPRequestHandler):
-    """One request: its JSON in, `reply`'s JSON out."""
-
-    timeout = 30  # seconds that each piece of a request may take to arrive
-    wbufsize = -1  # headers and body leave together
-
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
-    def _answer(self, method: str) -> None:
-        path, _, query = self.path.partition("?")
-        try:
-            body = self._body() if method == "POST" else _query(query)
-            status, said = 200, reply(self.server.sessions, method, path, body)
-        except BadRequest as bad:
-            status, said = bad.args[0], {"detail": bad.args[1]}
-        except (ValueError, RuntimeError) as error:
-            status, said = 200, {"error": str(error)}
-        except Exception as error:  # a world's mistake ends neither the server nor other sessions
-            traceback.print_exc()
-            status, said = 200, {"error": f"{type(error).__name__}: {error}"}
-        text = json.dumps(said).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def _body(self) -> dict:
-        length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdecimal():
-            raise BadRequest(411, "Length Required")
-        if len(length) > 9 or int(length) > MAX_BODY:
-            raise BadRequest(413, f"a request has at most {MAX_BODY} bytes")
-        try:
-            body = json.loads(self.rfile.read(int(length)) or b"{}")
-        except (ValueError, RecursionError):
-            raise BadRequest(422, "the body is not JSON") from None
-        if not isinstance(body, dict):
-            raise BadRequest(422, "the body is not a JSON object")
-        return body
-
-    def log_message(self, *args) -> None:
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    """A thread for each request, CONNECTIONS at most."""
-
-    daemon_threads = True
-    request_queue_size = 1024
-
-    def __init__(self, host: str, port: int, sessions: Sessions):
-        self.sessions = sessions
-        self.free = threading.Semaphore(CONNECTIONS)
-        super().__init__((host, port), Handler)
-
-    def process_request(self, request, client_address) -> None:
-        self.free.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request, client_address) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.free.release()
-
-    def handle_error(self, request, client_address) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that left before its answer is no news
-            super().handle_error(request, client_address)
-
-
-def _query(text: str) -> dict:
-    """The fields of a URL, whole numbers as such."""
-    return {name: int(value) if value.isdecimal() and len(value) < 20 else value for name, value in parse_qsl(text)}
-
-
-def parse(words: list[str]) -> tuple[dict, dict]:
-    """The keys of this program, and the options of its world, each as the type of its default."""
-    pairs = [word.partition("=") for word in words]
-    for word, (_, equals, _) in zip(words, pairs, strict=True):
-        if not equals:
-            raise ValueError(f"expected key=value, not {word!r}")
-    kind = ([text for key, _, text in pairs if key == "env"] or [KEYS["env"]])[-1]
-    if kind not in TASKS:
-        raise ValueError(f"env must be one of {', '.join(TASKS)}, not {kind!r}")
-    defaults = KEYS | {f"{kind}.{f.name}": f.default for f in fields(envs.config_class(kind))}
-    values = {}
-    for key, _, text in pairs:
-        if key not in defaults:
-            close = get_close_matches(key, defaults, n=1, cutoff=0)
-            raise ValueError(f"no key {key!r}; the nearest is {close[0]!r}")
-        try:
-            values[key] = type(defaults[key])(text)
-        except ValueError:
-            raise ValueError(f"{key} must be a number, not {text!r}") from None
-    keys = KEYS | {key: value for key, value in values.items() if key in KEYS}
-    for name, low, high in (("port", 0, 65535), ("sessions", 1, 10**6), ("idle", 1, 10**9)):
-        if not low <= keys[name] <= high:
-            raise ValueError(f"{name} must be a whole number from {low} to {high}, not {keys[name]}")
-    options = {key.partition(".")[2]: value for key, value in values.items() if key not in KEYS}
-    envs.make(kind, **options)  # raises ValueError with what the world does not like
-    return keys, options
-
-
-def main(words: list[str]) -> int:
-    if {"-h", "--help"} & set(words):
-        print(__doc__ + "".join(f"\nKeys of {kind}:\n{options_help(kind)}" for kind in TASKS if kind in envs.NAMES))
-        return 0
-    try:
-        keys, options = parse(words)
-        sessions = Sessions(keys["env"], options, keys["sessions"], keys["idle"])
-        server = Server(keys["host"], keys["port"], sessions)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"cannot listen on {keys['host']}:{keys['port']}: {error.strerror}", file=sys.stderr)
-        return 2
-    host, port = server.server_address[:2]
-    most, idle = keys["sessions"], keys["idle"]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    print(f"{keys['env']} at http://{host}:{port}, {most} sessions at most, {idle} s idle; Ctrl-C ends it", flush=True)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        print(f"ended with {len(sessions.open)} sessions open")
-    finally:
-        server.server_close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""HTTP for the servers of all protocols: JSON in, JSON out. `python -m envs.serve --help` says how to start one."""
+
+import json
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl
+
+MAX_BODY = 8 << 20  # bytes of a request
+CONNECTIONS = 64  # requests that are read or answered at once; others wait
+
+
+class BadRequest(Exception):
+    """What is no request of the protocol: a status and a line."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request: its JSON in, and out the JSON of what the server's `answer` makes of it."""
+
+    timeout = 30  # seconds that each piece of a request may take to arrive
+    wbufsize = -1  # headers and body leave together
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def _answer(self, method: str) -> None:
+        path, _, query = self.path.partition("?")
+        try:
+            body = self._body() if method == "POST" else _query(query)
+            status, said = 200, self.server.answer(method, path, body)
+        except BadRequest as bad:
+            status, said = bad.args[0], {"detail": bad.args[1]}
+        except Exception as error:  # ends neither the server nor other requests
+            traceback.print_exc()
+            status, said = 500, {"detail": described(error)}
+        text = json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def _body(self) -> dict:
+        length = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not length.isdecimal():
+            raise BadRequest(411, "Length Required")
+        if len(length) > 9 or int(length) > MAX_BODY:
+            raise BadRequest(413, f"a request has at most {MAX_BODY} bytes")
+        try:
+            body = json.loads(self.rfile.read(int(length)) or b"{}")
+        except (ValueError, RecursionError):
+            raise BadRequest(422, "the body is not JSON") from None
+        if not isinstance(body, dict):
+            raise BadRequest(422, "the body is not a JSON object")
+        return body
+
+    def log_message(self, *args) -> None:
+        pass  # a line for each request would be thousands a minute, and hide what matters
+
+
+class Server(ThreadingHTTPServer):
+    """Asks `answer` for what becomes the JSON of a reply. A thread for each request, CONNECTIONS at most."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, host: str, port: int, answer: Callable[[str, str, dict], Any]):
+        self.answer = answer
+        self.free = threading.Semaphore(CONNECTIONS)
+        super().__init__((host, port), Handler)
+
+    def process_request(self, request, client_address) -> None:
+        self.free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def handle_error(self, request, client_address) -> None:
+        if not isinstance(sys.exception(), OSError):  # a client that left before its answer is no news
+            super().handle_error(request, client_address)
+
+
+def _query(text: str) -> dict:
+    """The fields of a URL, whole numbers as such."""
+    return {name: int(value) if value.isdecimal() and len(value) < 20 else value for name, value in parse_qsl(text)}
+
+
+def described(error: Exception) -> str:
+    """An exception as one line."""
+    return f"{type(error).__name__}: {error}"

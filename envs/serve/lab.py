@@ -1,0 +1,339 @@
+"""LifelongAgentBench's two servers: tasks, and the chat history items that open their conversations.
+
+POST only, with a JSON object as body. Tasks:
+    /api/ping                            {"response": "Hello, World!"}
+    /api/get_sample_index_list           {"sample_index_list": ["0", "1", ...]}, as many as `samples` says
+    /api/tasks                           0: any number is a sample; the original does not have this request
+    /api/reset /interact /complete       {"session": S} -> {"session": S'}
+    /api/calculate_metric                {"session_partial_list": [{sample_index, sample_status, evaluation_record}]}
+                                         -> {"metric": {"skill", "difficulty_level", "overall"}}
+    /api/get_attribute /set_attribute    max_round: the turn limit, of sessions that begin from now on
+    /api/release                         null: forgets the worlds that it keeps
+Chat history items, those before the task's own:
+    /api/ping
+    /api/construct                       {chat_history_item_index, expected_role}
+                                         -> {"chat_history_item": {role, content}}
+    /api/set                             {prompt_index, role, content} -> null
+    /api/get_chat_history_item_dict_deep_copy
+
+S = {task_name, sample_index, sample_status, chat_history: {"value": [{role: user|agent, content}]}, finish_reason,
+task_output, evaluation_record: {outcome, detail_dict}}; roles alternate. /reset takes an initial one and opens its
+conversation. While it is running, the client appends what the agent says and asks /interact, which appends the
+observation or ends the session: completed, or agent_validation_failed where the reply could not be read, and
+finish_reason says why. max_round replies are carried out; the next one is not, and ends it as task_limit_reached.
+/complete sets the outcome by the state of the world, whatever the status; a client may have ended the session by one of
+its own. task_unknown_error: the world broke, not the agent.
+
+A sample's number stands for a seed and a split, as envs/http says. What differs from the original:
+- Any number of sessions at once. S says all, so nothing hangs on what the server remembers: it keeps worlds where their
+  agents are, `sessions` at most, and plays again what it does not have, after a restart or when asked twice.
+- What is no request, or comes in the wrong order, is answered with 4xx and {"detail": text}.
+- A change in a database counts only if the session was completed, and not at the limit or after a false reply.
+- The shapes inside `metric` are ours, see metric(); task_output and detail_dict stay null.
+"""
+
+import json
+import threading
+import traceback
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import envs
+from envs.base import Step
+from envs.http.lab import BROKEN, COMPLETED, INITIAL, INVALID, LIMIT, ROLES, RUNNING
+from envs.http.wire import seed_of
+from envs.serve import BadRequest, described
+
+ENDED = (COMPLETED, INVALID, LIMIT)  # by the agent's last reply
+STATUSES = (INITIAL, RUNNING, *ENDED, *BROKEN)
+STATUSES += ("agent_context_limit", "agent_out_of_memory", "agent_unknown_error")
+OUTCOMES = ("unset", "correct", "incorrect", "unknown", "ignored")
+FINISH = {  # (world, prompt) -> what an agent says who has no more to do
+    ("os_interaction", "native"): "Act: finish",
+    ("os_interaction", "short"): "finish",
+    ("db_bench", "native"): "Action: Answer\nFinal Answer: ",
+    ("db_bench", "short"): "answer",
+}
+LABELS = {  # world -> of its task the skills and the level of difficulty
+    "os_interaction": lambda world: (world.current.skills, world.current.level),
+    "db_bench": lambda world: ([world.goal.skill], world.config.difficulty),
+}
+SPEAKERS = {role: name for name, role in ROLES.items()}
+
+
+@dataclass
+class Game:
+    """A world where an agent is in it."""
+
+    world: Any
+    items: list[dict]  # the conversation so far, [{role, content}, ...]
+    last: Step | None = None  # what the agent's last reply led to
+    ended: bool = False  # it says no more
+
+    def play(self, text: str) -> Step | None:
+        """What the agent's next reply leads to; None if its turns are used up, and the session ends without it."""
+        if self.ended:
+            raise BadRequest(400, "the agent says more than its episode took")
+        self.items = [*self.items, {"role": "agent", "content": text}]
+        if self.last and self.last.truncated:
+            self.ended = True
+            return None
+        self.last = self.world.step(text)
+        self.ended = self.last.terminated
+        if not self.ended:
+            self.items.append({"role": "user", "content": self.last.observation})
+        return self.last
+
+    def outcome(self, kind: str) -> str:
+        """What the episode came to; one that goes on is judged as if the agent had finished."""
+        if not self.ended and not (self.last and self.last.truncated):
+            self.play(FINISH[kind, self.world.config.prompt])
+        said = self.last.info["outcome"]
+        return said if said in OUTCOMES else "incorrect"  # timeout
+
+
+@dataclass
+class Tasks:
+    """What both servers know."""
+
+    kind: str
+    options: dict
+    keep: int = 256  # most worlds that are kept
+    samples: int = 500
+    items: dict[int, dict] = field(default_factory=dict)  # chat history items that were set
+    kept: OrderedDict[bytes, Game] = field(default_factory=OrderedDict)  # conversation -> the world after it
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, index: str) -> Game:
+        """A sample's world at its start."""
+        world = envs.make(self.kind, **self.options)
+        messages = world.reset(*seed_of(self.kind, int(index)))
+        items = [{"role": SPEAKERS[message["role"]], "content": message["content"]} for message in messages]
+        items[:-1] = [self.items.get(number, item) for number, item in enumerate(items[:-1])]
+        return Game(world, items)
+
+    def take(self, index: str, items: list[dict]) -> Game:
+        """The world of a sample after a conversation: a kept one, or another in which it is played again."""
+        with self.lock:
+            game = self.kept.pop(_key(index, items), None)
+        if game is None:
+            game = self.begin(index)
+            for item in items[len(game.items) :]:
+                if item["role"] == "agent":
+                    game.play(item["content"])
+            if game.items != items:
+                raise BadRequest(400, "the conversation is another one than the sample leads to here")
+        return game
+
+    def put(self, index: str, game: Game) -> None:
+        with self.lock:
+            self.kept[_key(index, game.items)] = game
+            if len(self.kept) > self.keep:
+                self.kept.popitem(last=False)
+
+
+def answer(tasks: Tasks, method: str, path: str, body: dict):
+    """What a request to the task server is answered with. Raises BadRequest."""
+    return _handler(TASKS, method, path)(tasks, body)
+
+
+def answer_items(tasks: Tasks, method: str, path: str, body: dict):
+    """What a request to the server of chat history items is answered with. Raises BadRequest."""
+    return _handler(ITEMS, method, path)(tasks, body)
+
+
+def reset(tasks: Tasks, body: dict) -> dict:
+    session = _session(tasks, body, (INITIAL,))
+    game = tasks.begin(session["sample_index"])
+    tasks.put(session["sample_index"], game)
+    return _answered(session, game, RUNNING)
+
+
+def interact(tasks: Tasks, body: dict) -> dict:
+    session = _session(tasks, body, (RUNNING,))
+    index, items = session["sample_index"], session["chat_history"]["value"]
+    if not items or items[-1]["role"] != "agent":
+        raise BadRequest(400, "the session does not end with what the agent says")
+    try:
+        game = tasks.take(index, items[:-1])
+        step = game.play(items[-1]["content"])
+    except BadRequest:
+        raise
+    except Exception as error:  # a world's mistake: the session ends, and nobody else's
+        traceback.print_exc()
+        return {"session": session | {"sample_status": BROKEN[1], "finish_reason": described(error)}}
+    tasks.put(index, game)
+    if step is None:
+        return _answered(session, game, LIMIT, f"Task limit reached. The limit is {game.world.config.max_turns}.")
+    if step.terminated:
+        return _answered(session, game, COMPLETED if step.info["valid"] else INVALID, step.observation or None)
+    return _answered(session, game, RUNNING)
+
+
+def complete(tasks: Tasks, body: dict) -> dict:
+    session = _session(tasks, body, STATUSES[1:])
+    items = session["chat_history"]["value"]
+    if items and items[-1]["role"] == "agent" and session["sample_status"] not in ENDED:
+        items = items[:-1]  # the world never heard it
+    outcome = tasks.take(session["sample_index"], items).outcome(tasks.kind)
+    return {"session": session | {"evaluation_record": {"outcome": outcome, "detail_dict": None}}}
+
+
+def _answered(session: dict, game: Game, status: str, reason: str | None = None) -> dict:
+    history = {"chat_history": {"value": game.items}}
+    return {"session": session | history | {"sample_status": status, "finish_reason": reason}}
+
+
+def metric(tasks: Tasks, body: dict) -> dict:
+    """Of a list of sessions: {"skill": {name: {count, correct_count, correct_rate}}, "difficulty_level": the same by
+    level, "overall": {"evaluation_outcome": {name: rate}, "sample_status": {name: rate}}}; a rate of none is -1."""
+    sessions = _field(body, "session_partial_list", list)
+    skills, levels = {}, {}
+    outcomes, statuses = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(STATUSES, 0)
+    for session in sessions:
+        if not isinstance(session, dict):
+            raise BadRequest(422, "session_partial_list must hold sessions")
+        world = tasks.begin(_index(session)).world
+        outcome, status = _outcome(session), _one_of(session, "sample_status", STATUSES)
+        outcomes[outcome] += 1
+        statuses[status] += 1
+        names, level = LABELS[tasks.kind](world)
+        for table, labels in ((skills, names), (levels, [level])):
+            for label in labels:
+                table.setdefault(label, []).append(outcome == "correct")
+    whole = {"evaluation_outcome": outcomes, "sample_status": statuses}
+    overall = {name: {key: _rate(n, len(sessions)) for key, n in counts.items()} for name, counts in whole.items()}
+    return {"metric": {"skill": _counted(skills), "difficulty_level": _counted(levels), "overall": overall}}
+
+
+def get_attribute(tasks: Tasks, body: dict) -> dict:
+    _one_of(body, "name", ("max_round",))
+    value = tasks.options.get("max_turns", envs.config_class(tasks.kind).max_turns)
+    how = {"type": "int", "value": str(value)}
+    return {"instance_factory_type": "simple_immutable_type", "instance_factory_parameter_dict": how}
+
+
+def set_attribute(tasks: Tasks, body: dict) -> None:
+    _one_of(body, "name", ("max_round",))
+    value = str(_field(body, "instance_factory_parameter_dict", dict).get("value"))
+    if not (value.isdecimal() and len(value) < 7 and int(value)):
+        raise BadRequest(422, f"max_round must be a whole number of at least 1, not {value[:20]!r}")
+    tasks.options["max_turns"] = int(value)
+
+
+def release(tasks: Tasks, body: dict) -> None:
+    with tasks.lock:
+        tasks.kept.clear()
+
+
+def items(tasks: Tasks, body: dict) -> dict[int, dict]:
+    """The chat history items before the task's own, by their numbers."""
+    return dict(enumerate(tasks.begin("0").items[:-1]))
+
+
+def construct(tasks: Tasks, body: dict) -> dict:
+    item, role = _item(tasks, body, "chat_history_item_index"), _field(body, "expected_role", str)
+    if item["role"] != role:
+        raise BadRequest(400, f"the item is the {item['role']}'s, not the {role[:20]}'s")
+    return {"chat_history_item": item}
+
+
+def set_item(tasks: Tasks, body: dict) -> None:
+    _item(tasks, body, "prompt_index")
+    said = {"role": _one_of(body, "role", ROLES), "content": _field(body, "content", str)}
+    tasks.items[body["prompt_index"]] = said
+
+
+def ping(tasks: Tasks, body: dict) -> dict:
+    return {"response": "Hello, World!"}
+
+
+TASKS = {
+    "ping": ping,
+    "get_sample_index_list": lambda tasks, body: {"sample_index_list": [str(n) for n in range(tasks.samples)]},
+    "tasks": lambda tasks, body: 0,
+    "reset": reset,
+    "interact": interact,
+    "complete": complete,
+    "calculate_metric": metric,
+    "get_attribute": get_attribute,
+    "set_attribute": set_attribute,
+    "release": release,
+}
+ITEMS = {"ping": ping, "construct": construct, "set": set_item, "get_chat_history_item_dict_deep_copy": items}
+
+
+def _handler(handlers: dict, method: str, path: str):
+    found = handlers.get(path.removeprefix("/api/"))
+    if found is None or not path.startswith("/api/"):
+        raise BadRequest(404, "Not Found")
+    if method != "POST":
+        raise BadRequest(405, "Method Not Allowed")
+    return found
+
+
+def _session(tasks: Tasks, body: dict, statuses: tuple[str, ...]) -> dict:
+    """The session of a request, if it is one of this task with one of the statuses."""
+    session = _field(body, "session", dict)
+    if _field(session, "task_name", str) != tasks.kind:
+        raise BadRequest(400, f"this server plays {tasks.kind}, not {session['task_name'][:40]!r}")
+    status = _one_of(session, "sample_status", STATUSES)
+    if status not in statuses:
+        raise BadRequest(400, f"the session is {status}, and not {' or '.join(statuses[:2])}")
+    items = _field(_field(session, "chat_history", dict), "value", list)
+    for number, item in enumerate(items):
+        if not isinstance(item, dict) or item.get("role") != ("user", "agent")[number % 2]:
+            raise BadRequest(422, "the roles of chat_history must be user and agent in turn")
+        _field(item, "content", str)
+    return session | {"sample_index": _index(session)}
+
+
+def _index(session: dict) -> str:
+    index = str(session.get("sample_index"))
+    if not (index.isascii() and index.isdecimal() and len(index) < 20):
+        raise BadRequest(422, f"sample_index must be the name of a sample, not {index[:40]!r}")
+    return index
+
+
+def _outcome(session: dict) -> str:
+    return _one_of(_field(session, "evaluation_record", dict), "outcome", OUTCOMES)
+
+
+def _item(tasks: Tasks, body: dict, name: str) -> dict:
+    known = items(tasks, body)
+    number = _field(body, name, int)
+    if number not in known:
+        raise BadRequest(400, f"{name} must be one of {', '.join(map(str, known))}, not {number}")
+    return known[number]
+
+
+def _field(body: dict, name: str, kind: type):
+    value = body.get(name)
+    if type(value) is not kind:
+        called = {str: "a string", int: "a whole number", dict: "an object", list: "a list"}
+        raise BadRequest(422, f"{name} must be {called[kind]}")
+    return value
+
+
+def _one_of(body: dict, name: str, known) -> str:
+    value = _field(body, name, str)
+    if value not in known:
+        raise BadRequest(422, f"{name} cannot be {value[:40]!r}")
+    return value
+
+
+def _key(index: str, items: list[dict]) -> bytes:
+    return sha256(json.dumps([index, items], sort_keys=True).encode()).digest()
+
+
+def _counted(table: dict[str, list[bool]]) -> dict:
+    return {
+        name: {"count": len(right), "correct_count": sum(right), "correct_rate": _rate(sum(right), len(right))}
+        for name, right in sorted(table.items())
+    }
+
+
+def _rate(part: int, whole: int) -> float:
+    return part / whole if whole else -1
