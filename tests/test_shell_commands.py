@@ -259,4 +259,4 @@ def test_same_bytes_whatever_the_hash_seed():
         )
         for seed in ("1", "2")
     ]
-    assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout) > 1000
+    assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout) > 300

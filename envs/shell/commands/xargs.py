@@ -30,7 +30,7 @@ def xargs(p: Process) -> int:
             for line in rows
         ]
     else:
-        rows = [items for line in _lines(data) if (items := _unquoted(p, line))]
+        rows = [items for line in data.split("\n") if (items := _unquoted(p, line))]
     if marker is not None:
         calls = [[part.replace(marker, row[0]) for part in command] for row in rows]
     else:
@@ -42,11 +42,6 @@ def xargs(p: Process) -> int:
 
 def _delimiter(value: str) -> str:
     return {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}.get(value, value[:1] or "\0")
-
-
-def _lines(data: str) -> list[str]:
-    """Lines; one that ends in a blank goes on in the next, and so does one with an open quote or a last backslash."""
-    return data.split("\n")
 
 
 def _unquoted(p: Process, line: str) -> list[str]:
