@@ -57,6 +57,13 @@ def run_in_work(script: str) -> dict:
 # -- the language
 
 
+def test_the_limit_on_pythons_calls_is_left_as_it_was():
+    before = sys.getrecursionlimit()
+    nested = "f() { if [ $1 -gt 0 ]; then f $(($1 - 1)); else echo deep; fi; }; f 100"
+    assert run(nested).output == "deep\n" and sys.getrecursionlimit() == before
+    assert run("f() { f; }; f").status and sys.getrecursionlimit() == before
+
+
 def test_scripts_do_what_bash_did_with_them():
     scripts = shell.golden_scripts()
     lines = GOLDEN.read_text().splitlines()

@@ -27,18 +27,40 @@ Known differences:
   of commands inside one another; a machine so many bytes and nodes, beyond which the disk is full.
 """
 
+import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from envs.shell.base import base_machine
 from envs.shell.files import Hangup, Machine, Node, Timeout
 from envs.shell.process import Process, Stream, pipe
 from envs.shell.run import start
+from envs.shell.state import MAX_NESTING
 
 __all__ = ["Machine", "Node", "Process", "Result", "Shell", "base_machine"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MAX_STEPS = 150_000  # of a script: less than a second
 MAX_OUTPUT = 1 << 20  # bytes
+DEEPEST = 300 * MAX_NESTING  # calls of Python's inside one another: a level takes up to 60 commands' calls
+_lock, _running = threading.Lock(), []  # the limit on such calls that held before the first of the running scripts
+
+
+@contextmanager
+def _deep_calls():
+    """Room for a script's calls. The limit is the whole process's, and is put back when no script runs: others rely on
+    it."""
+    with _lock:
+        _running.append(_running[0] if _running else sys.getrecursionlimit())
+        sys.setrecursionlimit(max(_running[0], DEEPEST))
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _running.pop()
+            if not _running:
+                sys.setrecursionlimit(before)
 
 
 @dataclass(frozen=True)
@@ -74,7 +96,8 @@ class Shell:
         bytewise = script.encode("utf-8", "replace").replace(b"\0", b"").decode("latin-1")
         timed_out = False
         try:
-            status = start(process, bytewise, args)
+            with _deep_calls():
+                status = start(process, bytewise, args)
         except (Timeout, RecursionError):
             status, timed_out = 124, True
         except Hangup:

@@ -5,7 +5,6 @@ SIGPIPE would stop it. A command with & runs at once, to its end. Subshells are 
 """
 
 import errno
-import sys
 
 from envs.shell import builtins, expand
 from envs.shell.commands import COMMANDS
@@ -36,8 +35,6 @@ from envs.shell.tree import (
     While,
 )
 from envs.shell.variables import Var
-
-sys.setrecursionlimit(max(sys.getrecursionlimit(), 300 * MAX_NESTING))  # a level takes up to 60 commands' calls
 
 
 class Interpreter(Control):
