@@ -21,7 +21,7 @@ bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, in
 	$(PY) -m benchmarks.generate out=benchmarks/results/generate.json
 	$(PY) -m benchmarks.step out=benchmarks/results/step.json
 	$(PY) -m benchmarks.onpolicy out=benchmarks/results/onpolicy.json
-	$(PY) -m benchmarks.envs out=benchmarks/results/envs.json
+	$(PY) -m benchmarks.envs out=benchmarks/results/envs.json growth=50000
 
 bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json
