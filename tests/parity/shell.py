@@ -1,6 +1,6 @@
 """Scripts, and real bash to run them in a root of its own: what they print, their status, the files they leave.
 
-`python tests/parity/shell.py` writes tests/golden/shell.txt anew. Needs Linux, root and `unshare`: a tmpfs holds an
+`python -m parity.shell` in tests/ writes tests/golden/shell.txt anew. Needs Linux, root and `unshare`: a tmpfs holds an
 overlay over the file system, in namespaces for mounts, processes and network that end with the program.
 """
 
@@ -11,8 +11,9 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from parity import namespace
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -25,34 +26,19 @@ WORK = "/tmp/w"
 
 def available() -> str:
     """Why real bash cannot be run in a root of its own; empty where it can."""
-    if sys.platform != "linux" or os.geteuid() or not shutil.which("unshare") or not shutil.which("bash"):
-        return "needs Linux, root, unshare and bash"
-    probe = subprocess.run(["unshare", "-mpnf", "--kill-child", "true"], capture_output=True)
-    return "" if not probe.returncode else "namespaces are not allowed here"
+    return namespace.unavailable(("bash",))
 
 
 def real(scripts: list[str]) -> list[dict]:
     """What bash makes of each script, in an empty folder each: {"output", "status", "files"}."""
-    command = ["unshare", "-mpnf", "--kill-child", sys.executable, __file__, "inside"]
-    done = subprocess.run(command, input=json.dumps(scripts), capture_output=True, text=True, timeout=900)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout)
+    return namespace.run_inside("parity.shell", scripts, timeout=900)
 
 
 def inside() -> None:
     """In the namespaces: an overlay for a root, then each script in turn."""
-    top = tempfile.mkdtemp()
-    mount = lambda *words: subprocess.run(["mount", *words], check=True)  # noqa: E731
-    mount("--make-rprivate", "/")
-    mount("-t", "tmpfs", "tmpfs", top)
-    for name in ("upper", "work", "root"):
-        os.mkdir(f"{top}/{name}")
-    root = f"{top}/root"
-    mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={top}/upper,workdir={top}/work", "overlay", root)
-    mount("-t", "proc", "proc", f"{root}/proc")
-    mount("-t", "tmpfs", "tmpfs", f"{root}/dev")
-    mount("-t", "tmpfs", "tmpfs", f"{root}/tmp")
+    root = namespace.overlay_root()
+    namespace.mount("-t", "tmpfs", "tmpfs", f"{root}/dev")
+    namespace.mount("-t", "tmpfs", "tmpfs", f"{root}/tmp")
     os.umask(0)
     for name, minor in (("null", 3), ("zero", 5)):
         os.mknod(f"{root}/dev/{name}", 0o666 | stat.S_IFCHR, os.makedev(1, minor))

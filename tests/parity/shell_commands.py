@@ -1,6 +1,6 @@
 """Command lines run by the real programs, in a root of their own: what they print, their status, and what they change.
 
-`python tests/parity/shell_commands.py` writes tests/golden/shell_commands.txt anew, from the lines that stand in it.
+`python -m parity.shell_commands` in tests/ writes tests/golden/shell_commands.txt anew, from the lines that stand in it.
 Needs Linux, root, `unshare` and Debian's bash, coreutils, grep, sed, findutils, diffutils, mawk, passwd, adduser and
 vim. A tmpfs holds an overlay over the file system, in namespaces for mounts, processes and network that end with the
 program.
@@ -13,14 +13,15 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from parity import namespace
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shell_commands.txt"
 WORK = "/w"
 ROOTS = (WORK, "/home", "/srv", "/etc/skel")  # what is made anew before each line, and looked at after it
 TABLES = ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
-PROGRAMS = ("unshare", "bash", "mawk", "sed", "find", "diff", "useradd", "adduser", "vi")
+PROGRAMS = ("bash", "mawk", "sed", "find", "diff", "useradd", "adduser", "vi")
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
@@ -144,34 +145,18 @@ for name in ("subuid", "subgid"):
 
 def available() -> str:
     """Why the real programs cannot be run in a root of their own; empty where they can."""
-    missing = [program for program in PROGRAMS if not shutil.which(program)]
-    if sys.platform != "linux" or os.geteuid() or missing:
-        return f"needs Linux, root, and {', '.join(missing or PROGRAMS)}"
-    probe = subprocess.run(["unshare", "-mpnf", "--kill-child", "true"], capture_output=True)
-    return "" if not probe.returncode else "namespaces are not allowed here"
+    return namespace.unavailable(PROGRAMS)
 
 
 def real(lines: list[str]) -> list[str]:
     """What the real programs make of each line, as `report` words it."""
-    command = ["unshare", "-mpnf", "--kill-child", sys.executable, __file__, "inside"]
-    done = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, timeout=1800)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout)
+    return namespace.run_inside("parity.shell_commands", lines, timeout=1800)
 
 
 def inside() -> None:
     """In the namespaces: an overlay for a root, then each line in turn."""
-    top = tempfile.mkdtemp()
-    mount = lambda *words: subprocess.run(["mount", *words], check=True)  # noqa: E731
-    mount("--make-rprivate", "/")
-    mount("-t", "tmpfs", "tmpfs", top)
-    for name in ("upper", "work", "root"):
-        os.mkdir(f"{top}/{name}")
-    root = f"{top}/root"
-    mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={top}/upper,workdir={top}/work", "overlay", root)
-    mount("-t", "proc", "proc", f"{root}/proc")
-    mount("--rbind", "/dev", f"{root}/dev")
+    root = namespace.overlay_root()
+    namespace.mount("--rbind", "/dev", f"{root}/dev")
     os.chroot(root)
     os.umask(0o022)
     before = None
