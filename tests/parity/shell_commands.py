@@ -1,6 +1,6 @@
 """Command lines run by the real programs, in a root of their own: what they print, their status, and what they change.
 
-`python -m parity.shell_commands` in tests/ writes tests/golden/shell_commands.txt anew, from the lines that stand in it.
+`python -m parity.shell_commands` in tests/ writes golden/shell_commands.txt anew, from the lines that stand in it.
 Needs Linux, root, `unshare` and Debian's bash, coreutils, grep, sed, findutils, diffutils, mawk, passwd, adduser and
 vim. A tmpfs holds an overlay over the file system, in namespaces for mounts, processes and network that end with the
 program.
