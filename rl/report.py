@@ -10,7 +10,8 @@ from rl.records import Episode
 CURVES = ("reward_mean", "accuracy", "entropy", "approx_kl", "clip_fraction", "loss", "value_loss", "grad_norm", "lr")
 CURVES += ("eval_loss", "perplexity", "reference_kl", "kl_coef")
 STYLE = """body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
-figure{display:inline-block;margin:0 1.5em 1em 0}figcaption{font-size:13px;color:#555}svg{background:#f6f6f4}
+figure{display:inline-block;margin:0 1.5em 1em 0}figcaption{font-size:13px;color:#555}
+svg{background:#f6f6f4;font-size:11px}
 pre{white-space:pre-wrap;background:#f6f6f4;padding:.8em}b.act{background:#dfe9d8}table{border-collapse:collapse}
 td,th{padding:.2em 1em .2em 0;text-align:left}"""
 
@@ -41,18 +42,23 @@ def _evaluation(epoch: int, e: dict) -> str:
     return f"<tr><td>{epoch}<td>{play}<td>{e['success']:.1%}<td>{interval}<td>{e['episodes']} of {e['split']}</tr>"
 
 
-def _curve(name: str, points: list[tuple[float, float]], width: int = 260, height: int = 90) -> str:
+def _curve(name: str, points: list[tuple[float, float]], width: int = 300, height: int = 110) -> str:
     low, high = min(y for _, y in points), max(y for _, y in points)
-    span, first, epochs = (high - low) or 1.0, points[0][0], (points[-1][0] - points[0][0]) or 1
-    path = " ".join(
-        f"{(x - first) / epochs * (width - 10) + 5:.1f},{height - 5 - (y - low) / span * (height - 10):.1f}"
-        for x, y in points
-    )
-    line = f'<polyline points="{path}" fill="none" stroke="#3b6ea5" stroke-width="1.5"/>'
-    caption = (
-        f"<figcaption>{name}: {points[0][1]:.3g} to {points[-1][1]:.3g} (range {low:.3g} to {high:.3g})</figcaption>"
-    )
-    return f'<figure><svg width="{width}" height="{height}">{line}</svg>{caption}</figure>'
+    first, last, span = points[0][0], points[-1][0], (high - low) or 1.0
+    left, right, top, bottom = 50, width - 8, 12, height - 20
+    across = lambda x: left + (x - first) / ((last - first) or 1) * (right - left)  # noqa: E731
+    path = " ".join(f"{across(x):.1f},{bottom - (y - low) / span * (bottom - top):.1f}" for x, y in points)
+    marks = [
+        f'<polyline points="{left},{top} {left},{bottom} {right},{bottom}" fill="none" stroke="#999"/>',
+        f'<text x="{left - 4}" y="{bottom}" text-anchor="end">{low:.3g}</text>',
+        f'<text x="{left}" y="{height - 6}">epoch {first:g}</text>',
+        f'<text x="{right}" y="{height - 6}" text-anchor="end">{last:g}</text>',
+        f'<polyline points="{path}" fill="none" stroke="#3b6ea5" stroke-width="1.5"/>',
+    ]
+    if high > low:
+        marks.append(f'<text x="{left - 4}" y="{top + 4}" text-anchor="end">{high:.3g}</text>')
+    caption = f"<figcaption>{name}: {points[0][1]:.3g} to {points[-1][1]:.3g}</figcaption>"
+    return f'<figure><svg width="{width}" height="{height}">{"".join(marks)}</svg>{caption}</figure>'
 
 
 def _episode(tokenizer: Tokenizer, episode: Episode) -> str:
