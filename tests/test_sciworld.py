@@ -11,12 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # to print the golden transcripts
 
-from envs.base import SPLITS, split_of
+from envs.base import SPLITS
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
 from envs.sciworld.goals import Progress
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
@@ -193,6 +191,18 @@ def test_wrong_focus_fails_the_task():
     assert step.info["valid"] and step.info["shaped"] == 0 and not env.running
 
 
+@pytest.mark.parametrize(("due", "fails"), [(0, True), (1, True), (2, False)])
+def test_a_wrong_focus_fails_where_a_focus_is_due_and_counts_nowhere_else(due, fails):
+    env = at("use-thermometer")  # to focus on the thermometer, then on the thing, then to put that into a box
+    while env.progress.done < due:
+        env.step(env.oracle())
+    before = env.progress.score
+    step = env.step(f"focus on {env.world.room.name}")
+    assert step.info["valid"] and step.terminated == fails
+    assert step.info["score"] == (-100 if fails else before)
+    assert fails or expert(env)[-1].info["success"]
+
+
 def test_wrong_box_fails_the_task():
     env = at("test-conductivity", "metal fork:workshop")
     while env.oracle().split()[0] != "move":
@@ -252,7 +262,6 @@ def test_native_reads_what_follows_the_last_marker():
 def test_prompts():
     native, (short,) = make(prompt="native").reset(4), make().reset(4)
     assert [message["role"] for message in native] == ["user", "assistant", "user"]
-    assert native[1]["content"].startswith("OK.")
     instruction, _, observation = short["content"].partition("\n")
     assert observation == native[2]["content"] and observation.startswith("Your task is to ")
     assert "focus on" in instruction and short["content"].isascii()
@@ -262,24 +271,17 @@ def test_prompts():
 
 @pytest.mark.parametrize("prompt", ["native", "short"])
 @pytest.mark.parametrize("level", ["1", "2", "3", "4"])
-def test_expert_solves_every_task(level, prompt, count=60):
+def test_expert_solves_tasks_of_many_families(level, prompt):
     env = make(level, prompt=prompt, max_turns=30)
     families = Counter()
-    for seed in range(count):
+    for seed in range(60):
         env.reset(seed, SPLITS[seed % 3])
         steps = expert(env)
         assert steps[-1].info["success"], env.task
         assert all(step.info["valid"] for step in steps), env.task
         assert level != "1" or len(steps) <= 4
         families[env.task.split(":")[1]] += 1
-    assert set(families) <= set(FAMILIES) and len(families) >= min(7, count)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", ["1", "2", "3", "4"])
-def test_expert_solves_a_thousand_tasks(level, prompt):
-    test_expert_solves_every_task(level, prompt, count=1000)
+    assert set(families) <= set(FAMILIES) and len(families) >= 7
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -314,22 +316,6 @@ def test_same_bytes_in_another_process():
     assert there == transcript("x", make("1,2,3,4"), 11) + "\n"
 
 
-@pytest.mark.parametrize("level", ["1", "2", "4"])
-def test_splits_share_no_task(level, count=150):
-    env, tasks = make(level), {}
-    for split in SPLITS:
-        drawn = [env.reset(seed, split) and env.task for seed in range(count)]
-        assert {split_of(task) for task in drawn} == {split}
-        tasks[split] = set(drawn)
-    assert len(tasks["train"]) > count / 3
-    assert not tasks["train"] & (tasks["val"] | tasks["test"]) and not tasks["val"] & tasks["test"]
-
-
-@pytest.mark.full
-def test_splits_share_no_task_in_ten_thousand_seeds():
-    test_splits_share_no_task("4", count=3334)
-
-
 def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
     for seed in range(15):
         env = make("3", simplifications="teleportAction")
@@ -340,6 +326,19 @@ def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
         assert total <= 0.15 * MOST + 1e-9 < 1
         again = sum(env.step(move).info["shaped"] for move in moves * 2 if env.running)
         assert again == 0, env.task
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.startswith("inclined-plane")])
+def test_a_stopwatch_pays_while_a_block_is_measured_and_no_more(family):
+    env = at(family, difficulty="3", simplifications="teleportAction")
+    env.step("teleport to workshop")
+    timing = ["activate stopwatch", "deactivate stopwatch", "look at stopwatch"]
+    paid = lambda: [env.step(action).reward for action in timing]  # noqa: E731
+    assert paid() + paid() == [0] * 6
+    for plane in range(2):
+        while len(env.progress.met & {2, 6}) == plane:  # until the block is on it
+            env.step(env.oracle())
+        assert paid() == [5, 5, 5] and paid() == [0, 0, 0]
 
 
 def test_shaped_reward_is_capped_below_the_end():
@@ -403,20 +402,6 @@ def test_truncation():
     assert [step.info["outcome"] for step in steps] == ["unknown", "timeout"]
     with pytest.raises(RuntimeError, match="reset"):
         env.step("look around")
-
-
-WORDS = st.sampled_from(
-    ("look", "at", "pick up", "in", "on", "to", "metal pot", "door", "Action:", "[", ",", "0", "the", "move")
-)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".join)))
-def test_any_reply_has_a_normal_answer(reply):
-    for prompt in ("native", "short"):
-        env = at("boil", ":water:kitchen:$", prompt=prompt)
-        step = env.step(reply)
-        assert isinstance(step.observation, str) and len(step.observation) < 6000
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,9 @@ the rule of ambiguity and the score are theirs. With these differences:
   is always open.
 - Where the original lists things, or the readings of an ambiguous action, in no particular order, ours is the order of
   the names, or of what is within reach. Of the readings 30 are listed.
-- After the first step of a task, focusing on something else neither counts nor fails.
-- Of an action 300 characters are read.
+- When the step that is due is not a focus, focusing on something else neither counts nor fails.
+- The instructions are in our words. Of an action 300 characters are read. The tasks' sentences are the original's, with
+  its slip: that of a tertiary colour ends with `focus on the` secondary one, but the tertiary one is what counts.
 """
 
 import re
@@ -107,7 +108,7 @@ why this action is next
 
 Action:
 the action"""
-AGREED = "OK. I will think, then take one action each time, until the task is done."
+AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT_PROMPT = "Reply with one action, such as: open door to X, go to X, pick up X, focus on X, move X to Y, wait."
 REASONS = {
     "open": "It has to be open first.",

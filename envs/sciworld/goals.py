@@ -173,8 +173,8 @@ def warmer(degrees: float):
     return lambda p: p.subject is not None and sign * ((p.subject.temperature or 0) - p.temperature) >= abs(degrees)
 
 
-def did(action: str, *things: Thing, times: int = 1):
-    return lambda p: p.log.count((action, things)) >= times
+def did(action: str, *things: Thing):
+    return lambda p: (action, things) in p.log
 
 
 def after(extra: int, goal: Callable):

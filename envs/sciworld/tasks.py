@@ -189,15 +189,15 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
             Thing(kind).put(cupboard)
         if tertiary:
             extras = [moved(unless="art studio"), at("art studio"), *map(near, first), alone(*first), near(middle)]
-            extras += [after(len(first) + 3, goal) for goal in (*map(near, names), alone(*names), near(made))]
-            return [named(middle), named(made)], extras
+            extras += [after(len(first) + 3, near(name)) for name in names]  # once the middle one was near
+            return [named(middle), named(made)], [*extras, alone(*names), near(made)]
         return [named(made)], [moved(), *map(near, first), alone(*first), near(made)]
 
     def plan(p: Progress):
         goal = middle if tertiary and p.done == 0 else made
         return _make(p, goal, p.world.target) or ("focus", _called(p.world, goal))
 
-    if tertiary:
+    if tertiary:  # the original too says the middle colour at the end, where it asks for the last one
         says = (
             f"use chemistry to create {made}. When you are part-way done, focus on the intermediate (secondary color) "
             f"paint you created.  When you are completely done, focus on the {middle}."
@@ -414,9 +414,11 @@ def planes(rng: Random, bare: bool, by: str) -> Task:
             Thing("inclined plane", label=label, called=(label,), number=each).put(world.rooms["workshop"])
         clock = next(thing for thing in world.rooms["workshop"].inside if thing.form == "stopwatch")
         extras = [moved(unless="workshop"), at("workshop")]
-        for times, label in enumerate(labels, 1):
+        for label in labels:
+            laid = len(extras)
             extras.append(lambda p, label=label: block.holder is not None and block.holder.label == label)
-            extras += [did(action, clock, times=times) for action in ("activate", "deactivate", "look at")]
+            extras += [after(laid, lambda p: clock.on), after(laid + 1, lambda p: not clock.on)]
+            extras.append(after(laid + 2, lambda p: p.world.event == ("look at", (clock,))))
         return [named(right)], extras
 
     def plan(p: Progress):
