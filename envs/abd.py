@@ -1,8 +1,8 @@
 """ABD: find an input on which a program prints an output, in one reply.
 
 Task.     A Python program that reads stdin, and what it printed on an input that is not shown. The levels:
-    1         two lines that turn one small number or one word into another
-    2         one idea: a list, a line of words, a loop
+    1         words put together, one small number more, less or multiplied
+    2         one idea: a list, a line of words, a loop, two steps of arithmetic
     3         several steps: primes, matrices, runs of letters, counting, sorting of records
 
 Answers.  <INPUT>
@@ -32,12 +32,13 @@ Ending.   Terminated by the first reply, whatever it is, with outcome "correct" 
 From the ABD task of Affine's validators, with these differences:
 - The programs and inputs are drawn from templates of ours (envs/programs.py). `data=rows.jsonl` takes them from rows of
   satpalsr/rl-python instead: `program`, `inputs`, `output`. A row counts as it is, without a model's new input.
-- A task is the program and the output: it falls in its split by a hash of these.
+- A task is the program and the output: it falls in its split by a hash of these. The instructions are in our words.
 - Programs run in envs/sandbox.py, which permits less. What a limit of time stops counts as failed, even if it had
   printed the output before.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -78,15 +79,17 @@ class Config:
     prompt: str = "native"  # "native": instructions and tags; "short": the program and its output, a bare answer
 
     def __post_init__(self):
-        check(self)
+        check(self, task_of_row)
 
 
-def check(config) -> None:
-    """Raise ValueError for an option that cannot be, of those that abd and ded share."""
+def check(config, task_of_row: Callable[[dict], str]) -> None:
+    """Raise ValueError for an option that cannot be, of those that abd and ded share; their data is read through."""
     config.difficulty = base.level_list(config.difficulty, programs.LEVELS)
     base.check_count("seconds", config.seconds)
     base.check_count("cpu_seconds", config.cpu_seconds)
     base.check_prompt(config.prompt)
+    if config.data:
+        rows.row_places(config.data, task_of_row)
 
 
 class Env:

@@ -2,8 +2,8 @@
 
 Task.     A task in words, for a program that reads stdin and prints, or for a function. Hidden cases, drawn anew for
           each episode, say whether it is done. The levels are those of abd.
-    1         one line in, one line out: `Read x. Print x * 3 + 4.`
-    2         one idea: a list, a line of words, a loop; functions too
+    1         words put together, one sum or product: `Read s. Print 'dk', then s.`
+    2         one idea: a list, a line of words, a loop, two steps of arithmetic; functions too
     3         several steps: primes, matrices, runs of letters, counting, sorting of records; functions too
 
 Answers.  The last block fenced as ```python, else the last fenced block, else the whole text.
@@ -32,7 +32,7 @@ From the DED task of Affine's validators, with these differences:
   and `program` for the expert. Cases of an unknown type are skipped; a row that has no other case is left out (the
   original scores it 1, and one without cases 0, whatever the answer).
 - A task is its words: it falls in its split by a hash of these, so that a held-out one is solved by no program that was
-  trained on.
+  trained on. What stands below the task is in our words.
 - Programs run in envs/sandbox.py, which permits less. What a limit of time stops counts as failed, even if it had
   printed the output before.
 """
@@ -65,7 +65,7 @@ class Config:
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
 
     def __post_init__(self):
-        check(self)
+        check(self, task_of_row)
         base.check_count("cases", self.cases, 2)  # with one, a program that always prints the same would be right
 
 

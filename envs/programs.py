@@ -6,6 +6,7 @@ letters that are drawn. These programs are ours, so that what they print is foun
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 from envs.sandbox import CALL_SOLVE
@@ -152,24 +153,30 @@ def function(level: int, name: str, task: str, source: str, given, **parameters)
 
 # fmt: off
 
-# Level 1: a line in, a line out.
-SMALL, TEN = range(1, 21), range(2, 10)
-template(1, "Read x. Print x + $a.", "x = int(input())\nprint(x + $a)", number(0, 20), a=SMALL)
-template(1, "Read x. Print x - $a.", "x = int(input())\nprint(x - $a)", number(0, 20), a=SMALL)
-template(1, "Read x. Print $a - x.", "x = int(input())\nprint($a - x)", number(0, 20), a=SMALL)
+# Level 1: words put together, and one sum or product.
+TEN, PAIRS = range(2, 10), ["".join(pair) for pair in product(LETTERS, repeat=2)]
+template(1, "Read s. Print s + '$a'.", "s = input()\nprint(s + '$a')", word, a=PAIRS)
+template(1, "Read s. Print '$a' + s.", "s = input()\nprint('$a' + s)", word, a=PAIRS)
+template(1, "Read s. Print s, then '$a'.", "s = input()\nprint(s, '$a')", word, a=PAIRS)
+template(1, "Read s. Print '$a', then s.", "s = input()\nprint('$a', s)", word, a=PAIRS)
+template(1, "Read s and t, one a line. Print t, then '$a', then s.", "s = input()\nt = input()\nprint(t, '$a', s)",
+    lines(word, word), a=PAIRS)
+template(1, "Read s. Print s in capitals, then s, then '$a'.", "s = input()\nprint(s.upper(), s, '$a')", word, a=PAIRS)
+template(1, "Read s. Print '$a', then s * $b.", "s = input()\nprint('$a', s * $b)", word, a=PAIRS, b=range(2, 5))
+template(1, "Read x. Print x, then $a.", "x = int(input())\nprint(x, $a)", number(0, 99), a=range(10, 1000))
+template(1, "Read x. Print $a, then x.", "x = int(input())\nprint($a, x)", number(0, 99), a=range(10, 1000))
+template(1, "Read x. Print x + $a.", "x = int(input())\nprint(x + $a)", number(0, 20), a=TEN)
+template(1, "Read x. Print x - $a.", "x = int(input())\nprint(x - $a)", number(0, 20), a=TEN)
 template(1, "Read x. Print x * $a.", "x = int(input())\nprint(x * $a)", number(0, 9), a=TEN)
-template(1, "Read x. Print x * $a + $b.", "x = int(input())\nprint(x * $a + $b)", number(0, 9), a=TEN, b=TEN)
-template(1, "Read x. Print x * $a - $b.", "x = int(input())\nprint(x * $a - $b)", number(0, 9), a=TEN, b=TEN)
-template(1, "Read x. Print x // $a.", "x = int(input())\nprint(x // $a)", number(10, 60), a=TEN)
-template(1, "Read x. Print (x + $b) % $a.", "x = int(input())\nprint((x + $b) % $a)", number(0, 40),
-    a=range(5, 10), b=range(1, 5))
-template(1, "Read s. Print s + '$a'.", "s = input()\nprint(s + '$a')", word, a=LETTERS)
-template(1, "Read s. Print '$a' + s.", "s = input()\nprint('$a' + s)", word, a=LETTERS)
-template(1, "Read s. Print s * $a.", "s = input()\nprint(s * $a)", word, a=range(2, 5))
-template(1, "Read s. Print s reversed.", "s = input()\nprint(s[::-1])", word)
-template(1, "Read s. Print s in capitals, then s.", "s = input()\nprint(s.upper() + s)", word)
 
 # Level 2: one idea.
+template(2, "Read x. Print $a - x.", "x = int(input())\nprint($a - x)", number(0, 20), a=range(1, 21))
+template(2, "Read x. Print x * $a + $b.", "x = int(input())\nprint(x * $a + $b)", number(0, 9), a=TEN, b=TEN)
+template(2, "Read x. Print x * $a - $b.", "x = int(input())\nprint(x * $a - $b)", number(0, 9), a=TEN, b=TEN)
+template(2, "Read x. Print x // $a.", "x = int(input())\nprint(x // $a)", number(10, 60), a=TEN)
+template(2, "Read x. Print (x + $b) % $a.", "x = int(input())\nprint((x + $b) % $a)", number(0, 40),
+    a=range(5, 10), b=range(1, 5))
+template(2, "Read s. Print s backwards, then '$a'.", "s = input()\nprint(s[::-1], '$a')", word, a=LETTERS)
 template(2, "Read an integer x. Print x times $a.", """
 def solve():
     x = int(input())

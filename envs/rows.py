@@ -6,6 +6,7 @@ A field that is an object may itself be written either way, in a string.
 import ast
 import json
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -32,12 +33,23 @@ def as_text(value) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-@lru_cache(maxsize=4)  # a file is read through once, however many environments there are
 def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]]:
-    """Where in a file the rows of each split begin. `task_of` gives a row's canonical task; "" leaves it out."""
+    """Where in a file the rows of each split begin. `task_of` gives a row's canonical task; "" leaves it out.
+
+    Raises ValueError for a file that is not there, or that cannot be used.
+    """
+    place = Path(path)
+    if not place.is_file():
+        close = get_close_matches(place.name, [other.name for other in place.parent.glob("*")], n=1)
+        meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
+        raise ValueError(f"data must be a file with a row in each line: there is none at {path!r}{meant}")
+    stat = place.stat()
+    return _places(path, task_of, (stat.st_size, stat.st_mtime_ns))
+
+
+@lru_cache(maxsize=4)  # a file is read through once, however many environments there are, and again when it has changed
+def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> dict[str, list[int]]:
     places: dict[str, list[int]] = {split: [] for split in SPLITS}
-    if not Path(path).is_file():
-        raise ValueError(f"data must be a file with a row in each line: there is none at {path!r}")
     with open(path, "rb") as file:
         place = 0
         for count, line in enumerate(file, 1):
@@ -56,7 +68,9 @@ def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]
 def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> dict:
     """A row of a split."""
     if not places[split]:
-        raise ValueError(f"data: {path} has no row in split {split}")
+        there = " and ".join(f"{name} ({len(found)})" for name, found in places.items() if found)
+        out = "; eval_episodes=0 or eval_split=train trains without them" if places["train"] else ""
+        raise ValueError(f"data: {path} has no row in split {split}, only in {there}{out}")
     with open(path, "rb") as file:
         file.seek(rng.choice(places[split]))
         return unpack(file.readline().decode("utf-8", "replace"))

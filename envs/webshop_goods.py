@@ -14,6 +14,7 @@ from heapq import nsmallest
 from itertools import combinations
 from math import log
 from random import Random
+from string import ascii_uppercase, digits
 
 from envs.base import SPLITS, split_of
 
@@ -301,7 +302,7 @@ def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
             chosen = rng.sample(options, rng.choices((0, 1, 2, 3), (35, 30, 25, 10))[0])
             products.append(
                 Product(
-                    asin=f"B{first + len(products):09d}",
+                    asin=_asin(first + len(products)),
                     name=", ".join(map(_title, (f"{brand} {kind[:-1]}", *pair))),
                     query=kind,
                     category=(department, shelf, _title(kind)),
@@ -320,6 +321,11 @@ def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
                 )
             )
     return products
+
+
+def _asin(number: int) -> str:
+    """A code in the form of the original's: B0 and eight capitals and digits, in no order."""
+    return "B0" + "".join(Random(f"asin {number}").choices(ascii_uppercase + digits, k=8))
 
 
 def _index(products: list[Product]) -> dict[str, dict[str, float]]:

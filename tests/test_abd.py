@@ -11,12 +11,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from envs import abd, programs, sandbox
 from envs.abd import Config, Env, clean, enough_lines, input_in, same_output
 from envs.base import SPLITS, Step, split_of
+from rl.config import parse
 
 try:
     sandbox.isolation()
@@ -178,17 +177,6 @@ def test_huge_replies_are_read_in_linear_time(piece):
     assert time.perf_counter() - start < 3
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    st.text(max_size=300)
-    | st.lists(st.sampled_from(["<INPUT>", "</INPUT>", "<think>", "</think>", "5", "\n"])).map("".join)
-)
-def test_any_reply_is_answered(reply):
-    for prompt in ("native", "short"):
-        _, _, observation = grade(reply, prompt=prompt)
-        assert len(observation) < 300
-
-
 def slow_input(reply: str) -> str | None:
     """The facts as regular expressions, which are quadratic."""
     text = reply
@@ -260,12 +248,6 @@ def test_the_oracle_solves_every_task(level, prompt):
     assert len(solve(level, prompt, range(25))) > 10
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("level", programs.LEVELS)
-def test_the_oracle_solves_a_thousand_tasks(level):
-    solve(level, "native", range(1000))
-
-
 def templates() -> list[programs.Template]:
     return [t for t in programs.TEMPLATES if not t.function]
 
@@ -305,15 +287,13 @@ def test_no_constant_and_no_copy_of_the_output_is_a_way_out():
 
 
 def test_difficulty_is_the_level_and_repeats_weigh():
-    level = {}
-    for template in templates():
-        for seed in range(300):
-            level[template.draw(Random(seed)).source] = template.level
+    shape = lambda source: re.sub(r"\d+|'[a-z]+'", "_", source)  # noqa: E731  without what is drawn
+    level = {shape(template.draw(Random(0)).source): template.level for template in templates()}
     env, drawn = Env(Config(difficulty="1, 1, 3")), Counter()
     for seed in range(300):
         env.reset(seed)
-        drawn[level.get(env.program)] += 1
-    assert set(drawn) <= {1, 3, None} and drawn[1] > 150 and drawn[3] > 60
+        drawn[level.get(shape(env.program))] += 1
+    assert set(drawn) <= {1, 3, None} and 170 < drawn[1] < 230 and drawn[3] > 60
 
 
 def test_splits_share_no_task():
@@ -343,7 +323,7 @@ def test_a_reset_is_quick():
 EPISODES = [
     ({"difficulty": "1"}, 3, ["", "<INPUT>?</INPUT>", "oracle"]),
     ({"difficulty": "1", "prompt": "short"}, 3, ["12", "oracle"]),
-    ({"difficulty": "2", "prompt": "short"}, 1, ["<INPUT></INPUT>", "1", "oracle"]),
+    ({"difficulty": "2", "prompt": "short"}, 1, ["<INPUT></INPUT>", "1\n1", "oracle"]),
     ({"difficulty": "3"}, 4, ["<INPUT>\n3\n</INPUT>", "<think><INPUT>2</INPUT></think>", "oracle"]),
     ({"difficulty": "3", "prompt": "short"}, 8, ["oracle"]),
 ]
@@ -432,9 +412,43 @@ def test_wrong_options_are_one_line(options, line):
     assert str(error.value) == line
 
 
-def test_a_missing_file_and_an_unknown_split_are_one_line():
-    with pytest.raises(ValueError, match="data must be a file with a row in each line: there is none at 'nowhere'"):
-        Env(Config(data="nowhere"))
+def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys):
+    path = write(tmp_path / "rows.jsonl", [{"program": "print(input())", "inputs": "1", "output": "1"}])
+    for world in ("abd", "ded"):
+        line = f"{world}.data must be a file with a row in each line: there is none at {path[:-1]!r}"
+        with pytest.raises(SystemExit, match="2"):
+            parse([f"env={world}", f"{world}.data={path[:-1]}"])
+        assert capsys.readouterr().err == f"train.py: {line}; did you mean {path!r}?\n"
+    with pytest.raises(
+        ValueError, match=r"^data must be a file with a row in each line: there is none at '/no/where'$"
+    ):
+        Config(data="/no/where")
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path):
+    rows = [{"program": f"print({i}, input())", "inputs": "1", "output": f"{i} 1"} for i in range(9)]
+    path = write(tmp_path / "rows.jsonl", rows[:8])
+    found = sum(map(len, Env(Config(data=path)).places.values()))
+    write(tmp_path / "rows.jsonl", rows)
+    assert (found, sum(map(len, Env(Config(data=path)).places.values()))) == (8, 9)
+
+
+def test_a_split_without_rows_is_one_line(tmp_path):
+    rows = [{"program": f"print({i}, input())", "inputs": "1", "output": f"{i} 1"} for i in range(60)]
+    ours = {split: [row for row in rows if split_of(abd.task_of_row(row)) == split][:3] for split in SPLITS}
+    path = write(tmp_path / "rows.jsonl", ours["train"] + ours["test"])
+    with pytest.raises(ValueError) as error:
+        Env(Config(data=path)).reset(0, "val")
+    assert str(error.value) == (
+        f"data: {path} has no row in split val, only in train (3) and test (3); "
+        "eval_episodes=0 or eval_split=train trains without them"
+    )
+    path = write(tmp_path / "rows.jsonl", ours["val"])
+    with pytest.raises(ValueError, match=r"has no row in split train, only in val \(3\)$"):
+        Env(Config(data=path)).reset(0, "train")
+
+
+def test_an_unknown_split_is_one_line():
     with pytest.raises(ValueError, match="split must be one of train, val, test, not 'dev'"):
         Env().reset(0, "dev")
 

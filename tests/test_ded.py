@@ -9,8 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from envs import ded, programs, sandbox
 from envs.base import SPLITS, Step, split_of
@@ -224,16 +222,6 @@ def test_hostile_programs_are_wrong_and_nothing_more(program):
     assert grade("print(int(input()) * 2)", DOUBLE) == RIGHT
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    st.text(max_size=200)
-    | st.lists(st.sampled_from(["```", "python", "\n", "print(1)", "\0", "```python\n"])).map("".join)
-)
-def test_any_reply_is_answered(reply):
-    reward, _, observation = grade(reply, DOUBLE, cpu_seconds=1)
-    assert reward == 0 and len(observation) < 300
-
-
 # ---- Tasks. ----
 
 
@@ -250,7 +238,7 @@ def test_prompts():
         for fact in ("Python 3 program", "STDIN", "STDOUT", "```python"):
             assert fact in footer
         assert bare["content"] == f"Reply with a Python program.\n{words}"
-        assert bare["content"].isascii() and len(bare["content"]) < 80
+        assert bare["content"].isascii() and len(bare["content"]) < 90
         assert native.oracle() == f"```python\n{short.oracle()}\n```"
 
 
@@ -275,12 +263,6 @@ def solve(level: str, prompt: str, seeds: range) -> Counter:
 @pytest.mark.parametrize("level", programs.LEVELS)
 def test_the_oracle_solves_every_task(level, prompt):
     assert len(solve(level, prompt, range(8))) > 5
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("level", programs.LEVELS)
-def test_the_oracle_solves_a_thousand_tasks(level):
-    solve(level, "native", range(1000))
 
 
 def test_functions_in_the_sandbox_are_what_the_generator_says():
