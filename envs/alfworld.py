@@ -59,7 +59,8 @@ From ALFWorld's text games (MIT; the grammar and rules of 0.4) under AgentGym's 
 - Rooms are drawn by chance, not taken from simulated houses; what may lie where is the original's table.
 - A split holds goals apart (type, object and target), so that a held-out goal is never trained on, in any room.
 - The original knows `move`, its older games `put`: both are taken, each with its reply. The brackets are the guide's.
-- Objects lie in receptacles only. A lamp never lies in what opens. Of an action 400 characters are read.
+- Objects lie in receptacles only. A lamp never lies in what opens.
+- The instructions are in our words. Of an action 400 characters are read.
 """
 
 import re
@@ -101,7 +102,7 @@ why this action is next
 
 Action:
 the action"""
-AGREED = "OK. I will think, then give one action each time, until the task is done."
+AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one command: go to R, open R, take X from R, move X to R, use X, or clean, heat or cool X with R."
 HELP = """Available commands:
   look:                             look around your current location

@@ -32,7 +32,8 @@ Ending.   Terminated when the goal is crafted; truncated, outcome "timeout", aft
 From ADaPT's TextCraft and AgentGym's server for it (both MIT), with these differences:
 - The recipes are ours, not Minecraft's; an item has one recipe. Goals are split by a hash: some are never trained on.
 - The list shows a tag through the members that the tree already holds, else through two: prompts stay short.
-- Of an action 400 characters are read, of a count six digits: no reply can flood the context.
+- The instructions are in our words. Of an action 400 characters are read, of a count six digits: no reply can flood
+  the context.
 - Nothing depends on the order of files or on string hashing.
 """
 
@@ -61,7 +62,7 @@ why this action is next
 
 Action:
 the action"""
-AGREED = "OK. I will think, then give one action each time, until the goal is crafted."
+AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one command: get N ITEM, craft N ITEM using N ITEM, or inventory."
 SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 MAX_ACTION = 400  # characters of an action that are read

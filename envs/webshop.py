@@ -24,7 +24,7 @@ Replies.  The page, its parts joined by ` [SEP] `. After anything else than thes
     Thank you for shopping with us! [SEP] Your code: [SEP] None [SEP] ... [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0
           [SEP] Reward Details [SEP] None
 
-Prompts.  native: instructions, an "OK.", the page. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is what
+Prompts.  native: instructions, an "Ok.", the page. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is what
           follows the last `Action:`. Without it: the whole reply if that holds `search[` or `click[`, else nothing.
           short: one message, an instruction line and the page; the action is the reply's first line.
 
@@ -49,7 +49,7 @@ with these differences:
 - Nouns are the words of a name that describe nothing and are not on a list; the original asks a parser.
 - A goal's attributes and its price limit are drawn with the episode. Goals are split by their product: what is to be
   bought in a test was never to be bought in training.
-- Of a search 400 characters are read.
+- The instructions are in our words. Of a search 400 characters are read.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ why this action is next
 
 Action:
 the action"""
-AGREED = "OK. I will think, then give one action each time, until the product is bought."
+AGREED = "Ok."
 SHORT = "Reply search[words] or click[button]. End with click[Buy Now]."
 LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> fewest and most attributes of a goal
 SMALL_SHOP = 8  # products in the shop of difficulty 1

@@ -340,7 +340,6 @@ def test_prompts():
     env = Env(Config(difficulty="3", prompt="short"))
     (short,) = env.reset(seed=4)
     assert [message["role"] for message in native] == ["user", "assistant", "user"]
-    assert native[1]["content"].startswith("OK.")
     instruction, around, task = short["content"].split("\n")
     assert "take X from R" in instruction and short["content"].isascii()
     assert around.startswith("You are in the middle of a room. Looking quickly around you, you see a ")
@@ -470,27 +469,16 @@ def solve(env: Env) -> list:
     return steps
 
 
-def check_expert(level: str, prompt: str, episodes: int) -> None:
+@pytest.mark.parametrize("prompt", ["native", "short"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_solves_every_task_in_time(level, prompt):
     env = Env(Config(difficulty=level, prompt=prompt))
-    for seed in range(episodes):
+    for seed in range(100):
         env.reset(seed, SPLITS[seed % 3])
         steps = solve(env)
         assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
         assert len(steps) <= LEVELS[level].turns <= 30
         assert not any(step.reward for step in steps[:-1]) and steps[-1].reward == 1.0
-
-
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_solves_every_task_in_time(level, prompt):
-    check_expert(level, prompt, 100)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_solves_a_thousand_tasks_in_time(level, prompt):
-    check_expert(level, prompt, 1000)
 
 
 def test_the_easiest_level_takes_three_or_four_actions():

@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from envs.base import SPLITS, split_of
 from envs.sat import LEVELS, STRIDE, Config, Env, canonical, formula
 from models.tokenizer import load_tokenizer
 
+GOLDEN = Path(__file__).parent / "golden" / "sat.txt"
 OR = "\N{LOGICAL OR}"
 
 
@@ -109,6 +111,31 @@ def test_prompts_to_the_letter():
         "Reply x1=0 x2=1 and so on to x3. Make one in each line right: 2 is x2=1, -2 is x2=0.\n3 1\n-2 -3\n-1 -2"
     )
     assert env.oracle() == "x1=0 x2=0 x3=1"
+
+
+EPISODES = [
+    ({"difficulty": "1", "prompt": "native"}, 3, ["UNSAT", "x1=True", "oracle"]),
+    ({"difficulty": "2", "prompt": "short"}, 1, ["x1=1 x2=1 x3=1 x4=1 x5=1", "oracle"]),
+    ({"difficulty": "guide", "prompt": "native"}, 4, ["oracle"]),
+]
+
+
+def transcripts() -> str:
+    """What tests/golden/sat.txt holds."""
+    text = ""
+    for options, seed, replies in EPISODES:
+        env = Env(Config(**options))
+        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
+        for reply in replies:
+            env.reset(seed, "test")
+            said = env.oracle() if reply == "oracle" else reply
+            step = env.step(said)
+            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
+    return text
+
+
+def test_golden_transcripts():
+    assert transcripts() == GOLDEN.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,6 +1,7 @@
 """TextCraft: every message to the letter, every goal solvable, the book, what is shown, what pays."""
 
 from collections import Counter
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 import envs
 from envs.recipes import BASE, BOOK, FORMS, TAGS, depth, tree
 from envs.textcraft import GOALS, MAX_ACTION, SEVERAL, Config, Env
+
+GOLDEN = Path(__file__).parent / "golden" / "textcraft.txt"
 
 
 def at(goal: str, **options) -> Env:
@@ -157,12 +160,37 @@ def test_prompts():
     native = Env(Config()).reset(seed=4)
     (short,) = Env(Config(prompt="short")).reset(seed=4)
     assert [message["role"] for message in native] == ["user", "assistant", "user"]
-    assert native[1]["content"].startswith("OK.")
     instruction, _, observation = short["content"].partition("\n")
     assert observation == native[2]["content"] and "get N ITEM" in instruction
     head, _, goal = observation.partition("\n\n")
     assert head.splitlines()[0] == "Crafting commands:"
     assert goal.startswith("Goal: craft ") and goal.endswith(".")
+
+
+EPISODES = [
+    ({"difficulty": "1", "prompt": "short", "distractors": 3}, 3, ["inventory", "get 1 stick", "get 1 coal", "dance"]),
+    ({"difficulty": "2", "prompt": "native"}, 5, ["inventory", "Action: inventory\nAction: inventory", "Action: x"]),
+    ({"difficulty": "4", "prompt": "short"}, 1, []),
+]
+
+
+def transcripts() -> str:
+    """Episodes that begin with these replies and go on with the expert's; what tests/golden/textcraft.txt holds."""
+    text = ""
+    for options, seed, replies in EPISODES:
+        env = Env(Config(**options, max_turns=40))
+        text += f"==== {options} {seed}\n"
+        text += "".join(f"{message['role']}: {message['content']}\n" for message in env.reset(seed, "test"))
+        replies = [*replies]
+        while env.running:
+            said = replies.pop(0) if replies else env.oracle()
+            step = env.step(said)
+            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
+    return text
+
+
+def test_golden_transcripts():
+    assert transcripts() == GOLDEN.read_text()
 
 
 def shown(env: Env, seed: int, split: str = "train") -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -205,7 +206,6 @@ def test_prompts():
     native = Env(Config()).reset(seed=4)
     (short,) = Env(Config(prompt="short")).reset(seed=4)
     assert [message["role"] for message in native] == ["user", "assistant", "user"]
-    assert native[1]["content"].startswith("OK.")
     assert short == {"role": "user", "content": f"{SHORT}\n{native[2]['content']}"}
     assert re.fullmatch(
         r"WebShop \[SEP\] Instruction: \[SEP\] Find me .*, and price lower than \d+0\.00 dollars \[SEP\] Search",
@@ -343,8 +343,10 @@ def test_the_catalogue_is_large_and_its_parts_are_what_they_say():
     assert len(products) == 1200 and len(goods.by_shelf) == 15 and len({p.name for p in products}) == 1200
     assert set(Counter(p.query for p in products).values()) == {MAKES}
     assert len({(p.query, p.before) for p in products}) == 1200
+    order = [p.asin for p in products]
+    assert 500 < sum(one < other for one, other in pairwise(order)) < 700  # a code says nothing of the place
     for p in products:
-        assert re.fullmatch(r"B\d{9}", p.asin) and len(set(p.category)) == 3
+        assert re.fullmatch(r"B0[A-Z0-9]{8}", p.asin) and len(set(p.category)) == 3
         texts = [p.name, p.description, *p.bullets, *p.attributes, *p.options]
         values = [value for group in p.options.values() for value in group]
         assert all(text.isascii() and text.isprintable() for text in texts + values)
@@ -445,13 +447,6 @@ def solve(level: str, prompt: str, seeds: range) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_expert_buys_the_right_product(level, prompt):
     solve(level, prompt, range(60))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("prompt", ["native", "short"])
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_solves_a_thousand_tasks(level, prompt):
-    solve(level, prompt, range(1000))
 
 
 @pytest.mark.parametrize("per_page", [10, 2])
@@ -624,18 +619,6 @@ def test_episodes_do_not_depend_on_the_process():
     program = "import sys; sys.path.insert(0, 'tests'); import test_webshop; print(test_webshop.transcript(), end='')"
     variables = os.environ | {"PYTHONHASHSEED": "77"}
     assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True) == transcript()
-
-
-def test_splits_share_no_task():
-    env = Env(Config(difficulty="1,2,3"))
-    tasks = {}
-    for split in SPLITS:
-        tasks[split] = set()
-        for seed in range(3400):
-            env.reset(seed, split)
-            tasks[split].add(env.task)
-        assert {split_of(task) for task in tasks[split]} == {split}
-    assert len(tasks["train"]) > 800 and len(tasks["val"]) > 100 and len(tasks["test"]) > 100
 
 
 HOSTILE = st.one_of(

@@ -73,7 +73,8 @@ From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with the
   at the start.
 - A box that holds a key can be toggled. In the original only doors can, and level 26 is impossible.
 - The reward is paid once, at the end; the original's score adds it again for every reply after a late success.
-- Of an action 400 characters are read.
+- The instructions are in our words. They name `pick up`, as the original's do; what both take, and list with every
+  observation, is `pickup`. Of an action 400 characters are read.
 """
 
 import re
@@ -104,7 +105,7 @@ turn left
 turn right
 move forward
 go to <obj> <id>: stand before an object or a door that you see.
-pickup <obj> <id>: go to an object and take it. You can carry one.
+pick up <obj> <id>: go to an object and take it. You can carry one.
 drop: put what you carry down in front of you.
 go through <door> <id>: the door must be open.
 toggle and go through <door> <id>: the door may be closed, or locked if you carry a key of its colour.
@@ -116,7 +117,7 @@ why this action is next
 
 Action:
 the action"""
-AGREED = "OK. I will think, then give one action each time, until the goal is reached."
+AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one action: turn left, turn right, move forward, go to X, pickup X, drop, toggle, go through X, \
 toggle and go through X."
 SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
