@@ -68,6 +68,31 @@ ERRORS = [  # what fails, and how is MySQL's to say
 ]
 
 
+NESTS = """
+(_) | NOT _ | !_ | - _ | 1 + _ | 1 AND _ | _ IS NULL | 1 IN (_) | 1 LIKE _ | 1 BETWEEN 0 AND _ | ABS(_) | NULLIF(_, 1)
+CONCAT('a', _) | CAST(_ AS CHAR) | CASE WHEN _ THEN 1 END | CASE _ WHEN 1 THEN 2 WHEN 3 THEN 4 END | EXISTS (SELECT _)
+COUNT(*) OVER (ORDER BY _) | GROUP_CONCAT(1 ORDER BY _) | (SELECT _) | (SELECT 1 UNION SELECT _) | (SELECT 1 ORDER BY _)
+(SELECT 1 GROUP BY _) | (SELECT x FROM (SELECT _ x) a) | (WITH w AS (SELECT _ x) SELECT x FROM w)
+"""  # expressions around another one
+FROM_NESTS = """
+(SELECT * FROM _) a | (SELECT 1) a, _ | (SELECT 1) a JOIN _ | staff a, _ | staff a LEFT JOIN _ ON 1 | (staff a JOIN _)
+(_) | (SELECT 1 x UNION SELECT * FROM _) a
+"""  # and what stands behind FROM
+NESTS, FROM_NESTS = (
+    [nest.partition("_")[::2] for line in nests.split("\n") for nest in line.split(" | ") if nest]
+    for nests in (NESTS, FROM_NESTS)
+)
+
+
+def deep(rng: Random) -> str:
+    """A statement whose parts stand in one another, some of them a thousand times."""
+    nests, text = rng.choice([(NESTS, "1"), (NESTS, "pay"), (FROM_NESTS, "staff"), (FROM_NESTS, "staff z")])
+    for _ in range(rng.randint(1, 3)):
+        (before, behind), times = rng.choice(nests), rng.choice([1, 3, 10, 20, 28, 58, 300, 1000])
+        text = before * times + text + behind * times
+    return f"SELECT {text} FROM staff" if nests is NESTS else f"SELECT {rng.choice('1*')} FROM {text}"
+
+
 def statement(rng: Random) -> str:
     """A statement at random; one in eight changes the table, one in ten fails."""
     kind = rng.random()

@@ -19,7 +19,8 @@ As MySQL 8 with its default modes, but for these:
 - Groups come sorted by what they are grouped by, where MySQL promises no order.
 - In a change a text that is no number counts as 0 where one is wanted, and a division by 0 gives NULL; MySQL may refuse
   them (1292, 1365).
-- Statements have 10,000 characters, 61 tables and expressions 60 deep at most, the table 4 MB.
+- Statements have 10,000 characters, 61 tables, 4,096 columns (one SELECT 2,000) and expressions 60 deep at most, the
+  table 4 MB.
 - Time is counted in steps of SQLite's machine, so that a statement ends alike everywhere.
 """
 
@@ -31,7 +32,7 @@ from envs.mysql.changes import ChangeBlock
 from envs.mysql.expressions import Type, quoted
 from envs.mysql.functions import FUNCTIONS, GroupConcat, decimal
 from envs.mysql.parse import Change, Parser
-from envs.mysql.tokens import MySQLError, too_deep
+from envs.mysql.tokens import MySQLError, too_deep, too_many_columns
 
 __all__ = ["Database", "MySQLError", "digest"]
 
@@ -183,6 +184,8 @@ def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
     if "interrupted" in text:
         message = "Query execution was interrupted, maximum statement execution time exceeded"
         return MySQLError(3024, "HY000", message)
+    if "too many columns" in text:
+        return too_many_columns()
     if "full" in text:
         return MySQLError(1114, "HY000", f"The table '{table}' is full")
     if "too big" in text:

@@ -48,7 +48,7 @@ class Parser(Grammar):
 
     def __init__(self, sql: str):
         super().__init__(sql)
-        self.tables = 0  # that are joined so far
+        self.tables = 0  # that are joined so far, derived ones too
         self.named: dict[str, tuple[Select, int]] = {}  # WITH: a query, and how many tables it joins
 
     # -- statements
@@ -250,14 +250,18 @@ class Parser(Grammar):
             alias = self.alias()
             if alias is None:
                 raise MySQLError(1248, "42000", "Every derived table must have its own alias")
+            self.joins(1)
             return "derived", query, alias
         name = self.table_name()
         alias = self.alias()
         query, tables = self.named.get(name.lower(), (None, 1))
+        self.joins(tables)
+        return ("derived", query, alias or name) if query else ("table", name, alias)
+
+    def joins(self, tables: int) -> None:
         self.tables += tables
         if self.tables > MAX_TABLES:
             raise MySQLError(1116, "HY000", "Too many tables; MySQL can only use 61 tables in a join")
-        return ("derived", query, alias or name) if query else ("table", name, alias)
 
     def table_name(self) -> str:
         """The name of a table; a database before it stays with it."""

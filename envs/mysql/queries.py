@@ -13,10 +13,11 @@ from envs.mysql.expressions import (
     without_case,
 )
 from envs.mysql.parse import Select
-from envs.mysql.tokens import MySQLError
+from envs.mysql.tokens import MySQLError, too_many_columns
 
 Columns = list[tuple[str, Type]]
 MODE = "this is incompatible with sql_mode=only_full_group_by"
+MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
 
 
 @dataclass
@@ -27,17 +28,23 @@ class Table:
     columns: Columns
     hidden: frozenset = frozenset()
 
+    def __post_init__(self):
+        self.named = {name.lower(): (name, kind) for name, kind in self.columns}
+
 
 class Block(Expressions):
     """One SELECT, or the part of a change that names columns: the tables that it knows, and `outer`, what it stands in.
 
-    `tables` are those of the database; `target` is the table that is being changed, which no subquery may read.
+    `tables` are those of the database; `target` is the table that is being changed, which no subquery may read; `root`
+    is the statement's own block, and `listed` what its SELECT lists have come to.
     """
 
     def __init__(self, database: str, tables: dict[str, Columns], parameters: dict[str, int], outer=None):
         super().__init__(parameters)
         self.database, self.catalog, self.outer = database, tables, outer
         self.target: str | None = outer.target if outer else None
+        self.root: Block = outer.root if outer else self
+        self.listed = 0
         self.tables: list[Table] = []
         self.aliases: dict[str, Typed] = {}  # of the SELECT list, in lower case
         self.assigned: dict[str, Typed] = {}  # what UPDATE has set so far
@@ -61,11 +68,9 @@ class Block(Expressions):
         """A column of the tables in FROM; None if they have none of the name."""
         table, low = table and table.rpartition(".")[2], name.lower()
         found = [
-            (source.alias, column, kind)
+            (source.alias, *source.named[low])
             for source in self.tables
-            if table is None or source.alias == table
-            for column, kind in source.columns
-            if column.lower() == low and (table or low not in source.hidden)
+            if table in (None, source.alias) and low in source.named and (table or low not in source.hidden)
         ]
         if len(found) > 1:
             raise MySQLError(1052, "23000", f"Column '{name}' in {CLAUSES[self.clause]} is ambiguous")
@@ -161,9 +166,10 @@ class Block(Expressions):
             raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
         names = unique(name for name, _ in parts[0][1])
         kinds, rows = [], [[] for _ in parts]
+        inside = [unique(name for name, _ in columns) for _, columns in parts]
         for i, name in enumerate(names):
             values, kind = alike(
-                [Typed(quoted(unique(n for n, _ in columns)[i]), columns[i][1]) for _, columns in parts]
+                [Typed(quoted(its[i]), columns[i][1]) for its, (_, columns) in zip(inside, parts, strict=True)]
             )
             kinds.append(kind)
             for row, value in zip(rows, values, strict=True):
@@ -211,23 +217,28 @@ class Block(Expressions):
     def items(self, query: Select) -> list:
         """The SELECT list, with the columns that a * stands for."""
         items = []
-        for node, alias, text in query.items:
-            if node[0] != "star":
-                items.append((node, alias, text))
-                continue
-            if not self.tables:
-                raise MySQLError(1096, "HY000", "No tables used")
-            wanted = node[1] and node[1].rpartition(".")[2]
-            tables = [table for table in self.tables if wanted in (None, table.alias)]
-            if not tables:
-                raise MySQLError(1051, "42S02", f"Unknown table '{wanted}'")
-            items += [
-                (("column", table.alias, name), None, name)
-                for table in tables
-                for name, _ in table.columns
-                if wanted or name.lower() not in table.hidden
-            ]
+        for item in query.items:
+            found = self.star(item[0][1]) if item[0][0] == "star" else [item]
+            self.root.listed += len(found)
+            if self.root.listed > MAX_COLUMNS:
+                raise too_many_columns()
+            items += found
         return items
+
+    def star(self, wanted: str | None) -> list:
+        """The columns that a *, or the * of one table, stands for."""
+        if not self.tables:
+            raise MySQLError(1096, "HY000", "No tables used")
+        wanted = wanted and wanted.rpartition(".")[2]
+        tables = [table for table in self.tables if wanted in (None, table.alias)]
+        if not tables:
+            raise MySQLError(1051, "42S02", f"Unknown table '{wanted}'")
+        return [
+            (("column", table.alias, name), None, name)
+            for table in tables
+            for name, _ in table.columns
+            if wanted or name.lower() not in table.hidden
+        ]
 
     def groups(self, query: Select, values: list[Typed]) -> list[str]:
         self.clause, self.aggregates = "group", False

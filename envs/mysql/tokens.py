@@ -63,6 +63,10 @@ def too_deep() -> MySQLError:
     return MySQLError(1436, "HY000", "Thread stack overrun: the statement is nested too deeply")
 
 
+def too_many_columns() -> MySQLError:
+    return MySQLError(1117, "HY000", "Too many columns")
+
+
 def unquoted(text: str) -> str:
     """What a text in quotes says."""
     quote = text[0]
