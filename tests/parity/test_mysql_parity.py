@@ -1,7 +1,7 @@
 """Our MySQL against MariaDB, whose server Debian packs as mariadb-server: rows, error codes and what a change leaves.
 
 It needs the server's program, mariadbd, on PATH or under MARIADBD, and `pip install mysql-connector-python`; without
-either it is skipped. `python tests/parity/test_mysql_parity.py > tests/golden/mysql.txt` writes what a sample gives.
+either it is skipped. `python tests/parity/test_mysql_parity.py > tests/golden/mysql.txt` writes what they all give.
 
 What is MariaDB's own, and not compared: the words of errors; int(11) in DESCRIBE; ROUND to more places than a number
 has, which adds noughts there, and to tens of a product, which is exact there; a subquery on the table that UPDATE or
@@ -32,6 +32,7 @@ from envs.mysql import Database, MySQLError  # noqa: E402
 
 connector = pytest.importorskip("mysql.connector", reason="pip install mysql-connector-python")
 SERVER = os.environ.get("MARIADBD") or shutil.which("mariadbd") or "/usr/sbin/mariadbd"
+STATEMENTS = 1000
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(not os.path.exists(SERVER), reason="MariaDB's server is not here: Debian's mariadb-server"),
@@ -110,7 +111,7 @@ def original(tmp_path_factory):
 
 def test_a_thousand_statements_give_the_same(original):
     database, loaded = Database(), False
-    for seed in range(1000):
+    for seed in range(STATEMENTS):
         sql = statement(Random(f"parity {seed}"))
         if not loaded:
             original.load(TABLE, COLUMNS, ROWS)
@@ -133,11 +134,11 @@ def test_tasks_have_the_same_truth(original):
         assert original.run(f"SELECT * FROM {task.table}") == database.rows(), task
 
 
-def golden(folder: Path, count: int) -> str:
+def golden(folder: Path) -> str:
     """What tests/golden/mysql.txt holds: a statement, and below it its rows, or what the table is then, or the code."""
     server, lines = Original(folder), []
-    for seed in range(count):
-        sql = statement(Random(f"golden {seed}"))
+    for seed in range(STATEMENTS):
+        sql = statement(Random(f"parity {seed}"))
         server.load(TABLE, COLUMNS, ROWS)
         found = server.run(sql)
         if not sql.startswith(("SELECT", "WITH")) and found == []:
@@ -151,4 +152,4 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
-        print(golden(Path(place), 250), end="")
+        print(golden(Path(place)), end="")
