@@ -67,6 +67,7 @@ class Task:
     sql: str  # the truth
     answer: list | None = None  # rows; None where the table's state counts
     state: str = ""  # the hash of the table after the truth
+    level: str = ""  # of LEVELS; "" for a task of a file
 
     @property
     def canonical(self) -> str:
@@ -85,7 +86,7 @@ def draw(rng: Random, skill: str, level: str, split: str, database: Database) ->
         for _ in range(TASKS_TRIED):
             levels, sql, ways = rng.choice(templates)
             values = bind(rng, table, columns, rows, new)
-            task = Task(skill, "", table, columns, rows, sql.format(**values))
+            task = Task(skill, "", table, columns, rows, sql.format(**values), level=level)
             if split_of(task.canonical) != split:
                 continue
             truth = solve(task, LEVELS[level][2], database)

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mysql_statements import deep
 
 from envs import db_tasks
 from envs.base import SPLITS, split_of
@@ -222,7 +223,8 @@ def test_every_skill_has_tasks_at_every_level_in_every_split(skill, level):
     database = Database()
     for i, split in enumerate(SPLITS * 2):
         task = draw(Random(f"{skill} {i}"), skill, level, split, database)
-        assert split_of(task.canonical) == split and task.skill == skill and "{" not in task.instruction
+        assert split_of(task.canonical) == split and "{" not in task.instruction
+        assert (task.skill, task.level) == (skill, level)
         few, many, most = LEVELS[level]
         assert few <= len(task.rows) <= many
         database.load(task.table, task.columns, task.rows)
@@ -359,7 +361,7 @@ def test_an_entry_is_the_task_that_it_was_made_of():
         task = draw(Random(skill), skill, "3", "train", database)
         again = task_of(json.loads(json.dumps(entry_of(task))), skill)
         assert again.canonical == task.canonical and again.rows == task.rows and again.state == task.state
-        assert (again.answer is None) == (task.answer is None)
+        assert (again.answer is None) == (task.answer is None) and again.level == ""
         assert task.answer is None or matches(str(task.answer), again.answer)
     assert (
         skill_of({"skill_list": ["select"]}) == "select" and skill_of({"skill_list": ["delete", "limit_only"]}) is None
@@ -443,12 +445,16 @@ def test_episodes_do_not_depend_on_the_process():
     assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True) == transcript()
 
 
+DEEP = ["SELECT 1 FROM (SELECT 1)a" + ",(SELECT 1)a" * 800, "SELECT " + "NOT " * 2000 + "1", "SELECT *" + ",*" * 4000]
+DEEP += ["SELECT " + "(SELECT " * 12_500, "SELECT " + "-" * 100_000, "SELECT 1 FROM " + "(" * 100_000]
 HOSTILE = st.one_of(
     st.text(max_size=80),
     st.builds(operation, st.text(max_size=60)),
     st.builds("Action: Answer\nFinal Answer:{}".format, st.text(alphabet="()[]',Decimal5. ", max_size=40)),
     st.builds("answer {}".format, st.text(alphabet="()[]',Decimal5. ", max_size=40)),
+    st.integers(0, 10**6).map(lambda seed: operation(deep(Random(seed)))),
     st.sampled_from(["```sql\n" * 14_000, "Action: Operation" + "```sql\n" * 14_000, "answer " + "(" * 100_000]),
+    st.sampled_from([reply for sql in DEEP for reply in (sql, operation(sql), f"answer {sql}")]),
     st.sampled_from(["Action: " * 12_500, "answer " + "Decimal(" * 12_500, "x" * 100_000, "answer " + "9" * 100_000]),
 )
 

@@ -20,12 +20,14 @@ from test_serve import ask, command, listening, running
 
 import envs
 import envs.http
+import train
 from envs import base
 from envs.base import SPLITS, Step
 from envs.http.lab import KINDS
 from envs.http.wire import ServerFailed
 from envs.serve import BadRequest, lab
 from envs.serve import __main__ as program
+from rl import config
 
 JUNK = [text for text in HOSTILE if len(text) < 1000]
 EMPTY = {"chat_history": {"value": []}, "finish_reason": None, "task_output": None}
@@ -319,6 +321,15 @@ def test_metric_counts_skills_levels_outcomes_and_statuses(kind):
         assert sum(rates["evaluation_outcome"].values()) == pytest.approx(1)
         nothing = post(server, "calculate_metric", session_partial_list=[])["metric"]
         assert nothing["skill"] == {} and set(nothing["overall"]["sample_status"].values()) == {-1}
+
+
+@pytest.mark.parametrize("world", KINDS)
+def test_levels_are_those_of_the_tasks(world):
+    with served(world, difficulty="1,3") as server:
+        record = {"sample_status": "completed", "evaluation_record": {"outcome": "correct", "detail_dict": None}}
+        sessions = [{"sample_index": str(number)} | record for number in range(12)]
+        levels = post(server, "calculate_metric", session_partial_list=sessions)["metric"]["difficulty_level"]
+    assert set(levels) == {"1", "3"} and sum(level["count"] for level in levels.values()) == 12
 
 
 def test_chat_history_items_are_the_opening_of_every_task(kind):
@@ -639,3 +650,60 @@ def test_the_worlds_themselves_are_the_same_as_in_process(world, prompt):
                 assert replace(mine, info=said) == replace(its, info={name: its.info[name] for name in said})
                 solved += its.info["success"]
     assert solved >= 4
+
+
+# the guide's two terminals
+
+EASY = "os_interaction.difficulty=1", "os_interaction.max_turns=2"
+FROM_HERE = "env=http", "http.kind=os_interaction", "http.prompt=short"
+FILES = "metrics.jsonl", "episodes.jsonl"
+
+
+@contextmanager
+def other_terminal():
+    """The program that serves os_interaction, and its url."""
+    process = command("env=os_interaction", "port=0", "items_port=0", "os_interaction.prompt=short", *EASY)
+    try:
+        yield process, re.search(r"os_interaction at (http://127\.0\.0\.1:\d+)", process.stdout.readline())[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def trained(folder, *words) -> tuple[dict, list[dict]]:
+    """An epoch's numbers and its episodes."""
+    small = ["algo=reinforce", "epochs=1", "episodes=8", "eval_episodes=0", "lora.r=4", "threads=1"]
+    train.main(config.parse([*small, f"out={folder}", *words]))
+    read = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in FILES]
+    return read[0][0], read[1]
+
+
+def test_training_from_another_terminal_is_training_in_process(tmp_path):
+    with other_terminal() as (_, url):
+        stats, episodes = trained(tmp_path / "there", *FROM_HERE, f"http.url={url}")
+    own, played = trained(tmp_path / "here", "env=os_interaction", *EASY)
+    assert [e | {"env": "os_interaction"} for e in episodes] == played and len(played) == 8
+    assert stats | {"seconds": 0} == own | {"seconds": 0} and stats["infrastructure_failed"] == 0
+    adapters = [(tmp_path / name / "epoch_1" / "adapter_model.safetensors").read_bytes() for name in ("there", "here")]
+    assert adapters[0] == adapters[1]
+
+
+def test_episodes_whose_server_dies_are_left_out_of_the_update(tmp_path, monkeypatch, capsys):
+    whole = envs.http.Env.step
+    with other_terminal() as (process, url):
+
+        def step(env, text):
+            found = whole(env, text)
+            if found.terminated or found.truncated:
+                process.kill()
+                process.wait()
+            return found
+
+        monkeypatch.setattr(envs.http.Env, "step", step)
+        words = [*FROM_HERE, f"http.url={url}", "http.retries=1", "http.wait=0.01", "rollout_batch_size=2"]
+        stats, episodes = trained(tmp_path / "run", *words)
+    failed = [episode for episode in episodes if episode["infrastructure_failed"]]
+    assert 6 <= len(failed) < 8 and stats["infrastructure_failed"] == stats["left_out"] == len(failed)
+    assert sum(stats["outcomes"].values()) == 8 - len(failed)
+    line = rf"^http: {url} failed after 2 attempts: /\w+ got no connection, or it broke; the episode is left out$"
+    assert len(re.findall(line, capsys.readouterr().out, re.MULTILINE)) == len(failed)

@@ -58,7 +58,7 @@ FINISH = {  # (world, prompt) -> what an agent says who has no more to do
 }
 LABELS = {  # world -> of its task the skills and the level of difficulty
     "os_interaction": lambda world: (world.current.skills, world.current.level),
-    "db_bench": lambda world: ([world.goal.skill], world.config.difficulty),
+    "db_bench": lambda world: ([world.goal.skill], world.goal.level),
 }
 SPEAKERS = {role: name for name, role in ROLES.items()}
 
