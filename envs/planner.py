@@ -11,7 +11,8 @@ Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "pla
           has should_decompose counts, else the first with another of these keys. Without should_decompose, or without a
           subproblem that is a text, the worker gets the problem whole.
           short: arithmetic, a step in each line or behind a `;`: `3*12`, then `a-5`, where a, b, c, ... are the results
-          of those before. Each is a subproblem. A line that computes nothing and is no number spoils the plan.
+          of those before. Each is a subproblem. A line that computes nothing and is no number spoils the plan. Numbers
+          alone are no plan: who says only the answer has planned nothing.
 
 Worker.   model: the frozen base. It is asked for each subproblem by itself, and shown those before it; then it is asked
           to put the results together. Or it is asked for the whole at once. What it is asked goes out as requests
@@ -19,7 +20,8 @@ Worker.   model: the frozen base. It is asked for each subproblem by itself, and
           final_answer of its JSON, else the last number that it wrote.
           rules: no model, arithmetic alone. Of a subproblem it takes the last piece that computes, in signs or with the
           words plus, minus, times, divided by, where `result 1` is the result of the first subproblem. The prediction
-          is the result of the last. It understands no problem: given the whole at once it predicts nothing.
+          is the result of the last. It understands no problem: given the whole at once, or numbers alone, it predicts
+          nothing.
 
 Replies.  The worker's answer is 31. That is right.
 
@@ -29,7 +31,8 @@ Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * (1 - the w
           token for each number and sign, they count words. A reply without a plan gets 0.1. As a wrong plan gets up to
           0.5, reward.rule=binary may teach more.
           info["valid"]: there was a plan. info["shaped"]: the reward. info["metrics"]: correctness, decomposition,
-          token_efficiency and independence; 0 without a plan.
+          token_efficiency and independence; 0 without a plan. The guide's own reward is the native one, and
+          reward.rule=seed, which pays info["shaped"], is the same.
 
 Ending.   Terminated by the first reply, whatever it is, once the worker has answered; outcome "correct" or "incorrect".
 
@@ -38,13 +41,14 @@ From the guide's trainer, a planner before a frozen worker on GSM8K, with these 
   of the question, whichever file they are from; ours by a hash of the template and its numbers.
 - A prediction of 0 is one. A JSON object with none of the three keys is no plan. should_decompose may be "true".
 - Of a reply 8,000 characters are read, of its subproblems eight, of each 400 characters.
-- All prompts are in our words. The expert makes each step a subproblem; with worker=rules it is always right.
+- All prompts are in our words. The expert makes each step a subproblem, and of a row that shows no calculation its
+  answer, added to 0; with worker=rules it is always right.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from random import Random
@@ -102,6 +106,7 @@ CLOSE = 0.01  # a prediction nearer than this is right
 MAX_REPLY, MAX_PARTS, MAX_PART = 8000, len(LETTERS), 400  # characters, subproblems, characters of one
 TRIES = 1000  # draws before a split counts as empty
 LINE = re.compile(r"[\d.]+|[\d.a-h+*/() -]*[-+*/][\d.a-h+*/() -]*")  # a number, or what computes
+SIGN = re.compile(r"[-+*/]")
 NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 
 
@@ -200,6 +205,8 @@ class Env:
         """The plan of an expert: a subproblem for each step."""
         base.check_running(self.running)
         steps = self.problem.steps
+        if not computes(line for _, line in steps):
+            steps = tuple((what, f"0+{line}") for what, line in steps)
         if self.config.prompt == "short":
             return "\n".join(arithmetic for _, arithmetic in steps)
         parts = [(what and f"{what[0].upper()}{what[1:]}: ") + in_words(arithmetic) for what, arithmetic in steps]
@@ -210,7 +217,7 @@ class Env:
         lines = plan.parts if self.config.prompt == "short" else [arithmetic_in(part) for part in plan.parts]
         tokens = sum(len(ATOM.findall(line)) + 2 for line in lines)  # those of 3*12=36
         counts = [Counter(re.findall(r"\w+|[^\w\s]", part.lower())) for part in plan.parts]
-        prediction = work_out(lines)[-1] if lines else None
+        prediction = work_out(lines)[-1] if computes(lines) else None
         return self._over(plan, prediction, tokens, independence(counts))
 
     def _by_model(self, plan: Plan) -> Generator[list[Request], list[Result], Step]:
@@ -269,7 +276,12 @@ def read_lines(reply: str) -> Plan | None:
     """The plan in a reply of lines of arithmetic; None if there is none, or one line is something else."""
     lines = [line.strip() for line in re.split(r"[\n;]", reply[:MAX_REPLY]) if line.strip()]
     whole = all(len(line) <= MAX_PART and LINE.fullmatch(line) for line in lines)
-    return Plan(lines) if whole and 0 < len(lines) <= MAX_PARTS else None
+    return Plan(lines) if whole and computes(lines) and len(lines) <= MAX_PARTS else None
+
+
+def computes(lines: Iterable[str]) -> bool:
+    """Whether one of these lines of arithmetic is more than a number."""
+    return any(map(SIGN.search, lines))
 
 
 def read_json(reply: str) -> Plan | None:

@@ -284,7 +284,9 @@ def test_plans_in_json(reply, parts):
 LINES = [
     ("3*12\na-5", ["3*12", "a-5"]),
     (" 3 * 12 ; a - 5 \n\n", ["3 * 12", "a - 5"]),
-    ("24", ["24"]),
+    ("24", None),
+    ("24\n.5", None),
+    ("24\na+1", ["24", "a+1"]),
     ("(3+4)*2", ["(3+4)*2"]),
     ("a-", ["a-"]),
     ("3*12\nso a-5", None),
@@ -314,7 +316,8 @@ def test_the_worker_of_rules_computes_and_understands_nothing():
         (GOOD, True, "The worker's answer is 31. That is right."),
         (plan("3 times 12"), False, "The worker's answer is 36. That is wrong."),
         (plan("3 times 12", "How many are left when 5 are given away?"), False, "The worker has no answer."),
-        (plan("31"), True, "The worker's answer is 31. That is right."),
+        (plan("31"), False, "The worker has no answer."),
+        (plan("36", "31"), False, "The worker has no answer."),
         (plan("31.009 + 0"), True, "The worker's answer is 31.009. That is right."),
         (plan("31.011 + 0"), False, "The worker's answer is 31.011. That is wrong."),
         (plan(split=False, how="3 times 12 minus 5"), False, "The worker has no answer."),
@@ -322,6 +325,16 @@ def test_the_worker_of_rules_computes_and_understands_nothing():
         step = at().step(reply)
         assert (step.info["success"], step.observation) == (success, said)
         assert step.terminated and step.info["outcome"] == ("correct" if success else "incorrect")
+
+
+def test_who_says_the_answer_alone_is_not_paid_for_it():
+    step = at(prompt="short").step("31")
+    assert (step.reward, step.info["valid"], step.info["success"]) == (0.1, False, False)
+    assert at().step(plan("31")).reward < 0.5 < at(prompt="short").step("3*12\na-5").reward
+    unsaid = of_row({**ROW, "answer": "One sees it.\n#### 1,234"})  # whose expert has no calculation to show
+    for prompt in ("native", "short"):
+        env = at(unsaid, prompt=prompt)
+        assert env.step(env.oracle()).info["success"]
 
 
 def test_a_prediction_of_zero_is_one():
@@ -340,7 +353,7 @@ def test_the_reward_is_the_sum_of_its_parts():
     assert step.info["metrics"] == pytest.approx(metrics)
     same = at().step(plan("3 times 12", "3 times 12"))
     assert same.reward == pytest.approx(0.2 * 0.99) and not same.info["success"]
-    assert at().step(plan("31")).reward == pytest.approx(1 + 0.2 * 0.997 + 0.3 * 0.5)
+    assert at().step(plan("36 minus 5")).reward == pytest.approx(1 + 0.2 * 0.995 + 0.3 * 0.5)
     assert at().step(plan(split=False)).reward == pytest.approx(0.2 + 0.3 * 0.5)
     other = {"correctness_weight": 3.0, "token_weight": 2.0, "independence_weight": 0.0, "max_tokens": 20}
     assert at(**other).step(GOOD).reward == pytest.approx(3 + 2 * 0.5)
