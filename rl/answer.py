@@ -3,10 +3,11 @@
     base = Base(model, tokenizer, cfg)
     results = base.answer({episode: [(request, stream), ...], ...})     # of all episodes that wait, together
 
-The base is the policy's own weights with every adapter off; with lora.r=0, which has no frozen base, it is the model as
-it is. Its keys and values stand in an engine of its own, so the policy's are never mixed with them. A reply's random
-numbers come from a stream of its own, one for each request of an episode: what is answered depends neither on the
-requests beside it nor on when it is answered.
+The base is the policy's own weights with every adapter off, so training leaves it as it is; where there would be none,
+with lora.r=0, rl/config.py refuses to train. Evaluated, a model without adapters is its own base. Its keys and values
+stand in an engine of its own, so the policy's are never mixed with them. A reply's random numbers come from a stream
+of its own, one for each request of an episode: what is answered depends neither on the requests beside it nor on when
+it is answered.
 """
 
 from collections import deque

@@ -228,6 +228,9 @@ def check_training(cfg) -> None:
         raise ConfigError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.reference and cfg.lora.r == 0:
         raise ConfigError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
+    for key, role in (("planner.worker", "worker"), ("tau_retail.user", "customer")):
+        if cfg.lora.r == 0 and _get(cfg, key) == "model" and key.partition(".")[0] in mixture(cfg.env):
+            raise ConfigError(f"{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
     if cfg.resume_from and cfg.lora.r == 0:
         raise ConfigError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
     if algo.critic and algo.critic_warmup >= cfg.epochs:

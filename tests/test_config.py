@@ -148,10 +148,25 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("algo=grpo episodes=63", "episodes=63 must be a multiple of grpo.group_size=8"),
         ("algo=grpo lora.r=0 grpo.kl_coef=0.1", "grpo.kl_coef needs a frozen base"),
         ("resume_from=x lora.r=0", "resume_from= starts from an adapter, but lora.r=0 trains the model itself"),
+        (
+            "env=planner planner.worker=model lora.r=0",
+            "planner.worker=model needs a frozen base as its worker, which lora.r=0 trains away",
+        ),
+        (
+            "env=sat,tau_retail:2 tau_retail.user=model lora.r=0",
+            "tau_retail.user=model needs a frozen base as its customer, which lora.r=0 trains away",
+        ),
     ],
 )
 def test_an_impossible_value_is_refused(words, said, capsys):
     assert said in refused(capsys, *words.split())
+
+
+def test_every_weight_may_be_trained_where_no_world_asks_the_base():
+    everything = ["lora.r=0", "planner.worker=model", "tau_retail.user=model"]
+    assert parse([*everything, "env=sat,textcraft"]).lora.r == 0
+    assert parse(["lora.r=0", "planner.worker=rules", "env=planner"]).lora.r == 0
+    assert parse([*everything, "env=planner"], "eval.py").lora.r == 0, "what is not trained stays as it is"
 
 
 def test_help_explains_every_key_with_its_default(capsys):
