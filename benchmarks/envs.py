@@ -2,20 +2,29 @@
 
 A step is timed by itself, the median taken of each turn's. Half of the episodes are the expert's, in the others every
 second reply is one that no world understands. Those that start a process for each reply (abd, ded) and those that ask a
-server are left out.
+server are left out. Of the shell and of the SQL engine there is what they take without their world, which prepares,
+compares and judges: on the solutions of tasks of every kind, the mean of each turn's.
 """
 
 import gc
 import resource
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
-from statistics import median
+from random import Random
+from statistics import fmean, median
 
 import envs
 from benchmarks import common
 from benchmarks.common import Row
+from envs import db_tasks, os_tasks
+from envs.mysql import Database
+from envs.os_interaction import prepared
+from envs.shell import Shell
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
 STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # a second
@@ -74,10 +83,48 @@ def rows_of(name: str, options: Options) -> list[Row]:
     return [common.progress(row) for row in rows]
 
 
+def shell_lines() -> Iterator[Callable]:
+    """The lines that solve os_interaction's tasks of all levels, each to be run when the one before it was."""
+    for seed in count():
+        rng = Random(seed)
+        task = os_tasks.draw(rng, rng.choice(list(os_tasks.LEVELS)), "train")
+        shell = Shell(prepared(task))
+        for line in task.truth:
+            yield partial(shell.run, line)
+
+
+def statements() -> Iterator[Callable]:
+    """The statements that solve db_bench's tasks of all skills and levels, each on a table of its own."""
+    solver, database = Database(), Database()
+    for seed in count():
+        rng, skill = Random(seed), db_tasks.SKILLS[seed % len(db_tasks.SKILLS)]
+        task = db_tasks.draw(rng, skill, rng.choice(list(db_tasks.LEVELS)), "train", solver)
+        database.load(task.table, task.columns, task.rows)
+        yield partial(database.run, task.sql)
+
+
+ALONE = {  # row -> what is run in it, and how many a second are to be reached
+    "shell alone, a line": (shell_lines, 3_000),
+    "SQL alone, a statement": (statements, 3_000),
+}
+
+
+def row_alone(name: str, options: Options) -> Row:
+    works, rate = ALONE[name]
+    runs, seconds = works(), []
+    for _ in range(options.warmup + options.repeats):
+        seconds.append(fmean(common.seconds_of(run) for run in islice(runs, options.steps)))
+    return common.progress(Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / rate}))
+
+
 def main(options: Options) -> None:
     names = [name for name in envs.NAMES if name not in ("abd", "ded", "http") and name.startswith(options.only)]
     rows = [row for name in names for row in rows_of(name, options)]
-    notes = ["Default options of each world; the median step of each turn, one process, one thread."]
+    rows += [row_alone(name, options) for name in ALONE if name.startswith(options.only)]
+    notes = [
+        "Default options of each world; the median step of each turn, one process, one thread.",
+        "Alone: the solutions of os_interaction's and db_bench's tasks, without these worlds; the mean of each turn.",
+    ]
     common.report("envs", rows, options, notes, {"worlds": ", ".join(names)})
 
 
