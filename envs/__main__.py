@@ -111,7 +111,10 @@ def play(env, messages: list[dict]) -> None:
         if not line or line.strip() == "q":
             return
         if line.strip() == "?":
-            print(env.oracle())
+            try:
+                print(env.oracle())
+            except RuntimeError as error:  # there is no expert: the game goes on
+                print(error)
             continue
         step = finished(env.step(f"Action: {line}" if spares and "Action:" not in line else line))
         print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")

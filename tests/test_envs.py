@@ -3,12 +3,16 @@
 import dataclasses
 import io
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import envs
 from envs import __main__ as cli
@@ -17,6 +21,7 @@ from envs import base, sandbox
 ROOT = Path(__file__).parents[1]
 ONE_TURN = {"sat", "abd", "ded", "planner"}  # an answer, and the episode is over
 STRICT = {"os_interaction", "db_bench"}  # a native reply in another form than the one asked for ends the episode
+SCRIPTS = {"os_interaction"}  # of several blocks, and of all lines of a short reply, it makes one script
 NO_FORM = {"os_interaction": -0.5, "db_bench": -0.1, "planner": 0.1}  # what such a reply earns, where that is not 0
 OURS = [name for name in envs.NAMES if name != "http"]  # that one is whatever a server plays
 try:
@@ -26,14 +31,23 @@ except envs.WorldFailed as error:  # the rights that it takes to shut programs i
     REFUSED = str(error)
 
 
-def over(names):
-    """Each name a test; those that run programs are skipped where none can be run."""
+def levels(name: str) -> list[str]:
+    """A world's levels of difficulty, as it says itself."""
+    with pytest.raises(ValueError) as error:
+        envs.config_class(name)(difficulty="?")
+    return re.fullmatch("difficulty must be a comma list of (.*), not '[?]'", str(error.value))[1].split(", ")
+
+
+def over(names, by_level: bool = False):
+    """Each name a test, or each of its levels; those that run programs are skipped where none can be run."""
     no_programs = pytest.mark.skipif(bool(REFUSED), reason=REFUSED)
-    marked = [pytest.param(name, marks=no_programs if name in ("abd", "ded") else ()) for name in names]
-    return pytest.mark.parametrize("name", marked)
+    cases = [(name, level) for name in names for level in levels(name)] if by_level else [(name,) for name in names]
+    marked = [pytest.param(*case, marks=no_programs if case[0] in ("abd", "ded") else ()) for case in cases]
+    return pytest.mark.parametrize(("name", "level") if by_level else "name", marked)
 
 
 everywhere = over(OURS)
+at_every_level = over(OURS, by_level=True)
 in_turns = over(name for name in OURS if name not in ONE_TURN | STRICT)
 
 HOSTILE = [
@@ -82,6 +96,30 @@ def test_expert_episode_keeps_the_contract(name):
         assert isinstance(step.observation, str) and isinstance(step.reward, float) and step.info["valid"] is True
     assert [step.info["success"] for step in steps] == [False] * (len(steps) - 1) + [True]
     assert steps[-1].terminated and not steps[-1].truncated and steps[-1].info["outcome"] == "correct"
+
+
+@at_every_level
+def test_the_expert_solves_every_task(name, level, count=12):
+    worlds = [envs.make(name, difficulty=level, prompt=prompt) for prompt in base.PROMPTS]
+    for seed in range(count):
+        env = worlds[seed % 2]
+        env.reset(seed, base.SPLITS[seed % 3])
+        steps = expert(env)
+        assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
+
+
+@pytest.mark.full
+@at_every_level
+def test_the_expert_solves_a_thousand_tasks(name, level):
+    test_the_expert_solves_every_task(name, level, count=1000)
+
+
+@pytest.mark.parametrize("name", envs.GROUPS["agentgym"])
+def test_the_native_opening_is_agentgyms(name):
+    user, agent, first = envs.make(name).reset(0)
+    agreed = "Ok." if name == "webshop" else "OK. I'll follow your instructions and try my best to solve the task."
+    assert agent == {"role": "assistant", "content": agreed}
+    assert user["role"] == first["role"] == "user" and "Thought:\n" in user["content"]
 
 
 @everywhere
@@ -139,7 +177,7 @@ def test_reset_is_clean_of_the_episode_before(name):
 def test_hostile_replies_change_nothing(name, prompt):
     limit = {} if name in ONE_TURN else {"max_turns": 10 * len(HOSTILE)}
     env = envs.make(name, prompt=prompt, **limit)
-    env.reset(seed=2)
+    env.reset(seed=1)  # abd: a program that reads a number, not any text
     before = env.oracle()
     for text in HOSTILE:
         step = env.step(text)
@@ -148,8 +186,89 @@ def test_hostile_replies_change_nothing(name, prompt):
         assert step.reward == (NO_FORM.get(name, 0) if step.terminated else 0)
         assert step.info["shaped"] == step.reward
         if step.terminated:
-            env.reset(seed=2)
+            env.reset(seed=1)
     assert env.oracle() == before
+
+
+SIGNS = "Action: Thought: Act: ``` ```bash ```sql ```python <INPUT> </INPUT> [ ] { } ( ) , ; : = 0 -1 99999999 goto[ \n"
+
+
+def replies(words: list[str]):
+    """Texts of any language, the words of a world in any order, and each of them again and again, up to 100 kB."""
+    piece = st.text(st.characters(), max_size=200) | st.lists(st.sampled_from(words), max_size=15).map(" ".join)
+    return piece | st.builds(lambda text, size: (text * size)[:size], piece, st.integers(1_000, 100_000))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), prompt=st.sampled_from(base.PROMPTS))
+@everywhere
+def test_any_reply_has_a_normal_answer(name, data, prompt):
+    env = envs.make(name, prompt=prompt)
+    words = env.reset(1)[-1]["content"].split() + env.oracle().split()
+    step = env.step(data.draw(replies(sorted({*words, *SIGNS.split(" ")}))))
+    assert isinstance(step.observation, str) and len(step.observation) < 10_000
+    assert step.info["outcome"] in ("correct", "incorrect", "timeout", "unknown")
+    assert step.terminated or step.truncated or env.oracle()
+
+
+def in_brackets(reply: str) -> str:
+    """`go to desk 1` as `goto[desk 1]`."""
+    verb, _, rest = reply.replace("go to ", "goto ", 1).partition(" ")
+    return f"{verb}[{rest}]"
+
+
+@pytest.mark.parametrize("prompt", base.PROMPTS)
+@over(name for name in OURS if name not in ONE_TURN | SCRIPTS)
+def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
+    env, *pair = (envs.make(name, prompt=form) for form in (prompt, *base.PROMPTS))
+
+    def then(*replies: str) -> str:
+        """What the expert does after these replies, or how the episode ended."""
+        env.reset(seed)
+        for reply in replies:
+            step = env.step(reply)
+        return env.oracle() if env.running else step.info["outcome"]
+
+    for seed, start in product(range(50), range(6)):  # until two moves lead further than either
+        moves = []
+        for each in pair:
+            each.reset(seed)
+        while len(moves) < start + 2 and pair[0].running:
+            moves.append([each.oracle() for each in pair])
+            for each, reply in zip(pair, moves[-1], strict=True):
+                each.step(reply)
+        if len(moves) < start + 2:
+            continue
+        *before, first, second = (move[base.PROMPTS.index(prompt)] for move in moves)
+        both = then(*before, first, second)
+        if both not in (then(*before, move) for move in ("?", first, second)):
+            break
+    else:
+        raise AssertionError("no such episode")
+    forms = [[native, short, in_brackets(short), f"Action: {in_brackets(short)}"] for native, short in moves[-2:]]
+    for one, other, between in product(*forms, ("\n", "\n\n", " ")):
+        assert then(*before, one + between + other) != both, one + between + other
+
+
+@pytest.mark.parametrize("prompt", base.PROMPTS)
+@over(sorted(ONE_TURN))
+def test_of_two_answers_one_counts(name, prompt):
+    env, *pair = (envs.make(name, difficulty="1", prompt=form) for form in (prompt, *base.PROMPTS))
+
+    def right(reply: str) -> bool:
+        env.reset(1)
+        return env.step(reply).info["success"]
+
+    def answers(seed: int) -> list[str]:
+        for each in pair:
+            each.reset(seed)
+        return [each.oracle() for each in pair]
+
+    ours = answers(1)
+    theirs = next(found for found in map(answers, range(2, 50)) if not any(map(right, found)))
+    assert right(ours[base.PROMPTS.index(prompt)])
+    for i, j in product(range(2), repeat=2):
+        assert not (right(f"{ours[i]}\n{theirs[j]}") and right(f"{theirs[i]}\n{ours[j]}"))
 
 
 def demonstrations(hash_seed: str, name: str) -> str:
@@ -164,18 +283,24 @@ def test_episodes_do_not_depend_on_string_hashing(name):
 
 
 @everywhere
-def test_seeds_draw_many_tasks_and_splits_share_none(name):
-    env = envs.make(name)
+def test_seeds_draw_many_tasks_and_splits_share_none(name, count=200):
+    env = envs.make(name, difficulty=",".join(levels(name)))
     tasks = {}
     for split in base.SPLITS:
         drawn = []
-        for seed in range(200):
+        for seed in range(count):
             env.reset(seed, split)
             drawn.append(env.task)
         assert {base.split_of(task) for task in drawn} == {split}
         tasks[split] = set(drawn)
     assert len(tasks["train"]) > 50
     assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
+
+
+@pytest.mark.full
+@everywhere
+def test_splits_share_no_task_in_ten_thousand_seeds(name):
+    test_seeds_draw_many_tasks_and_splits_share_none(name, count=3334)
 
 
 def test_split_of_is_fixed_and_80_10_10():
@@ -264,3 +389,22 @@ def test_a_person_can_play(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "Could not execute dance" in text and f"Action:\n{moves[0]}" in text
     assert text.endswith("reward 1, shaped 1, valid True\nover: correct\n")
+
+
+def test_a_game_without_an_expert_goes_on(capsys, monkeypatch):
+    env = envs.make("textcraft", difficulty=1, prompt="short")
+    env.reset(3)
+    moves = []
+    while env.running:
+        moves.append(env.oracle())
+        env.step(moves[-1])
+
+    def none(_):
+        raise RuntimeError("there is no expert here")
+
+    monkeypatch.setattr("envs.textcraft.Env.oracle", none)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(["?", *moves])))
+    assert cli.main(["textcraft", "difficulty=1", "prompt=short", "seed=3"]) == 0
+    captured = capsys.readouterr()
+    assert "> there is no expert here\n> " in captured.out and captured.err == ""
+    assert captured.out.endswith("over: correct\n")
