@@ -4,9 +4,11 @@ import builtins
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -14,7 +16,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity import shell
+from parity import shell, shell_commands
 
 from envs.shell import Shell, base_machine
 from envs.shell.files import Caller, Machine
@@ -22,6 +24,7 @@ from envs.shell.parse import Parser
 from envs.shell.patterns import matches, prefix, suffix
 from envs.shell.process import Process, pipe
 
+Shell.strict = True  # a fault of ours is to be seen
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).with_name("golden") / "shell.txt"
 KINDS = {"dir": "d", "link": "l", "file": "-"}
@@ -67,7 +70,7 @@ def test_the_limit_on_pythons_calls_is_left_as_it_was():
 def test_scripts_do_what_bash_did_with_them():
     scripts = shell.golden_scripts()
     lines = GOLDEN.read_text().splitlines()
-    assert len(lines) == len(scripts) > 350
+    assert len(lines) == len(scripts) > 2000
     for script, line in zip(scripts, lines, strict=True):
         output, status, files = json.loads(line)
         assert run_in_work(script) == {"output": output, "status": status, "files": files}, script
@@ -273,9 +276,82 @@ def test_endless_scripts_end(script):
     assert bash.run("echo still").output == "still\n"
 
 
-def test_an_endless_script_has_less_than_a_second():
+BIG = "printf -v x %0100000d 0; x=$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x$x; "  # two million characters
+GROWING = [
+    "printf -v x %0100000d 0; z=${x//0/$x}",
+    "printf -v x %0100000d 0; printf -v y %01000d 0; z=(${x//0/${y//0/&&}})",
+    "printf -v x %02000d 0; echo $x | sed 's/0/" + "&" * 4000 + "/g'",
+    'printf -v x %0100000d 0; echo ${x:0:30000} | sed "s/0/$x/g"',
+    "printf -v x %0100000d 0; echo ${x:0:30000} | awk -v by=$x '{ gsub(/0/, by); print length }'",
+    "printf -v x %0100000d 0; seq -s $x 100000",
+    "printf -v x %0100000d 0; seq -f %099999g 100000",
+    "printf -v x %0100000d 0; echo ${x:0:30000} | cut -c 1-9,11-19 --output-delimiter=$x; "
+    "echo {1..9}{1..9}{1..9} | awk -v OFS=$x '{ for (i = 1; i < 30000; i++) $i = 1; print $0 }'",
+    "printf -v x %0100000d 0; echo $x | xargs -I0 echo $x$x$x$x$x$x",
+    "i=0; while :; do printf -v \"a[$i]\" '%100000s'; ((i++)); done",
+    "i=0; while :; do a+=(\"$(printf '%100000s')\"); done",
+    f"{BIG} while :; do y=$x$i; a[i++]=$y; done",
+    "printf \"$(printf '%%100000s%.0s' {1..5000})\"",
+    'awk \'BEGIN { while (1) a[i++] = sprintf("%65536s", "") }\'',
+    "seq -f %99999999999f 1",
+    "tr \"$(printf '[a*99999]%.0s' {1..4000})\" b < /etc/passwd",
+]
+
+
+@pytest.mark.parametrize("script", GROWING)
+def test_what_grows_without_limit_ends(script):
+    """In little time and little memory."""
+    tracemalloc.start()
     start = time.process_time()
-    assert run("for ((;;)); do ((i++)); done").timed_out and time.process_time() - start < 2
+    result = run(script)
+    spent, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result.timed_out and peak < 300 << 20 and spent < 20  # tracing takes its time
+
+
+DEAR = [  # what makes one step dear, as often as there are steps
+    *(
+        "for ((;;)); do ((i++)); done",
+        f"{BIG} while :; do y=${{x//0/1}}; done",
+        f"{BIG} while :; do y=${{x##*1}}; done",
+    ),
+    f"{BIG} while :; do y=${{x%%1*}}; done",
+    f"{BIG} while :; do [[ $x == *0*0*1* ]]; done",
+    f"{BIG} while :; do y=${{x^^[a-f]}}; done",
+    f"{BIG} while :; do echo $x | sed s/0/0/g; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do sed 's/0*1//' /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do sed y/0/1/ /f; sed -n l /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do grep -c 1 /f; grep -E '0(1|2)' /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do tr 0 1 < /f; tr -s 1 < /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do cut -c 5-9 /f; fold /f; rev /f; nl /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do cat -A /f; wc /f; md5sum /f; base64 /f; od /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do read -n 1 y; done < /f",
+    f"{BIG} echo $x > /f; while :; do awk '{{ gsub(/0/, 1) }} {{ n = split($0, p, 1) }}' /f; done",
+    f"{BIG} echo $x > /f; while :; do awk '{{ while (1) {{ index($0, 1); toupper($0) }} }}' /f; done",
+    "seq 20000 > /f; while :; do sort -k 2 /f; sort -nr /f; uniq -c /f; done > /dev/null",
+    "seq 3000 > /f; seq 3000 | rev > /g; while :; do diff /f /g; comm /f /g; done > /dev/null 2>&1",
+    "for i in {1..20000}; do echo u$i:x:$i:$i::/:; done > /etc/passwd; while :; do ls -l /; echo >> /etc/passwd; done",
+    "x=$(printf '[%.0s' {1..20000}); while :; do echo a | tr \"$x\" b; done",
+    "x=$(printf 'a%.0s' {1..700}); while :; do [[ $x =~ a*b ]]; done",
+    "x=$(printf 'a%.0s' {1..30}); while :; do [[ $x =~ a*a*a*b ]]; done",
+    "mkdir -p /{1..20}/{1..20}; while :; do find / -name x; ls -R /; du /; echo /*/*; done > /dev/null",
+]
+
+
+@pytest.mark.parametrize("script", [DEAR[i] for i in (0, 1, 6, 14)])
+def test_an_endless_script_ends_soon(script):
+    answer_soon(script)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("script", DEAR)
+def test_every_endless_script_ends_soon(script):
+    answer_soon(script)
+
+
+def answer_soon(script: str) -> None:
+    start = time.process_time()
+    assert run(script).timed_out and time.process_time() - start < 4  # a second, on a quiet core
 
 
 def test_whoever_reads_first_lines_ends_who_prints_without_end():
@@ -348,13 +424,53 @@ set -e -u -x eval trap EXIT return break continue shift exec printf %d %b \\ \\n
 WORDS = [*PIECES.split(), "\n", "\t", "\x01", " "]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=25), st.lists(st.text(max_size=8), max_size=3), st.booleans())
 def test_any_text_is_answered(pieces, texts, spaced):
     bash = Shell(base_machine())
     result = bash.run((" " if spaced else "").join([*pieces, *texts]), max_steps=5000)
     assert 0 <= result.status <= 255 and isinstance(result.output, str)
     assert bash.run("echo still").output == "still\n"
+
+
+NASTY = r"""
+-1 0 08 1e999 inf nan 0x 99999999999999999999 % %s %*d %.*f -- - \ ( ) [ ] { } , = ! ~ @ # . .. [] $x ${x} $( ` '
+" | & ; < > * ? / /etc /etc/passwd /dev/full /dev/stdin \( \1 \n ^ $ a* {1..9}
+"""
+NASTY = [*NASTY.split(), "\xb2", "9" * 5000, "", " ", "\n"]
+
+
+def spoiled(rng: Random) -> str:
+    """A script or a command line with some of its words replaced, left out or doubled."""
+    draw = rng.choice([lambda: rng.choice(SOUND), lambda: shell_commands.draw(rng.random())])
+    words = re.split(r"([ \n;,'\"(){}/=:|]+)", draw())
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(words))
+        words[at] = rng.choice([rng.choice(NASTY), rng.choice(NASTY), words[at] * 2, "-" + words[at]])
+    return "".join(words)
+
+
+SOUND = [*shell.written(), *shell.generated(200)]
+
+
+def answer_spoiled(count: int, seed: int) -> None:
+    rng = Random(seed)
+    for _ in range(count):
+        script = spoiled(rng)
+        machine = base_machine()
+        Shell(machine).run("mkdir -p /w/sub; cd /w; seq 20 | tee a.txt b.txt nums > log; echo a:b,c d > tabs; id > pw")
+        result = Shell(machine, cwd="/w").run(script, stdin=b"a b\n1 2\n", max_steps=20_000)
+        assert 0 <= result.status <= 255, script
+
+
+def test_spoiled_scripts_are_answered():
+    answer_spoiled(400, 0)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_many_spoiled_scripts_are_answered(seed):
+    answer_spoiled(5000, seed)
 
 
 def test_nothing_real_is_touched(monkeypatch):
@@ -380,6 +496,102 @@ def test_machines_share_nothing():
         Shell(base_machine()).run("ls / | tr '\\n' ' '; wc -l < /etc/passwd; stat -c %a /etc").output
     )
     assert two.clock < one.clock
+
+
+def test_a_script_means_the_same_each_time():
+    """Trees of scripts are kept: running one leaves it as it was."""
+    for script in shell.written()[::3]:
+        assert run_in_work(script) == run_in_work(script), script
+
+
+# -- faults
+
+BROKEN = [
+    "echo 'staff2:x::root' >> /etc/group",
+    "sed -i s/^root:x:0/root:x:/ /etc/passwd; sed -i s/^root:x:0/root:x:/ /etc/group",
+    "printf 'a:x:\\xb2:0:::\\n:::::\\nroot:x:0:0\\n' | tee /etc/passwd > /etc/group",
+    f"printf 'root:x:{'9' * 5000}:0:::\\n' | tee /etc/passwd /etc/shadow > /etc/group",
+    "echo 'root:*:x:0:y:7:::' > /etc/shadow; echo 'root:x' > /etc/gshadow; echo 'root:1:' > /etc/subuid",
+    "echo 'root:*:999999999:0:999999999:7::999999999:' > /etc/shadow",
+    "rm /etc/passwd /etc/shadow /etc/group; mkdir /etc/passwd /etc/shadow /etc/group",
+    "for f in passwd shadow group gshadow login.defs shells default/useradd; do ln -sf /dev/null /etc/$f; done",
+    "rm /etc/login.defs /etc/shells; mkdir /etc/login.defs /etc/shells",
+    "printf 'UID_MIN x\\nGID_MIN\\nUID_MAX 99999999999\\nHOME_MODE 99\\nPASS_MAX_DAYS -\\n' > /etc/login.defs",
+    "rm -r /etc",
+]
+ASKING = """id|id root|id -Gn|groups root|whoami|ls -l /|stat -c '%U %G' /|find / -maxdepth 1 -user root|ps -f
+su - root -c id|chown root:staff2 /tmp|chgrp 0 /tmp|useradd -m u|useradd -r -g root v|usermod -u 1234 -L daemon
+userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root|chpasswd <<< root:x
+chsh -s /bin/sh root|groupadd g|groupmod -n h g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
+getent shadow|echo ~root ~staff2|adduser --disabled-password --gecos '' w|addgroup x|adduser root x|deluser w
+delgroup x""".replace("\n", "|").split("|")
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_tables_of_users_that_are_broken_break_nothing_else(broken):
+    bash = Shell(base_machine())
+    bash.run(broken)
+    for line in ASKING:
+        result = bash.run(line)
+        assert 0 <= result.status <= 255 and not result.timed_out, line
+
+
+def test_lines_that_are_no_records_do_not_count_and_stay():
+    bash = Shell(base_machine())
+    bash.run("sed -i '1s/^/staff2:x::root\\n/' /etc/group; echo a:x:b:c::: >> /etc/passwd")
+    assert bash.run("groupadd g; useradd u; getent group staff2 || id a").output == "id: 'a': no such user\n"
+    assert bash.run("head -n 1 /etc/group; grep ^a: /etc/passwd; id -Gn").output == "staff2:x::root\na:x:b:c:::\nroot\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "output", "status"),
+    [
+        ("seq -f x 3", "seq: format 'x' has no % directive\n", 1),
+        ("seq -f '%s %s' 3", "seq: format '%s %s' has unknown %s directive\n", 1),
+        ("seq -f % 3", "seq: format '%' ends in %\n", 1),
+        ("seq -f %g%g 3", "seq: format '%g%g' has too many % directives\n", 1),
+        ("seq -f '%%<%+05.1f>%%' 2", "%<+01.0>%\n%<+02.0>%\n", 0),
+        ("echo a | nl -v --5", "nl: invalid starting line number: '--5'\n", 1),
+        ("echo a | nl -v -5 -i 3", "    -5\ta\n", 0),
+        ("_OPTIND=1 _OPTPOS=99; getopts a x -a; echo $x", "a\n", 0),
+        ("echo >&1--", "bash: line 1: 1-: ambiguous redirect\n", 1),
+        ("test '" + " " * 500 + "1' -eq 1", "", 0),
+        ("printf 'a%s\\n' " + "1" * 5000 + " 2 | sort -V | head -c 3", "a2\n", 0),
+        ("touch -d @999999999999 f", "touch: invalid date format '@999999999999'\n", 1),
+        ("awk 'BEGIN { x = 1e300 ^ 2; printf \"%*d|%c|\", x, 3, x; exit x }' | tail -c 4", "3|\0|", 0),
+        ("awk 'BEGIN { FNR = \"x\"; $-1 }' 2>&1 | head -n 1", "awk: run time error: negative field index $-1\n", 0),
+    ],
+)  # fmt: skip
+def test_odd_numbers_are_answered(script, output, status):
+    result = run(script)
+    assert (result.output, result.status) == (output, status)
+
+
+def test_digits_are_those_of_ascii():
+    assert "error token is" in run("x=$'\\xb2'; echo $((x))").output
+    assert run("echo a >&$'\\xb2'; cat $'\\xb2'").output == "a\n"
+    assert run("echo $1 | wc -c", args=("é",)).output == "3\n"
+
+
+def test_a_fault_of_ours_crashes_bash_alone(monkeypatch):
+    from envs.shell.run import PROGRAMS
+
+    machine = base_machine()
+    for fault, status in ((ZeroDivisionError, 139), (MemoryError, 124)):
+
+        def broken(p: Process, fault=fault) -> int:
+            raise fault
+
+        monkeypatch.setitem(PROGRAMS, "id", broken)
+        monkeypatch.setattr(Shell, "strict", False)
+        result = Shell(machine).run("echo a; id; echo b")
+        assert result.status == status and result.output.startswith("a\n") and result.timed_out == (status == 124)
+        assert (result.output == "a\nSegmentation fault (core dumped)\n") == (status == 139)
+        assert Shell(machine).run("echo still").output == "still\n"
+    monkeypatch.setitem(PROGRAMS, "id", lambda p: 1 // 0)
+    monkeypatch.setattr(Shell, "strict", True)
+    with pytest.raises(ZeroDivisionError):
+        Shell(machine).run("id")
 
 
 def test_the_clock_is_the_machines():

@@ -19,7 +19,8 @@ Known differences:
 - The stages of a pipeline run one after another, so their messages come in that order; what prints without end is
   cut off. A command with & runs at once, to its end, and takes no time on the machine's clock; no job can be signalled.
 - Not there: select, coproc, extended globs, globstar, namerefs, aliases, `>(...)`, history, `ulimit`'s limits, traps of
-  DEBUG and of signals, `set -n` and `-v`. sh is bash. `type` and `declare -f` show a function as it was written.
+  DEBUG and of signals, `set -n` and `-v`. sh, dash and rbash are bash. `type` and `declare -f` show a function as it
+  was written.
 - A syntax error in $(...), backticks or [[ ]] ends with status 2 or 127, in bash now and then with 0 or 1. Messages
   from a $(...) of several lines give the line where they are; bash counts from its last line.
 - In arithmetic like `a b.c` bash looks two tokens ahead and names the later error.
@@ -33,7 +34,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from envs.shell.base import base_machine
-from envs.shell.files import Hangup, Machine, Node, Timeout
+from envs.shell.files import Frozen, Hangup, Machine, Node, Timeout, text
 from envs.shell.process import Process, Stream, pipe
 from envs.shell.run import start
 from envs.shell.state import MAX_NESTING
@@ -41,7 +42,7 @@ from envs.shell.state import MAX_NESTING
 __all__ = ["Machine", "Node", "Process", "Result", "Shell", "base_machine"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MAX_STEPS = 150_000  # of a script: less than a second
+MAX_STEPS = 150_000  # of a script: about a second at most, whatever it does
 MAX_OUTPUT = 1 << 20  # bytes
 DEEPEST = 300 * MAX_NESTING  # calls of Python's inside one another: a level takes up to 60 commands' calls
 _lock, _running = threading.Lock(), []  # the limit on such calls that held before the first of the running scripts
@@ -73,8 +74,15 @@ class Result:
     errors: str = ""  # what it printed to the standard error, where that was kept apart
 
 
+def _bytewise(said: str) -> str:
+    """A text with a character for each of its bytes; no argument can hold a NUL."""
+    return text(said.encode("utf-8", "replace").replace(b"\0", b""))
+
+
 class Shell:
     """Runs scripts on a machine, each in a fresh bash: files stay, variables and the folder do not."""
+
+    strict = False  # whether a fault of ours comes out; else bash crashes, as the script sees it
 
     def __init__(self, machine: Machine, user: str = "root", cwd: str = "/"):
         self.machine, self.user, self.cwd = machine, user, cwd
@@ -82,8 +90,13 @@ class Shell:
     def run(
         self, script: str, stdin: bytes = b"", args: tuple = (), merge: bool = True, max_steps: int = MAX_STEPS
     ) -> Result:
-        """Run a script as `bash -c SCRIPT bash ARGS`. Any text is answered, in time that `max_steps` bounds."""
-        machine, record = self.machine, self.machine.user(self.user) or ["", "", "0", "0", "", "/root", ""]
+        """Run a script as `bash -c SCRIPT bash ARGS`. Any text is answered, in time that `max_steps` bounds.
+
+        On a frozen machine it raises Frozen instead of the first change.
+        """
+        machine = self.machine
+        machine.steps = max_steps
+        record = machine.user(self.user) or ["", "", "0", "0", "", "/root", ""]
         out = pipe(machine, MAX_OUTPUT, Timeout())
         errors = out if merge else pipe(machine, MAX_OUTPUT, Timeout())
         source = pipe(machine, data=stdin) if stdin else Stream(machine, Node("device", 0o666, "null"))
@@ -92,15 +105,20 @@ class Shell:
             {"PATH": PATH, "HOME": record[5], "HOSTNAME": machine.hostname, "PWD": self.cwd, "SHLVL": "1"},
             {0: source, 1: out, 2: errors},
         )  # fmt: skip
-        machine.steps = max_steps
-        bytewise = script.encode("utf-8", "replace").replace(b"\0", b"").decode("latin-1")
         timed_out = False
         try:
             with _deep_calls():
-                status = start(process, bytewise, args)
-        except (Timeout, RecursionError):
+                status = start(process, _bytewise(script), tuple(map(_bytewise, args)))
+        except (Timeout, RecursionError, MemoryError):
             status, timed_out = 124, True
         except Hangup:
             status = 141
+        except Frozen:
+            raise
+        except Exception:  # a fault of ours must not end a training run
+            if self.strict:
+                raise
+            errors.node.data += b"Segmentation fault (core dumped)\n"
+            status = 139
         printed, complaints = (bytes(s.node.data).decode("utf-8", "replace") for s in (out, errors))
         return Result(printed, status, timed_out, "" if merge else complaints)

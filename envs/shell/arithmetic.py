@@ -26,7 +26,7 @@ def wrap(value: int) -> int:
 
 def evaluate(text: str, get: Callable, put: Callable, depth: int = 0) -> int:
     """The value of an expression; `get(name, index)` and `put(name, index, value)` reach variables."""
-    if text.isdigit() and text[0] != "0" and len(text) < 18:
+    if text.isdecimal() and text[0] != "0" and len(text) < 18:
         return int(text)
     return Expression(text, get, put, depth).whole()
 
@@ -209,7 +209,7 @@ class Expression:
         text = self.get(name, index)
         if not text:
             return 0
-        if text.isdigit() and text[0] != "0" and len(text) < 18:
+        if text.isdecimal() and text[0] != "0" and len(text) < 18:
             return int(text)
         return evaluate(text, self.get, self.put, self.depth + 1)
 

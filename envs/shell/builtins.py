@@ -336,7 +336,7 @@ def wait(sh, argv) -> int:
         if word not in sh.jobs:
             status = 127
             known = f"pid {word} is not a child of this shell"
-            sh.fail(known if word.isdigit() else f"`{word}': not a pid or valid job spec")
+            sh.fail(known if word.isdecimal() else f"`{word}': not a pid or valid job spec")
         else:
             status = sh.jobs[word]
     return status

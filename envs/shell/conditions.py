@@ -67,7 +67,7 @@ def binary(p: Process, left: str, op: str, right: str) -> bool:
         for text in (left, right):
             if not INTEGER.fullmatch(text):
                 raise TestFailed(f"{text}: integer expression expected")
-        return COMPARE[op](int(left[:400]), int(right[:400]))
+        return COMPARE[op](int(left.strip()[:400]), int(right.strip()[:400]))
     if op in TEXTS:
         return TEXTS[op](left, right)
     a, b = (_node(p, text) for text in (left, right))

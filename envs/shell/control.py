@@ -196,7 +196,7 @@ class Control(Launching):
     def matches(self, pattern: str, value: str) -> bool:
         if self.options["nocasematch"]:
             pattern, value = pattern.translate(expand.LOWER), value.translate(expand.LOWER)
-        self.machine.tick(len(value) >> 10)
+        self.machine.tick(len(value) >> 9)
         return matches(pattern, value)
 
     # -- [[ ]]

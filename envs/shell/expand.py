@@ -201,7 +201,7 @@ def param(sh, p: Param, quoted: bool, whole: bool) -> list:
     if p.op == "length":
         return [(kind, str(_length(sh, p, all_of)))]
     values = _values(sh, p, all_of)
-    sh.machine.tick(sum(map(len, values or ())) >> 9)
+    sh.machine.tick(sum(map(len, values or ())) >> 8)
     if p.op and p.op.lstrip(":") in ("-", "=", "+", "?"):
         chosen = _conditional(sh, p, values, quoted, whole)
         if chosen is not None:
@@ -214,7 +214,7 @@ def param(sh, p: Param, quoted: bool, whole: bool) -> list:
     elif p.op == ":":
         values = _slice(sh, p, values, all_of)
     elif p.op and p.op != "keys":
-        values = transform(p.op, values, *_operands(sh, p))
+        values = transform(p.op, values, *_operands(sh, p), sh.machine.tick)
     return _spread(sh, values, all_of, kind, whole)
 
 

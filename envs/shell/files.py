@@ -9,6 +9,7 @@ The users are files: /etc/passwd, /etc/group, /etc/shadow and /etc/gshadow hold 
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 
 CLOCK = 1714989600.0  # seconds; the machine's clock at the start: Mon May  6 10:00:00 UTC 2024
@@ -17,6 +18,17 @@ MAX_LINKS = 40  # symbolic links that one path may go through
 MAX_NAME, MAX_PATH = 255, 4096  # bytes
 READ, WRITE, EXECUTE = 4, 2, 1
 SETUID, SETGID, STICKY = 0o4000, 0o2000, 0o1000
+MAX_TEXT = 1 << 22  # bytes that one text may grow to, wherever a script makes texts grow
+ANY, NUMBER, MAYBE = "[^:]*", r"\d{1,10}", r"\d{0,10}"
+RECORDS = {  # what a line of these files must be to count: glibc and the programs for users pass over others
+    "/etc/passwd": f"{ANY}:{ANY}:{NUMBER}:{NUMBER}:{ANY}:{ANY}:{ANY}",
+    "/etc/group": f"{ANY}:{ANY}:{NUMBER}:{ANY}",
+    "/etc/shadow": f"{ANY}:{ANY}:" + f"{MAYBE}:" * 6 + ANY,
+    "/etc/gshadow": f"{ANY}:{ANY}:{ANY}:{ANY}",
+    "/etc/subuid": f"{ANY}:{NUMBER}:{NUMBER}",
+    "/etc/subgid": f"{ANY}:{NUMBER}:{NUMBER}",
+}
+IS_RECORD = {path: re.compile(shape, re.ASCII).fullmatch for path, shape in RECORDS.items()}
 
 
 class Timeout(Exception):
@@ -25,6 +37,10 @@ class Timeout(Exception):
 
 class Hangup(Exception):
     """Nobody reads on: what SIGPIPE does to a command."""
+
+
+class Frozen(Exception):
+    """A script was about to change a machine that has to stay as it is."""
 
 
 def raw(text: str) -> bytes:
@@ -72,10 +88,18 @@ class Machine:
         self.bytes = self.nodes = 0
         self.steps = 0  # left to the script that runs
         self.pids = 100  # the last process number given
+        self.frozen = False  # whether a change raises Frozen
+        self.tables: dict[str, tuple] = {}  # of each file of records: its bytes when it was read, and what it said
         self.root = self.new("dir", 0o755, {})
+
+    def change(self) -> None:
+        """Called by whatever is about to change a file, so that a frozen machine stays as it is."""
+        if self.frozen:
+            raise Frozen
 
     def new(self, kind: str, mode: int, data, uid: int = 0, gid: int = 0) -> Node:
         """A node that stands nowhere yet; OSError ENOSPC when there are too many."""
+        self.change()
         if self.nodes >= self.max_nodes:
             raise fault(errno.ENOSPC)
         self.nodes += 1
@@ -83,10 +107,12 @@ class Machine:
 
     def store(self, node: Node, data: bytes) -> None:
         """Give a file its bytes; OSError ENOSPC when the disk is full."""
+        self.change()
         grown = self.bytes + len(data) - len(node.data)
         if grown > self.max_bytes and len(data) > len(node.data):
             raise fault(errno.ENOSPC)
         self.bytes = grown
+        self.steps -= len(data) >> 14
         node.data = data
         node.mtime = self.clock
 
@@ -105,32 +131,50 @@ class Machine:
         """The node at a path, with root's rights."""
         return Caller(self, cwd).lookup(path, follow)
 
-    def records(self, path: str) -> list[list[str]]:
-        """The lines of a file of colon-separated fields; none if there is no such file."""
+    def content(self, path: str) -> bytes | None:
+        """The bytes of a file, with root's rights; None where there is no file."""
         try:
-            data = self.lookup(path).data
+            node = self.lookup(path)
         except OSError:
-            return []
-        return [line.split(":") for line in text(data).split("\n") if line] if isinstance(data, bytes) else []
+            return None
+        return node.data if node.kind == "file" else None
+
+    def records(self, path: str) -> list[list[str]]:
+        """The records of one of the files of RECORDS, each a list of its fields; none if there is no such file."""
+        return self._table(path)[1]
 
     def user(self, key: str | int) -> list[str] | None:
         """The seven fields in /etc/passwd of a user, by name or by number."""
-        return self._record("/etc/passwd", key, 7)
+        return self._table("/etc/passwd")[2].get(key)
 
     def group(self, key: str | int) -> list[str] | None:
         """The four fields in /etc/group of a group, by name or by number."""
-        return self._record("/etc/group", key, 4)
+        return self._table("/etc/group")[2].get(key)
 
     def groups_of(self, name: str) -> tuple[int, ...]:
         """All group numbers of a user: the first is that of /etc/passwd."""
         user = self.user(name)
         first = [int(user[3])] if user else []
-        others = [int(g[2]) for g in self.records("/etc/group") if len(g) > 3 and name in g[3].split(",")]
-        return tuple(dict.fromkeys(first + others))
+        return tuple(dict.fromkeys(first + self._table("/etc/group")[3].get(name, [])))
 
-    def _record(self, path: str, key: str | int, fields: int) -> list[str] | None:
-        column, key = (2, str(key)) if isinstance(key, int) else (0, key)
-        return next((r for r in self.records(path) if len(r) >= fields and r[column] == key), None)
+    def _table(self, path: str) -> tuple[bytes, list[list[str]], dict, dict]:
+        """A file's bytes, its records, the first one of each name and number, and of groups the numbers by member; read
+        anew once the bytes change."""
+        data = self.content(path) or b""
+        known = self.tables.get(path)
+        if known is None or known[0] is not data:
+            self.steps -= len(data) >> 5
+            found = [line.split(":") for line in text(data).split("\n") if IS_RECORD[path](line)]
+            first: dict[str | int, list[str]] = {}
+            member: dict[str, list[int]] = {}
+            for record in found:
+                first.setdefault(record[0], record)
+                if path in ("/etc/passwd", "/etc/group"):
+                    first.setdefault(int(record[2]), record)
+                for name in record[3].split(",") if path == "/etc/group" else ():
+                    member.setdefault(name, []).append(int(record[2]))
+            known = self.tables[path] = data, found, first, member
+        return known
 
 
 @dataclass
@@ -285,6 +329,7 @@ class Caller:
         if node.kind == "dir":
             raise fault(errno.EPERM)
         self.require(folder, WRITE | EXECUTE)
+        self.machine.change()
         folder.data[name] = node
         folder.mtime = self.machine.clock
         node.nlink += 1
@@ -329,6 +374,7 @@ class Caller:
     def detach(self, folder: Node, name: str, node: Node) -> None:
         """Take a name out of its folder; the space is free again once the last name is gone."""
         self.may_remove(folder, node)
+        self.machine.change()
         del folder.data[name]
         folder.mtime = self.machine.clock
         node.nlink -= 1
@@ -364,6 +410,7 @@ class Caller:
             if there.kind == "dir" and there.data:
                 raise fault(errno.ENOTEMPTY)
             self.detach(folder, into, there)
+        self.machine.change()
         del source.data[name]
         folder.data[into] = node
         source.mtime = folder.mtime = self.machine.clock
@@ -377,6 +424,7 @@ class Caller:
         """Set the permission bits: for the owner and root."""
         if self.uid and self.uid != node.uid:
             raise fault(errno.EPERM)
+        self.machine.change()
         node.mode = mode & 0o7777
 
     def chown(self, node: Node, uid: int = -1, gid: int = -1) -> None:
@@ -384,6 +432,7 @@ class Caller:
         stranger = uid not in (-1, node.uid) or gid not in (-1, node.gid, self.gid, *self.groups)
         if self.uid and (self.uid != node.uid or stranger):
             raise fault(errno.EPERM)
+        self.machine.change()
         node.uid = node.uid if uid == -1 else uid
         node.gid = node.gid if gid == -1 else gid
         if node.kind == "file":
@@ -393,4 +442,5 @@ class Caller:
         """Set the times."""
         if self.uid and self.uid != node.uid:
             raise fault(errno.EPERM)
+        self.machine.change()
         node.mtime, node.atime = mtime, mtime if atime is None else atime

@@ -1,6 +1,7 @@
 """Streams and programs: redirections, what a command's name means, and how it is started."""
 
 import errno
+import re
 from typing import ClassVar
 
 from envs.shell import expand
@@ -47,13 +48,14 @@ class Launching(State):
             if target == "-":
                 self.fds.pop(fd, None)
                 return
-            if target.rstrip("-").isdigit():
+            if re.fullmatch(r"\d+-?", target):
                 self.fds[fd] = self.duplicate(target)
                 if target.endswith("-"):
                     self.fds.pop(int(target[:-1]), None)
                 return
-            if op == "<&" or fd != 1:
-                raise OSError(0, "ambiguous redirect", target)
+            closing = redirect.target.plain is not None and target.endswith("-")
+            if op == "<&" or fd != 1 or closing:
+                raise OSError(0, "ambiguous redirect", target[:-1] if closing else target)
             op = "&>"
         stream = self.open_file(op, target)
         self.fds[fd] = stream

@@ -4,9 +4,10 @@ A pattern is text in which a backslash protects the character behind it.
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
-from envs.shell.files import READ, Caller
+from envs.shell.files import MAX_TEXT, READ, Caller, Timeout
 
 CLASSES = {
     "alpha": "A-Za-z",
@@ -134,7 +135,10 @@ def _rest(parts: tuple, text: str, at: int, longest: bool) -> int | None:
 def _last(piece: tuple[re.Pattern, int], text: str, low: int, high: int) -> int | None:
     """The last place between two where a piece matches."""
     expression, width = piece
-    return next((i for i in range(high - width, low - 1, -1) if expression.match(text, i)), None)
+    if expression.match(text, max(high - width, 0), high) and low <= high - width:  # mostly so, and cheaper
+        return high - width
+    found = re.compile(f".*{expression.pattern}", re.DOTALL).match(text, low, high)
+    return found.end() - width if found else None
 
 
 def suffix(pattern: str, text: str, longest: bool) -> int | None:
@@ -165,14 +169,18 @@ def find(pattern: str, text: str, start: int) -> tuple[int, int] | None:
     return None if end is None else (head.start(), end)
 
 
-def substitute(pattern: str, text: str, new: str, every: bool) -> str:
+def substitute(pattern: str, text: str, new: str, every: bool, tick: Callable[[int], None]) -> str:
     """The text with the first match replaced, or every one; a NUL in `new` stands for the match."""
-    out, at = [], 0
+    out, at, size = [], 0, len(text)
     while at < len(text) and (span := find(pattern, text, at)):
         start, end = span
         if end == start:  # an empty match replaces nothing
             break
         out += [text[at:start], new.replace("\0", text[start:end])]
+        size += len(out[-1])
+        tick(1 + (len(out[-1]) >> 10))
+        if size > MAX_TEXT:
+            raise Timeout
         at = end
         if not every:
             break
@@ -217,7 +225,7 @@ def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> lis
         return []
     if folder.kind != "dir":
         return []
-    caller.machine.tick(1 + (len(folder.data) >> 3))
+    caller.machine.tick(1 + (len(folder.data) * (32 + len(base)) >> 8))
     dotted = part.startswith((".", "\\.")) or hidden
     names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name)]
     return [base + name for name in names if last or _is_dir(caller, base + name)]

@@ -83,7 +83,7 @@ def umask(sh, argv) -> int:
         symbolic = "u={},g={},o={}".format(*names)
         sh.out(symbolic + "\n" if "-S" in argv else f"{'umask ' if '-p' in argv else ''}{sh.umask:04o}\n")
         return 0
-    if args[0][:1].isdigit():
+    if args[0][:1].isdecimal():
         if not re.fullmatch("[0-7]{1,9}", args[0]) or int(args[0], 8) > 0o777:
             return sh.fail(f"{args[0]}: octal number out of range")
         sh.umask = int(args[0], 8)

@@ -3,7 +3,7 @@
 import re
 import time
 
-from envs.shell.files import raw
+from envs.shell.files import MAX_TEXT, Timeout, raw
 from envs.shell.process import Process
 from envs.shell.words import ESCAPES, encoded
 
@@ -120,6 +120,8 @@ def formatted(p: Process, form: str, args: list[str]) -> tuple[str, int]:
                 return "".join(out), call.status
             out.append(piece)
             size += len(piece)
+            if size > MAX_TEXT:
+                raise Timeout
         p.tick(1 + (size >> 12))
         if call.at >= len(args) or call.at == before:
             return "".join(out), call.status
@@ -162,7 +164,7 @@ def _once(call: Printf, form: str):
 
 
 def _int(text: str | None) -> int | None:
-    return None if text is None else int(text[:9]) if text.lstrip("-").isdigit() else 0
+    return None if text is None else int(text[:9]) if re.fullmatch(r"-?\d+", text) else 0
 
 
 def _pad(text: str, flags: str, width: int, numeric: bool) -> str:

@@ -40,14 +40,17 @@ class Stream:
     def read(self) -> bytes:
         """All that is left; OSError EISDIR for a folder."""
         data = bytes(self._left()[self.pos :])
+        self.machine.tick(len(data) >> 12)
         self.pos += len(data)
         return data
 
-    def readline(self, end: bytes = b"\n") -> bytes:
-        """The next line with its end, b"" where there is none."""
+    def readline(self, end: bytes = b"\n", most: int | None = None) -> bytes:
+        """The next line with its end, b"" where there is none; no more than `most` bytes of it."""
         data = self._left()
-        stop = data.find(end, self.pos)
-        line = bytes(data[self.pos : stop + 1 if stop >= 0 else len(data)])
+        last = len(data) if most is None else min(self.pos + most, len(data))
+        stop = data.find(end, self.pos, last) if end else -1
+        line = bytes(data[self.pos : stop + 1 if stop >= 0 else last])
+        self.machine.tick(len(line) >> 12)
         self.pos += len(line)
         return line
 
@@ -62,13 +65,13 @@ class Stream:
             if node.data == "full":
                 raise fault(errno.ENOSPC)
             return
+        self.machine.tick(len(data) >> 12)
         if isinstance(node.data, bytearray):
             node.data += data
             if self.limit and len(node.data) > self.limit:
                 del node.data[self.limit :]
                 raise self.ending
             return
-        self.machine.tick(len(node.data) >> 16)
         start = len(node.data) if self.append else self.pos
         if start == len(node.data):
             self.machine.store(node, node.data + data)

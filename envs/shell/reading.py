@@ -95,9 +95,7 @@ def _read_line(sh, options: dict) -> tuple[list[tuple[str, bool]], int]:
 
 def _some(stream, count: int | None, end: bytes) -> str:
     """The rest of the line, or so many of its characters."""
-    line = stream.readline(end) if end else stream.read()
-    stream.pos -= len(line) - len(line[:count])
-    return line[:count].decode("latin-1")
+    return stream.readline(end, count).decode("latin-1")
 
 
 def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str, int]]:
@@ -172,6 +170,7 @@ def getopts(sh, argv) -> int:
     place = small_number(sh.get("OPTIND") or "1") or 1
     within = small_number(sh.get("_OPTPOS") or "1") if sh.get("_OPTIND") == str(place) else 1
     word = args[place - 1] if place <= len(args) else ""
+    within = within if 0 < within < len(word) else 1
     if len(word) < 2 or word[0] != "-" or word == "--":
         sh.put("OPTIND", str(place + (word == "--")))
         sh.put(name, "?")

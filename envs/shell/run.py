@@ -5,6 +5,7 @@ SIGPIPE would stop it. A command with & runs at once, to its end. Subshells are 
 """
 
 import errno
+from functools import lru_cache
 
 from envs.shell import builtins, expand
 from envs.shell.commands import COMMANDS
@@ -37,6 +38,17 @@ from envs.shell.tree import (
 from envs.shell.variables import Var
 
 
+@lru_cache(maxsize=1024)
+def parsed(source: str, first_line: int) -> list | None:
+    """The commands of a script, as episodes run the same ones often; None where the parser has something to say."""
+    parser = Parser(source, first_line)
+    try:
+        programs = list(parser.programs())
+    except (SyntaxFailed, RecursionError):
+        return None
+    return None if parser.warnings else programs
+
+
 class Interpreter(Control):
     """A shell: runs scripts, simple commands, functions, pipelines and subshells."""
 
@@ -45,7 +57,8 @@ class Interpreter(Control):
     def run_script(self, source: str, kind: str = "", first_line: int = 1) -> int:
         """Run a text and return its status; `kind` names it in syntax errors: "-c", "eval", or nothing for a file."""
         parser = Parser(source, first_line)
-        programs = parser.programs()
+        known = parsed(source, first_line) if len(source) < 2000 else None
+        programs = parser.programs() if known is None else iter(known)
         if not source.strip():
             self.status = 0
         while True:
@@ -212,7 +225,7 @@ class Interpreter(Control):
         if b"\0" in printed:
             self.complain("warning: command substitution: ignored null byte in input")
             printed = printed.replace(b"\0", b"")
-        self.machine.tick(len(printed) >> 10)
+        self.machine.tick(len(printed) >> 8)
         return text(printed.rstrip(b"\n"))
 
     def file_of(self, program: list) -> str:
@@ -220,6 +233,7 @@ class Interpreter(Control):
         shell = self.fork()
         sink = shell.fds[1] = pipe(self.machine, PIPE_SIZE, Timeout())
         shell.run_forked(*program)
+        self.machine.change()
         folder = self.machine.lookup("/dev/fd")
         number = 63 - len(folder.data)
         folder.data[str(number)] = Node("file", 0o600, bytes(sink.node.data))
@@ -423,7 +437,7 @@ Interpreter.runners = {
     Cond: Interpreter.cond,
     Function: Interpreter.define,
 }
-PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | {"bash": bash, "sh": bash}
+PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | dict.fromkeys(("bash", "rbash", "dash", "sh"), bash)
 
 
 def start(process: Process, script: str, args: tuple) -> int:

@@ -101,7 +101,7 @@ class State(Process):
         var = self.vars.get(name)
         if var is not None:
             return var.scalar()
-        if name.isdigit():
+        if name.isdecimal():
             number = int(name[:9])
             return self.shell_name if number == 0 else self.args[number - 1] if number <= len(self.args) else None
         special = SPECIAL.get(name)
@@ -152,6 +152,7 @@ class State(Process):
 
     def put(self, name: str, value: str, index: Word | None = None, add: bool = False) -> None:
         """Assign to a variable or to a place in an array."""
+        self.machine.tick(len(value) >> 8)
         var = self.vars.get(name)
         if var is None:
             var = self.vars[name] = Var()
@@ -159,7 +160,7 @@ class State(Process):
         if var.readonly:
             raise expand.ReadOnly(name)
         if index is None and not var.kind and not var.integer and not var.case:
-            var.value = (var.value or "") + value if add else value
+            var.value = self.longer(var.value, value) if add else value
             return
         if index is None:
             key = "0" if var.kind == "A" else 0
@@ -172,7 +173,7 @@ class State(Process):
             amount = expand.number(self, value)
             value = str(amount + (expand.number(self, old or "0") if add else 0))
         elif add:
-            value = (old or "") + value
+            value = self.longer(old, value)
         if var.case:
             value = value.translate(LOWER if var.case == "l" else UPPER)
         if var.kind:
@@ -180,6 +181,11 @@ class State(Process):
             var.value[key] = value
         else:
             var.value = value
+
+    def longer(self, old: str | None, more: str) -> str:
+        """A value with more behind it."""
+        self.machine.tick(len(old or "") >> 8)
+        return (old or "") + more
 
     def put_array(self, name: str, items: list, add: bool = False, kind: str = "") -> None:
         """Assign `(...)`: Words make values in turn, Assigns say their place."""

@@ -1,12 +1,14 @@
 """What ${name#pattern} and its kin make of a value."""
 
+from collections.abc import Callable
+
 from envs.shell import patterns
 
 LOWER = {ord(a): a.lower() for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 UPPER = {ord(a): a.upper() for a in "abcdefghijklmnopqrstuvwxyz"}
 
 
-def transform(op: str, values: list[str], glob: str, new: str) -> list[str]:
+def transform(op: str, values: list[str], glob: str, new: str, tick: Callable[[int], None]) -> list[str]:
     """What the operator of ${name op glob} makes of each value; a NUL in `new`, what / puts in, is the match."""
     if op[0] == "@":
         return [_at(op[1], value) for value in values]
@@ -17,26 +19,25 @@ def transform(op: str, values: list[str], glob: str, new: str) -> list[str]:
         starts = [patterns.suffix(glob, value, op == "%%") for value in values]
         return [value if start is None else value[:start] for value, start in zip(values, starts, strict=True)]
     if op[0] == "/":
-        return [_replace(op, glob, value, new) for value in values]
+        return [_replace(op, glob, value, new, tick) for value in values]
     table = UPPER if op[0] == "^" else LOWER
     return [_change_case(table, op, glob or "?", value) for value in values]
 
 
-def _replace(op: str, glob: str, value: str, new: str) -> str:
+def _replace(op: str, glob: str, value: str, new: str, tick: Callable[[int], None]) -> str:
     if op == "/" and glob[:1] == "#":
         end = patterns.prefix(glob[1:], value, longest=True)
         return value if end is None else new.replace("\0", value[:end]) + value[end:]
     if op == "/" and glob[:1] == "%":
         start = patterns.suffix(glob[1:], value, longest=True)
         return value if start is None else value[:start] + new.replace("\0", value[start:])
-    return patterns.substitute(glob, value, new, every=op == "//") if glob else value
+    return patterns.substitute(glob, value, new, op == "//", tick) if glob else value
 
 
 def _change_case(table: dict, op: str, glob: str, value: str) -> str:
-    if glob == "?":
-        return value.translate(table) if len(op) == 2 else value[:1].translate(table) + value[1:]
-    kept = len(value) if len(op) == 2 else 1
-    return "".join(c.translate(table) if patterns.matches(glob, c) else c for c in value[:kept]) + value[kept:]
+    if glob != "?":
+        table = {code: other for code, other in table.items() if patterns.matches(glob, chr(code))}
+    return value.translate(table) if len(op) == 2 else value[:1].translate(table) + value[1:]
 
 
 def _at(letter: str, value: str) -> str:

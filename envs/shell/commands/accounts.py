@@ -4,10 +4,10 @@ import re
 
 from envs.shell.commands.options import Fail, getopt
 from envs.shell.commands.times import TimeError, parse_time
-from envs.shell.files import raw, text
+from envs.shell.files import IS_RECORD, raw, text
 from envs.shell.process import Process
 
-FILES = {"passwd": 7, "group": 4, "shadow": 9, "gshadow": 4, "subuid": 3, "subgid": 3}  # and their fields
+FILES = ("passwd", "group", "shadow", "gshadow", "subuid", "subgid")
 NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,30}[A-Za-z0-9_.$-]?")
 DAY = 86400
 
@@ -30,26 +30,35 @@ def need_root(p: Process, path: str = "/etc/passwd") -> None:
 
 
 class Accounts:
-    """The tables, each a list of records (lists of fields). `save` writes those that changed."""
+    """The tables, each a list of records (lists of fields). `save` writes those that changed.
+
+    Lines that are no records are not seen, and stay where they are.
+    """
 
     def __init__(self, p: Process):
         self.p = p
         self.tables: dict[str, list[list[str]]] = {}
+        self.others: dict[str, dict[int, str]] = {}  # by their places
         self.before: dict[str, str] = {}
-        for name, fields in FILES.items():
-            try:
-                data = text(p.machine.lookup(f"/etc/{name}").data)
-            except OSError:
+        for name in FILES:
+            data = p.machine.content(f"/etc/{name}")
+            if data is None:
                 continue
-            self.before[name] = data
-            records = [line.split(":") for line in data.split("\n") if line]
-            self.tables[name] = [record + [""] * (fields - len(record)) for record in records]
+            p.tick(len(data) >> 5)
+            self.before[name] = text(data)
+            lines = [line for line in text(data).split("\n") if line]
+            known = [bool(IS_RECORD[f"/etc/{name}"](line)) for line in lines]
+            self.tables[name] = [line.split(":") for line, sound in zip(lines, known, strict=True) if sound]
+            self.others[name] = {i: line for i, line in enumerate(lines) if not known[i]}
         self.passwd, self.group = self.tables.setdefault("passwd", []), self.tables.setdefault("group", [])
         self.shadow, self.gshadow = self.tables.setdefault("shadow", []), self.tables.setdefault("gshadow", [])
 
     def save(self) -> None:
         for name, records in self.tables.items():
-            data = "".join(":".join(record) + "\n" for record in records)
+            lines = [":".join(record) for record in records]
+            for place, line in self.others.get(name, {}).items():
+                lines.insert(place, line)
+            data = "".join(line + "\n" for line in lines)
             if data != self.before.get(name, ""):
                 mode = 0o640 if "shadow" in name else 0o644
                 self.p.write(f"/etc/{name}", raw(data), mode=mode)
@@ -62,31 +71,42 @@ class Accounts:
         return find(self.group, key) or (find(self.group, key, 2) if key.isdecimal() else None)
 
     def setting(self, name: str, default: str) -> str:
-        """A value of /etc/login.defs."""
-        try:
-            data = text(self.p.machine.lookup("/etc/login.defs").data)
-        except OSError:
-            return default
-        found = re.search(rf"^{name}\s+(\S+)", data, re.MULTILINE)
+        """A number of /etc/login.defs; what is none does not count."""
+        data = text(self.p.machine.content("/etc/login.defs") or b"")
+        self.p.tick(len(data) >> 8)
+        found = re.search(rf"^{name}[ \t]+(\d{{1,9}})\s*$", data, re.MULTILINE)
         return found[1] if found else default
+
+    def home_mode(self) -> int:
+        """The mode of new home folders."""
+        said = self.setting("HOME_MODE", "0750")
+        return int(said, 8) & 0o7777 if set(said) <= set("01234567") else 0o750
 
     def free_id(self, table: list[list[str]], system: bool, kind: str) -> int:
         """The number for a new user ("UID") or group ("GID"): behind the highest, for the system before the lowest."""
         low = int(self.setting(f"SYS_{kind}_MIN" if system else f"{kind}_MIN", "100" if system else "1000"))
         high = int(self.setting(f"SYS_{kind}_MAX" if system else f"{kind}_MAX", "999" if system else "60000"))
-        used = {int(record[2]) for record in table if record[2].isdecimal()}
+        used = {int(record[2]) for record in table}
         inside = [number for number in used if low <= number <= high]
         number = (min(inside) - 1 if system else max(inside) + 1) if inside else high if system else low
         if low <= number <= high:
             return number
-        free = [n for n in range(low, high + 1) if n not in used]
-        if not free:
+        free = next((n for n in (range(high, low - 1, -1) if system else range(low, high + 1)) if n not in used), None)
+        if free is None:
             raise Fail(f"Can't get unique {'system ' if system else ''}{kind} (no more available {kind}s)", 4)
-        return free[-1] if system else free[0]
+        return free
 
     def new_group(self, name: str, gid: int, password: str = "", members: str = "") -> None:
         self.group.append([name, "x", str(gid), members])
         self.gshadow.append([name, password or "!", "", members])
+
+    def secrets(self, name: str) -> list[str]:
+        """A user's record in /etc/shadow, made where there is none."""
+        record = find(self.shadow, name)
+        if record is None:
+            record = [name, "!", *[""] * 7]
+            self.shadow.append(record)
+        return record
 
     def join(self, user: str, group: str) -> None:
         """Make a user a member of a group."""
@@ -127,7 +147,7 @@ class Accounts:
         """A range of subordinate numbers for a new user."""
         for key in ("subuid", "subgid"):
             if key in self.tables:
-                ends = [int(r[1]) + int(r[2]) for r in self.tables[key] if (r[1] + r[2]).isdecimal()]
+                ends = [int(start) + int(count) for _, start, count in self.tables[key]]
                 self.tables[key].append([name, str(max([100000, *ends])), "65536"])
 
     def today(self) -> str:

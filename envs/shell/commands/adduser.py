@@ -112,7 +112,7 @@ def _new_user(p: Process, accounts: Accounts, name: str, system: bool, chosen: d
         raise Fail(f"The UID {chosen['u']} is already in use.")
     uid = (
         int(chosen["u"])
-        if chosen.get("u", "").isdecimal()
+        if re.fullmatch(r"\d{1,9}", chosen.get("u", ""))
         else _first_free(ids + (gids if own else []), 100 if system else 1000)
     )
     kind = "system user" if system else "user"
@@ -166,9 +166,7 @@ def _home(p: Process, accounts: Accounts, home: str, uid: int, gid: int, system:
         say(f"Creating home directory `{home}' ...")
         if not system:
             say("Copying files from `/etc/skel' ...")
-        fill_home(
-            p, home, uid, gid, int(accounts.setting("HOME_MODE", "0750"), 8), "/nonexistent" if system else "/etc/skel"
-        )
+        fill_home(p, home, uid, gid, accounts.home_mode(), "/nonexistent" if system else "/etc/skel")
 
 
 def _first_password(p: Process, accounts: Accounts, name: str) -> None:

@@ -1,14 +1,15 @@
 """awk, as mawk is it: the program as closures, and what they share."""
 
 import re
+from collections.abc import Iterable
 from random import Random
 
 from envs.shell.commands.awk_compile import Compiler, Leave, Next
 from envs.shell.commands.awk_lexer import unescaped
 from envs.shell.commands.awk_parse import Parser
-from envs.shell.commands.awk_values import Regexes, Unset, number, split_fields, text_of
+from envs.shell.commands.awk_values import Regexes, Unset, number, split_fields, text_of, whole
 from envs.shell.commands.options import Fail, read
-from envs.shell.files import raw, text
+from envs.shell.files import MAX_TEXT, Timeout, raw, text
 from envs.shell.process import Process, pipe
 
 USAGE = "Usage: mawk [Options] [Program] [file ...]"
@@ -135,7 +136,7 @@ class Awk:
 
     def set_var(self, name: str, value) -> None:
         if name == "NF":
-            self.set_count(int(number(value)))
+            self.set_count(whole(value))
         else:
             self.vars[name] = value
 
@@ -224,13 +225,22 @@ class Awk:
         if index == 0:
             if not self.rebuilt:
                 form = self.vars["CONVFMT"]
-                self.record = text_of(self.vars["OFS"], form).join(text_of(f, form) for f in self.fields)
+                self.record = self.joined(text_of(f, form) for f in self.fields)
                 self.rebuilt = True
             return Unset.field(self.record)
         if index < 0:
             self.fail(f"negative field index ${index}")
         self.need_fields()
         return self.fields[index - 1] if index <= len(self.fields) else Unset.field()
+
+    def joined(self, parts: Iterable[str]) -> str:
+        """Fields with OFS between them."""
+        parts, between = list(parts), text_of(self.vars["OFS"], self.vars["CONVFMT"])
+        size = sum(map(len, parts)) + len(between) * len(parts)
+        self.p.tick(1 + (size >> 8))
+        if size > MAX_TEXT:
+            raise Timeout
+        return between.join(parts)
 
     def set_field(self, index: int, value) -> None:
         if index == 0:
@@ -257,7 +267,7 @@ class Awk:
         self.rebuilt = False
 
     def fail(self, message: str) -> None:
-        where = f'\tFILENAME="{self.vars["FILENAME"]}" FNR={int(self.vars["FNR"])} NR={int(self.vars["NR"])}'
+        where = f'\tFILENAME="{self.vars["FILENAME"]}" FNR={whole(self.vars["FNR"])} NR={whole(self.vars["NR"])}'
         raise Fail(f"run time error: {message}\n{where}", 2)
 
     # -- files and commands

@@ -10,14 +10,13 @@ from envs.shell.commands.awk_values import (
     Field,
     Unset,
     key_order,
-    number,
     sprintf,
     text_of,
     truth,
+    whole,
 )
 
 MOST_CALLS = 100  # functions within one another
-MOST_TEXT = 1 << 22  # characters of a string
 
 
 class Next(Exception):
@@ -211,7 +210,7 @@ class Compiler(Expressions):
 
         def run() -> None:
             if made:
-                self.awk.status = int(number(made())) & 255
+                self.awk.status = whole(made()) & 255
             self.awk.exits += 1
             raise Leave
 
@@ -240,7 +239,7 @@ class Compiler(Expressions):
         def run() -> None:
             form = awk.vars["OFMT"]
             shown = [text_of(value(), form) for value in made] if made else [awk.field(0)]
-            line = text_of(awk.vars["OFS"], form).join(shown) + text_of(awk.vars["ORS"], form)
+            line = (awk.joined(shown) if len(shown) > 1 else shown[0]) + text_of(awk.vars["ORS"], form)
             awk.print(line, kind, where())
 
         return run

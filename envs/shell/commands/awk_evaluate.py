@@ -3,12 +3,11 @@
 import math
 
 from envs.shell.commands.awk_functions import Functions
-from envs.shell.commands.awk_values import Field, Nothing, Unset, compare, number, text_of, truth
+from envs.shell.commands.awk_values import Field, Nothing, Unset, compare, number, text_of, truth, whole
 from envs.shell.commands.options import Fail
-from envs.shell.files import Timeout
+from envs.shell.files import MAX_TEXT, Timeout
 
 MOST_CALLS = 100  # functions within one another
-MOST_TEXT = 1 << 22  # characters of a string
 COMPARISONS = {"<": lambda c: c < 0, "<=": lambda c: c <= 0, "==": lambda c: c == 0, "!=": lambda c: c != 0}
 COMPARISONS |= {">": lambda c: c > 0, ">=": lambda c: c >= 0}
 
@@ -57,7 +56,7 @@ class Expressions(Functions):
                 awk.need_fields()
                 return float(len(awk.fields))
 
-            return count, lambda value: awk.set_count(int(number(value)))
+            return count, lambda value: awk.set_count(whole(value))
         values, unset = awk.vars, Unset.value
         return lambda: values.get(name, unset), lambda value: values.__setitem__(name, value)
 
@@ -98,7 +97,7 @@ class Expressions(Functions):
             return self.variable(node[1])
         if node[0] == "field":
             awk, index = self.awk, self.number(node[1])
-            return lambda: awk.field(int(index())), lambda value: awk.set_field(int(index()), value)
+            return lambda: awk.field(whole(index())), lambda value: awk.set_field(whole(index()), value)
         table, key = self.array(node[1]), self.key(node[2])
         return lambda: table().setdefault(key(), Unset.value), lambda value: table().__setitem__(key(), value)
 
@@ -189,7 +188,7 @@ class Expressions(Functions):
         def run() -> str:
             joined = left() + right()
             tick(1 + (len(joined) >> 8))
-            if len(joined) > MOST_TEXT:
+            if len(joined) > MAX_TEXT:
                 raise Timeout
             return joined
 

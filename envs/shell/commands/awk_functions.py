@@ -5,6 +5,7 @@ from random import Random
 
 from envs.shell.commands.awk_values import split_fields, sprintf, text_of
 from envs.shell.commands.sed_text import lower, upper
+from envs.shell.files import MAX_TEXT, Timeout
 
 
 class Functions:
@@ -48,8 +49,14 @@ class Functions:
         return run
 
     def call_index(self, subject, wanted):
-        text, part = self.text(subject), self.text(wanted)
-        return lambda: float(text().find(part()) + 1)
+        text, part, tick = self.text(subject), self.text(wanted), self.awk.p.tick
+
+        def run() -> float:
+            whole = text()
+            tick(1 + (len(whole) >> 10))
+            return float(whole.find(part()) + 1)
+
+        return run
 
     def call_split(self, subject, array, separator=None):
         awk, text, table = self.awk, self.text(subject), self.array(array[1])
@@ -105,12 +112,14 @@ class Functions:
         return run
 
     def call_sprintf(self, form, *arguments):
-        awk, text, made = self.awk, self.text(form), [self.expression(argument) for argument in arguments]
+        awk, text, values = self.awk, self.text(form), [self.expression(argument) for argument in arguments]
 
         def run() -> str:
             shape = text()
             missing = lambda shown: awk.fail(f'not enough arguments passed to sprintf("{shape}")')  # noqa: E731
-            return sprintf(shape, [value() for value in made], missing)
+            made = sprintf(shape, [value() for value in values], missing)
+            awk.p.tick(1 + (len(made) >> 8))
+            return made
 
         return run
 
@@ -134,12 +143,20 @@ class Functions:
         return run
 
     def call_tolower(self, node):
-        made = self.text(node)
-        return lambda: lower(made())
+        return self.changed(node, lower)
 
     def call_toupper(self, node):
-        made = self.text(node)
-        return lambda: upper(made())
+        return self.changed(node, upper)
+
+    def changed(self, node, change):
+        made, tick = self.text(node), self.awk.p.tick
+
+        def run() -> str:
+            word = made()
+            tick(1 + (len(word) >> 8))
+            return change(word)
+
+        return run
 
     def call_system(self, node):
         awk, made = self.awk, self.text(node)
@@ -184,7 +201,7 @@ def substitute(regex, subject: str, by: str, everywhere: bool, tick) -> tuple[st
     """A string with its first match, or all of them, replaced; and how many there were."""
     parts = _replacement(by)
     shown: list[str] = []
-    at, copied, count, last_end = 0, 0, 0, -1
+    at, copied, count, last_end, size = 0, 0, 0, -1, 0
     while at <= len(subject):
         found = regex.search(subject, at, tick)
         if not found:
@@ -195,7 +212,11 @@ def substitute(regex, subject: str, by: str, everywhere: bool, tick) -> tuple[st
             continue
         count += 1
         matched = subject[begin:end]
-        shown += [subject[copied:begin], *(matched if part is None else part for part in parts)]
+        shown += [subject[copied:begin], "".join(matched if part is None else part for part in parts)]
+        size += len(shown[-2]) + len(shown[-1])
+        tick((len(parts) >> 3) + (len(shown[-1]) >> 10))
+        if size > MAX_TEXT:
+            raise Timeout
         copied = last_end = end
         at = end if end > begin else end + 1
         if not everywhere:

@@ -5,6 +5,7 @@ import re
 from envs.shell.commands.options import Fail
 from envs.shell.commands.regex import Regex, compile_regex
 from envs.shell.commands.regex_syntax import RegexError
+from envs.shell.files import MAX_TEXT, Timeout
 
 LOOKS = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|0[xX][0-9a-fA-F]+)\s*", re.ASCII)
 PREFIX = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))", re.ASCII)
@@ -42,8 +43,14 @@ def number(value) -> float:
         return 0.0
     word = found[1]
     if "x" in word or "X" in word:
-        return float(int(word, 16))
+        return float(int(word[:200], 16))
     return float(word)
+
+
+def whole(value) -> int:
+    """A value as a whole number of 64 bits."""
+    found = number(value)
+    return int(max(-(2.0**63), min(2.0**63, found))) if found == found else 0
 
 
 def text_of(value, form: str) -> str:
@@ -147,7 +154,7 @@ def split_fields(awk, subject: str, separator: str) -> list:
 def sprintf(form: str, arguments: list, missing=None) -> str:
     """A format filled in. `missing` is called where an argument is, with what stands before it."""
     shown: list[str] = []
-    at, rest = 0, iter(arguments)
+    at, rest, size = 0, iter(arguments), 0
 
     def take():
         value = next(rest, None)
@@ -167,12 +174,15 @@ def sprintf(form: str, arguments: list, missing=None) -> str:
         if letter not in "diouxXcseEfFgG":
             shown.append(found[0])
             continue
-        width = int(number(take())) if width == "*" else int(width or 0)
+        width = whole(take()) if width == "*" else int((width or "0")[:9])
         if precision is not None:
-            precision = int(number(take())) if precision == "*" else int(precision or 0)
+            precision = whole(take()) if precision == "*" else int((precision or "0")[:9])
         if width < 0:
             flags, width = flags + "-", -width
         shown.append(_one(flags, min(width, 65536), precision, letter, take()))
+        size += len(shown[-1])
+        if size > MAX_TEXT:
+            raise Timeout
     return "".join(shown) + form[at:]
 
 
@@ -180,7 +190,7 @@ def _one(flags: str, width: int, precision: int | None, letter: str, value) -> s
     precision = None if precision is None or precision < 0 else min(precision, 1000)
     side = "-" if "-" in flags else ""
     if letter == "c":
-        char = chr(int(value) & 255) if isinstance(value, float) and value == value else text_of(value, "%.6g")[:1]
+        char = chr(whole(value) & 255) if isinstance(value, float) and value == value else text_of(value, "%.6g")[:1]
         return f"%{side}{width}s" % (char or "\0" * (not isinstance(value, float)))
     if letter == "s":
         word = text_of(value, "%.6g")
@@ -194,8 +204,8 @@ def _one(flags: str, width: int, precision: int | None, letter: str, value) -> s
     if letter in "di":
         return (spec + "d") % max(-(2**63), min(2**63 - 1, int(value)))
     if letter in "ouxX":
-        whole = int(value) & (2**64 - 1)
+        bits = int(value) & (2**64 - 1)
         if letter == "o" and "#" in flags:
-            return (spec.replace("#", "") + "s") % f"0{whole:o}"
-        return (spec + letter.replace("u", "d")) % whole
+            return (spec.replace("#", "") + "s") % f"0{bits:o}"
+        return (spec + letter.replace("u", "d")) % bits
     return (spec + letter) % value

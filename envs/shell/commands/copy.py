@@ -179,6 +179,7 @@ class Copy:
                 raise
             self.made[id(there)] = into
             self.tell(source, into)
+        p.machine.change()
         mode = there.mode
         there.mode |= 0o700
         if not p.may(node, 5):
@@ -245,6 +246,7 @@ class Copy:
         self.preserve(node, made)
 
     def preserve(self, node: Node, made: Node) -> None:
+        self.p.machine.change()
         if "ownership" in self.keep and not self.p.uid:
             made.uid, made.gid = node.uid, node.gid
         if "mode" in self.keep:

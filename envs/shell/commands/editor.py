@@ -356,7 +356,9 @@ def _parts(with_: str) -> list:
             char = with_[at]
             at += 1
             known = {"r": "\n", "n": "\0", "t": "\t"}
-            parts.append(int(char) if char.isdigit() else ("case", char) if char in "uUlLE" else known.get(char, char))
+            parts.append(
+                int(char) if char.isdecimal() else ("case", char) if char in "uUlLE" else known.get(char, char)
+            )
         else:
             parts.append(char)
     return parts

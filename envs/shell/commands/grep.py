@@ -104,7 +104,7 @@ class Search:
         self.follow = "R" in flags
         self.most = _length(chosen["m"], "max count") if "m" in chosen else None
         around = chosen.get("C")
-        digits = "".join(flag for flag, _ in options if flag.isdigit())
+        digits = "".join(flag for flag, _ in options if flag.isdecimal())
         around = digits or around
         self.after = _length(chosen.get("A", around or "0"), "context length argument")
         self.before = _length(chosen.get("B", around or "0"), "context length argument")

@@ -240,7 +240,7 @@ def du(p: Process) -> int:
     long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "X", "null": "0", "separate-dirs": "S"}
     options, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
     flags, chosen = {flag for flag, _ in options}, dict(options)
-    deepest = 0 if "s" in flags else int(chosen["d"]) if chosen.get("d", "").isdigit() else 10**6
+    deepest = 0 if "s" in flags else int(chosen["d"][:9]) if chosen.get("d", "").isdecimal() else 10**6
 
     def size(node: Node) -> int:
         return _size(node) if flags & {"A", "b"} else _blocks(node) * 1024
@@ -280,7 +280,7 @@ def du(p: Process) -> int:
 def tree(p: Process) -> int:
     options, names = getopt(p.argv, "adfiL:nNC", {"noreport": "r"})
     flags, chosen = {flag for flag, _ in options}, dict(options)
-    deepest = int(chosen["L"]) if chosen.get("L", "").isdigit() else 10**6
+    deepest = int(chosen["L"][:9]) if chosen.get("L", "").isdecimal() else 10**6
     counts = [0, 0]
 
     def walk(path: str, node: Node, indent: str, depth: int) -> None:

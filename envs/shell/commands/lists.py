@@ -38,7 +38,7 @@ def cut(p: Process) -> int:
             continue
         shown = []
         for line in lines(data, end):
-            p.tick()
+            p.tick(1 + (len(line) >> 8) + (len(wanted) * (8 + len(chosen.get("O", ""))) >> 8))
             if mode != "f":
                 parts = [line[low - 1 : high] for low, high in wanted]
                 shown.append(chosen.get("O", "").join(part for part in parts if part) + end)
@@ -167,7 +167,7 @@ def tr(p: Process) -> int:
     if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
         extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
         raise Fail(f"extra operand {quote_locale(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
-    first = _set(sets[0], None)
+    first = _set(p, sets[0], None)
     if "c" in flags:
         members = set(first)
         first = [char for char in map(chr, range(256)) if char not in members]
@@ -175,22 +175,23 @@ def tr(p: Process) -> int:
     p.tick(1 + (len(data) >> 8))
     if "d" in flags:
         data = data.translate({ord(char): None for char in first})
-        p.out(_squeezed(data, set(_set(sets[1], None))) if "s" in flags else data)
+        p.out(_squeezed(p, data, set(_set(p, sets[1], None))) if "s" in flags else data)
         return 0
     if len(sets) == 1:
-        p.out(_squeezed(data, set(first)))
+        p.out(_squeezed(p, data, set(first)))
         return 0
-    second = _set(sets[1], len(first))
+    second = _set(p, sets[1], len(first))
     if not second and "t" not in flags:
         raise Fail("when not truncating set1, string2 must be non-empty")
     if len(second) < len(first) and "t" not in flags:
         second += second[-1:] * (len(first) - len(second))
     data = data.translate({ord(a): b for a, b in zip(first, second, strict=False)})
-    p.out(_squeezed(data, set(second)) if "s" in flags else data)
+    p.out(_squeezed(p, data, set(second)) if "s" in flags else data)
     return 0
 
 
-def _squeezed(data: str, members: set[str]) -> str:
+def _squeezed(p: Process, data: str, members: set[str]) -> str:
+    p.tick(len(data) >> 5)
     shown, before = [], None
     for char in data:
         if char != before or char not in members:
@@ -199,30 +200,34 @@ def _squeezed(data: str, members: set[str]) -> str:
     return "".join(shown)
 
 
-def _set(spec: str, fill: int | None) -> list[str]:
+def _set(p: Process, spec: str, fill: int | None) -> list[str]:
     """The characters of tr's set; [x*] fills up to `fill`."""
     chars = _literals(spec)
+    p.tick(1 + (len(chars) >> 2))
+    plain = "".join(char for char, _ in chars)
+    colon, bracket = plain.rfind(":]"), plain.rfind("]")  # behind them no construct is closed
     found: list[str] = []
     at = 0
     while at < len(chars):
         char, literal = chars[at]
-        rest = "".join(c for c, _ in chars[at:])
-        if not literal and rest.startswith("[:") and ":]" in rest[2:]:
-            name = rest[2 : rest.index(":]", 2)]
+        opens = char == "[" and not literal
+        if opens and plain.startswith("[:", at) and at + 2 <= colon:
+            name = plain[at + 2 : plain.index(":]", at + 2)]
             if name not in CLASSES:
                 raise Fail(f"invalid character class {quote_locale(name)}")
             order = string.ascii_uppercase + string.ascii_lowercase
             found += order[:26] if name == "upper" else order[26:] if name == "lower" else sorted(CLASSES[name])
             at += len(name) + 4
-        elif not literal and rest.startswith("[=") and rest[3:5] == "=]":
-            found.append(rest[2])
+        elif opens and plain.startswith("[=", at) and plain[at + 3 : at + 5] == "=]":
+            found.append(plain[at + 2])
             at += 5
-        elif not literal and char == "[" and rest[2:3] == "*" and "]" in rest[3:]:
-            count = rest[3 : rest.index("]", 3)]
+        elif opens and plain[at + 2 : at + 3] == "*" and at + 3 <= bracket:
+            count = plain[at + 3 : plain.index("]", at + 3)]
             if count and not count.isdecimal():
                 raise Fail(f"invalid repeat count {quote_locale(count)} in [c*n] construct")
             times = int(count[:6], 8 if count.startswith("0") else 10) if count else 0
-            found += [rest[1]] * min(times or max(0, (fill or 0) - len(found)), 65536)
+            found += [plain[at + 1]] * min(times or max(0, (fill or 0) - len(found)), 65536)
+            p.tick(len(found) >> 6)
             at += 4 + len(count)
         elif at + 2 < len(chars) and chars[at + 1] == ("-", False):
             low, high = char, chars[at + 2][0]

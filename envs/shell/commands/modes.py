@@ -35,7 +35,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
         mask = 0
         for letter in who:
             mask |= WHO[letter]
-        if what.isdigit():
+        if what.isdecimal():
             bits, mask = int(what, 8), 0o7777
         elif what and what in "ugo":
             three = (mode >> {"u": 6, "g": 3, "o": 0}[what]) & 7
@@ -53,7 +53,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
         elif sign == "-":
             mode &= ~bits
         else:
-            kept = 0o6000 if folder and "s" not in what and not what.isdigit() else 0
+            kept = 0o6000 if folder and "s" not in what and not what.isdecimal() else 0
             mode = mode & (~(mask or 0o7777) | kept) | bits
     return mode
 

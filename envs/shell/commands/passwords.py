@@ -1,5 +1,6 @@
 """How long a password lasts, which shell a user has: chage, chsh, chfn, passwd, chpasswd."""
 
+import re
 from base64 import b64encode
 from hashlib import sha512
 
@@ -26,7 +27,7 @@ def chage(p: Process) -> int:
             if values[flag] is None:
                 raise usage_error(p, usage, f"invalid date '{value}'")
         elif flag in "mMIW":
-            if not value.removeprefix("-").isdecimal() or int(value) < -1:
+            if not re.fullmatch(r"-1|\d{1,9}", value):
                 raise usage_error(p, usage, f"invalid numeric argument '{value}'")
             values[flag] = "" if value == "-1" else str(int(value))
     if len(names) != 1:
@@ -41,15 +42,12 @@ def chage(p: Process) -> int:
         raise Fail("Permission denied.")
     if not user:
         raise Fail(f"user '{name}' does not exist in /etc/passwd", 1)
-    shadow = find(accounts.shadow, name)
+    shadow = accounts.secrets(name)
     if "l" in chosen:
-        _aging(p, shadow or [name, "", "", "", "", "", "", "", ""], "%Y-%m-%d" if "i" in chosen else "%b %d, %Y")
+        _aging(p, shadow, "%Y-%m-%d" if "i" in chosen else "%b %d, %Y")
         return 0
     if not values:
         return _ask_aging(p, name)
-    if shadow is None:
-        shadow = [name, "!", *[""] * 7]
-        accounts.shadow.append(shadow)
     for flag, column in (("d", 2), ("m", 3), ("M", 4), ("W", 5), ("I", 6), ("E", 7)):
         shadow[column] = values.get(flag, shadow[column])
     accounts.save()
@@ -101,7 +99,7 @@ def chsh(p: Process) -> int:
         p.out(f"\tLogin Shell [{user[6]}]: ")
         shell = text(p.stream(0).readline()).strip() or user[6]
         p.out("\n")
-    listed = text(p.machine.lookup("/etc/shells").data).split("\n") if p.exists("/etc/shells") else []
+    listed = text(p.machine.content("/etc/shells") or b"").split("\n")
     if p.uid and shell not in listed:
         raise Fail(f"{shell} is an invalid shell")
     if not p.exists(shell):
@@ -157,7 +155,7 @@ def passwd(p: Process) -> int:
         raise Fail(
             "Permission denied." if set(chosen) else f"You may not view or modify password information for {name}."
         )
-    shadow = find(accounts.shadow, name)
+    shadow = accounts.secrets(name)
     if "S" in chosen:
         state = "NP" if not shadow[1] else "L" if shadow[1][0] in "!*" else "P"
         ages = " ".join(field or "-1" for field in shadow[3:7])

@@ -5,7 +5,7 @@
 Texts are bytes decoded as Latin-1: a character is a byte, as in the C locale. The longest of the leftmost matches is
 found. Where Python's `re` provably finds the same one in little time, it does the work; elsewhere a machine of our own
 does, which visits each pair of instruction and position once, so that its time grows with pattern times text, whatever
-both are. Only back-references lead it to visit pairs again. Every visit is counted by `spend`.
+both are. Only back-references lead it to visit pairs again. `spend` counts both kinds of work.
 """
 
 import re
@@ -15,7 +15,8 @@ from functools import lru_cache
 from envs.shell.commands.regex_syntax import WORD, Parser, PerlParser, RegexError
 
 MOST_INSTRUCTIONS = 20_000  # of a compiled expression: "Regular expression too big" beyond
-FAST_STEPS = 2_000_000  # most steps that a search with Python's `re` may take by our estimate
+FAST_STEPS = 1 << 19  # most steps that a search with Python's `re` may take by our estimate
+VISITS = 8  # of the machine, in the time of one step; with back-references one
 
 PLACES = {  # assertions in Python's words
     "start": r"\A",
@@ -67,14 +68,23 @@ class Regex:
         """The leftmost longest match from `start` on: (start, end, start 1, end 1, ...), -1 for a group not matched."""
         if self.fast and self.exact and self._cheap(text, start):
             found = self.fast.search(text, start)
+            self._count(found, text, start, spend)
             return found and tuple(place for group in found.regs for place in group)
         return self._machine(text, start, spend)
 
     def test(self, text: str, spend: Callable[[int], None] | None = None) -> bool:
         """Whether the text has a match."""
         if self.fast and self._cheap(text, 0):
-            return self.fast.search(text) is not None
+            found = self.fast.search(text)
+            self._count(found, text, 0, spend)
+            return found is not None
         return self._machine(text, 0, spend) is not None
+
+    def _count(self, found: re.Match | None, text: str, start: int, spend) -> None:
+        """Count what a search with Python's `re` may have taken."""
+        if spend:
+            tried = (found.end() if found else len(text)) - start + 1
+            spend(1 + (self.cost * tried * (len(text) - start + 1) ** self.loops >> 11))
 
     def _cheap(self, text: str, start: int) -> bool:
         return self.cost * (len(text) - start + 1) ** (self.loops + 1) <= FAST_STEPS
@@ -98,7 +108,7 @@ class Regex:
             while True:
                 steps += 1
                 if steps & 1023 == 0 and spend:
-                    spend(1024)
+                    spend(1024 if self.backrefs else 1024 // VISITS)
                 key = (pc, at, marks) if self.backrefs else pc * (size + 1) + at
                 if key in seen:
                     break
@@ -131,7 +141,8 @@ class Regex:
                     break
                 pc = after
         if spend:
-            spend(steps & 1023)
+            steps &= 1023
+            spend(1 + (steps if self.backrefs else steps // VISITS))
         return None if best is None else (best[-1], best_end, *best[:-1])
 
     def _looks(self, value: tuple, text: str, at: int, spend) -> bool:

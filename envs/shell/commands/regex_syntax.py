@@ -123,8 +123,8 @@ class Parser:
             rest = self.text[self.at :]
             closed = ("}" if self.extended else "\\}") in rest
             raise RegexError("Invalid content of \\{\\}" if closed else "Unmatched \\{")
-        least = int(found[1] or 0)
-        most = int(found[3]) if found[3] else None if found[2] else least
+        least = int(found[1][:9] or 0)
+        most = int(found[3][:9]) if found[3] else None if found[2] else least
         if most is not None and most < least:
             raise RegexError("Invalid content of \\{\\}")
         if max(least, most or 0) > 32767:

@@ -6,7 +6,7 @@ from envs.shell.commands.options import Fail, getopt, read
 from envs.shell.commands.sed_parse import Command, Script
 from envs.shell.commands.sed_select import Selection
 from envs.shell.commands.sed_text import replacement, visible
-from envs.shell.files import Timeout, raw
+from envs.shell.files import MAX_TEXT, Timeout, raw
 from envs.shell.process import Process
 
 LONG = {"quiet": "n", "silent": "n", "expression:": "e", "file:": "f", "in-place::": "i", "regexp-extended": "E"}
@@ -19,7 +19,6 @@ LONG |= {
     "follow-symlinks": "F",
 }
 USAGE = "Usage: {name} [OPTION]... {{script-only-if-no-other-script}} [input-file]..."
-MOST_SPACE = 1 << 22  # characters that the pattern or hold space may have
 
 
 def sed(p: Process) -> int:
@@ -231,7 +230,7 @@ class Editor(Selection):
         p, pc, many = self.p, 0, len(self.commands)
         self.replaced = False
         while pc < many:
-            p.tick()
+            p.tick(1 + (len(self.space) >> 9))
             command = self.commands[pc]
             pc += 1
             if self.selects(command) == command.negated:
@@ -272,7 +271,7 @@ class Editor(Selection):
                 raise Quit(command.status)
             else:
                 self.simple(command)
-            if len(self.space) > MOST_SPACE or len(self.hold) > MOST_SPACE:
+            if len(self.space) > MAX_TEXT or len(self.hold) > MAX_TEXT:
                 raise Timeout
         self.finish()
         return False
@@ -324,6 +323,7 @@ class Editor(Selection):
         elif name == "=":
             self.put(f"{self.number}\n")
         elif name == "l":
+            self.p.tick(len(self.space) >> 4)
             self.put(visible(self.space, command.status))
         elif name == "y":
             self.space = self.space.translate(command.table)
@@ -362,7 +362,7 @@ class Editor(Selection):
 
     def substitute(self, command: Command) -> None:
         regex, text = self.regex(command.regex), self.space
-        at, count, copied, shown = 0, 0, 0, []
+        at, count, copied, shown, size = 0, 0, 0, [], 0
         last_end = -1
         while at <= len(text):
             found = regex.search(text, at, self.p.tick)
@@ -376,6 +376,10 @@ class Editor(Selection):
             if count >= command.nth:
                 shown += [text[copied:begin], replacement(command.parts, text, found)]
                 copied = end
+                size += len(shown[-2]) + len(shown[-1])
+                self.p.tick((len(command.parts) >> 3) + (len(shown[-1]) >> 10))
+                if size > MAX_TEXT:
+                    raise Timeout
                 if not command.everywhere:
                     break
             last_end = end
@@ -383,7 +387,6 @@ class Editor(Selection):
         if not shown:
             return
         self.space = "".join(shown) + text[copied:]
-        self.p.tick(len(self.space) >> 6)
         self.replaced = True
         for _ in range(command.prints):
             self.print(self.space)

@@ -213,7 +213,7 @@ class Script:
 
     def address(self, first: bool) -> Address | None:
         char = self.text[self.at : self.at + 1]
-        if char.isdigit() and char.isascii():
+        if char.isdecimal():
             number = self.number(0)
             if first and self.text.startswith("~", self.at):
                 self.at += 1
@@ -320,7 +320,7 @@ class Script:
                 if char in "gp" and char in flags:
                     raise self.error(f"multiple `{char}' options to `s' command")
                 flags += char
-            elif char.isdigit():
+            elif char.isdecimal():
                 start = self.at
                 command.nth = self.number(0)
                 if not command.nth:
@@ -358,7 +358,7 @@ class Script:
             else:
                 char = text[at : at + 1]
                 at += 1
-                if char.isdigit():
+                if char.isdecimal():
                     if regex is not None and int(char) > regex.groups:
                         raise self.error(f"invalid reference \\{char} on `s' command's RHS")
                     parts.append(int(char))

@@ -44,7 +44,7 @@ def sort(p: Process) -> int:
             reading = error.strerror == "Is a directory"
             what = "read failed" if reading else "cannot read"
             raise Fail(f"{what}: {quote_if(name)}: {error.strerror}", 2) from None
-    p.tick(len(found))
+    p.tick(len(found) * (1 + len(keys)) + (sum(map(len, found)) * len(keys) >> 6))
     if "c" in chosen or "C" in chosen:
         return _check(p, found, keys, separator, flags, (files or ["-"])[0])
     unique, reverse = "u" in chosen, "r" in flags
@@ -210,7 +210,8 @@ def _version(part: str) -> list:
     weights = []
     for text, digits in re.findall(r"([^0-9]*)([0-9]*)", part):
         weights.append([*(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text), 0])
-        weights.append([int(digits or 0)])
+        digits = digits.lstrip("0")
+        weights.append([len(digits), digits])
     return weights
 
 

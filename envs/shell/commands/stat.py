@@ -62,24 +62,27 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
         "B": 512, "d": 65024, "D": "fe00", "f": f"{TYPE_BITS[node.kind] | node.mode:x}", "F": kind, "g": node.gid,
         "G": group_name(p, node.gid), "h": node.nlink, "i": node.ino, "m": "/", "n": name, "N": arrow, "o": 4096,
         "s": size, "t": 0, "T": 0, "u": node.uid, "U": user_name(p, node.uid), "W": 0, "w": "-",
-        "x": show(STAMP, node.atime), "X": int(node.atime // 1), "y": show(STAMP, node.mtime),
-        "Y": int(node.mtime // 1), "z": show(STAMP, node.mtime), "Z": int(node.mtime // 1), "C": "?",
+        "X": int(node.atime // 1), "Y": int(node.mtime // 1), "Z": int(node.mtime // 1), "C": "?",
     }  # fmt: skip
+    times = {"x": node.atime, "y": node.mtime, "z": node.mtime}
     values |= {"Hd": 254, "Ld": 0, "Hr": 0, "Lr": 0, "r": 0, "R": 0}
 
     def fill(found: re.Match) -> str:
         flags, width, precision, letter = found.groups()
         if letter == "%":
             return "%"
-        if letter not in values:
+        if letter in times:
+            value = show(STAMP, times[letter])
+        elif letter not in values:
             return "?" if letter else "%"
-        value = values[letter]
+        else:
+            value = values[letter]
         if letter == "a":
             value = f"{value:o}" if "#" not in flags else f"0{value:o}"
         text = str(value)
         if precision is not None:
             text = text[: int(precision[:4] or 0)]
-        size = min(int(width or 0), 1000)
+        size = min(int(width[:9] or 0), 1000)
         if "-" in flags:
             return text.ljust(size)
         numeric = letter in ("a", "b", "g", "h", "i", "s", "u", "o", "X", "Y", "Z", "W")

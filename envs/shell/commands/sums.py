@@ -67,7 +67,7 @@ def base64(p: Process) -> int:
             raise Fail("invalid input") from None
         return 0
     shown = encoding.b64encode(raw(data)).decode()
-    wrap = int(chosen["w"]) if chosen.get("w", "").isdecimal() else 76
+    wrap = int(chosen["w"][:9]) if chosen.get("w", "").isdecimal() else 76
     if not wrap:
         p.out(shown)
     else:

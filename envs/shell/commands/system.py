@@ -162,6 +162,7 @@ def hostname(p: Process) -> int:
     if names:
         if p.uid:
             raise Fail("you must be root to change the host name")
+        p.machine.change()
         p.machine.hostname = names[0][:64]
         return 0
     if flags & {"i", "I"}:
@@ -225,6 +226,11 @@ def sync(p: Process) -> int:
     return 0
 
 
+def nologin(p: Process) -> int:
+    p.out("This account is currently not available.\n")
+    return 1
+
+
 def tty(p: Process) -> int:
     p.out("not a tty\n")
     return 1
@@ -261,6 +267,7 @@ COMMANDS = {
     "nproc": nproc,
     "ps": ps,
     "sync": sync,
+    "nologin": nologin,
     "tty": tty,
     "uptime": uptime,
     "nohup": nohup,

@@ -1,10 +1,11 @@
 """Whole texts and their ends: cat, head, tail, wc, tee, nl, tac, rev, seq, yes."""
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 
 from envs.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_locale
-from envs.shell.files import Timeout, text
+from envs.shell.files import MAX_TEXT, Timeout, text
 from envs.shell.process import Process
 
 
@@ -20,6 +21,7 @@ def cat(p: Process) -> int:
         if not flags.strip("u"):
             p.out(data)
             continue
+        p.tick(len(data) >> 4)
         shown = []
         for line in data.splitlines(keepends=True) if "\r" not in data else _split(data):
             bare, end = (line[:-1], "\n") if line.endswith("\n") else (line, "")
@@ -60,13 +62,13 @@ def _part_options(p: Process) -> tuple[list, list[str], str, str]:
     if (
         len(argv) > 1
         and argv[1][:1] in "-+"
-        and argv[1][1:2].isdigit()
+        and argv[1][1:2].isdecimal()
         and (p.argv[0][-4:] != "head" or argv[1][0] == "-")
     ):
         digits = argv[1][1:].rstrip("clbkmqvf")
         unit = "c" if "c" in argv[1] else "n"
         extra = [f"-{flag}" for flag in argv[1][1 + len(digits) :] if flag in "qvf"]
-        if digits.isdigit():
+        if digits.isdecimal():
             argv[1:2] = [f"-{unit}", ("+" if argv[1][0] == "+" else "") + digits, *extra]
     long = {"lines:": "n", "bytes:": "c", "quiet": "q", "silent": "q", "verbose": "v", "zero-terminated": "z"}
     tail_only = (
@@ -242,13 +244,17 @@ def nl(p: Process) -> int:
     if chosen["n"] not in ("ln", "rn", "rz"):
         raise Fail(f"invalid line numbering format: {quote_locale(chosen['n'])}", try_help=True)
     width = min(number(chosen["w"], "line number field width"), 1000)
-    count, by = (int(chosen[flag]) if chosen[flag].lstrip("-").isdigit() else 1 for flag in "vi")
+    for flag, what in (("v", "starting line number"), ("i", "line number increment")):
+        if not re.fullmatch(r"[-+]?\d{1,18}", chosen[flag]):
+            raise Fail(f"invalid {what}: {quote_locale(chosen[flag])}")
+    count, by = int(chosen["v"]), int(chosen["i"])
     status, shown = 0, []
     for _, data in inputs(p, files):
         if data is None:
             status = 1
             continue
         for line in lines(data):
+            p.tick(1 + (width + len(chosen["s"]) + len(line) >> 8))
             if chosen["b"][0] == "a" or (chosen["b"][0] == "t" and line):
                 form = {"ln": "<", "rn": ">", "rz": "0>"}[chosen["n"]]
                 shown.append(f"{count:{form}{width}}{chosen['s']}{line}\n")
@@ -291,12 +297,13 @@ def rev(p: Process) -> int:
 def seq(p: Process) -> int:
     long = {"separator:": "s", "format:": "f", "equal-width": "w"}
     split = 1
-    while split < len(p.argv) and not p.argv[split].lstrip("-.")[:1].isdigit():  # a negative number is no option
+    while split < len(p.argv) and not p.argv[split].lstrip("-.")[:1].isdecimal():  # a negative number is no option
         split += 2 if p.argv[split] in ("-s", "-f") else 1
     options, operands = getopt(p.argv[:split], "s:f:w", long, permute=False)
     operands += p.argv[split:]
     chosen = dict(options)
-    separator, form, padded = chosen.get("s", "\n"), chosen.get("f"), "w" in chosen
+    separator, padded = chosen.get("s", "\n"), "w" in chosen
+    form = _format(chosen["f"]) if "f" in chosen else None
     if not operands:
         raise Fail("missing operand", try_help=True)
     if len(operands) > 3:
@@ -307,7 +314,7 @@ def seq(p: Process) -> int:
     if step == 0:
         raise Fail(f"invalid Zero increment value: {quote_locale(operands[1])}", try_help=True)
     places = max(0, -min(first.as_tuple().exponent, step.as_tuple().exponent))
-    shown = list(_sequence(p, first, step, last, places, form))
+    shown = list(_sequence(p, first, step, last, places, form, len(separator)))
     if padded and shown:
         width = max(map(len, shown))
         shown = [("-" if item[0] == "-" else "") + item.lstrip("-").zfill(width - (item[0] == "-")) for item in shown]
@@ -316,13 +323,32 @@ def seq(p: Process) -> int:
     return 0
 
 
-def _sequence(p: Process, first: Decimal, step: Decimal, last: Decimal, places: int, form: str | None) -> Iterator[str]:
+def _format(said: str) -> str:
+    """seq's -f as Python's % takes it; Fail where it is none, Timeout where it is too wide."""
+    found = re.fullmatch(r"((?:[^%]|%%)*)(?:%([-+#0 ']*)(\d*)(?:\.(\d*))?L?(.?)(.*))?", said, re.DOTALL)
+    before, flags, width, precision, letter, rest = found.groups() if found else ("", "", "", "", "", "")
+    if letter is None:
+        raise Fail(f"format {quote_locale(said)} has no % directive")
+    if not letter:
+        raise Fail(f"format {quote_locale(said)} ends in %")
+    if letter not in "efgEFG":
+        raise Fail(f"format {quote_locale(said)} has unknown %{letter} directive")
+    if not re.fullmatch("(?:[^%]|%%)*", rest, re.DOTALL):
+        raise Fail(f"format {quote_locale(said)} has too many % directives")
+    if max(int(width[:9] or 0), int((precision or "")[:9] or 0)) > MAX_TEXT:
+        raise Timeout
+    return f"{before}%{flags.replace(chr(39), '')}{width}{'' if precision is None else '.' + precision}{letter}{rest}"
+
+
+def _sequence(
+    p: Process, first: Decimal, step: Decimal, last: Decimal, places: int, form: str | None, between: int
+) -> Iterator[str]:
     value, size = first, 0
     while value <= last if step > 0 else value >= last:
-        p.tick()
         item = form % value if form else f"{value:.{places}f}"
-        size += len(item)
-        if size > 1 << 22:
+        size += len(item) + between
+        p.tick(1 + (len(item) >> 8))
+        if size > MAX_TEXT:
             raise Timeout
         yield item
         value += step

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October"]
 MONTHS += ["November", "December"]
+LAST = 253402300799.0  # seconds: the end of the year 9999, beyond which nothing can be shown
 SECONDS = {
     "sec": 1,
     "second": 1,
@@ -48,7 +49,7 @@ def parse_time(text: str, now: float) -> float:
     """date -d: a date, a time, both, @seconds, and words such as `yesterday`, `2 days ago`, `next month`."""
     rest = text.strip().lower()[:200]
     if found := re.fullmatch(r"@(-?\d{1,12}(\.\d+)?)", rest):
-        return float(found[1])
+        return moment(float(found[1])).timestamp()
     when, timed = moment(now), False
     try:
         if (found := re.match(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[t ]|$)", rest)) or (
@@ -137,6 +138,7 @@ def _moved(when: datetime, count: int, unit: str) -> datetime:
 
 def show(form: str, seconds: float) -> str:
     """A point in time in strftime's notation."""
+    seconds = min(seconds, LAST)
     return re.sub(r"%([-_0^#]*)(\d{0,3})(:{0,3}[A-Za-z%+])", lambda found: _field(found, seconds), form)
 
 

@@ -58,7 +58,7 @@ def useradd(p: Process) -> int:
 
 def _default_shell(p: Process) -> str:
     """The shell of new users: /etc/default/useradd says."""
-    data = text(p.machine.lookup("/etc/default/useradd").data) if p.exists("/etc/default/useradd") else ""
+    data = text(p.machine.content("/etc/default/useradd") or b"")
     return next((line[6:] for line in data.split("\n") if line.startswith("SHELL=")), "/bin/sh")
 
 
@@ -125,8 +125,7 @@ def _add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen:
             p.fail(f"warning: the home directory {home} already exists.")
             p.fail("Not copying any file from skel directory into it.")
         else:
-            mode = int(accounts.setting("HOME_MODE", "0750"), 8)
-            fill_home(p, home, uid, gid, mode, chosen.get("k", "/etc/skel"))
+            fill_home(p, home, uid, gid, accounts.home_mode(), chosen.get("k", "/etc/skel"))
 
 
 def userdel(p: Process) -> int:

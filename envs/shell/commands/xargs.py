@@ -1,6 +1,7 @@
 """xargs: a command for what standard input names."""
 
 from envs.shell.commands.options import Fail, getopt, read
+from envs.shell.files import MAX_TEXT, Timeout
 from envs.shell.process import Process
 
 MOST_ARGUMENTS = 5000  # of one command
@@ -32,12 +33,21 @@ def xargs(p: Process) -> int:
     else:
         rows = [items for line in data.split("\n") if (items := _unquoted(p, line))]
     if marker is not None:
-        calls = [[part.replace(marker, row[0]) for part in command] for row in rows]
+        calls = [_filled(p, command, marker, row[0]) for row in rows]
     else:
         calls = _calls(command, rows, chosen)
         if not rows and "r" not in chosen:
             calls = [command]
     return _run_calls(p, calls, "t" in chosen)
+
+
+def _filled(p: Process, command: list[str], marker: str, item: str) -> list[str]:
+    """A command with an item for each marker in it."""
+    size = sum(map(len, command)) + sum(part.count(marker) for part in command) * len(item)
+    p.tick(size >> 8)
+    if size > MAX_TEXT:
+        raise Timeout
+    return [part.replace(marker, item) for part in command]
 
 
 def _delimiter(value: str) -> str:
