@@ -35,9 +35,11 @@ Ending.   Terminated by finish, by an answer, or by a native reply without an ac
           task_limit_reached.
 
 Reward.   At the end 1 if all conditions hold, "correct"; -0.5 if not, "incorrect", at the limit too; 0 and "unknown"
-          if the evaluation does not come to an end. info["shaped"]: that, and for each condition that did not hold at
-          the start, the first time that it holds after a turn, its share of 1. info["valid"]: bash understood the
-          reply and found its last command (no syntax error, no status 126 or 127), or it was finish or an answer.
+          if the evaluation cannot come to an end: not on a freshly prepared machine either. info["shaped"]: that, and
+          for each condition that did not hold at the start, the first time that it holds after a turn, its share of 1;
+          the guide's rewards are the native ones, the shares are ours and what `reward.rule=seed` pays.
+          info["valid"]: bash understood the reply and found its last command (no syntax error, no status 126 or 127),
+          or it was finish or an answer.
 
 Data.     `data=entry_dict.json` takes LifelongAgentBench's tasks, in which the conditions are one script;
           `data=problems.json scripts=folder` AgentBench's, which ask questions as well: `match` compares the answer,
@@ -49,7 +51,8 @@ From LifelongAgentBench's os_interaction, with these differences:
 - The machine is a likeness: what it knows and where it differs is said in envs/shell.
 - Long outputs are cut as AgentBench does; `max_output=0` cuts nothing, as LifelongAgentBench does.
 - A reply of more than 20,000 characters is not executed, and says what bash says of its own limit.
-- Programs that an agent put in the place of the system's take no part in the evaluation.
+- Programs that an agent put in the place of the system's take no part in the evaluation: before each condition the
+  system's programs, and the folders and links that lead to them, are as at the start.
 - AgentBench keeps one shell through an episode, takes the last action of a reply that can be read, has 8 turns, and at
   the limit counts the task as failed.
 """
@@ -64,7 +67,7 @@ from envs import base, os_data, os_tasks, sandbox
 from envs.base import Step
 from envs.os_tasks import LEVELS, Python, Task
 from envs.shell import Machine, Shell, base_machine
-from envs.shell.files import Caller, Node
+from envs.shell.files import Caller, Frozen, Node
 
 INSTRUCTIONS = """\
 You are at work on an Ubuntu machine, as root and through bash. I give you a task; carry it out with commands.
@@ -98,6 +101,7 @@ CUT = "\n[truncated because the output is too long]"
 SYNTAX = "bash: -c: line "  # how bash begins to say that it does not understand a text
 MAX_SCRIPT = 20_000  # characters of a reply that are executed
 PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
+LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # to the last two
 TOO_LONG = "bash: Argument list too long\n"
 REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 
@@ -244,11 +248,17 @@ class Env:
         return OUTPUT + shown if shown else EMPTY, understood
 
     def _progress(self) -> int:
-        """How many conditions hold for the first time; tried on a copy, as a condition may run what an agent wrote."""
-        machine = twin(self.machine)
-        restore_programs(machine)
-        before = len(self.unmet)
-        self.unmet = [condition for condition in self.unmet if Shell(machine).run(condition).status]
+        """How many conditions hold for the first time. They must change nothing; if they would, as a condition may run
+        what an agent wrote, they are tried on a copy."""
+        machine, before = self.machine, len(self.unmet)
+        clock, pids = machine.clock, machine.pids
+        machine.frozen = True
+        try:
+            self.unmet = _failing(machine, self.unmet)
+        except Frozen:
+            self.unmet = _failing(twin(machine), self.unmet)
+        finally:
+            machine.frozen, machine.clock, machine.pids = False, clock, pids
         return before - len(self.unmet)
 
 
@@ -295,6 +305,7 @@ def twin(machine: Machine) -> Machine:
 
     folders: list[Node] = []  # whose names still lead to the originals; no recursion, as an agent can nest them deeply
     other = copy(machine)
+    other.frozen = False
     other.root = copied(machine.root)
     for folder in folders:
         folder.data = {name: copied(child) for name, child in folder.data.items()}
@@ -308,36 +319,86 @@ def _programs() -> dict[str, dict[str, bytes]]:
     return {folder: {name: node.data for name, node in root.lookup(folder).data.items()} for folder in PROGRAMS}
 
 
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(name for programs in _programs().values() for name in programs)
+
+
 def restore_programs(machine: Machine) -> None:
-    """Put the system's programs back, and take away what has their names and would be found before them."""
-    root = Caller(machine)
-    names = {name for programs in _programs().values() for name in programs}
-    for folder, programs in _programs().items():
-        if root.exists(folder) and (node := root.lookup(folder)).kind == "dir":
-            node.data = {name: child for name, child in node.data.items() if name not in names}
-            node.data |= {name: Node("file", 0o755, data) for name, data in programs.items()}
+    """Put the system's programs back, with what leads to them, and take away what would be found in their place."""
+    for path in ("/usr", "/usr/local", *PROGRAMS):
+        above, _, name = path.rpartition("/")
+        parent = machine.lookup(above or "/")
+        folder = parent.data.get(name)
+        if folder is None or folder.kind != "dir":
+            machine.change()
+            folder = parent.data[name] = Node("dir", 0o755, {})
+        if path in PROGRAMS and not _intact(folder.data, programs := _programs()[path]):
+            machine.change()
+            folder.data = {name: child for name, child in folder.data.items() if name not in _names()}
+            folder.data |= {name: Node("file", 0o755, data) for name, data in programs.items()}
+    for name, target in LINKS.items():
+        node = machine.root.data.get(name)
+        if node is None or node.kind != "link" or node.data != target:
+            machine.change()
+            machine.root.data[name] = Node("link", 0o777, target)
+
+
+def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
+    """Whether the system's programs are in a folder as they were, and nothing else under the name of any."""
+    if len(there) > len(programs) and _names() & (there.keys() - programs.keys()):
+        return False
+    for name, data in programs.items():
+        node = there.get(name)
+        if node is None or node.data != data or node.mode != 0o755:
+            return False
+    return True
+
+
+def _failing(machine: Machine, conditions: list[str]) -> list[str]:
+    """The conditions that do not hold."""
+    left = []
+    for place, condition in enumerate(conditions):
+        if not (place and machine.frozen):
+            restore_programs(machine)  # each time, as a condition may run what an agent wrote
+        if Shell(machine).run(condition).status:
+            left.append(condition)
+    return left
 
 
 def judge(task: Task, machine: Machine, answer: str) -> str:
-    """What a task has come to: correct, incorrect, or unknown if the evaluation does not end."""
+    """What a task has come to: correct, incorrect, or unknown if its evaluation never ends, whatever the agent does."""
     if task.match:
         kind, wanted = task.match
         right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
         return "correct" if right else "incorrect"
-    restore_programs(machine)
     arguments = [answer] if task.answers else []
     for condition in task.conditions:
         if isinstance(condition, Python):
             if not _python_passes(condition, arguments):
                 return "incorrect"
             continue
+        restore_programs(machine)
         result = Shell(machine).run(condition, args=arguments)
-        if result.timed_out:
+        if result.timed_out and not _ends(task):
             return "unknown"
         if result.status:
             return "incorrect"
         arguments.append(result.output)
     return "correct"
+
+
+@lru_cache(maxsize=4096)
+def _ends(task: Task) -> bool:
+    """Whether all conditions of a task come to an end where no agent has been."""
+    machine, arguments = prepared(task), ["None"] if task.answers else []
+    for condition in task.conditions:
+        if not isinstance(condition, Python):
+            result = Shell(machine).run(condition, args=arguments)
+            if result.timed_out:
+                return False
+            arguments.append(result.output)
+    return True
 
 
 def _runs_python(task: Task) -> bool:

@@ -35,17 +35,22 @@ $ touch DIR/NAME
 ? test ! -s DIR/NAME
 
 Delete the file DIR/NAME, and nothing else.
-+ mkdir DIR
-+ touch DIR/NAME DIR/NAME2
++ mkdir DIR DIR2
++ touch DIR/NAME DIR/NAME2 DIR2/NAME
 $ rm DIR/NAME
 ? test ! -e DIR/NAME
 ? test -f DIR/NAME2
+? test -f DIR2/NAME
+? test -e /etc/hostname
 
 Delete the directory DIR with all that is in it.
-+ mkdir -p DIR/WORD
-+ touch DIR/NAME DIR/WORD/NAME2
++ mkdir -p DIR/WORD DIR2
++ touch DIR/NAME DIR/WORD/NAME2 DIR2/NAME
 $ rm -r DIR
 ? test ! -e DIR
+? test -d "$(dirname DIR)"
+? test -f DIR2/NAME
+? test -e /etc/hostname
 
 Set the mode of DIR/NAME to MODE.
 + mkdir DIR
@@ -224,21 +229,25 @@ $ sed -i NUMd DIR/NAME
 ? test "$(cat DIR/NAME)" = "$(seq 10 | grep -vx NUM)"
 
 Delete all empty files below DIR, at any depth, and nothing else.
-+ mkdir -p DIR/WORD
-+ touch DIR/NAME DIR/WORD/NAME2
++ mkdir -p DIR/WORD DIR2
++ touch DIR/NAME DIR/WORD/NAME2 DIR2/NAME
 + echo WORD2 > DIR/WORD/NAME
 $ find DIR -type f -empty -delete
 ? test ! -e DIR/NAME
 ? test ! -e DIR/WORD/NAME2
 ? test "$(cat DIR/WORD/NAME)" = WORD2
+? test -f DIR2/NAME
+? test -e /etc/hostname
 
 Delete all files below DIR, at any depth, whose name ends in .EXT, and nothing else.
-+ mkdir -p DIR/WORD
-+ touch DIR/WORD.EXT DIR/WORD/WORD2.EXT DIR/WORD/WORD3.EXT2
++ mkdir -p DIR/WORD DIR2
++ touch DIR/WORD.EXT DIR/WORD/WORD2.EXT DIR/WORD/WORD3.EXT2 DIR2/WORD.EXT
 $ find DIR -name '*.EXT' -delete
 ? test ! -e DIR/WORD.EXT
 ? test ! -e DIR/WORD/WORD2.EXT
 ? test -f DIR/WORD/WORD3.EXT2
+? test -f DIR2/WORD.EXT
+? test -e /etc/hostname
 
 Write the lines of DIR/NAME that contain WORD to DIR/NAME2, in the same order.
 + mkdir DIR
@@ -463,6 +472,8 @@ $ ls DIR | wc -l > /tmp/NAME
 $ rm -r DIR
 ? test "$(cat /tmp/NAME)" -eq $((NUM + 1))
 ? test ! -e DIR
+? test -d "$(dirname DIR)"
+? test -e /etc/hostname
 
 Set up the directory DIR for the new group GROUP: the users USER and USER2, who exist already, are added to it; DIR is
 created with the group GROUP and mode 2775, and holds the line WORD in the file NAME.

@@ -34,6 +34,7 @@ from envs.os_interaction import (
 from envs.os_tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.shell import Shell, base_machine
 
+Shell.strict = True  # a fault of the shell is to be seen
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "os_interaction.txt"
 ALL = [template for level in LEVELS for template in templates(level)]
@@ -424,6 +425,79 @@ def test_a_program_in_the_place_of_the_systems_does_not_help(folder):
         f"for name in stat getent grep cat; do echo 'echo {mode}' > {folder}/$name; chmod 755 {folder}/$name; done"
     )
     assert env.step("finish").info["outcome"] == "incorrect"
+
+
+FILE = Task(
+    instruction="Set the mode of /srv/f to 640.",
+    init=("touch /srv/f",),
+    truth=("chmod 640 /srv/f",),
+    conditions=('test "$(stat -c %a /srv/f)" = 640',),
+    skills=("chmod",),
+)
+
+
+def fake(path: str, bash: str = "/bin/bash", chmod: str = "chmod") -> str:
+    """What puts a program that always says 640 at a path."""
+    return f"printf '#!{bash}\\necho 640\\n' > {path}; {chmod} 755 {path}"
+
+
+FORGERIES = [
+    f"rm /bin; mkdir /bin; {fake('/bin/stat', '/usr/b/bash')}; mv /usr/bin /usr/b",
+    f"rm /sbin; mkdir /sbin; {fake('/sbin/stat', '/usr/b/bash')}; mv /usr/bin /usr/b",
+    f"mkdir -p /f/bin; mv /usr /u; {fake('/f/bin/stat', '/u/bin/bash', '/u/bin/chmod')}; /u/bin/ln -s /f /usr",
+    f"mkdir -p /f/bin; {fake('/f/bin/stat')}; rm -r /usr/local; ln -s /f /usr/local",
+    f"mkdir -p /f/bin; {fake('/f/bin/stat')}; rmdir /usr/local/bin; ln -s /f/bin /usr/local/bin",
+    f"mkdir -p /f/bin; {fake('/f/bin/stat')}; export PATH=/f/bin:$PATH; hash -p /f/bin/stat stat",
+    "stat() { echo 640; }; export -f stat; alias stat='echo 640'",
+    "echo 'stat() { echo 640; }' | tee /root/.bashrc /root/.profile /root/.bash_profile /etc/profile /etc/bash.bashrc; "
+    "export BASH_ENV=/root/.bashrc; echo PATH=/f > /etc/environment",
+    "rm -r /usr",
+    "rm /bin /sbin; ln -s /tmp /bin",
+    "chmod 0 /usr/bin/*",
+]
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_an_evaluation_cannot_be_forged(forgery):
+    for script, outcome in ((forgery, "incorrect"), (f"chmod 640 /srv/f; {forgery}", "correct")):
+        env = at(FILE)
+        assert env.step(script).info["shaped"] == (outcome == "correct")
+        assert env.step("finish").info["outcome"] == outcome
+
+
+def test_what_a_condition_runs_cannot_forge_the_next_one():
+    run = Task("Write /srv/run.", ("touch /srv/f",), (), ("bash /srv/run", *FILE.conditions), ())
+    env = at(run)
+    env.step(f"cat > /srv/run <<'E'\n{fake('/usr/bin/stat')}\nE")
+    assert env.step("finish").info["outcome"] == "incorrect"
+
+
+@pytest.mark.parametrize(
+    ("condition", "script"),
+    [
+        ('test "$(cat /srv/f)" = x', 'x=$(printf %100000s); for i in {1..50}; do echo "$x" >> /srv/f; done'),
+        ("bash /srv/run", "echo 'while :; do :; done' > /srv/run"),
+        ("cat /srv/f | grep -q x", 'x=$(printf %100000s); for i in {1..50}; do echo "$x" >> /srv/f; done'),
+    ],
+)
+def test_no_agent_makes_an_evaluation_unknown(condition, script):
+    env = at(Task("Do it.", ("touch /srv/f",), (), (condition,), ()))
+    assert not env.step(script).observation.endswith(SLOW)
+    step = env.step("finish")
+    assert (step.info["outcome"], step.reward) == ("incorrect", -0.5)
+
+
+@pytest.mark.parametrize("more", ["rm -r /srv /opt /mnt /tmp", "rm /etc/hostname", "rm -rf --no-preserve-root /"])
+def test_deleting_more_than_was_asked_for_is_incorrect(more):
+    asked = "nothing else", "Delete the directory DIR", "and delete DIR."
+    chosen = [template for template in ALL if any(words in template.instruction for words in asked)]
+    assert len(chosen) == 5
+    for template in chosen:
+        task = template.draw(Random(0))
+        machine = prepared(task)
+        for script in (*task.truth, more):
+            Shell(machine).run(script)
+        assert judge(task, machine, "None") == "incorrect", task.instruction
 
 
 def test_a_twin_keeps_links_and_shares_no_folder():
