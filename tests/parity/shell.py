@@ -282,7 +282,7 @@ def written() -> list[str]:
 
 def golden_scripts() -> list[str]:
     """The scripts whose results tests/golden/shell.txt holds, in its order."""
-    return written() + generated(200)
+    return written() + generated(2000)
 
 
 def write_golden() -> None:
