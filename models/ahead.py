@@ -4,7 +4,7 @@ While the device computes CHUNK steps (models/graph.py), the host reads what the
 finished row some steps late, which changes nothing that is sampled.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -12,13 +12,10 @@ from models.graph import CHUNK, Steps
 
 
 class Ahead:
-    """The host's side: which slots are on their way, and what has come of them.
+    """The host's side: which slots are on their way, and what has come of them."""
 
-    append: (slot, ids, logprobs, max_new_tokens, stop_ids) -> whether these tokens finish the slot's row.
-    """
-
-    def __init__(self, steps: Steps, slots: dict, max_len: int, append: Callable):
-        self.steps, self.slots, self.max_len, self.append = steps, slots, max_len, append
+    def __init__(self, steps: Steps, slots: dict, max_len: int):
+        self.steps, self.slots, self.max_len = steps, slots, max_len
         self.settings = None  # (max_new_tokens, temperature, stop_ids)
         self.moving = {}  # {slot: row} that the device is moving on
         self.flying = None  # the same of the chunk under way, and what waits for it
@@ -66,13 +63,13 @@ class Ahead:
     def _read(self, chunk: tuple | None) -> list:
         if chunk is None:
             return []
-        rows, wait = chunk
+        (rows, wait), (max_new_tokens, _, stop_ids) = chunk, self.settings
         ids_CS, logprobs_CS = wait().swapaxes(0, 1)
         ids_SC, logprobs_SC, finished = ids_CS.T.astype(np.int64).tolist(), logprobs_CS.T.tolist(), []
         for i, row in rows.items():
             ids = [token for token in ids_SC[i] if token >= 0]
             if not ids or i not in self.slots or self.slots[i].row is not row:
                 continue  # it was done before, or the slot is another's by now
-            if self.append(i, ids, logprobs_SC[i][: len(ids)], self.settings[0], self.settings[2]):
+            if self.slots[i].append(ids, logprobs_SC[i][: len(ids)], max_new_tokens, stop_ids, self.max_len):
                 finished.append((len(ids), row))
         return [row for _, row in sorted(finished, key=lambda pair: pair[0])]

@@ -54,6 +54,23 @@ class _Slot:
     row: Row | None = None  # the turn being sampled
     parent: int | None = None  # the slot whose first `length` tokens it shares, until they are computed and copied
 
+    def room(self, max_len: int) -> int:
+        """How many more tokens fit; negative if too many were fed."""
+        return max_len - self.length - len(self.pending)
+
+    def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
+        """Enters sampled tokens; whether they finish the row."""
+        self.length, self.pending = self.length + len(ids), ids[-1:]
+        self.row.ids += ids
+        self.row.logprobs += logprobs
+        if ids[-1] in stop_ids:
+            self.row.stop_reason = "stop"
+        elif len(self.row.ids) >= max_new_tokens:
+            self.row.stop_reason = "length"
+        else:
+            return self.room(max_len) < 1
+        return True
+
 
 class Engine:
     """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
@@ -83,7 +100,7 @@ class Engine:
         self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
         self._draw = partial(sample, matmul=model.lm_head.matmul)
         steps = Steps(model, self._cache, self._draw) if ahead else None
-        self._ahead = Ahead(steps, self._slots, max_len, self._append) if ahead else None
+        self._ahead = Ahead(steps, self._slots, max_len) if ahead else None
 
     @property
     def free(self) -> int:
@@ -130,8 +147,7 @@ class Engine:
 
     def room(self, slot: int) -> int:
         """How many more tokens fit into a slot's sequence; negative if too many were fed."""
-        state = self._slots[slot]
-        return self.max_len - state.length - len(state.pending)
+        return self._slots[slot].room(self.max_len)
 
     def close(self, slot: int) -> None:
         """Gives the slot's place back."""
@@ -235,8 +251,8 @@ class Engine:
         ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
 
         finished = []
-        for i, state, token, logprob in zip(busy, states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
-            if self._append(i, [token], [logprob], max_new_tokens, stop_ids):
+        for state, token, logprob in zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
+            if state.append([token], [logprob], max_new_tokens, stop_ids, self.max_len):
                 finished.append(state.row)
         return finished
 
@@ -253,20 +269,6 @@ class Engine:
                 idle = there.get(place, _Slot((0, 0), place))
                 self._cache.swap(state.place, place, max(state.length, idle.length))
                 state.place, idle.place = place, state.place
-
-    def _append(self, slot: int, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids) -> bool:
-        """Enters sampled tokens; whether they finish the slot's row."""
-        state = self._slots[slot]
-        state.length, state.pending = state.length + len(ids), ids[-1:]
-        state.row.ids += ids
-        state.row.logprobs += logprobs
-        if ids[-1] in stop_ids:
-            state.row.stop_reason = "stop"
-        elif len(state.row.ids) >= max_new_tokens:
-            state.row.stop_reason = "length"
-        else:
-            return self.room(slot) < 1
-        return True
 
     def _check_version(self, slots: list[int]) -> None:
         self._version = self.version()
@@ -304,7 +306,7 @@ def sample(
     if matmul is None:
         logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # and some rows more
     else:
-        logits = matmul(hidden_BD, weight_VD).float().div_(temperature or 1.0)
+        logits = matmul(hidden_BD, weight_VD, dtype=torch.float32).div_(temperature or 1.0)
     if temperature == 0:
         ids_B = logits.argmax(-1)
     else:

@@ -16,21 +16,24 @@ HALF = Tiles(rows=64, vocab=64, width=0, inner=64, warps=4, stages=4)  # two til
 FULL = Tiles(rows=64, vocab=32, width=0, inner=16, warps=4, stages=2)  # float32, without tensor cores
 
 
-def product(x_ND: torch.Tensor, weight_OD: torch.Tensor, bias_O: torch.Tensor | None = None) -> torch.Tensor:
+def product(
+    x_ND: torch.Tensor, weight_OD: torch.Tensor, bias_O: torch.Tensor | None = None, dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """x @ weight.T + bias, [N, O], summed in float32; all of one dtype, bfloat16, float16 or float32, on a CUDA device.
 
     A row's bits depend on that row alone. Gradients go to whatever asks for one.
+    dtype: of the result, by default that of x; logits are float32, so that near ties are not rounded to one number.
     """
-    return _Product.apply(x_ND, weight_OD, bias_O)
+    return _Product.apply(x_ND, weight_OD, bias_O, dtype or x_ND.dtype)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_ND, weight_OD, bias_O):
+    def forward(ctx, x_ND, weight_OD, bias_O, dtype):
         ctx.save_for_backward(x_ND if weight_OD.requires_grad else None, weight_OD)
         x_ND, weight_OD = x_ND.contiguous(), weight_OD.contiguous()
         (N, D), outputs = x_ND.shape, len(weight_OD)
-        y_NO, t = x_ND.new_empty(N, outputs), FULL if x_ND.dtype == torch.float32 else HALF
+        y_NO, t = x_ND.new_empty(N, outputs, dtype=dtype), FULL if x_ND.dtype == torch.float32 else HALF
         if N:
             _multiply[(triton.cdiv(N, t.rows) * triton.cdiv(outputs, 2 * t.vocab),)](
                 *(x_ND, weight_OD, bias_O, y_NO, N, D, outputs),
@@ -42,11 +45,12 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_NO):
         x_ND, weight_OD = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        wanted, grad_NO = ctx.needs_input_grad, grad_NO.to(weight_OD.dtype)
         return (
             grad_NO @ weight_OD if wanted[0] else None,
             grad_NO.mT @ x_ND if wanted[1] else None,
             grad_NO.sum(0) if wanted[2] else None,
+            None,
         )
 
 

@@ -1,7 +1,9 @@
 """The engine: what it records while sampling is, bitwise, what training recomputes, and each episode stands alone."""
 
+import gc
 import itertools
 import random
+import weakref
 from random import Random
 
 import pytest
@@ -310,6 +312,20 @@ def test_a_place_that_was_used_before_leaves_no_trace(model):
     engine = Engine(model, max_rows=1)
     engine.close(one_row(engine, list(range(90))).slot)
     assert one_row(engine, [1, 2]) == one_row(Engine(model, 1), [1, 2])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_engine_that_nobody_holds_gives_its_memory_back_at_once(graph):
+    """Without waiting for the garbage collector, which knows nothing of a device's memory."""
+    engine = Engine(random_model(), max_rows=2, graph=graph)
+    one_row(engine, [1, 2, 3])
+    held = [weakref.ref(x) for x in (engine, engine._cache.keys[0], *([engine._ahead.steps] if graph else []))]
+    gc.disable()
+    try:
+        del engine
+        assert all(x() is None for x in held)
+    finally:
+        gc.enable()
 
 
 # ------------------------------------------------------------------------------------------------------ changed weights

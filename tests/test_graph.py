@@ -33,7 +33,7 @@ def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
     """An engine that samples ahead: by default with the exact attention, from the layers themselves."""
     engine = Engine(model, max_rows, max_len, graph=True)
     steps = Steps(model, engine._cache, sample, **how)
-    engine._ahead = Ahead(steps, engine._slots, max_len, engine._append)
+    engine._ahead = Ahead(steps, engine._slots, max_len)
     return engine
 
 
@@ -190,7 +190,7 @@ def test_changed_adapters_are_used_and_old_keys_and_values_refused(stacked):
     model = adapted_model()
     engine = Engine(model, 3, 100, version=lora.adapter_version(model), graph=True)
     steps = Steps(model, engine._cache, sample, stacked=stacked)
-    engine._ahead = Ahead(steps, engine._slots, 100, engine._append)
+    engine._ahead = Ahead(steps, engine._slots, 100)
     prepared = []
 
     def agree():
