@@ -39,6 +39,8 @@ class Linear(nn.Linear):
         packed = onednn_copy([layer.weight for layer in layers])
         if packed is None:
             matmul = layers[0].matmul or F.linear
+            if len(layers) > 1 and x.device.type != "cpu" and matmul is F.linear:
+                return in_columns(x, layers)
             each = [matmul(x, layer.weight, layer.bias) for layer in layers]
             return each[0] if len(each) == 1 else torch.cat(each, -1)
         return multiply(x, packed, joined_bias(layers))
@@ -51,7 +53,29 @@ class Linear(nn.Linear):
         if packed is not None:
             return multiply(grad, packed)
         parts = grad.split([len(weight) for weight in weights], -1)
+        if grad.device.type != "cpu":
+            return added_up(parts, weights)
         return sum(part @ weight for part, weight in zip(parts, weights, strict=True))
+
+
+def in_columns(x_ND: torch.Tensor, layers: tuple[nn.Linear, ...]) -> torch.Tensor:
+    """`Linear.product`, each layer's written where it belongs: put side by side afterwards, all would be copied."""
+    widths = [layer.out_features for layer in layers]
+    y = x_ND.new_empty(len(x_ND), sum(widths))
+    for layer, out in zip(layers, y.split(widths, -1), strict=True):
+        if layer.bias is None:
+            torch.mm(x_ND, layer.weight.mT, out=out)
+        else:
+            torch.addmm(layer.bias, x_ND, layer.weight.mT, out=out)
+    return y
+
+
+def added_up(parts: tuple[torch.Tensor, ...], weights: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of part @ weight, in one place."""
+    total = parts[0] @ weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total.addmm_(part, weight)
+    return total
 
 
 def side_by_side(x: torch.Tensor, *layers: nn.Module) -> tuple[torch.Tensor, ...]:

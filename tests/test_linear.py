@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import lora
 from models import linear
@@ -79,6 +80,38 @@ def test_a_rows_bits_hang_on_nothing_but_the_row(layout, make, dtype):
             assert torch.equal(part, y[rows])
     for layer, y in zip(these, whole, strict=True):
         assert torch.equal(layer(x), y)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_on_a_gpu_outputs_are_written_where_they_belong(count):
+    """The numbers of what other devices than a CPU take; and that they take it, here one without memory."""
+    these, x, dy = layers()[-count:], torch.randn(20, 32), torch.randn(20, sum(WIDTHS[-count:]))
+    y = torch.cat([formula(x, layer) for layer in these], -1)
+    torch.testing.assert_close(linear.in_columns(x, these).double(), y, atol=1e-5, rtol=1e-5)
+    weights = [layer.weight for layer in these]
+    back = dy.double() @ torch.cat(weights).double()
+    parts = dy.split(WIDTHS[-count:], -1)
+    torch.testing.assert_close(linear.added_up(parts, weights).double(), back, atol=1e-5, rtol=1e-5)
+
+    these = [layer.to("meta", torch.bfloat16) for layer in these]
+    with Called() as called:
+        y = Linear.product(x.to("meta", torch.bfloat16), these)
+        assert y.shape == dy.shape and Linear.back(y, these).shape == x.shape
+    assert called.names.count("aten::mm.out") == called.names.count("aten::addmm_") == count - 1
+    assert called.names.count("aten::addmm.out") == called.names.count("aten::mm") == 1
+    assert not {"aten::cat", "aten::add.Tensor"} & set(called.names)
+
+
+class Called(TorchDispatchMode):
+    """Keeps the names of what is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
 
 
 def test_sixteen_bits_are_rounded_once(layout):
