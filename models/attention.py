@@ -124,10 +124,11 @@ def attend_packed(q_NHE, k_NKE, v_NKE, packed: Packed, window: int | None = None
 
 def packs(device: torch.device, dtype: torch.dtype, E: int) -> bool:
     """Whether `attend_packed` is there for this."""
-    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
+    if device.type != "cuda" or varlen_attn is None:
         return False
+    takes = {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()
     half, fits = dtype in (torch.bfloat16, torch.float16), E % 8 == 0 and E <= 256
-    return half and fits and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return takes and half and fits and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:

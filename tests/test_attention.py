@@ -134,3 +134,16 @@ def test_queries_that_nobody_asks_change_nothing_and_their_tiles_are_skipped(win
     assert torch.equal(*outs) and all(x.isfinite().all() for x in (*outs, *grads[0]))
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=1e-5)
+
+
+def test_models_pack_only_where_torch_takes_windows_and_groups(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+    def packs(function, device="cuda"):
+        monkeypatch.setattr(attention, "varlen_attn", function)
+        return attention.packs(torch.device(device), torch.bfloat16, 64)
+
+    whole = lambda q, k, v, *, window_size=(-1, -1), enable_gqa=False: None  # noqa: E731
+    assert packs(whole) and not packs(whole, "cpu") and not packs(None)
+    assert not packs(lambda q, k, v, *, window_size=(-1, -1): None)
+    assert not packs(lambda q, k, v, *, enable_gqa=False: None)
