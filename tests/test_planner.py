@@ -516,6 +516,16 @@ def test_demonstrations_have_a_model_or_need_none(tiny, registered):
     assert max(len(e.ids_T) for e in alone) < 150
 
 
+def test_the_baseline_shows_the_problems_that_grpo_draws():
+    def seeds(recipe: str) -> list[int]:
+        cfg = config.parse([f"recipe={recipe}", "model=other/model"])
+        groups = cfg.epochs * cfg.episodes // (cfg.grpo.group_size if cfg.algo == "grpo" else 1)
+        tasks = make_tasks(cfg, 0, groups, 1, "train", cfg.seed, cfg.order, cfg.max_samples)
+        return [task.seed for task in tasks]
+
+    assert seeds("planner_sft") == seeds("planner_grpo") and len(set(seeds("planner_sft"))) == 1000
+
+
 # What holds for every environment
 
 
