@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
+from models.logprob_triton import shared_memory
+
 ROWS = 64  # of a tile: what Hopper's matrix instructions take at least
 FUSED = {"enable_fp_fusion": True}  # said, because the default depends on Triton's version, and the bits on it
 FAR = 2**30  # a window beyond every sequence
@@ -61,6 +63,8 @@ class _Attention(torch.autograd.Function):
         grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k_UZEL, v_UZLE))
         sizes, options, programs = _sizes(q_BTHE, k_UZEL, v_UZLE, ctx.window)
         options["num_warps"] *= 2 if q_BTHE.shape[3] > 64 else 1  # twice the sums of the forward
+        if shared_memory(q_BTHE.device) < 128 * 1024:
+            options["num_stages"] = min(options["num_stages"], 2)
         if programs:
             inputs = q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH
             _backward_queries[(programs,)](*inputs, grad_q, *sizes, **options)

@@ -36,7 +36,8 @@ def token_logprobs(
 
     logprobs carry a gradient to hidden, and to weight if it asks for one. entropy (nats, whole vocabulary) carries
     one only with entropy_grad=True, because that costs a third matrix product.
-    keep_N: bool; the other rows, whose gradient is known to be zero, never see the head: results 0, no gradient.
+    keep_N: bool; the other rows, whose gradient is known to be zero, never see the head: results 0, no gradient. For
+        losses with a mask of their own: rl/ leaves out whole episodes, before the model, and asks for sampled tokens.
     Raises ValueError for a temperature that is not positive.
     """
     if not temperature > 0:

@@ -1,4 +1,4 @@
-"""Log-probabilities of taken tokens as Triton kernels: the GPU's `models.logprob`, with the same signature.
+"""Log-probabilities of taken tokens as Triton kernels: the GPU's `models.logprob`.
 
 One GEMM unit is 2 N D V FLOP. Two ways, and in neither do [N, V] logits or a frozen head's [V, D] gradient exist:
 
@@ -19,10 +19,12 @@ ones is exact, and rare. The taken token is left out of the scratch and (1 - p) 
 the gradient is small, and would drown in the rounding of p W[y].
 
 A row's bits do not depend on the other rows: tiles, slabs and the order of sums are fixed, nothing is split or atomic
-(but torch multiplies out a trainable head's gradient). Temporary memory is at most SCRATCH_BYTES at any N: rows go in
-chunks of what `scratch_bytes` allows.
+(but torch multiplies out a trainable head's gradient). Nor on what the forward is for: with a scratch and without, in
+training and in sampling, the same binary makes the log-probability, and is told at run time whether to write. Temporary
+memory is at most SCRATCH_BYTES at any N: rows go in chunks of what `scratch_bytes` allows.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -48,19 +50,21 @@ class Tiles(NamedTuple):
     stages: int  # loads in flight
 
 
-def tiles(D: int, dtype: torch.dtype, capability: tuple[int, int]) -> Tiles:
-    """Block sizes by model width, dtype and compute capability. No autotuner: its choice would move the last bits.
+def tiles(D: int, dtype: torch.dtype, shared: int) -> Tiles:
+    """Block sizes by model width, dtype and the shared memory that a program can have, in bytes. No autotuner: its
+    choice would move the last bits.
 
     16 bits, for an H200 (790 TFLOP/s in reach): 128 x 256 takes (128 + 256) * 2 bytes for 2 * 128 * 256 FLOP, 85 FLOP
     per byte of the L2 cache; 128 x 128 has 64 and would ask 12 TB/s of it. Its sums are 128 registers in each thread of
     8 warps, and two tiles of 64, one after the other, leave room to work on them. Four stages of 48 KiB fit the 227 KiB
-    of shared memory. An A100 has 312 TFLOP/s, for which 128 x 128 is enough. float32 goes without TF32, on the ordinary
-    cores, where registers set the tile.
+    of shared memory. An A100 has 163 KiB, and 312 TFLOP/s, for which 128 x 128 is enough, and fits in 99 KiB, which is
+    what newer chips of workstations have. float32 goes without TF32, on the ordinary cores, where registers set the
+    tile.
     """
     half = max(16, triton.next_power_of_2(D) // 2)
     if dtype == torch.float32:
         return Tiles(64, 32, min(half, 32), 16, 4, 2)
-    if capability < (9, 0):
+    if shared < 200 * 1024:
         return Tiles(128, 64, min(half, 64), 64, 8, 3)
     return Tiles(128, 128, min(half, 128), 64, 8, 4)
 
@@ -79,17 +83,18 @@ def token_logprobs(
     targets_N: torch.Tensor,
     temperature: float = 1.0,
     entropy_grad: bool = False,
-    recompute: bool = False,
     keep_N: torch.Tensor | None = None,
+    *,
+    recompute: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(logprobs_N, entropy_N), float32, of softmax(hidden @ weight.T / temperature), as `models.logprob` defines them.
 
     logprobs carry a gradient to hidden, and to weight if it asks for one; entropy only with entropy_grad=True.
-    recompute: keep nothing [N, D] for the backward, which then costs 2 units instead of none.
     keep_N: bool; the other rows, whose gradient is known to be zero, never see the head: results 0, no gradient. The
         host waits for the device to count them.
+    recompute: keep nothing [N, D] for the backward, which then costs 2 units instead of none.
     hidden and weight: bfloat16, float16 or float32, the same, on a CUDA device; ValueError otherwise. A target outside
-    the vocabulary gives NaN.
+    the vocabulary has log-probability NaN.
     """
     _check(hidden_ND, targets_N, temperature)
     if weight_VD.dtype != hidden_ND.dtype or weight_VD.shape[1:] != hidden_ND.shape[1:]:
@@ -102,7 +107,8 @@ def token_logprobs(
     if keep_N is None:
         return _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N.contiguous(), temperature, entropy_grad, recompute)
     kept = keep_N.nonzero()[:, 0]
-    results = token_logprobs(hidden_ND[kept], weight_VD, targets_N[kept], temperature, entropy_grad, recompute)
+    kept_alone = hidden_ND[kept], weight_VD, targets_N[kept], temperature, entropy_grad
+    results = token_logprobs(*kept_alone, recompute=recompute)
     logprobs_N, entropy_N = (x.new_zeros(len(keep_N)).index_copy(0, kept, x) for x in results)
     return logprobs_N, entropy_N
 
@@ -177,23 +183,25 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     row_11R[1:3], row_11R[3] = 0, torch.nan
     peak_R, _, _, _, _, logprobs_R, entropy_R, log_R, own_R, others_R, keep_R = row_11R
     tile_3BR = row_11R.new_empty(3, width // t.vocab, R)
-    exps_RS = sums_RD = None
-    if slope_ND is not None:
+    write, exps_RS = slope_ND is not None, hidden_ND  # never None: that would be another binary
+    if write:
         exps_RS, sums_RD = hidden_ND.new_empty(R, width), row_11R.new_zeros(R, D)
     step = 1 if hidden_ND.dtype == torch.float16 else 64  # float16 has no exponents to spare
     for start, slab_SD in _slabs(weight_VD):
         _score[_grid(R, slab_SD, t)](
-            *(hidden_ND, slab_SD, targets_N, exps_RS, tile_3BR, row_11R, scale, N, D, len(slab_SD), R, width, start),
+            *(hidden_ND, slab_SD, targets_N, exps_RS, tile_3BR, row_11R),
+            *(scale, N, D, len(slab_SD), R, width, start, int(write)),
             **dict(STEP=step, ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
         _fold[(R // FOLD_ROWS,)](
-            *(exps_RS, tile_3BR, row_11R, triton.cdiv(len(slab_SD), t.vocab), R, width),
+            *(exps_RS, tile_3BR, row_11R, triton.cdiv(len(slab_SD), t.vocab), R, width, int(write)),
             **dict(STEP=step, BLOCKS=triton.next_power_of_2(width // t.vocab), ROWS=FOLD_ROWS, VOCAB=t.vocab, **FUSED),
         )
-        if slope_ND is not None:
+        if write:
             _gather_slab(exps_RS, slab_SD, sums_RD, keep_R, t)
-    if slope_ND is not None:
-        mean_ND = sums_RD[:N].mul_(others_R[:N, None]).addcmul_(weight_VD[targets_N], own_R[:N, None])
+    if write:
+        taken_ND = weight_VD[targets_N.clamp(0, V - 1)]  # own is NaN where there is no such word
+        mean_ND = sums_RD[:N].mul_(others_R[:N, None]).addcmul_(taken_ND, own_R[:N, None])
         slope_ND.copy_(mean_ND.mul_(scale))
     return logprobs_R[:N], entropy_R[:N], peak_R[:N], log_R[:N]
 
@@ -231,8 +239,15 @@ def _options(t: Tiles) -> dict:
 
 
 def _tiles_on(hidden_ND) -> Tiles:
-    capability = torch.cuda.get_device_capability(hidden_ND.device) if hidden_ND.is_cuda else (9, 0)
-    return tiles(hidden_ND.shape[1], hidden_ND.dtype, capability)
+    return tiles(hidden_ND.shape[1], hidden_ND.dtype, shared_memory(hidden_ND.device))
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of it that a program can have, which is what Triton holds launches to; elsewhere than on CUDA an H200's."""
+    if device.type != "cuda":
+        return 227 * 1024
+    return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
 
 
 def _chunks(hidden_ND, weight_VD):
@@ -316,9 +331,9 @@ def _reference(peak, STEP: tl.constexpr):
     return tl.ceil(peak * (LOG2E / STEP)) * STEP
 
 
-@triton.jit(do_not_specialize=["N", "start"])
+@triton.jit(do_not_specialize=["N", "start", "write"])
 def _score(
-    hidden_ND, slab_SD, targets_N, exps_RS, tile_3BR, row_11R, scale, N, D, S, R, width, start,
+    hidden_ND, slab_SD, targets_N, exps_RS, tile_3BR, row_11R, scale, N, D, S, R, width, start, write,
     STEP: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Two tiles' logits, for `_score_tile`."""
@@ -328,16 +343,17 @@ def _score(
     left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
     target = (tl.load(targets_N + row) - start).to(tl.int32)
     tile_R, row_R = tile_3BR + 2 * pair * R + rows, row_11R + rows
-    _score_tile(scale * left, rows, words, target, exps_RS, tile_R, row_R, S, R, width, STEP, VOCAB)
-    _score_tile(scale * right, rows, words + VOCAB, target, exps_RS, tile_R + R, row_R, S, R, width, STEP, VOCAB)
+    _score_tile(scale * left, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP, VOCAB)
+    words, tile_R = words + VOCAB, tile_R + R
+    _score_tile(scale * right, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP, VOCAB)
 
 
 @triton.jit
 def _score_tile(
-    logits, rows, words, target, exps_RS, tile_R, row_R, S, R, width, STEP: tl.constexpr, VOCAB: tl.constexpr
+    logits, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP: tl.constexpr, VOCAB: tl.constexpr
 ):
     """Of each row of a tile: its peak, the sums of exp(logit - peak) and of exp(logit - peak) (logit - peak), the taken
-    token's logit and, where there is a scratch, exp(logit) / 2**ref."""
+    token's logit and, if there is a scratch to write to, exp(logit) / 2**ref."""
     logits = tl.where((words < S)[None, :], logits, LOWEST)
     taken = words[None, :] == target[:, None]
     here = (target >= tl.min(words, 0)) & (target <= tl.max(words, 0)) & (target < S)
@@ -348,15 +364,15 @@ def _score_tile(
     tl.store(tile_R, peak)
     tl.store(tile_R + width // VOCAB * R, tl.sum(exps, 1))
     tl.store(tile_R + width // VOCAB * 2 * R, tl.sum(exps * shift, 1))
-    if exps_RS is not None:
+    if write:
         ref = tl.maximum(tl.load(row_R + 4 * R), _reference(peak, STEP))
-        exps = tl.where(taken, 0, exps) * tl.exp2(peak * LOG2E - ref)[:, None]
-        tl.store(exps_RS + rows[:, None] * width + words[None, :], exps.to(exps_RS.dtype.element_ty))
+        kept = tl.where(taken, 0, exps) * tl.exp2(peak * LOG2E - ref)[:, None]
+        tl.store(exps_RS + rows[:, None] * width + words[None, :], kept.to(exps_RS.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["blocks"])
+@triton.jit(do_not_specialize=["blocks", "write"])
 def _fold(
-    exps_RS, tile_3BR, row_11R, blocks, R, width,
+    exps_RS, tile_3BR, row_11R, blocks, R, width, write,
     STEP: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr,
 ):  # fmt: skip
     """Merges a slab's tiles into what is kept of each row: 0 peak, 1 sum of exp(logit - peak), 2 sum of the same times
@@ -381,7 +397,7 @@ def _fold(
     tl.store(row + 5 * R, logp)
     tl.store(row + 6 * R, tl.log(total) - spread / total)
     tl.store(row + 7 * R, tl.log(total))
-    if exps_RS is not None:
+    if write:
         old_ref = tl.load(row + 4 * R)
         ref = tl.maximum(old_ref, _reference(new_peak, STEP))
         tl.store(row + 4 * R, ref)

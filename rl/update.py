@@ -78,6 +78,9 @@ def update(state, batch: Batch, algo, cfg, progress=None) -> dict[str, float]:
 def optimizer_step(state, batch: Batch, algo, cfg) -> dict[str, float]:
     """One step on all of the batch, in micro-batches. It is not taken, but counted, if its gradient is not finite, or
     if the policy is too far already from the one that sampled (target_kl).
+
+    Where advantages are all that is learned from, episodes without any are left out. Single tokens are not, though
+    `token_logprobs` could (keep_N): metrics are means over all tokens of what the model sees.
     """
     algo_cfg, metrics, gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
     if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):

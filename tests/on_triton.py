@@ -22,7 +22,7 @@ DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_under_the_interpreter runs it")
 compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
-SHARED_KIB = {80: 163, 90: 227, 100: 227}  # of shared memory that a program can have, by architecture
+SHARED_KIB = {80: 163, 90: 227, 100: 227, 120: 99}  # of shared memory that a program can have, by architecture
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -118,11 +118,12 @@ def compiled(kernel, args, kwargs, arch: int):
     return key, lambda: triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def spilled(binary, folder: Path) -> int | None:
-    """Bytes of registers of each thread that did not fit, if the tool that counts them is here."""
+def spilled(binary, folder: Path) -> int:
+    """Bytes of registers of each thread that did not fit. Asked last: without the tool that counts them the test is
+    skipped."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     if not tool.exists():
-        return None
+        pytest.skip("Triton's cuobjdump is not here: everything else held, spilled registers were not counted")
     with tempfile.NamedTemporaryFile(suffix=".cubin", dir=folder) as file:
         file.write(binary.asm["cubin"]), file.flush()
         usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True).stdout

@@ -198,31 +198,46 @@ def test_a_models_gradients_are_those_of_the_cpus_path(request):
         torch.testing.assert_close(ours, cpus, atol=1e-5 * float(cpus.abs().max()), rtol=1e-5)
 
 
-def launches_of(H, K, E, monkeypatch, T=300):
+def launches_of(H, K, E, dtype, monkeypatch, T=300):
     """Every launch of a training batch's attention, on tensors without memory."""
     with monkeypatch.context() as patch:
         launches = record(patch, attention_triton, KERNELS)
         shapes = (8, H, T, E), (5, 8 * K, E, 64), (5, 8 * K, 64, E)
-        q, k, v = (torch.empty(s, dtype=torch.bfloat16, device="meta", requires_grad=True) for s in shapes)
+        q, k, v = (torch.empty(s, dtype=dtype, device="meta", requires_grad=True) for s in shapes)
         attend(q, k, v, torch.empty(8, T, dtype=torch.long, device="meta")).sum().backward()
     return launches
 
 
 @compiles
 @pytest.mark.parametrize("heads", [(14, 2, 64), (28, 4, 128)], ids=str)
-@pytest.mark.parametrize(("arch", "spill"), [(80, 640), (90, 0), (100, 0)])
-def test_every_launch_compiles_and_fits_the_chip(arch, spill, heads, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("arch", "dtype", "spill"),
+    [(80, torch.bfloat16, 640), (90, torch.bfloat16, 0), (100, torch.bfloat16, 0), (90, torch.float16, 0)],
+    ids=str,
+)
+def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monkeypatch, tmp_path):
     """Without registers that do not fit, but in one part of the backward on sm_80."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    for launch in launches_of(*heads, monkeypatch):
-        binary = compiled(*launch, arch)[1]()
+    binaries = []
+    for launch in launches_of(*heads, dtype, monkeypatch):
+        binaries.append(binary := compiled(*launch, arch)[1]())
         name = binary.metadata.name
         assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]
         assert binary.metadata.shared <= SHARED_KIB[arch] * 1024 * (0.5 if name == "_forward" and arch > 80 else 1), (
             name
         )
         assert {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch] in binary.asm["ptx"], name
-        assert (spilled(binary, tmp_path) or 0) <= (spill if name == "_backward_keys" else 0), name
+    for binary in binaries:
+        name = binary.metadata.name
+        assert spilled(binary, tmp_path) <= (spill if name == "_backward_keys" else 0), name
+
+
+@compiles
+def test_the_backward_fits_a_chip_with_little_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda device: SHARED_KIB[120] * 1024)
+    for launch in launches_of(28, 4, 128, torch.bfloat16, monkeypatch):
+        assert compiled(*launch, 120)[1]().metadata.shared <= SHARED_KIB[120] * 1024, launch[0].__name__
 
 
 @compiles

@@ -4,6 +4,9 @@ On a machine without a CUDA device they run under Triton's interpreter, in a pro
 triton is first imported), and are compiled for three architectures without being run.
 """
 
+import inspect
+import itertools
+
 import pytest
 import torch
 from on_triton import (
@@ -27,11 +30,12 @@ from models.logprob_triton import logits_logprobs, scratch_bytes, tiles, token_l
 
 KERNELS = "_score", "_fold", "_gather", "_dlogits", "_row_forward", "_row_backward"
 MIB = 2**20
+SHARED = {arch: kib * 1024 for arch, kib in SHARED_KIB.items()}
 
 
 @needs_no_device
 def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=21)
+    run_under_the_interpreter(__file__, at_least=23)
 
 
 def problem(N: int, V: int, D: int, dtype, size: float = 1.0, order=None, seed: int = 0):
@@ -141,6 +145,8 @@ def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, monkeypatch):
         return torch.cat((logprobs_N[:, None], entropy_N[:, None], torch.autograd.grad(loss, hidden)[0].float()), 1)
 
     whole, order = rows_of(torch.arange(135)), torch.randperm(135, generator=torch.Generator().manual_seed(0))
+    sampled = token_logprobs(hidden_ND[:7].detach(), weight_VD, targets_N[:7], 0.8)  # without a gradient
+    assert torch.equal(torch.stack(sampled, 1), whole[:7, :2])
     for rows in (order, order[:1], order[:7], order[:64]):
         assert torch.equal(rows_of(rows), whole[rows])
     monkeypatch.setattr(logprob_triton, "SCRATCH_BYTES", 1)  # a chunk per tile of rows
@@ -157,6 +163,20 @@ def test_rows_that_are_not_kept_are_zero_and_have_no_gradient():
         for name in ("logprobs", "entropy") + ("hidden",) * entropy_grad:
             assert torch.equal(got[name][keep], whole[name][keep]) and (got[name][~keep] == 0).all()
         assert (got["hidden"][~keep] == 0).all() and (got["hidden"][keep] != 0).any(-1).all()
+
+
+@runs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_target_outside_the_vocabulary_gives_nan_and_disturbs_nobody(dtype, monkeypatch):
+    monkeypatch.setattr(logprob_triton, "SLAB", 128)
+    hidden_ND, weight_VD, targets_N = problem(20, 150, 24, dtype)
+    outside_N = targets_N.clone()
+    outside_N[3:6] = torch.tensor([-100, 150, 255])
+    good, bad = (results(token_logprobs, hidden_ND, weight_VD, targets) for targets in (targets_N, outside_N))
+    assert bad["logprobs"][3:6].isnan().all() and bad["hidden"][3:6].isnan().all()
+    others = [0, 1, 2, *range(6, 20)]
+    assert torch.equal(bad["entropy"], good["entropy"])
+    assert all(torch.equal(bad[name][others], good[name][others]) for name in good)
 
 
 @runs
@@ -191,7 +211,7 @@ def test_temporary_memory_is_what_scratch_bytes_says(mode, monkeypatch):
     record(monkeypatch, logprob_triton, KERNELS)
     N, D, V, dtype = 300, 40, 3000, torch.bfloat16
     monkeypatch.setattr(logprob_triton, "SLAB", 512)
-    allowed = scratch_bytes(128, D, V, dtype, tiles(D, dtype, (9, 0)))
+    allowed = scratch_bytes(128, D, V, dtype, tiles(D, dtype, SHARED[90]))
     monkeypatch.setattr(logprob_triton, "SCRATCH_BYTES", allowed)
     hidden_ND, weight_VD, targets_N = (x.cpu() for x in problem(N, V, D, dtype))
     with Allocated(hidden_ND, weight_VD, targets_N) as chunks:
@@ -209,7 +229,7 @@ def test_scratch_is_bounded_at_any_number_of_rows():
             first, second = list(logprob_triton._chunks(hidden_ND, weight_VD))[:2]
             rows = first.stop - first.start
             assert rows == second.stop - second.start and rows >= 2048
-            used = scratch_bytes(rows, D, V, dtype, tiles(D, dtype, (9, 0)))
+            used = scratch_bytes(rows, D, V, dtype, tiles(D, dtype, SHARED[90]))
             assert 0.95 * 512 * MIB < used <= 512 * MIB
 
 
@@ -266,33 +286,69 @@ def test_what_the_kernels_do_not_take_is_refused(monkeypatch):
         token_logprobs(hidden_ND, weight_VD, targets_N[:2])
 
 
-def launches_of(dtype, capability, monkeypatch, D=3584, V=152064, N=2000):
-    """Every launch of a 7B model's loss, on tensors without memory."""
+def launches_of(dtype, arch, monkeypatch, N=2000):
+    """Every launch of a 7B and of a 0.5B model's losses, on tensors without memory."""
     with monkeypatch.context() as patch:
         launches = record(patch, logprob_triton, KERNELS)
-        patch.setattr(logprob_triton, "_tiles_on", lambda hidden_ND: tiles(D, dtype, capability))
-        hidden_ND = torch.empty(N, D, dtype=dtype, device="meta", requires_grad=True)
-        weight_VD, logits_NV = (torch.empty(n, m, dtype=dtype, device="meta") for n, m in ((V, D), (N, V)))
-        targets_N = torch.empty(N, dtype=torch.long, device="meta")
-        for entropy_grad in (False, True):
-            token_logprobs(hidden_ND, weight_VD, targets_N, 0.7, entropy_grad)[0].sum().backward()
-        logits_logprobs(logits_NV.requires_grad_(), targets_N)[0].sum().backward()
+        patch.setattr(logprob_triton, "_tiles_on", lambda hidden_ND: tiles(hidden_ND.shape[1], dtype, SHARED[arch]))
+        for D, V in ((3584, 152064), (896, 151936)):
+            hidden_ND = torch.empty(N, D, dtype=dtype, device="meta", requires_grad=True)
+            weight_VD, logits_NV = (torch.empty(n, m, dtype=dtype, device="meta") for n, m in ((V, D), (N, V)))
+            targets_N = torch.empty(N, dtype=torch.long, device="meta")
+            for entropy_grad in (False, True):
+                token_logprobs(hidden_ND, weight_VD, targets_N, 0.7, entropy_grad)[0].sum().backward()
+            logits_logprobs(logits_NV.requires_grad_(), targets_N)[0].sum().backward()
     return launches
 
 
 @compiles
 @pytest.mark.parametrize(
-    "arch, dtype", [(80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float32)], ids=str
+    "arch, dtype",
+    [(80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16), (90, torch.float32)],
+    ids=str,
 )
 def test_every_launch_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    launches = launches_of(dtype, divmod(arch, 10), monkeypatch)
+    launches, binaries = launches_of(dtype, arch, monkeypatch), []
     assert {kernel.__name__ for kernel, _, _ in launches} == set(KERNELS)
     for compile_ in dict(compiled(*launch, arch) for launch in launches).values():
-        binary = compile_()
+        binaries.append(binary := compile_())
         name = binary.metadata.name
         assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]
-        assert binary.metadata.shared <= SHARED_KIB[arch] * 1024, name
-        if dtype == torch.bfloat16 and name in ("_score", "_gather", "_dlogits"):
+        assert binary.metadata.shared <= SHARED[arch], name
+        if dtype != torch.float32 and name in ("_score", "_gather", "_dlogits"):
             assert {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch] in binary.asm["ptx"], name
-        assert (spilled(binary, tmp_path) or 0) <= (8 if dtype == torch.bfloat16 else 32), name
+    for binary in binaries:
+        assert spilled(binary, tmp_path) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
+
+
+@compiles
+def test_a_chip_with_little_shared_memory_gets_tiles_that_fit(monkeypatch, tmp_path):
+    """sm_120 is newer than sm_90 and has less."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    launches = [launch for launch in launches_of(torch.bfloat16, 120, monkeypatch) if launch[0].__name__ != "_fold"]
+    for compile_ in dict(compiled(*launch, 120) for launch in launches).values():
+        assert (binary := compile_()).metadata.shared <= SHARED[120], binary.metadata.name
+
+
+@compiles
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_sampling_and_training_launch_the_same_binary(dtype, monkeypatch):
+    """Whatever the number of rows, and whether a gradient is made on the way, later, or never."""
+    with monkeypatch.context() as patch:
+        launches = record(patch, logprob_triton, KERNELS)
+        weight_VD = torch.empty(151936, 896, dtype=dtype, device="meta")
+        for N, grad, options in itertools.product((1, 16, 2000), (False, True), ({}, {"entropy_grad": True})):
+            hidden_ND = torch.empty(N, 896, dtype=dtype, device="meta", requires_grad=grad)
+            token_logprobs(hidden_ND, weight_VD, torch.empty(N, dtype=torch.long, device="meta"), 0.7, **options)
+    keys = {}
+    for launch in launches:
+        keys.setdefault(launch[0].__name__, set()).add(compiled(*launch, 90)[0])
+    assert {name: len(found) for name, found in keys.items()} == {"_score": 1, "_fold": 1, "_gather": 1}
+
+
+def test_the_signature_is_that_of_the_reference():
+    """Positions too; what only the kernels know is asked for by name."""
+    ours, reference = (list(inspect.signature(f).parameters.values()) for f in (token_logprobs, logprob.token_logprobs))
+    assert ours[: len(reference)] == reference
+    assert all(p.kind is p.KEYWORD_ONLY and p.default is False for p in ours[len(reference) :])
