@@ -16,16 +16,17 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+ENOUGH = 3  # measured turns of what is long
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
 
@@ -66,11 +67,11 @@ def parse(options: type, words: list[str]):
 def help_text(options: type) -> str:
     """Every option with its default and the comment behind it."""
     module = sys.modules[options.__module__]
-    lines = [*module.__doc__.strip().splitlines(), "", "Options, with their defaults:"]
+    told = {}  # a subclass may say again what it has another default for
     for cls in reversed([cls for cls in options.__mro__ if is_dataclass(cls)]):
         for name, default, comment in re.findall(r"^    (\w+): \w+ = (.+?)  # (.+)$", inspect.getsource(cls), re.M):
-            lines.append(f"  {name + '=' + default.strip(chr(34)):28s} {comment}")
-    return "\n".join(lines)
+            told[name] = f"  {name + '=' + default.strip(chr(34)):28s} {comment}"
+    return "\n".join([*module.__doc__.strip().splitlines(), "", "Options, with their defaults:", *told.values()])
 
 
 def dtypes_of(words: str) -> dict[str, torch.dtype]:
@@ -97,6 +98,11 @@ def version(package: str) -> str | None:
 # ---- rows ----
 
 
+def digits(x: float, count: int = 3) -> str:
+    """A number to so many significant digits, but whole where it has more before the point."""
+    return f"{x:,.0f}" if abs(x) >= 10**count - 0.5 else f"{x:.{count}g}"
+
+
 @dataclass
 class Row:
     """One thing that was measured on each side."""
@@ -118,6 +124,13 @@ class Row:
         over, under = self.median(over), self.median(under)
         return over / under if under else 1.0 if over == under else math.inf
 
+    def by_turn(self, side: str) -> list[float]:
+        """The ratio to a peer of each turn; of "ours" the value itself."""
+        if side == "ours":
+            return self.values[side]
+        pairs = zip(self.values["ours"], self.values[side], strict=False)  # a limit has one value
+        return [theirs / ours if self.speedup else ours / theirs for ours, theirs in pairs if ours and theirs]
+
     def target(self, side: str) -> str:
         """What was to be reached on this side, and whether it was."""
         if side not in self.targets:
@@ -127,8 +140,12 @@ class Row:
         least = self.speedup and not own
         met = found >= bound if least else found <= bound
         unit = f" {self.unit}" if own else "x"
-        told = "met" if met else f"missed by {abs(found - bound):.3g}"
-        return f"{'>=' if least else '<='} {bound:g}{unit}: {told}"
+        told = "met" if met else f"missed by {digits(abs(found - bound), 2)}"
+        turns = self.by_turn(side)
+        if len(turns) >= ENOUGH:
+            low, _, high = quantiles(turns, n=4, method="inclusive")
+            told += ", within the spread" if low < bound < high else ""
+        return f"{'>=' if least else '<='} {digits(bound)}{unit}: {told}"
 
     def record(self) -> dict:
         peers = [side for side in self.values if side != "ours"]
@@ -141,14 +158,33 @@ class Row:
         """Of the table: one for each side."""
         made = []
         for side in self.values:
-            value = f"{self.median(side):.4g} {self.unit}"
+            value, count = f"{digits(self.median(side))} {self.unit}", len(self.values[side])
+            few = f" (median of {count})" if self.unit == "s" and 1 < count < 5 else ""
             rate = f"{self.tokens / self.median(side):,.0f}" if self.tokens and self.unit == "s" else ""
             kind = "" if self.unit != "s" else " the speed" if self.speedup else " the time"
-            ratio = "" if side == "ours" or "ours" not in self.values else f"{self.ratio(side):.3g}x{kind}"
+            ratio = "" if side == "ours" or "ours" not in self.values else f"{digits(self.ratio(side))}x{kind}"
             first = side == next(iter(self.values))
-            cells = (self.name if first else "", side, value, rate, ratio, self.target(side))
+            cells = (self.name if first else "", side + few, value, rate, ratio, self.target(side))
             made.append("| " + " | ".join([*cells, self.check if first else ""]) + " |")
         return made
+
+
+Parts = dict[str, Callable[[str], Row]]  # of each row's name what measures it, which is told the name
+
+
+def measured(parts: Parts, only: str = "") -> Iterator[Row]:
+    """The rows whose names begin so, each told on stderr as soon as it is there. Exits as `chosen` does."""
+    for name in chosen(parts, only):
+        yield progress(parts[name](name))
+
+
+def chosen(names: Iterable[str], only: str) -> list[str]:
+    """Those that begin so. Exits with 1 and one line, which has the nearest, if there is none."""
+    found = [name for name in names if name.startswith(only)]
+    if not found:
+        near = "; ".join(difflib.get_close_matches(only, list(names), 3, 0.0))
+        sys.exit(f"only={only}: no row of this benchmark begins so; the nearest are: {near}")
+    return found
 
 
 # ---- time ----
@@ -157,12 +193,12 @@ class Row:
 def take_turns(
     sides: dict[str, Callable[[], object]], repeats: int, warmup: int, device: str = "cpu", limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Seconds of each side, turn by turn, without the warm-up. Past `limit` seconds three measured turns are enough."""
+    """Seconds of each side, turn by turn, without the warm-up. Past `limit` seconds ENOUGH measured turns do."""
     seconds, began = {name: [] for name in sides}, time.perf_counter()
     for turn in range(1, warmup + repeats + 1):
         for name, work in sides.items():
             seconds[name].append(seconds_of(work, device))
-        if turn - warmup >= 3 and time.perf_counter() - began > limit:
+        if turn - warmup >= ENOUGH and time.perf_counter() - began > limit:
             break
     return {name: values[warmup:] for name, values in seconds.items()}
 
@@ -251,26 +287,29 @@ def _resident(key: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))  # KiB
 
 
-def memory_row(name: str, row: str, sides: list[str], module: str, options: Options) -> list[Row]:
-    """A row of what each side's process peaks by when it runs the row `row` alone; none where /proc cannot tell."""
-    if not Path("/proc/self/clear_refs").exists():
-        return []
-    values = {}
-    for side in sides:
-        words = {**asdict(options), "only": row, "memory": side, "out": ""}
-        command = [sys.executable, "-m", module, *(f"{key}={value}" for key, value in words.items() if value != "")]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        values[side] = [json.loads(output.splitlines()[-1])["peak_mib"]]
-    return [Row(name, values, "MiB")]
+def memory_parts(name: str, row: str, sides: list[str], module: str, options: Options) -> Parts:
+    """A row of what each side's process peaks by when it runs the row `row` alone; none without options.peaks, or
+    where /proc cannot tell."""
+
+    def peaks(name: str) -> Row:
+        values = {}
+        for side in sides:
+            words = {**asdict(options), "only": row, "memory": side, "out": ""}
+            command = [sys.executable, "-m", module, *(f"{key}={value}" for key, value in words.items() if value != "")]
+            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            values[side] = [json.loads(output.splitlines()[-1])["peak_mib"]]
+        return Row(name, values, "MiB")
+
+    return {name: peaks} if options.peaks and Path("/proc/self/clear_refs").exists() else {}
 
 
 # ---- the report ----
 
 BY_ONEDNN = (
     "Ours multiplies float32 by oneDNN on a CPU, in float32, through a switch of torch (models/linear.py), from copies "
-    "of frozen weights that are laid out before the measured turns; the peers run as they come, by MKL. `by oneDNN "
-    "too` is a peer with that switch."
+    "of frozen weights that are laid out before the measured turns; the peers run as they come, by MKL."
 )
+TOO = "by oneDNN too"  # of a peer, in its side's name
 
 
 def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
@@ -284,9 +323,12 @@ def report(name: str, rows: list[Row], options: Options, notes: list[str], about
     lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
     lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
     lines += [line for row in rows for line in row.lines()]
+    if any(TOO in side for row in rows for side in row.values):
+        notes = [*notes, f"`{TOO}`: that peer, with the same switch of torch. No target is held against it."]
     convention = (
         f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
-        "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better)."
+        "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: of "
+        "the ratios (or values) turn by turn some of the middle half would meet the target and some would miss it."
     )
     notes = [*notes, convention]
     table = "\n".join([*lines, "", *(f"- {note}" for note in notes)])

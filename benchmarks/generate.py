@@ -1,8 +1,8 @@
 """Tokens sampled per second, beside transformers' `generate` with a PEFT adapter: python -m benchmarks.generate
 
 decode:     all prompts of one length, all replies of another; greedily, and sampled at temperature 1.
-mixed:      prompts and replies of different lengths, greedily. The peer pads the prompts on the left and decodes every
-            row to the longest reply; only the tokens that were asked for count.
+mixed:      prompts and replies of any length between two, greedily. The peer pads the prompts on the left and decodes
+            every row to the longest reply; only the tokens that were asked for count.
 multi-turn: prompts, then turns of sampled and observed tokens, greedily: slots that keep their keys and values, beside
             the same engine with reuse off, where each turn opens a new slot and feeds the whole history.
 
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 
@@ -23,8 +23,10 @@ import torch
 
 import lora
 from benchmarks import common, sides
-from benchmarks.common import Row
+from benchmarks.common import TOO, Parts, Row
+from models import by_onednn
 from models.generate import Engine
+from models.graph import CHUNK
 
 LARGE = 20_000_000  # parameters from which on the higher target holds
 
@@ -35,7 +37,7 @@ class Options(common.Options):
     rows: str = "16,64"  # prompts at once
     prompt: int = 64  # tokens of each
     new: int = 64  # tokens to sample for each
-    shortest: int = 20  # of the mixed lengths, and their step
+    shortest: int = 20  # of the mixed lengths
     longest: int = 200  # of the mixed lengths
     episodes: int = 64  # of multi-turn; of a model of 20 million parameters or more an eighth of that
     start: int = 512  # prompt tokens of an episode
@@ -54,41 +56,61 @@ class Case:
     temperature: float
 
 
-def make_cases(options: Options, model: str, tokenizer) -> list[Case]:
-    cases = []
+def make_cases(options: Options, label: str) -> dict[str, Callable]:
+    """Of each name what makes its Case: (name, tokenizer) -> Case."""
+    cases = {}
     for rows in map(int, options.rows.split(",")):
-        prompts = sides.windows(tokenizer, [options.prompt] * rows)
         for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            cases.append(Case(f"{model}, decode {rows} rows {kind}", prompts, [options.new] * rows, temperature))
-    draw, steps = Random(0), range(options.shortest, options.longest + 1, options.shortest)
-    prompts = sides.windows(tokenizer, [draw.randint(options.shortest, options.longest) for _ in range(rows)])
-    cases.append(Case(f"{model}, mixed {rows} rows greedy", prompts, [draw.choice(steps) for _ in range(rows)], 0.0))
-    return [case for case in cases if case.name.startswith(options.only)]
+            cases[f"{label}, decode {rows} rows {kind}"] = partial(_decode, options, rows, temperature)
+    return cases | {f"{label}, mixed {rows} rows greedy": partial(_mixed, options, rows)}
+
+
+def _decode(options: Options, rows: int, temperature: float, name: str, tokenizer) -> Case:
+    return Case(name, sides.windows(tokenizer, [options.prompt] * rows), [options.new] * rows, temperature)
+
+
+def _mixed(options: Options, rows: int, name: str, tokenizer) -> Case:
+    lengths, new = mixed_lengths(rows, options.shortest, options.longest)
+    return Case(name, sides.windows(tokenizer, lengths), new, 0.0)
+
+
+def mixed_lengths(rows: int, shortest: int, longest: int) -> tuple[list[int], list[int]]:
+    """(of the prompts, of the replies)"""
+    draw = Random(0)
+    return tuple([draw.randint(shortest, longest) for _ in range(rows)] for _ in range(2))
 
 
 # ---- the sides ----
 
 
-def ours(model, case: Case) -> list[list[int]]:
-    """A new engine, as train.py makes one each epoch. Its limit on new tokens is one for all rows, so a row with a
-    higher one goes on in a further turn.
-    """
-    max_len = max(len(prompt) + new for prompt, new in zip(case.prompts, case.new, strict=True))
-    engine = Engine(model, len(case.prompts), max_len, lora.adapter_version(model))
+def ours(model, case: Case, engine: Engine | None = None) -> list[list[int]]:
+    """By default on a new engine, as train.py makes one each epoch."""
+    if engine is None:
+        engine = make_engine(model, case)
     index, replies = {}, [[] for _ in case.prompts]
     for i, prompt in enumerate(case.prompts):
         slot = engine.open(key=(0, i))
         engine.feed(slot, prompt)
+        _end_after(case.new[i], engine._slots[slot])
         index[slot] = i
-    for row in engine.run(math.gcd(*case.new), case.temperature, stop_ids=frozenset()):
+    for row in engine.run(max(case.new), case.temperature, stop_ids=frozenset()):
         assert len(row.logprobs) == len(row.ids)
-        reply = replies[index[row.slot]]
-        reply += row.ids
-        if len(reply) < case.new[index[row.slot]]:
-            engine.feed(row.slot, [])
-        else:
-            engine.close(row.slot)
+        i = index[row.slot]
+        assert case.new[i] <= len(row.ids) < case.new[i] + CHUNK
+        replies[i] = row.ids[: case.new[i]]  # an engine that is ahead of the host gets a chunk of steps at once
+        engine.close(row.slot)
     return replies
+
+
+def make_engine(model, case: Case) -> Engine:
+    max_len = max(len(prompt) + new for prompt, new in zip(case.prompts, case.new, strict=True))
+    return Engine(model, len(case.prompts), max_len, lora.adapter_version(model))
+
+
+def _end_after(tokens: int, slot) -> None:
+    """Ends a slot's row there, as a stop token would: an engine has one limit for all."""
+    append = slot.append
+    slot.append = lambda ids, logprobs, _, *more: append(ids, logprobs, tokens, *more)
 
 
 @torch.no_grad()
@@ -158,90 +180,115 @@ def check(case: Case, replies: dict[str, list[list[int]]]) -> str:
         assert [len(reply) for reply in found] == case.new, f"{case.name}: {side} sampled other lengths"
     if case.temperature or len(replies) < 2:
         return "lengths"
-    told = []
-    for side in [side for side in replies if side != "ours"]:
+    told, peers = [], [side for side in replies if side != "ours"]
+    for side in peers:
         pairs = list(zip(replies["ours"], replies[side], strict=True))
         unequal = [i for i, (mine, theirs) in enumerate(pairs) if mine != theirs]
         for i in unequal[:1]:
             at = next(t for t, (a, b) in enumerate(zip(*pairs[i], strict=True)) if a != b)
             print(f"{case.name}: {side}'s row {i} is another from token {at} on", file=sys.stderr)
-        told.append(f"{len(pairs) - len(unequal)}/{len(pairs)} rows equal")
+        of = f" to {side}" if len(peers) > 1 else ""
+        told.append(f"{len(pairs) - len(unequal)}/{len(pairs)} rows equal{of}")
     return ", ".join(told)
 
 
 def measure(
-    case: Case, works: dict[str, Callable], options, targets: dict, device: str = "cpu", limit: float = math.inf
+    case: Case, works: dict[str, Callable], options, targets: dict, warmup: int, device="cpu", limit: float = math.inf
 ) -> Row:
-    """works: of each side, from a Case to its replies."""
+    """works: of each side, from a Case to its replies. warmup: turns after the one that is checked."""
     checked = check(case, {name: work(case) for name, work in works.items()})
     turns = {name: partial(work, case) for name, work in works.items()}
-    seconds = common.take_turns(turns, options.repeats, options.warmup - 1, device, limit)
+    seconds = common.take_turns(turns, options.repeats, warmup, device, limit)
     targets = {side: bound for side, bound in targets.items() if side in works}
-    return common.progress(Row(case.name, seconds, speedup=True, targets=targets, tokens=sum(case.new), check=checked))
+    return Row(case.name, seconds, speedup=True, targets=targets, tokens=sum(case.new), check=checked)
 
 
 def measure_turns(name: str, model, talk: Talk, options, device: str = "cpu", limit: float = math.inf) -> Row:
-    """Reuse of the slots against none, the ids compared."""
+    """Reuse of the slots against none, the ids compared; that is the warm-up."""
     ids = {reuse: play(model, talk, reuse)[0] for reuse in (True, False)}
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
     turns = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
-    seconds = common.take_turns(turns, options.repeats, options.warmup - 1, device, limit)
+    seconds = common.take_turns(turns, options.repeats, 0, device, limit)
     tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
-    return common.progress(Row(name, seconds, speedup=True, targets={"reuse off": 3.0}, tokens=tokens, check=checked))
+    return Row(name, seconds, speedup=True, targets={"reuse off": 3.0}, tokens=tokens, check=checked)
 
 
-def rows_of(name: str, options: Options, missing: list[str]) -> list[Row]:
-    """All rows of one model; with options.memory, none: it prints that side's peak."""
-    label = Path(name).name
+def load(name: str, wanted: list[str]) -> tuple:
+    """(our model, its tokenizer, the sides that are wanted)"""
     with tempfile.TemporaryDirectory() as folder:
         base, adapter = sides.prepare(name, Path(folder))
         model, tokenizer = sides.our_model(base, adapter)
-        cases = make_cases(options, label, tokenizer)
-        works = {}
-        if options.memory in ("", "ours"):
-            works["ours"] = partial(ours, model)
-        if options.memory in ("", "transformers") and not missing:
-            works["transformers"] = partial(peer, endless(sides.peer_model(base, adapter)[0]))
+        makers = {
+            "ours": lambda: partial(ours, model),
+            "transformers": lambda: partial(peer, endless(sides.peer_model(base, adapter)[0])),
+        }
+        works = {side: makers[side]() for side in wanted}
     torch.manual_seed(0)
-    if options.memory:
-        work = works[options.memory]
-        work(Case("first", [cases[0].prompts[0][:8]] * 2, [2, 2], cases[0].temperature))  # what is loaded late
-        print(json.dumps({"peak_mib": common.peak_of(lambda: work(cases[0]))}))
-        return []
-    rows, large = [], sum(p.numel() for p in model.parameters()) >= LARGE
-    for case in cases:
-        bound = 2.0 if "mixed" in case.name else 2.5 if large else 1.7
+    return model, tokenizer, works
+
+
+def parts(name: str, options: Options, missing: list[str]) -> Parts:
+    """All rows of one model."""
+    label, wanted = Path(name).name, ["ours"] if missing else ["ours", "transformers"]
+    cases, loaded = make_cases(options, label), cache(partial(load, name, wanted))
+
+    def is_large() -> bool:
+        return sum(p.numel() for p in loaded()[0].parameters()) >= LARGE
+
+    def rate(name: str) -> Row:
+        _, tokenizer, works = loaded()
+        case, mixed = cases[name](name, tokenizer), "mixed" in name
+        bound = 2.0 if mixed else 2.5 if is_large() else 1.7
         targets = {"transformers": bound} if len(case.prompts) >= 16 else {}
-        rows.append(measure(case, works, options, targets))
-        if options.peaks:
-            single = replace(options, model=name)
-            rows += common.memory_row(f"{case.name}, peak", case.name, list(works), "benchmarks.generate", single)
-    episodes = -(-options.episodes // 8) if large else options.episodes
-    talk_name = f"{label}, multi-turn {episodes} rows greedy"
-    if talk_name.startswith(options.only):
+        if is_large() and not (case.temperature or missing):
+            works = works | {f"transformers, {TOO}": by_onednn()(works["transformers"])}
+        return measure(case, works, options, targets, 0 if mixed else options.warmup - 1)
+
+    def turns(name: str) -> Row:
+        model, episodes = loaded()[0], -(-options.episodes // 8) if is_large() else options.episodes
         words = options.start, options.turns, options.sampled, options.observed
-        talk = make_talk(episodes, *words, model.config.vocab_size)
-        rows.append(measure_turns(talk_name, model, talk, options))
-    return rows
+        return measure_turns(name, model, make_talk(episodes, *words, model.config.vocab_size), options)
+
+    made, single = {}, replace(options, model=name)
+    for case in cases:
+        made[case] = rate
+        made |= common.memory_parts(f"{case}, peak", case, wanted, "benchmarks.generate", single)
+    return made | {f"{label}, multi-turn greedy": turns}
+
+
+def peak(options: Options) -> float:
+    """MiB that the side `memory` peaks by in the row `only`."""
+    cases = make_cases(options, Path(options.model).name)
+    name = common.chosen(cases, options.only)[0]
+    _, tokenizer, works = load(options.model, [options.memory])
+    case, work = cases[name](name, tokenizer), works[options.memory]
+    work(Case("first", [case.prompts[0][:8]] * 2, [2, 2], case.temperature))  # what is loaded late
+    return common.peak_of(lambda: work(case))
 
 
 def main(options: Options) -> None:
     if not all(word.isdecimal() and int(word) for word in options.rows.split(",")):
         sys.exit(f"rows={options.rows}: not whole numbers by comma")
     torch.set_num_threads(options.threads)
-    missing = common.absent("transformers", "peft")
-    rows = [row for name in options.model.split(",") for row in rows_of(name, options, missing)]
     if options.memory:
+        print(json.dumps({"peak_mib": peak(options)}))
         return
+    missing, made = common.absent("transformers", "peft"), {}
+    for name in options.model.split(","):
+        made |= parts(name, options, missing)
+    rows = list(common.measured(made, options.only))
     about = {"models": options.model, "dtype": "float32", "lora": "r=16 all-linear, unmerged on every side"}
     notes = [
         common.BY_ONEDNN,
         f"decode: prompts of {options.prompt} tokens, replies of {options.new}.",
         "Ours returns the log-probability of every sampled token; the peer is not asked for any.",
-        f"mixed: prompts of {options.shortest}-{options.longest} tokens, replies likewise in steps of "
-        f"{options.shortest}; the peer decodes all rows to the longest.",
-        f"multi-turn: prompts of {options.start} tokens, {options.turns} turns of {options.sampled} sampled and "
+        f"mixed: prompts of {options.shortest}-{options.longest} tokens, replies likewise; the peer decodes all rows "
+        "to the longest.",
+        f"multi-turn: {options.episodes} episodes, an eighth of that of a model of {LARGE:,} parameters or more; "
+        f"prompts of {options.start} tokens, {options.turns} turns of {options.sampled} sampled and "
         f"{options.observed} observed ones.",
+        f"mixed and multi-turn: the run that is checked is the only warm-up. `{TOO}`: in the greedy rows of models of "
+        f"{LARGE:,} parameters or more.",
         "peak: resident memory above the loaded model, each side alone in a process.",
         *(f"{name}: absent; ours was measured without it." for name in missing),
     ]

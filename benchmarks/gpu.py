@@ -1,17 +1,19 @@
 """What needs a GPU, in one command and at most ten minutes: python -m benchmarks.gpu
 
 The parts are the CPU benchmarks' own, at the sizes of a large GPU, in bfloat16, with random weights that are made on
-the device; decode alone has its own measure, against the bandwidth found in this run. A part that fails, or for which
-no time is left, is a line in the notes.
+the device; decode alone has its own measure, against the bandwidth found in this run. A part that fails, or whose time
+is over, is a line in the notes; the rows that it had until then are in the table.
 """
 
 import math
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 import torch
@@ -25,7 +27,9 @@ from models.generate import Engine
 
 @dataclass
 class Options(common.Options):
-    seconds: int = 570  # no part begins after these
+    only: str = ""  # parts whose name starts so
+    seconds: int = 540  # of all parts together
+    part: int = 150  # of one part at most
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,13 @@ class Scale:
     context: int = 1024
     new: int = 32  # tokens decoded in a measured turn
     rollouts: int = 256  # rows of mixed lengths
-    lengths: tuple[int, int] = (100, 1000)  # of their prompts and replies; the shortest is the step of the replies
+    lengths: tuple[int, int] = (100, 1024)  # of their prompts and replies, any between
     talk: tuple[int, int, int, int, int] = (64, 512, 8, 32, 96)  # episodes, prompt, turns, sampled, observed
     group: tuple[int, int, int] = (512, 512, 8)  # prompt, completion, samples
     layer_tokens: int = 8192  # through 4 layers of the large model
     step: tuple[int, int, int, int] = (4, 8, 512, 512)  # prompts, samples, tokens of a prompt, of a reply
     round_trip: tuple[int, int, int, int, int] = (32, 128, 4, 32, 32)  # as talk, for the exact path
-    half_minute: float = 30.0  # where a part of many seconds stops at three turns
+    patience: float = 45.0  # seconds after which a row of long turns stops at common.ENOUGH of them
 
 
 # ---- decode against the bandwidth ----
@@ -72,7 +76,7 @@ def bytes_per_step(model, rows: int, context: float) -> float:
     return weights + rows * context * per_token
 
 
-def decode(name: str, rows: int, target: float, scale: Scale, options, device: str, dtype) -> Row:
+def decode(name: str, rows: int, target: float, scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     """Seconds of a step of an engine whose slots have about `context` tokens, with sampling and log-probabilities."""
     raw, turns = sides.SHAPES[name], options.warmup + options.repeats
     model = sides.adapted(sides.random(raw, dtype, device))
@@ -89,13 +93,13 @@ def decode(name: str, rows: int, target: float, scale: Scale, options, device: s
             engine.feed(slot, [])
         assert all(len(row.ids) == scale.new for row in engine.run(scale.new, 1.0, frozenset()))
 
-    seconds = common.take_turns({"ours": turn}, options.repeats, options.warmup, device, scale.half_minute)["ours"]
+    seconds = common.take_turns({"ours": turn}, options.repeats, options.warmup, device, scale.patience)["ours"]
     context = start + scale.new * (options.warmup + len(seconds) / 2)
     limit = bytes_per_step(model, rows, context) / bandwidth(device)
     values = {"ours": [value / scale.new for value in seconds], "bandwidth limit": [limit]}
     row = Row(f"decode {name}, {rows} rows, context {context:.0f}", values, speedup=True, tokens=rows)
     row.targets = {"bandwidth limit": target}
-    return common.progress(row)
+    yield common.progress(row)
 
 
 # ---- rollouts of mixed lengths ----
@@ -126,89 +130,88 @@ def continuous(model, case: generate.Case) -> list[list[int]]:
     return [found[name] for name in names]
 
 
-def rollouts(scale: Scale, options, device: str, dtype) -> list[Row]:
-    raw, (shortest, longest), draw = sides.SHAPES[scale.small], scale.lengths, Random(0)
+def rollouts(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
+    """On both sides what is captured once lives on from turn to turn."""
+    raw, draw = sides.SHAPES[scale.small], Random(0)
     model = sides.adapted(sides.random(raw, dtype, device))
-    lengths = [draw.randint(shortest, longest) for _ in range(scale.rollouts)]
+    lengths, new = generate.mixed_lengths(scale.rollouts, *scale.lengths)
     prompts = [[draw.randrange(raw["vocab_size"]) for _ in range(length)] for length in lengths]
-    new = [draw.choice(range(shortest, longest + 1, shortest)) for _ in range(scale.rollouts)]
+    shortest, longest = scale.lengths
     case = generate.Case(f"mixed {scale.rollouts} rows {shortest}-{longest}, {scale.small}", prompts, new, 0.0)
-    works = {"ours": partial(generate.ours, model)}
+    works = {"ours": partial(generate.ours, model, engine=generate.make_engine(model, case))}
     if not common.absent("transformers", "peft"):
         peer = sides.twin(model, raw)[0].base_model.model
         peer.generation_config.eos_token_id = None
         works["continuous batching"] = partial(continuous, peer)
-    row = generate.measure(case, works, options, {"continuous batching": 3.0}, device, scale.half_minute)
-    return [row]
+    targets = {"continuous batching": 3.0}
+    yield common.progress(generate.measure(case, works, options, targets, 0, device, scale.patience))
 
 
 # ---- the parts ----
 
 
-def heads(scale: Scale, options, device: str, dtype, notes: list[str]) -> list[Row]:
-    others, missing = logprob.peers(device, compile=False)
+def heads(scale: Scale, options, device: str, dtype, notes: list[str]) -> Iterator[Row]:
+    others, missing = logprob.peers(device, compile=device != "cpu")
     notes += logprob.notes_of(missing)
-    rows = []
     for name, N, D, V, targets in scale.heads:
-        inputs = logprob.make_inputs(N, D, V, dtype, device)
-        rows += logprob.measure(inputs, name, {"ours": logprob.ours, **others}, options, targets, limit=True)
-    return rows
+        make = cache(partial(logprob.make_inputs, N, D, V, dtype, device))
+        names = {"ours": logprob.ours, **others}
+        yield from common.measured(logprob.parts(name, make, names, options, targets, device))
 
 
-def turns(scale: Scale, options, device: str, dtype) -> list[Row]:
+def turns(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     raw = sides.SHAPES[scale.small]
     model = sides.adapted(sides.random(raw, dtype, device))
     talk = generate.make_talk(*scale.talk, raw["vocab_size"])
     name = f"multi-turn {scale.talk[0]} rows, {scale.small}"
-    return [generate.measure_turns(name, model, talk, options, device, scale.half_minute)]
+    yield common.progress(generate.measure_turns(name, model, talk, options, device, scale.patience))
 
 
-def layers(scale: Scale, options, device: str, dtype) -> list[Row]:
+def layers(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     raw, targets = sides.layers_of(scale.large, 4), {"peft": 0.90, "floor": 1.08}
     name = f"4 layers of {scale.large}, {scale.layer_tokens} tokens"
-    return lora_benchmark.measure_layers(name, raw, scale.layer_tokens, dtype, options, targets, device)
+    words = raw, scale.layer_tokens, dtype, options, targets, device
+    yield from common.measured(lora_benchmark.layer_parts(name, *words))
 
 
-def group(scale: Scale, options, device: str, dtype) -> list[Row]:
+def group(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     """Time at the small model's shape; that the gradients are equal, in float32 at a smaller one."""
-    (prompt, completion, samples), rows = scale.group, []
+    prompt, completion, samples = scale.group
     target = 0.9 * samples * (prompt + completion) / (prompt + samples * completion)
     for shape, kind in ((scale.small, dtype), ("quarter", torch.float32)):
         name = f"group prefix sharing, {shape} {str(kind).removeprefix('torch.')}"
-        bound = target if kind == dtype else 1.0
-        rows += lora_benchmark.measure_group(name, sides.SHAPES[shape], scale.group, kind, options, bound, device)
-    return rows
+        words = sides.SHAPES[shape], scale.group, kind, options, target if kind == dtype else 1.0, device
+        yield from common.measured(lora_benchmark.group_parts(name, *words))
 
 
-def grpo_step(scale: Scale, options, device: str, dtype, notes: list[str]) -> list[Row]:
+def grpo_step(scale: Scale, options, device: str, dtype, notes: list[str]) -> Iterator[Row]:
     missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
     notes += [f"{name}: absent; the step was measured without trl." for name in missing]
     prompts, samples, prompt, new = scale.step
     sizes = {"prompts": prompts, "samples": samples, "prompt": prompt, "new": new, "pieces": prompts}
     words = {"repeats": options.repeats, "warmup": 1, "threads": options.threads, "model": scale.small}
     kind = str(dtype).removeprefix("torch.")
-    rows = step.measure(step.Options(**words, **sizes, device=device, dtype=kind), missing, target=6.0)
-    for row in rows:
+    for row in step.measure(step.Options(**words, **sizes, device=device, dtype=kind), missing, target=6.0):
         row.name = f"GRPO {scale.small}, {row.name}"
-    return rows
+        yield common.progress(row)
 
 
-def exact(scale: Scale, options, device: str, dtype) -> list[Row]:
+def exact(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     raw = sides.SHAPES[scale.small]
     model = sides.adapted(sides.random(raw, dtype, device))
     talk = generate.make_talk(*scale.round_trip, raw["vocab_size"])
     name = f"rollout and training pass, {scale.small}"
-    return onpolicy.measure_cost(name, model, talk, options, 1.10, device, scale.half_minute)
+    yield common.progress(onpolicy.measure_cost(name, model, talk, options, 1.10, device, scale.patience))
 
 
-def parts(scale: Scale, options, device: str, dtype, notes: list[str]) -> dict[str, Callable[[], list[Row]]]:
+def parts(scale: Scale, options, device: str, dtype, notes: list[str]) -> dict[str, Callable[[], Iterator[Row]]]:
     """In the order of what would be missed most if time ran out."""
     common_words = scale, options, device, dtype
     large, small = scale.decode_rows
     return {
         "log-probabilities": partial(heads, *common_words, notes),
-        "decode, large": lambda: [decode(scale.large, large, 0.80, *common_words)],
-        "decode, small": lambda: [decode(scale.small, small, 0.50, *common_words)],
+        "decode, large": partial(decode, scale.large, large, 0.80, *common_words),
+        "decode, small": partial(decode, scale.small, small, 0.50, *common_words),
         "LoRA layers": partial(layers, *common_words),
         "group prefix sharing": partial(group, *common_words),
         "exact path": partial(exact, *common_words),
@@ -218,21 +221,49 @@ def parts(scale: Scale, options, device: str, dtype, notes: list[str]) -> dict[s
     }
 
 
+class TimeOver(BaseException):
+    """Not an Exception, which a peer's code may catch."""
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """TimeOver within, when they are over: as soon as a call that is under way comes back to Python."""
+
+    def ring(*_):
+        raise TimeOver
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def run(scale: Scale, options: Options, device: str, dtype) -> tuple[list[Row], list[str]]:
-    """(rows, notes) of all parts, those that failed as notes."""
-    began, rows, notes = time.monotonic(), [], []
-    for name, part in parts(scale, options, device, dtype, notes).items():
-        if not name.startswith(options.only):
-            continue
-        if time.monotonic() - began > options.seconds:
-            notes.append(f"{name}: not run, {options.seconds} seconds were over.")
+    """(rows, notes) of all parts, those that failed or took too long as notes."""
+    end, rows, notes = time.monotonic() + options.seconds, [], []
+
+    def tell(note: str) -> None:
+        notes.append(note)
+        print(note, file=sys.stderr, flush=True)
+
+    all_parts = parts(scale, options, device, dtype, notes)
+    for name in common.chosen(all_parts, options.only):
+        left = min(end - time.monotonic(), options.part)
+        if left <= 0:
+            tell(f"{name}: not run, {options.seconds} seconds were over.")
             continue
         try:
-            rows += part()
+            with deadline(left):
+                for row in all_parts[name]():
+                    rows.append(row)
+        except TimeOver:
+            tell(f"{name}: cut off after {left:.0f} seconds; what it had not measured by then is missing.")
         except Exception as error:  # whatever a part dies of, the others are still wanted
             reason = (str(error).strip().splitlines() or [""])[0][:200]
-            notes.append(f"{name}: failed, {type(error).__name__}: {reason}")
-            print(notes[-1], file=sys.stderr, flush=True)
+            tell(f"{name}: failed, {type(error).__name__}: {reason}")
         if device != "cpu":
             torch.cuda.empty_cache()
     return rows, notes
@@ -248,17 +279,20 @@ def main(options: Options) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
     rows, notes = run(Scale(), options, "cuda", torch.bfloat16)
+    if not rows:
+        sys.exit("benchmarks.gpu: no part gave a row; the lines above say why")
     about = {"dtype": "bfloat16", "cuda": torch.version.cuda, "bandwidth": f"{bandwidth('cuda') / 1e12:.2f} TB/s"}
     about |= {"lora": "r=16 all-linear, unmerged on every side"}
     notes += [
-        "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step; parts of many seconds "
-        "stop at three turns when half a minute is over.",
+        "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step; rows of long turns "
+        f"stop at {common.ENOUGH} of them when {Scale.patience:.0f} seconds are over, as the table says.",
+        "mixed: one engine and one manager for all turns. multi-turn and the exact path: each turn makes its engines, "
+        "and captures their graphs within its time, on both sides.",
         "bandwidth limit: every weight and each row's keys and values read once, at the speed of a copy in this run.",
-        "two products: h W' and the result with W, in chunks of 4096 rows, and nothing else.",
         f"most allocated: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB.",
     ]
     common.report("gpu", rows, options, notes, about)
-    if not rows or any(not math.isfinite(row.median("ours")) for row in rows):
+    if any(not math.isfinite(row.median("ours")) for row in rows):
         raise SystemExit(1)
 
 

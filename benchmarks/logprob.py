@@ -11,22 +11,23 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 
 from benchmarks import common
-from benchmarks.common import Row
+from benchmarks.common import TOO, Parts, Row
 from models import by_onednn
-from models.logprob import token_logprobs
+from models.logprob import _slabs, _words, token_logprobs
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
 
 
 @dataclass
 class Options(common.Options):
+    repeats: int = 9  # measured turns of each side: they differ by a third from each other
     N: int = 512  # tokens
     D: int = 896  # width of the hidden states
     V: int = 151936  # words of the vocabulary
@@ -71,12 +72,9 @@ def naive(hidden_ND, weight_VD, targets_N):
 def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Callable], list[str]]:
     """(the other sides that can run here, or of those only the wanted one; a line about each that cannot)."""
     sides, missing = {"naive": naive}, []
-    if compile:
-        sides["compiled naive"] = torch.compile(naive)
-    else:
-        missing.append("torch.compile of naive: left out; compile=1 adds it, for minutes and with a C++ compiler.")
-    for name, make in (("trl", _trl), ("liger", _liger), ("cut-cross-entropy", _cce)):
-        if wanted not in ("", name):
+    makers = {"compiled naive": _compiled, "trl": _trl, "liger": _liger, "cut-cross-entropy": _cce}
+    for name, make in makers.items():
+        if wanted not in ("", name) or (name == "compiled naive" and not compile):
             continue
         try:
             sides[name] = make(device)
@@ -87,6 +85,10 @@ def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Calla
             del sides[name]
             missing.append(f"{name}: fails here ({type(error).__name__}: {str(error).splitlines()[0][:160]}).")
     return sides, missing
+
+
+def _compiled(device: str):
+    return torch.compile(naive, dynamic=False)
 
 
 def _trl(device: str):
@@ -118,13 +120,21 @@ def run(side: Callable, inputs: Inputs) -> list[torch.Tensor]:
     return [logprobs_N.detach(), hidden_ND.grad]
 
 
+@torch.no_grad()
 def two_products(inputs: Inputs, rows: int = 4096) -> None:
-    """What the two matrix products alone cost: the least for exact log-probabilities and a gradient."""
-    logits = inputs.hidden_ND.new_empty(min(rows, len(inputs.hidden_ND)), len(inputs.weight_VD))
-    for start in range(0, len(inputs.hidden_ND), rows):
-        hidden = inputs.hidden_ND[start : start + rows]
-        torch.mm(hidden, inputs.weight_VD.mT, out=logits[: len(hidden)])
-        torch.mm(logits[: len(hidden)], inputs.weight_VD)
+    """What the two matrix products alone cost, the least for exact log-probabilities and a gradient: on a CPU ours,
+    slab by slab from the same copies; on a GPU torch's, in chunks of rows."""
+    hidden_ND, weight_VD = inputs.hidden_ND, inputs.weight_VD
+    if hidden_ND.device.type == "cpu":
+        with by_onednn():
+            for start, logits in _slabs(hidden_ND, weight_VD, 1.0):
+                _words(logits, weight_VD, start)
+        return
+    logits = hidden_ND.new_empty(min(rows, len(hidden_ND)), len(weight_VD))
+    for start in range(0, len(hidden_ND), rows):
+        hidden = hidden_ND[start : start + rows]
+        torch.mm(hidden, weight_VD.mT, out=logits[: len(hidden)])
+        torch.mm(logits[: len(hidden)], weight_VD)
 
 
 # ---- what is measured ----
@@ -158,30 +168,51 @@ def depends_on_others(inputs: Inputs) -> tuple[int, int]:
     return tuple(changed_2N.sum(-1).tolist())
 
 
-def measure(inputs: Inputs, name: str, sides: dict[str, Callable], options, targets: dict, limit=False) -> list[Row]:
-    """The rows of one set of inputs. targets: of the time; limit: the two products alone as a further side."""
-    device = inputs.hidden_ND.device.type
-    turns = {side: partial(run, function, inputs) for side, function in sides.items()}
-    if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
-        turns["naive, by oneDNN too"] = by_onednn()(turns["naive"])
-    if limit:
+def parts(
+    name: str, make: Callable[[], Inputs], sides: dict[str, Callable], options, targets: dict, device: str = "cpu"
+) -> Parts:
+    """The rows of one set of inputs, which are made when the first of them is measured. targets: of the time."""
+
+    def time(row: str) -> Row:
+        inputs = make()
+        turns = {side: partial(run, function, inputs) for side, function in sides.items()}
+        if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
+            turns[f"naive, {TOO}"] = by_onednn()(turns["naive"])
         turns["two products"] = partial(two_products, inputs)
-    seconds = common.take_turns(turns, options.repeats, options.warmup, device)
-    rows = [Row(f"{name}, forward and backward", seconds, targets=targets, tokens=len(inputs.targets_N))]
-    scratch = {side: [common.scratch_of(partial(run, f, inputs), device)] for side, f in sides.items()}
-    rows.append(Row(f"{name}, scratch", scratch, "MiB", targets={"naive": 0.1, "ours": 512.0}))
-    expected_N, expected_ND = truth(inputs)
-    error, slope_error = {}, {}
-    for side, function in sides.items():
-        logprobs_N, grad_ND = run(function, inputs)
-        error[side] = [(logprobs_N.double() - expected_N).abs().max().item()]
-        slope_error[side] = [((grad_ND.double() - expected_ND).norm() / expected_ND.norm()).item()]
-    rows.append(Row(f"{name}, largest error", error, "nats", targets={"ours": 1e-4}))
-    rows.append(Row(f"{name}, error of the gradient", slope_error, "of its norm"))
-    for what, changed in zip(("values", "gradients"), depends_on_others(inputs), strict=True):
-        found = {"ours": [float(changed)]}
-        rows.append(Row(f"{name}, {what} that depend on N", found, f"of {len(expected_N)}", targets={"ours": 0.0}))
-    return [common.progress(row) for row in rows]
+        seconds = common.take_turns(turns, options.repeats, options.warmup, device)
+        return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N))
+
+    def scratch(row: str) -> Row:
+        inputs = make()
+        found = {side: [common.scratch_of(partial(run, f, inputs), device)] for side, f in sides.items()}
+        return Row(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0})
+
+    @cache
+    def errors() -> tuple[dict, dict]:
+        inputs, error, slope_error = make(), {}, {}
+        expected_N, expected_ND = truth(inputs)
+        for side, function in sides.items():
+            logprobs_N, grad_ND = run(function, inputs)
+            error[side] = [(logprobs_N.double() - expected_N).abs().max().item()]
+            slope_error[side] = [((grad_ND.double() - expected_ND).norm() / expected_ND.norm()).item()]
+        return error, slope_error
+
+    @cache
+    def changed() -> tuple[int, int, int]:
+        inputs = make()
+        return *depends_on_others(inputs), len(inputs.targets_N)
+
+    def depending(which: int, row: str) -> Row:
+        return Row(row, {"ours": [float(changed()[which])]}, f"of {changed()[2]}", targets={"ours": 0.0})
+
+    return {
+        f"{name}, forward and backward": time,
+        f"{name}, scratch": scratch,
+        f"{name}, largest error": lambda row: Row(row, errors()[0], "nats", targets={"ours": 1e-4}),
+        f"{name}, error of the gradient": lambda row: Row(row, errors()[1], "of its norm"),
+        f"{name}, values that depend on N": partial(depending, 0),
+        f"{name}, gradients that depend on N": partial(depending, 1),
+    }
 
 
 def notes_of(missing: list[str]) -> list[str]:
@@ -194,6 +225,7 @@ def notes_of(missing: list[str]) -> list[str]:
         "error: against float64 on the same inputs. that depend on N: other bits among permuted rows, or among fewer, "
         "down to one alone.",
         common.BY_ONEDNN,
+        "two products: the hidden states with the head and the result with the head again, and nothing else.",
         *missing,
     ]
 
@@ -201,22 +233,28 @@ def notes_of(missing: list[str]) -> list[str]:
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
+    make = lru_cache(1)(make_inputs)  # those of one dtype at a time
+
+    def plan(sides: dict[str, Callable]) -> Parts:
+        made = {}
+        for word, dtype in dtypes.items():
+            inputs = partial(make, options.N, options.D, options.V, dtype)
+            made |= parts(word, inputs, sides, options, {"naive": 0.33, "trl": 0.19})
+            peak, single = f"{word}, peak of the process", replace(options, dtypes=word)
+            made |= common.memory_parts(peak, "", list(sides), "benchmarks.logprob", single)
+        return made
+
+    common.chosen(plan({}), options.only)  # before the peers are imported, which takes a while
     others, missing = peers("cpu", bool(options.compile), options.memory)
+    if not options.compile:
+        missing.append("torch.compile of naive: left out; compile=1 adds it, for minutes and with a C++ compiler.")
     sides = {"ours": ours, **others}
     if options.memory:
-        inputs = make_inputs(options.N, options.D, options.V, next(iter(dtypes.values())))
+        inputs = make(options.N, options.D, options.V, next(iter(dtypes.values())))
         run(naive, make_inputs(2, options.D, 8, inputs.hidden_ND.dtype))  # what is loaded late
         print(json.dumps({"peak_mib": common.peak_of(partial(run, sides[options.memory], inputs))}))
         return
-    rows = []
-    for word, dtype in dtypes.items():
-        inputs = make_inputs(options.N, options.D, options.V, dtype)
-        found = measure(inputs, word, sides, options, {"naive": 0.33, "trl": 0.19})
-        del inputs
-        if options.peaks:
-            single = replace(options, dtypes=word)
-            found += common.memory_row(f"{word}, peak of the process", "", list(sides), "benchmarks.logprob", single)
-        rows += [row for row in found if row.name.startswith(options.only)]
+    rows = list(common.measured(plan(sides), options.only))
     about = {"tokens": options.N, "width": options.D, "vocabulary": options.V, "head": "frozen"}
     notes = notes_of(missing) + [
         "peak of the process: resident memory in a first call, above the inputs, each side alone."

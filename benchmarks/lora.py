@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
 import lora
 from benchmarks import common, sides
-from benchmarks.common import Row
+from benchmarks.common import TOO, Parts, Row
 from models import by_onednn
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch
@@ -77,38 +77,61 @@ def our_factors(model) -> dict[str, torch.Tensor]:
     return {f"{path}.{name}": p for path, layer in layers for name, p in layer.adapters["default"].named_parameters()}
 
 
-def measure_layers(name: str, raw: dict, tokens: int, dtype, options, targets: dict, device: str = "cpu") -> list[Row]:
+def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict, device: str = "cpu") -> Parts:
     """The rows of one dtype. targets: {"peft": ..., "floor": ...} of the time; that for peft holds against the faster
     of its two ways, adapters in float32 (its default, and ours) or in the base's dtype."""
-    model = sides.adapted(sides.random(raw, dtype, device))
-    entering_gradient(model)
+    has_peft = not common.absent("transformers", "peft")
+    pass_words = cache(partial(_words, raw, tokens, dtype, device))
+
+    @cache
+    def made() -> tuple:
+        """(our model, {side: its pass}, {side: its A and B})"""
+        model = sides.adapted(sides.random(raw, dtype, device))
+        entering_gradient(model)
+        turns, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
+        for wide in ((True, False) if dtype != torch.float32 else (True,)) if has_peft else ():
+            peer, side = sides.twin(model, raw, wide), "peft" if wide else "peft, narrow adapters"
+            entering_gradient(peer[0].base_model.model)
+            turns[side], factors[side] = partial(peer_pass, peer[0], *pass_words()), peer[1]
+        return model, turns, factors
+
+    @cache
+    def found() -> dict[str, dict]:
+        _, turns, factors = made()
+        return {side: gradients(theirs, turns[side]) for side, theirs in factors.items()}
+
+    def time(row: str) -> Row:
+        model, turns, factors = made()
+        if has_peft and device == "cpu" and dtype == torch.float32:
+            turns = turns | {f"peft, {TOO}": by_onednn()(turns["peft"])}
+        turns = turns | {"floor": partial(floor_pass, model, *pass_words())}
+        made_row = Row(row, common.take_turns(turns, options.repeats, options.warmup, device), tokens=tokens)
+        if has_peft:
+            fastest = min((side for side in factors if side != "ours"), key=made_row.median)
+            made_row.targets[fastest] = targets["peft"]
+        made_row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
+        return made_row
+
+    def errors(row: str) -> Row:
+        exact = deepcopy(made()[0]).double()
+        ids_1N, grad_1ND = pass_words()
+        truth = gradients(our_factors(exact), partial(our_pass, exact, ids_1N, grad_1ND.double()))
+        return Row(row, {side: [difference(mine, truth)] for side, mine in found().items()}, "of their norm")
+
+    def apart(row: str) -> Row:
+        return Row(row, {"ours": [difference(found()["ours"], found()["peft"])]}, "relative", targets={"ours": 1e-5})
+
+    rows = {f"{name}, forward and backward": time, f"{name}, error of the gradients of A and B": errors}
+    if has_peft and dtype == torch.float32:
+        rows[f"{name}, gradients of A and B against peft"] = apart
+    return rows
+
+
+def _words(raw: dict, tokens: int, dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids_1N, the gradient of the hidden states that leave)"""
     generator = torch.Generator(device).manual_seed(0)
     ids_1N = torch.randint(raw["vocab_size"], (1, tokens), device=device, generator=generator)
-    grad_1ND = torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
-    turns, factors = {"ours": partial(our_pass, model, ids_1N, grad_1ND)}, {}
-    missing = common.absent("transformers", "peft")
-    for wide in () if missing else (True, False) if dtype != torch.float32 else (True,):
-        peer, side = sides.twin(model, raw, wide), "peft" if wide else "peft, narrow adapters"
-        entering_gradient(peer[0].base_model.model)
-        turns[side], factors[side] = partial(peer_pass, peer[0], ids_1N, grad_1ND), peer[1]
-    if factors and device == "cpu" and dtype == torch.float32:
-        turns["peft, by oneDNN too"] = by_onednn()(turns["peft"])
-    turns["floor"] = partial(floor_pass, model, ids_1N, grad_1ND)
-
-    found = {side: gradients(theirs, turns[side]) for side, theirs in {"ours": our_factors(model), **factors}.items()}
-    exact = deepcopy(model).double()
-    truth = gradients(our_factors(exact), partial(our_pass, exact, ids_1N, grad_1ND.double()))
-    seconds = common.take_turns(turns, options.repeats, options.warmup, device)
-    row = Row(f"{name}, forward and backward", seconds, tokens=tokens)
-    if factors:
-        row.targets = {min(factors, key=row.median): targets["peft"]}
-    row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
-    errors = {side: [difference(gradient, truth)] for side, gradient in found.items()}
-    rows = [row, Row(f"{name}, error of the gradients of A and B", errors, "of their norm")]
-    if "peft" in found and dtype == torch.float32:
-        apart, bound = {"ours": [difference(found["ours"], found["peft"])]}, {"ours": 1e-5}
-        rows.append(Row(f"{name}, gradients of A and B against peft", apart, "relative", targets=bound))
-    return [common.progress(row) for row in rows]
+    return ids_1N, torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
 
 
 # ---- the group ----
@@ -144,22 +167,31 @@ def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
     logprobs_N.cpu().backward(grad_N)
 
 
-def measure_group(name: str, raw: dict, sizes: tuple[int, int, int], dtype, options, target: float, device="cpu"):
+def group_parts(
+    name: str, raw: dict, sizes: tuple[int, int, int], dtype, options, target: float, device: str = "cpu"
+) -> Parts:
     """The rows of a group of (prompt, completion, group) tokens and samples."""
     prompt, completion, group = sizes
-    model = sides.adapted(sides.random(raw, dtype, device))
-    episodes = make_group(*sizes, raw["vocab_size"])
-    grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))
-    turns = {"ours": partial(shared_pass, model, episodes, grad_N)}
-    turns["unshared"] = partial(unshared_pass, model, episodes, grad_N)
-    factors = our_factors(model)
-    found = [gradients(factors, run) for run in turns.values()]
-    seconds = common.take_turns(turns, options.repeats, options.warmup, device)
-    tokens = group * (prompt + completion)
-    row = Row(f"{name}, forward and backward", seconds, speedup=True, targets={"unshared": target}, tokens=tokens)
-    exact = {"ours": 1e-5} if dtype == torch.float32 else {}
-    apart = Row(f"{name}, gradients against unshared", {"ours": [difference(*found)]}, "relative", targets=exact)
-    return [common.progress(row), common.progress(apart)]
+
+    @cache
+    def made() -> tuple:
+        """(our model, {side: its pass})"""
+        model = sides.adapted(sides.random(raw, dtype, device))
+        words = model, make_group(*sizes, raw["vocab_size"])
+        grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))
+        return model, {"ours": partial(shared_pass, *words, grad_N), "unshared": partial(unshared_pass, *words, grad_N)}
+
+    def time(row: str) -> Row:
+        seconds = common.take_turns(made()[1], options.repeats, options.warmup, device)
+        return Row(row, seconds, speedup=True, targets={"unshared": target}, tokens=group * (prompt + completion))
+
+    def apart(row: str) -> Row:
+        model, turns = made()
+        found = [gradients(our_factors(model), run) for run in turns.values()]
+        exact = {"ours": 1e-5} if dtype == torch.float32 else {}
+        return Row(row, {"ours": [difference(*found)]}, "relative", targets=exact)
+
+    return {f"{name}, forward and backward": time, f"{name}, gradients against unshared": apart}
 
 
 def main(options: Options) -> None:
@@ -168,18 +200,18 @@ def main(options: Options) -> None:
             sys.exit(f"{key}={getattr(options, key)}: not one of {', '.join(sides.SHAPES)}")
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
-    raw, rows = sides.layers_of(options.shape, options.layers), []
+    raw, made = sides.layers_of(options.shape, options.layers), {}
     for word, dtype in dtypes.items():
         targets = {"peft": 0.55 if dtype == torch.float32 else 0.85}
-        rows += measure_layers(word, raw, options.tokens, dtype, options, targets)
+        made |= layer_parts(word, raw, options.tokens, dtype, options, targets)
     sizes = options.prompt, options.completion, options.group
     groups = {
         options.group_shape: sides.SHAPES[options.group_shape],
         f"{options.layers} layers of {options.shape}": raw,
     }
     for word, group_raw in groups.items():
-        rows += measure_group(f"group prefix sharing, {word}, float32", group_raw, sizes, torch.float32, options, 1.7)
-    rows = [row for row in rows if row.name.startswith(options.only)]
+        made |= group_parts(f"group prefix sharing, {word}, float32", group_raw, sizes, torch.float32, options, 1.7)
+    rows = list(common.measured(made, options.only))
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
     notes = [

@@ -4,27 +4,25 @@ agreement: episodes of TextCraft, as train.py plays them; every sampled token's 
            training forward gives it. Beside it, on prompts of its own, transformers' `generate` with a PEFT adapter
            against the same model's forward.
 cost:      a rollout of several turns and the training pass over it, with our attention and with torch's
-           scaled_dot_product_attention in its place; or, on a GPU, with the model's switch `exact` on and off.
+           scaled_dot_product_attention in its place (benchmarks/inexact.py), everywhere or in training alone; or, on a
+           GPU, with the model's switch `exact` on and off.
 """
 
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-import models.decoder
-import models.generate
-from benchmarks import common, generate, sides
-from benchmarks.common import Row
+from benchmarks import common, generate, inexact, sides
+from benchmarks.common import Parts, Row
 from models import by_onednn
-from models.attention import masked_attention
-from models.graph import static_attention
+from models.decode import exact_step
 from models.linear import Linear
 from models.weights import make_exact
 from rl import config
@@ -35,6 +33,7 @@ from rl.rollout import make_tasks, rollout
 
 @dataclass
 class Options(common.Options):
+    repeats: int = 9  # measured turns of each side of the cost
     model: str = "tiny"  # tiny | small (random, 25 million parameters) | a folder | a hub id
     dtypes: str = "float32,bfloat16"  # by comma
     episodes: int = 1000  # of TextCraft, at most 8 turns each
@@ -96,46 +95,26 @@ def peer_agreement(model, prompts: list[list[int]], new: int) -> Agreement:
     return compare(sampled, trained)
 
 
-def agreement_rows(name: str, found: dict[str, Agreement], check: str) -> list[Row]:
+def agreement_parts(name: str, found: Callable[[], tuple[dict[str, Agreement], str]]) -> Parts:
     """Shares and gaps. The target is that none of ours differs."""
-    shares = {side: [a.unequal / a.tokens] for side, a in found.items()}
-    gaps = {side: [a.largest] for side, a in found.items()}
-    means = {side: [a.mean] for side, a in found.items()}
-    told = "; ".join(f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in found.items())
-    rows = [Row(f"{name}, tokens that differ", shares, "of all", targets={"ours": 0.0}, check=f"{told}{check}")]
-    rows += [Row(f"{name}, largest gap", gaps, "nats"), Row(f"{name}, mean gap", means, "nats")]
-    return [common.progress(row) for row in rows]
+
+    def shares(row: str) -> Row:
+        sides_, check = found()
+        told = "; ".join(f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in sides_.items())
+        values = {side: [a.unequal / a.tokens] for side, a in sides_.items()}
+        return Row(row, values, "of all", targets={"ours": 0.0}, check=f"{told}{check}")
+
+    def gap(which: str, row: str) -> Row:
+        return Row(row, {side: [getattr(a, which)] for side, a in found()[0].items()}, "nats")
+
+    return {
+        f"{name}, tokens that differ": shares,
+        f"{name}, largest gap": partial(gap, "largest"),
+        f"{name}, mean gap": partial(gap, "mean"),
+    }
 
 
 # ---- cost ----
-
-
-def inexact(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, *_) -> torch.Tensor:
-    """models.attention.attend without a fixed order of sums: over the cache's blocks as they lie for one query a row,
-    otherwise by torch's scaled_dot_product_attention."""
-    function = static_attention if q_BHTE.shape[2] == 1 else masked_attention
-    return function(q_BHTE, k_UZEL, v_UZLE, positions_BT.clamp(min=0), window)
-
-
-@contextmanager
-def attention(function: Callable, stacked: bool):
-    """The decoder with another attention. stacked: the engine's step in few calls stays as it is; it is tried out
-    against the decoder's own attention, and would be refused."""
-    attend, step = models.decoder.attend, models.generate.exact_step
-
-    def tried_out(model):
-        models.decoder.attend = attend
-        try:
-            return step(model)
-        finally:
-            models.decoder.attend = function
-
-    models.decoder.attend = function
-    models.generate.exact_step = tried_out if stacked else lambda model: None
-    try:
-        yield
-    finally:
-        models.decoder.attend, models.generate.exact_step = attend, step
 
 
 def round_trip(model, talk: generate.Talk) -> Agreement:
@@ -166,12 +145,12 @@ def round_trip(model, talk: generate.Talk) -> Agreement:
 
 def measure_cost(
     name: str, model, talk: generate.Talk, options, target: float, device="cpu", limit: float = float("inf")
-) -> list[Row]:
-    """Time with our attention over that with torch's, in the engine's stacked step as well or only elsewhere. On a GPU,
-    where the model has a switch, over that of the model with it off."""
+) -> Row:
+    """Time with our attention over that with torch's, everywhere or in training alone. On a GPU, where the model has a
+    switch, over that of the model with it off."""
 
-    def replaced(stacked: bool) -> Agreement:
-        with attention(inexact, stacked):
+    def replaced(other: Callable[[], AbstractContextManager]) -> Agreement:
+        with other():
             return round_trip(model, talk)
 
     def switched(exact: bool) -> Agreement:
@@ -185,8 +164,10 @@ def measure_cost(
         return round_trip(model, talk)
 
     if device == "cpu":
-        turns = {"ours": partial(round_trip, model, talk), "torch's attention": partial(replaced, False)}
-        turns["torch's, but our stacked step"] = partial(replaced, True)
+        stacked = exact_step(model) is not None
+        turns = {"ours": partial(round_trip, model, talk)}
+        turns["torch's attention"] = partial(replaced, partial(inexact.everywhere, stacked))
+        turns["torch's in training alone"] = partial(replaced, inexact.in_training)
     else:
         turns = {"ours": partial(switched, True), "not exact": partial(switched, False)}
     found = turns["ours"]()
@@ -198,7 +179,33 @@ def measure_cost(
     row = Row(name, seconds, tokens=found.tokens, check=told)
     if not found.unequal:
         row.targets = {min((side for side in turns if side != "ours"), key=row.median): target}
-    return [common.progress(row)]
+    return row
+
+
+def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path]], options, missing) -> Parts:
+    """The rows of one dtype. prepared: gives the folders of the base and of the adapter."""
+
+    @cache
+    def ours() -> tuple:
+        return sides.our_model(*prepared(), dtype)
+
+    @cache
+    def agreement() -> tuple[dict[str, Agreement], str]:
+        model, tokenizer = ours()
+        mine, turns = our_agreement(model, tokenizer, options.episodes, options.difficulty)
+        found = {"ours": mine}
+        if not missing:
+            prompts = sides.windows(tokenizer, [options.start] * options.peer_rows)
+            peer = sides.peer_model(*prepared(), dtype=dtype)[0]
+            found["transformers + peft"] = peer_agreement(peer, prompts, options.peer_new)
+        return found, f"; ours: {options.episodes:,} episodes of {turns:,} turns"
+
+    def cost(row: str) -> Row:
+        model = ours()[0]
+        sizes = options.rows, options.start, options.turns, options.sampled, options.observed
+        return measure_cost(row, model, generate.make_talk(*sizes, model.config.vocab_size), options, 1.15)
+
+    return agreement_parts(f"{word}, agreement", agreement) | {f"{word}, rollout and training pass": cost}
 
 
 def main(options: Options) -> None:
@@ -206,23 +213,12 @@ def main(options: Options) -> None:
         sys.exit(f"difficulty={options.difficulty}: not depths 1 to 4 by comma")
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
-    missing, rows = common.absent("transformers", "peft"), []
-    talk_sizes = options.rows, options.start, options.turns, options.sampled, options.observed
+    missing, made = common.absent("transformers", "peft"), {}
     with tempfile.TemporaryDirectory() as folder:
-        base, adapter = sides.prepare(options.model, Path(folder))
+        prepared = cache(partial(sides.prepare, options.model, Path(folder)))
         for word, dtype in dtypes.items():
-            model, tokenizer = sides.our_model(base, adapter, dtype)
-            found, turns = our_agreement(model, tokenizer, options.episodes, options.difficulty)
-            found = {"ours": found}
-            if not missing:
-                prompts = sides.windows(tokenizer, [options.start] * options.peer_rows)
-                peer = sides.peer_model(base, adapter, dtype=dtype)[0]
-                found["transformers + peft"] = peer_agreement(peer, prompts, options.peer_new)
-            check = f"; ours: {options.episodes:,} episodes of {turns:,} turns"
-            rows += agreement_rows(f"{word}, agreement", found, check)
-            talk = generate.make_talk(*talk_sizes, model.config.vocab_size)
-            rows += measure_cost(f"{word}, rollout and training pass", model, talk, options, 1.15)
-    rows = [row for row in rows if row.name.startswith(options.only)]
+            made |= parts(word, dtype, prepared, options, missing)
+        rows = list(common.measured(made, options.only))
     about = {"model": options.model, "lora": "r=16 all-linear, B not zero, unmerged on every side"}
     notes = [
         f"agreement: ours on {options.episodes:,} episodes of TextCraft, depth {options.difficulty}; transformers "
@@ -230,7 +226,9 @@ def main(options: Options) -> None:
         "their softmax in float32.",
         f"cost: {options.rows} episodes, prompts of {options.start} tokens, {options.turns} turns of {options.sampled} "
         f"sampled and {options.observed} observed, then the forward and backward over all; the target holds against "
-        "the faster of the two others.",
+        "the faster of the two others. torch's attention: scaled_dot_product_attention over caches that lie as it "
+        "reads them, to sample (in float32 by a stacked step, as ours) and to train. torch's in training alone: "
+        "sampled with ours.",
         *(f"{name}: absent; ours was measured without it." for name in missing),
     ]
     common.report("onpolicy", rows, options, notes, about)

@@ -5,24 +5,26 @@ into advantages, one forward and backward over all of them, clip, AdamW. No KL t
 over the samples, the same objective on both sides.
 
 The trainer's loop is trl's own. It hands over in a callback at the end of each step, where one step of ours runs: the
-two take turns step by step.
+two take turns step by step. In float32 on a CPU every second step of the trainer is `by oneDNN too`.
 """
 
+import itertools
 import json
 import sys
 import tempfile
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 
 import lora
 from benchmarks import common, sides
-from benchmarks.common import Row
-from models import load_tokenizer
+from benchmarks.common import TOO, Parts, Row
+from models import by_onednn, load_tokenizer
 from models.generate import Engine
 from rl import config, grpo
 from rl.batch import make_batch
@@ -138,14 +140,26 @@ class Ours:
 
 
 class Peer:
-    """trl's trainer, with its faster settings: no gradient checkpointing, nothing logged or saved."""
+    """trl's trainer, with its faster settings: no gradient checkpointing, nothing logged or saved. Its sides take turns
+    step by step, `steps` of each; after the last of them comes `between`."""
 
-    def __init__(self, options: Options, base: Path, adapter: Path, work: Path, steps: int, between=lambda: None):
+    def __init__(
+        self,
+        options: Options,
+        base: Path,
+        adapter: Path,
+        work: Path,
+        steps: int,
+        sides_: tuple[str, ...] = ("trl",),
+        between=lambda: None,
+    ):
         from datasets import Dataset
         from transformers.trainer_callback import PrinterCallback
         from trl import GRPOConfig, GRPOTrainer
 
-        self.options, self.clock, self.between, self.norms = options, Clock(options.device), between, []
+        self.options, self.between, self.norms = options, between, []
+        self.clocks, self.order = {side: Clock(options.device) for side in sides_}, itertools.cycle(sides_)
+        steps *= len(sides_)
         dtype = getattr(torch, options.dtype)
         model, tokenizer = sides.peer_model(base, adapter, trainable=True, dtype=dtype, device=options.device)
         ours = load_tokenizer(str(base))
@@ -173,8 +187,20 @@ class Peer:
     def run(self) -> None:
         self.trainer.train()
 
+    def begin(self) -> None:
+        self.side = next(self.order)
+        self.switch = by_onednn() if self.side.endswith(TOO) else nullcontext()
+        self.switch.__enter__()
+        self.clocks[self.side].start()
+
+    def end(self) -> None:
+        self.clocks[self.side].stop()
+        self.switch.__exit__(None, None, None)
+        if self.side == list(self.clocks)[-1]:
+            self.between()
+
     def _reward(self, completion_ids, **_) -> list[float]:
-        self.clock.sampled()
+        self.clocks[self.side].sampled()
         assert [len(ids) for ids in completion_ids] == [self.options.new] * len(completion_ids)
         assert len(completion_ids) == self.options.prompts * self.options.samples
         return [reward(ids) for ids in completion_ids]
@@ -193,7 +219,7 @@ def _turns(peer: Peer):
 
     class Turns(TrainerCallback):
         def on_train_begin(self, *_, **__):
-            peer.clock.start()
+            peer.begin()
 
         def on_pre_optimizer_step(self, *_, **__):
             if not peer.norms:  # in the warm-up only
@@ -201,65 +227,77 @@ def _turns(peer: Peer):
                 peer.norms.append(torch.stack(gradients).norm().item())
 
         def on_step_end(self, *_, **__):
-            peer.clock.stop()
-            peer.between()
-            peer.clock.start()
+            peer.end()
+            peer.begin()
 
     return Turns()
+
+
+WHOLE, SAMPLING, REST, GAP = "whole step", "sampling", "the rest", "sampling against training"  # the rows
 
 
 def rows_of(options: Options, clocks: dict[str, Clock], target: float) -> list[Row]:
     """The whole step, and its two parts."""
     tokens, kept = options.prompts * options.samples * options.new, slice(options.warmup, None)
-    parts = {"whole step": {}, "sampling": {}, "the rest": {}}
+    parts = {WHOLE: {}, SAMPLING: {}, REST: {}}
     for side, clock in clocks.items():
-        parts["whole step"][side] = clock.steps[kept]
-        parts["sampling"][side] = clock.sampling[kept]
-        parts["the rest"][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
+        parts[WHOLE][side] = clock.steps[kept]
+        parts[SAMPLING][side] = clock.sampling[kept]
+        parts[REST][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
     rows = [Row(name, seconds, speedup=True, tokens=tokens) for name, seconds in parts.items()]
     rows[0].check, rows[0].targets = "lengths, gradients, weights moved on both sides", {"trl": target}
     return rows
 
 
 def measure(options: Options, missing: list[str], target: float = 2.5) -> list[Row]:
-    """Both sides step by step; ours alone where packages are missing. With options.memory, no rows: it prints that
-    side's peak."""
+    """All sides step by step; ours alone where packages are missing."""
     turns = options.warmup + options.repeats
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         base, adapter = sides.prepare(options.model, work)
-        if options.memory:
-            if options.memory == "ours":
-                run = partial(Ours(options, base, adapter).run, 2)
-            else:
-                run = Peer(options, base, adapter, work, 2).run
-            print(json.dumps({"peak_mib": common.peak_of(run)}))
-            return []
         ours, clocks = Ours(options, base, adapter), {}
         if missing:
             ours.run(turns)
         else:
-            peer = Peer(options, base, adapter, work, turns, between=ours.step)
+            too = options.device == "cpu" and options.dtype == "float32"
+            peers = ("trl", f"trl, {TOO}") if too else ("trl",)
+            peer = Peer(options, base, adapter, work, turns, peers, between=ours.step)
             peer.run()
             peer.verify()
-            clocks = {"trl": peer.clock}
+            clocks = peer.clocks
         ours.verify()
     rows = rows_of(options, {"ours": ours.clock} | clocks, target)
-    rows.append(Row("sampling against training", {"ours": [ours.gap]}, "nats apart at most"))
-    return [common.progress(row) for row in rows]
+    return [*rows, Row(GAP, {"ours": [ours.gap]}, "nats apart at most")]
+
+
+def parts(options: Options, missing: list[str]) -> Parts:
+    @cache
+    def rows() -> dict[str, Row]:
+        return {row.name: row for row in measure(options, missing)}
+
+    peers = [] if missing else ["trl"]
+    made = {name: lambda name: rows()[name] for name in (WHOLE, SAMPLING, REST, GAP)}
+    return made | common.memory_parts("two steps, peak", "", ["ours", *peers], "benchmarks.step", options)
+
+
+def peak(options: Options) -> float:
+    """MiB that two steps of the side `memory` peak by."""
+    with tempfile.TemporaryDirectory() as folder:
+        base, adapter = sides.prepare(options.model, Path(folder))
+        if options.memory == "ours":
+            return common.peak_of(partial(Ours(options, base, adapter).run, 2))
+        return common.peak_of(Peer(options, base, adapter, Path(folder), 2).run)
 
 
 def main(options: Options) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
-    rows = measure(options, missing)
     if options.memory:
+        print(json.dumps({"peak_mib": peak(options)}))
         return
+    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+    rows = list(common.measured(parts(options, missing), options.only))
     assert torch.get_num_threads() == options.threads
-    if options.peaks:
-        peers = [] if missing else ["trl"]
-        rows += common.memory_row("two steps, peak", "", ["ours", *peers], "benchmarks.step", options)
     about = {"model": options.model, "dtype": options.dtype, "lora": "r=16 all-linear"}
     about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}
     about |= {"reply": f"{options.new} tokens"}

@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+import time
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,10 +12,11 @@ import pytest
 import torch
 
 import lora
-from benchmarks import common, generate, gpu, logprob, onpolicy, sides, step
+from benchmarks import common, generate, gpu, inexact, logprob, onpolicy, sides, step
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
-from benchmarks.common import Row
+from benchmarks.common import TOO, Row
+from models.generate import Engine
 
 MODULES = {
     "logprob": logprob,
@@ -45,9 +48,10 @@ PROMISED = {"benchmark", "command", "machine", "versions", "options", "rows", "n
 PROMISED_OF_A_ROW = {"name", "values", "unit", "median", "ratio", "targets", "target", "check"}
 
 
-def run(name: str, words: str, monkeypatch, capsys) -> tuple[dict, str]:
+def run(name: str, words: str, monkeypatch, capsys, only: str = "") -> tuple[dict, str]:
     """(the record, all that was printed) of one benchmark."""
-    options = common.parse(MODULES[name].Options, [*words.split(), "repeats=1", "warmup=1", "threads=1"])
+    words_of_all = ["repeats=1", "warmup=1", "threads=1", *([f"only={only}"] if only else [])]
+    options = common.parse(MODULES[name].Options, [*words.split(), *words_of_all])
     monkeypatch.setattr(sys, "argv", [name, *words.split()])
     MODULES[name].main(options)
     printed = capsys.readouterr().out
@@ -58,6 +62,45 @@ def test_rows_that_there_are_not_are_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         run("envs", "only=zork", monkeypatch, capsys)
     assert end.value.code == "only=zork: no row of this benchmark begins so"
+
+
+def never(*_, **__):
+    raise AssertionError("measured or loaded what nobody asked for")
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "envs"])
+def test_rows_that_there_are_not_are_refused_with_the_nearest_before_anything_is_loaded(name, monkeypatch, capsys):
+    for module, function in (
+        (common, "take_turns"), (sides, "prepare"), (sides, "random"), (sides, "our_model"), (logprob, "peers"),
+        (step, "measure"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, function, never)
+    near = {
+        "logprob": "float32, scratch", "lora": "float32, forward and backward", "generate": "tiny, mixed 3 rows greedy",
+        "step": "the rest", "onpolicy": "float32, agreement, mean gap",
+    }[name]  # fmt: skip
+    with pytest.raises(SystemExit) as end:
+        run(name, SMALL[name], monkeypatch, capsys, only=near[1:])
+    assert end.value.code.startswith(f"only={near[1:]}: no row of this benchmark begins so") and near in end.value.code
+    assert "\n" not in end.value.code
+
+
+@pytest.mark.parametrize(
+    "name, only",
+    [("logprob", "bfloat16, scratch"), ("lora", "float32, error"), ("onpolicy", "float32, agreement, mean")],
+)
+def test_only_the_rows_that_are_asked_for_are_measured(name, only, monkeypatch, capsys):
+    monkeypatch.setattr(common, "take_turns", never)  # theirs have no times
+    (row,) = run(name, SMALL[name], monkeypatch, capsys, only=only)[0]["rows"]
+    assert row["name"].startswith(only)
+
+
+def test_of_a_step_its_peak_is_not_measured_where_only_the_step_is_asked_for(monkeypatch):
+    monkeypatch.setattr(step, "measure", lambda options, missing: [Row(step.SAMPLING, {}), Row(step.REST, {})])
+    monkeypatch.setattr(common, "progress", lambda row: row)
+    monkeypatch.setattr(common.subprocess, "run", never)
+    parts = step.parts(step.Options(), [])
+    assert [row.name for row in common.measured(parts, "the rest")] == ["the rest"] and len(parts) == 5
 
 
 def row_of(record: dict, end: str) -> dict:
@@ -76,6 +119,8 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
         assert "ours" in row["values"] and f"| {row['name']} | ours |" in printed
         assert all(row["ratio"][side] > 0 for side in row["ratio"] if row["unit"] == "s")
     assert any(row["targets"] for row in record["rows"])
+    too = any(TOO in side for row in record["rows"] for side in row["values"])
+    assert too == any(TOO in note for note in record["notes"] if "that peer" in note)
     assert json.loads((tmp_path / "x.json").read_text()) == record
     assert (tmp_path / "x.md").read_text().strip() in printed
     if PEERS[name] and not common.absent(*PEERS[name]):
@@ -85,8 +130,14 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
             assert row_of(record, f"{group}, float32, gradients against unshared")["median"]["ours"] < 1e-5
         if not common.absent("transformers", "peft"):
             assert row_of(record, "float32, gradients of A and B against peft")["median"]["ours"] < 1e-5
+    if name == "logprob":
+        assert all(len(row_of(record, f"{word}, forward and backward")["values"]["two products"]) == 1
+                   for word in ("float32", "bfloat16"))  # fmt: skip
+    if name == "step" and not common.absent(*PEERS[name]):
+        assert len(row_of(record, "whole step")["values"][f"trl, {TOO}"]) == 1
     if name == "onpolicy":
         assert row_of(record, "float32, agreement, tokens that differ")["median"]["ours"] == 0
+        assert len(row_of(record, "rollout and training pass")["values"]) == 3
     if name == "generate":
         checks = [row["check"] for row in record["rows"] if row["name"].endswith("greedy") and row["ratio"]]
         assert checks and all(re.fullmatch(r"(\d+)/\1 rows equal", check) for check in checks)
@@ -155,16 +206,72 @@ def test_the_parts_of_the_gpu_benchmark_run_on_a_cpu_and_one_that_fails_is_a_not
     assert all(row.median("ours") >= 0 for row in rows)
     _, notes = gpu.run(scale, gpu.Options(seconds=0), "cpu", torch.float32)
     assert len(notes) == 9 and all("not run" in note for note in notes)
+    with pytest.raises(SystemExit, match=r"only=mixed rows: .* nearest are: mixed rollouts"):
+        gpu.run(scale, gpu.Options(only="mixed rows"), "cpu", torch.float32)
+
+
+def test_a_part_of_the_gpu_benchmark_that_takes_too_long_is_cut_off_and_its_rows_are_kept(monkeypatch):
+    def endless():
+        yield Row("early", {"ours": [1.0]})
+        while True:
+            try:
+                time.sleep(60)
+            except Exception:  # as libraries do that go on whatever comes
+                continue
+
+    def parts(*_):
+        return {"a": endless, "b": lambda: [Row("late", {"ours": [1.0]})], "c": endless, "d": endless}
+
+    monkeypatch.setattr(gpu, "parts", parts)
+    options = gpu.Options()
+    options.seconds, options.part = 0.3, 0.2
+    began = time.monotonic()
+    rows, notes = gpu.run(None, options, "cpu", torch.float32)
+    assert time.monotonic() - began < 5 and [row.name for row in rows] == ["early", "late", "early"]
+    assert [note.split(" after")[0] for note in notes[:2]] == ["a: cut off", "c: cut off"] and "d: not run" in notes[2]
+
+
+def test_the_gpu_benchmark_compiles_naive_and_tells_of_no_option_that_it_has_not(monkeypatch):
+    asked = []
+    monkeypatch.setattr(logprob, "peers", lambda device, compile: (asked.append((device, compile)), ({}, []))[1])
+    notes = []
+    for device in ("cuda", "cpu"):
+        assert not list(gpu.heads(gpu.Scale(heads=()), gpu.Options(), device, torch.float32, notes))
+    assert asked == [("cuda", True), ("cpu", False)] and not any("compile=1" in note for note in notes)
 
 
 def test_ratios_and_targets_by_hand():
-    time = Row("a", {"ours": [1.0, 3.0, 2.0], "theirs": [4.0, 8.0, 40.0]}, targets={"theirs": 0.25, "ours": 1.5})
-    assert time.ratio("theirs") == 0.25 and time.target("theirs") == "<= 0.25x: met"
-    assert time.target("ours") == "<= 1.5 s: missed by 0.5"
+    time = Row("a", {"ours": [2.0, 3.0, 2.0], "theirs": [4.0, 8.0, 40.0]}, targets={"theirs": 0.25, "ours": 1.5})
+    assert time.ratio("theirs") == 0.25 and time.target("theirs") == "<= 0.25x: met, within the spread"
+    assert time.target("ours") == "<= 1.5 s: missed by 0.5"  # three of four quarters of the turns
     speed = Row("a", {"ours": [2.0], "theirs": [5.0]}, speedup=True, targets={"theirs": 3.0}, tokens=10)
     assert speed.ratio("theirs") == 2.5 and speed.target("theirs") == ">= 3x: missed by 0.5"
     assert speed.lines()[0].split(" | ")[3] == "5" and "2.5x the speed" in speed.lines()[1]
     assert Row("a", {"ours": [0.0], "theirs": [0.0]}, "nats").ratio("theirs") == 1
+
+
+def test_a_number_has_three_digits_and_what_is_missed_two():
+    assert list(map(common.digits, (0.123456, 12.3456, 999.4, 999.6, 1570.3, 1e-7))) == [
+        "0.123", "12.3", "999", "1,000", "1,570", "1e-07",
+    ]  # fmt: skip
+    row = Row("a", {"ours": [1.23456] * 5, "theirs": [3.456789] * 5}, targets={"theirs": 1 / 3})
+    assert row.target("theirs") == "<= 0.333x: missed by 0.024"
+    assert "1.23 s" in row.lines()[0] and "3.46 s" in row.lines()[1]
+
+
+def test_a_target_within_the_spread_of_the_turns_is_told_so():
+    """Of [0.2, 0.3, 0.4, 0.5, 0.6] the middle half reaches from 0.3 to 0.5."""
+    values = {"ours": [2.0, 3.0, 4.0, 5.0, 6.0], "theirs": [10.0] * 5}
+    told = {bound: Row("a", values, targets={"theirs": bound}).target("theirs") for bound in (0.25, 0.35, 0.45, 0.55)}
+    assert [told[bound].split(": ")[1] for bound in told] == [
+        "missed by 0.15", "missed by 0.05, within the spread", "met, within the spread", "met",
+    ]  # fmt: skip
+    assert Row("a", {"ours": [2.0], "theirs": [4.0]}, targets={"theirs": 0.5}).target("theirs") == "<= 0.5x: met"
+
+
+def test_a_side_with_fewer_than_five_turns_says_so_in_the_table():
+    lines = Row("r", {"ours": [1.0] * 5, "b": [1.0] * 3, "limit": [1.0]}).lines()
+    assert "| ours |" in lines[0] and "| b (median of 3) |" in lines[1] and "| limit |" in lines[2]
 
 
 def test_turns_alternate_and_the_warm_up_is_left_out():
@@ -219,19 +326,104 @@ def test_agreement_counts_bits():
     assert (found.tokens, found.unequal, found.largest) == (3, 2, 0.5)
 
 
-def test_attention_is_replaced_and_put_back():
-    """And the replacement gives the same numbers, up to rounding."""
+def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch):
+    """To rounding; ours takes none of it, and the rival none of ours, in a stacked step or without one."""
     import models.decoder
     import models.generate
 
-    before = models.decoder.attend, models.generate.exact_step
     model = sides.adapted(sides.random(sides.SHAPES["quarter"]))
-    ids_BT = torch.arange(24).view(2, 12)
-    expected = model(ids_BT)
-    with onpolicy.attention(onpolicy.inexact, stacked=False):
-        found = model(ids_BT)
-    assert not torch.equal(found, expected) and torch.allclose(found, expected, atol=1e-4)
-    assert (models.decoder.attend, models.generate.exact_step) == before
+    talk = generate.make_talk(3, 70, 2, 3, 4, 640)
+    before = models.decoder.attend, models.decoder.in_blocks, models.generate.KVCache, models.generate.exact_step
+    counts = {"torch": 0, "ours": 0}
+
+    def counted(name, function):
+        def call(*words, **keys):
+            counts[name] += 1
+            return function(*words, **keys)
+
+        return call
+
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(inexact.F, "scaled_dot_product_attention", counted("torch", sdpa))
+    for module in ("attention", "decode"):
+        path = f"models.{module}.weigh"  # what every sum of ours goes through
+        monkeypatch.setattr(path, counted("ours", models.attention.weigh))
+    expected = generate.play(model, talk, True)
+    assert counts["torch"] == 0 < counts["ours"]
+    for stacked in (True, False):
+        counts.update(torch=0, ours=0)
+        with inexact.everywhere(stacked):
+            found = generate.play(model, talk, True)
+            training = onpolicy.round_trip(model, talk)
+        assert counts["ours"] == 0 < counts["torch"]
+        assert found[0] == expected[0] and torch.allclose(*map(torch.tensor, (found[1], expected[1])), atol=1e-4)
+        assert training.largest < 1e-4
+    with inexact.in_training():
+        counts.update(torch=0, ours=0)
+        assert generate.play(model, talk, True) == expected and counts["torch"] == 0
+        assert 0 < onpolicy.round_trip(model, talk).largest < 1e-4 and counts["torch"] > 0
+    assert before == (
+        models.decoder.attend, models.decoder.in_blocks, models.generate.KVCache, models.generate.exact_step,
+    )  # fmt: skip
+
+
+def test_the_two_rivals_of_16_bits_are_not_one():
+    """Ours has no stacked step there; one samples by torch's attention, the other by ours."""
+    model = sides.adapted(sides.random(sides.SHAPES["quarter"], torch.bfloat16))
+    assert onpolicy.exact_step(model) is None
+    talk = generate.make_talk(2, 70, 1, 3, 4, 640)
+    expected = generate.play(model, talk, True)
+    with inexact.in_training():
+        assert generate.play(model, talk, True) == expected
+    with inexact.everywhere(False):
+        assert generate.play(model, talk, True)[1] != expected[1]
+
+
+def test_every_second_step_of_the_trainer_has_our_switch(monkeypatch):
+    log = []
+
+    @contextmanager
+    def switch():
+        log.append("on")
+        yield
+        log.append("off")
+
+    monkeypatch.setattr(step, "by_onednn", switch)
+    peer = object.__new__(step.Peer)
+    peer.clocks = {side: step.Clock("cpu") for side in ("trl", f"trl, {TOO}")}
+    peer.order, peer.between = step.itertools.cycle(peer.clocks), lambda: log.append("ours")
+    for _ in range(4):
+        peer.begin()
+        log.append(peer.side)
+        peer.end()
+    assert log == ["trl", "on", f"trl, {TOO}", "off", "ours"] * 2
+    assert [len(clock.steps) for clock in peer.clocks.values()] == [2, 2]
+
+
+def test_a_larger_model_is_measured_beside_a_peer_with_our_switch(monkeypatch, capsys):
+    if common.absent("transformers", "peft"):
+        pytest.skip("needs transformers and peft")
+    monkeypatch.setattr(generate, "LARGE", 0)
+    record, _ = run("generate", SMALL["generate"], monkeypatch, capsys)
+    for row in record["rows"]:
+        assert (f"transformers, {TOO}" in row["values"]) == ("greedy" in row["name"] and "multi" not in row["name"])
+    row = row_of(record, "decode 3 rows greedy")
+    assert row["check"] == f"3/3 rows equal to transformers, 3/3 rows equal to transformers, {TOO}"
+
+
+def test_rows_end_at_lengths_of_their_own_and_an_engine_can_be_kept():
+    """Also one whose steps are ahead of the host."""
+    model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}))
+    prompts = [[i + 1] * (3 + i) for i in range(3)]
+    case = generate.Case("a", prompts, [5, 1, 11], 0.0)
+    alone = [generate.ours(model, generate.Case("b", [p], [n], 0.0))[0] for p, n in zip(prompts, case.new, strict=True)]
+    assert [len(reply) for reply in alone] == case.new
+    for graph in (False, True):
+        engine = Engine(model, 3, 40, lora.adapter_version(model), graph=graph)
+        for _ in range(2):
+            assert generate.ours(model, case, engine) == alone and engine.free == 3
+    lengths, new = generate.mixed_lengths(256, *gpu.Scale.lengths)
+    assert min(new) >= 100 and max(new) <= 1024 and len(set(new)) > 100 and lengths != new
 
 
 def test_prompts_are_of_the_lengths_asked_for_and_a_larger_vocabulary_is_filled(monkeypatch, tmp_path):

@@ -1,0 +1,132 @@
+"""The rival of our exact attention on a CPU: torch's scaled_dot_product_attention, with no order of sums to keep to.
+
+`everywhere` is what one would write without that wish. Keys and values lie as torch's function reads them, queries that
+are their own positions go without a mask, and where ours has a stacked step (models/decode.py) so has the rival.
+`in_training` samples with ours and trains with torch's.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+
+import models.decoder
+import models.generate
+from models.attention import attend as exact_attend
+from models.attention import hidden
+from models.decode import Step
+from models.decoder import CausalLM, rotate
+
+GROWTH = 64  # places by which a cache begins, and doubles
+
+
+def attend(q_BHTE, k_BKEL, v_BKLE, positions_BT, window=None, exact=False) -> torch.Tensor:
+    """models/attention.py's `attend`, of keys and values that are not in blocks."""
+    (B, H, T, E), (K, L), k_BKLE = q_BHTE.shape, v_BKLE.shape[1:3], k_BKEL.mT
+    own_BT = (positions_BT == torch.arange(T)) | (positions_BT < 0)
+    if window is None and T == L and bool(own_BT.all()):
+        return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, is_causal=True, enable_gqa=True)
+    mask_B1TL = ~hidden(torch.arange(L), positions_BT.clamp(min=0), window)[:, None]
+    if T != 1:
+        return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, attn_mask=mask_B1TL, enable_gqa=True)
+    q_BKGE = q_BHTE.reshape(B, K, H // K, E)  # the queries that share a key head, as if they followed each other
+    return F.scaled_dot_product_attention(q_BKGE, k_BKLE, v_BKLE, attn_mask=mask_B1TL).reshape_as(q_BHTE)
+
+
+class Cache:
+    """What of models/cache.py's KVCache an engine asks for whose rows are no copies and all end together. Of each layer
+    keys and values [rows, K, places, E]."""
+
+    def __init__(self, model: CausalLM, rows: int):
+        cfg, like = model.config, model.lm_head.weight
+        shape = (rows, cfg.num_key_value_heads, GROWTH, cfg.head_dim)
+        self.keys, self.values = (
+            [torch.zeros(shape, dtype=like.dtype) for _ in range(cfg.num_hidden_layers)] for _ in range(2)
+        )
+
+    def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "View":
+        length, held = int(starts_B.max()) + width, self.keys[0].shape[2]
+        if length > held:
+            more = max(length - held, held)
+            for tensors in (self.keys, self.values):
+                tensors[:] = [F.pad(x, (0, 0, 0, more)) for x in tensors]
+        index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
+        return View(self, rows, length, index_B[:, None], starts_B[:, None] + torch.arange(width))
+
+
+@dataclass
+class View:
+    cache: Cache
+    read: slice | torch.Tensor  # rows
+    length: int  # places to read
+    index_B1: torch.Tensor  # where to write
+    places_BT: torch.Tensor
+    layer_index: int = 0
+
+    def layer(self, index: int) -> "View":
+        self.layer_index = index
+        return self
+
+    def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes the new keys and values and returns all, [B, K, E, L] and [B, K, L, E]."""
+        keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
+        keys[self.index_B1, :, self.places_BT] = k_BKTE.transpose(1, 2)
+        values[self.index_B1, :, self.places_BT] = v_BKTE.transpose(1, 2)
+        return keys[self.read, :, : self.length].mT, values[self.read, :, : self.length]
+
+
+class InexactStep(Step):
+    """With the same stacked products, but nothing padded, and torch's attention."""
+
+    @torch.inference_mode()
+    def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: View) -> torch.Tensor:
+        cfg, decoder = self.model.config, self.model.model
+        H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
+        tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
+        turns = {rope: (cos[positions_B], sin[positions_B]) for rope, (cos, sin) in tables.items()}
+        key_L, query_B11 = torch.arange(view.length), positions_B[:, None, None]
+        masks = {window: ~hidden(key_L, query_B11, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
+        x_BD = F.embedding(ids_B, decoder.embed_tokens.weight)
+        for i, (block, norm, qkv, out, gate_up, down) in enumerate(self.layers):
+            heads_BHE = qkv(block.input_layernorm(x_BD)).unflatten(-1, (-1, E))
+            qk_BHE = heads_BHE[:, : H + K]
+            if norm is not None:
+                qk_BHE = F.rms_norm(qk_BHE, (E,), None, cfg.rms_norm_eps) * norm
+            qk_BHE = rotate(qk_BHE, *turns[cfg.ropes[i]])
+            k_BKEL, v_BKLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_BHE[:, H + K :, None])
+            q_BKGE = qk_BHE[:, :H].unflatten(1, (K, H // K))
+            attended = F.scaled_dot_product_attention(q_BKGE, k_BKEL.mT, v_BKLE, attn_mask=masks[cfg.windows[i]])
+            x_BD = x_BD + out(attended.reshape(len(ids_B), H * E))
+            gate, up = gate_up(block.post_attention_layernorm(x_BD)).chunk(2, -1)
+            x_BD = x_BD + down(block.mlp.act(gate) * up)
+        return decoder.norm(x_BD)
+
+
+def unblocked(x_BKTE: torch.Tensor) -> torch.Tensor:
+    """In the place of models/attention.py's `in_blocks`."""
+    return x_BKTE
+
+
+@contextmanager
+def everywhere(stacked: bool) -> Iterator[None]:
+    """The decoder and the engine with torch's attention, and a stacked step if asked for, which float32 alone has."""
+    step = InexactStep if stacked else lambda model: None
+    with (
+        patch.multiple(models.decoder, attend=attend, in_blocks=unblocked),
+        patch.multiple(models.generate, KVCache=Cache, exact_step=step),
+    ):
+        yield
+
+
+@contextmanager
+def in_training() -> Iterator[None]:
+    """Torch's attention where a gradient is asked for, ours to sample."""
+
+    def either(*words):
+        return (attend if torch.is_grad_enabled() else exact_attend)(*words)
+
+    with patch.multiple(models.decoder, attend=either, in_blocks=unblocked):
+        yield
