@@ -277,7 +277,8 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
     there = p.lookup(into, follow=False) if p.exists(into, follow=False) else None
     if there is not None:
         if there is node:
-            return p.fail(f"{quote(source)} and {quote(into)} are the same file")
+            kept = [flag for flag in flags if flag in "fin"][-1:] == ["n"]
+            return 0 if kept else p.fail(f"{quote(source)} and {quote(into)} are the same file")
         if id(there) in made:
             return p.fail(f"will not overwrite just-created {quote(into)} with {quote(source)}")
         if there.kind == "dir" and node.kind != "dir":
