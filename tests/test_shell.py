@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from parity import shell, shell_commands
 
 from envs.shell import Shell, base_machine
+from envs.shell.base import ADMIN
 from envs.shell.files import Caller, Machine
 from envs.shell.parse import Parser
 from envs.shell.patterns import matches, prefix, suffix
@@ -487,6 +488,15 @@ def test_nothing_real_is_touched(monkeypatch):
     outputs = [run_in_work(script) for script in scripts]
     monkeypatch.undo()
     assert len(outputs) >= 80
+
+
+def test_the_shells_that_the_machine_names_are_there():
+    bash = Shell(base_machine())
+    missing = "for s in $(cut -d : -f 7 /etc/passwd) $(grep ^/ /etc/shells); do test -x $s || echo $s; done"
+    assert bash.run(missing).output == ""
+    assert set(ADMIN.split()) == set(bash.machine.lookup("/usr/sbin").data)
+    refused = bash.run("su - daemon -c id; echo $?; nologin -x")
+    assert refused.output == "This account is currently not available.\n1\nThis account is currently not available.\n"
 
 
 def test_machines_share_nothing():
