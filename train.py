@@ -78,11 +78,13 @@ def main(cfg) -> None:
         if not file:
             run.episodes(state.epoch, episodes)
         print(epoch_line(stats, cfg.epochs), flush=True)
-        save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
+        to_save = finished(state, cfg) or state.epoch % cfg.save_every == 0
+        if to_save:
+            save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
         if finished(state, cfg) or (cfg.eval_every and state.epoch % cfg.eval_every == 0):
             report(run, state, tokenizer, cfg, file)
         write_report(run.folder, tokenizer, episodes[:4])
-        if finished(state, cfg) or state.epoch % cfg.save_every == 0:
+        if to_save:
             save_checkpoint(state, run.folder)  # last: what a run that dies above has lost, resume= does again
     print(f"done: {run.folder}/epoch_{state.epoch}, curves and episodes in {run.folder}/report.html")
 

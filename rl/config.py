@@ -91,7 +91,7 @@ class Common:
     eval_episodes: int = 200  # held-out tasks per evaluation, each played sampled and greedily; 0: no evaluation
     eval_every: int = 0  # epochs between evaluations; 0: only before the first and after the last
     eval_split: str = "val"  # tasks to evaluate on: val | test | train
-    save_every: int = 1  # epochs between checkpoints
+    save_every: int = 1  # epochs between what is kept: epoch_N, and a checkpoint that a run resumes from
     dtype: str = "float32"  # of the model's weights: float32 | bfloat16 | float16 (to evaluate)
     device: str = "cpu"  # cpu | cuda
     exact: bool = False  # on CUDA: sampling and training agree in every bit, at some cost; on a CPU they always do
