@@ -1,7 +1,9 @@
 """What every environment speaks: the records that cross its border, and the split that every task falls in."""
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import sha256
+from pathlib import Path
 
 SPLITS = ("train", "val", "test")
 PROMPTS = ("native", "short")
@@ -72,6 +74,15 @@ def check_count(name: str, value: int, least: int = 1) -> None:
     """Raise ValueError for an option that counts and does not, or counts less than `least`."""
     if type(value) is not int or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def check_file(what: str, path: str) -> None:
+    """Raise ValueError, with the nearest name there, for an option data that names no file."""
+    place = Path(path)
+    if not place.is_file():
+        close = get_close_matches(place.name, [other.name for other in place.parent.glob("*")], n=1)
+        meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
+        raise ValueError(f"data must be {what}: there is none at {path!r}{meant}")
 
 
 def level_list(difficulty: str, known) -> str:

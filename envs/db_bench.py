@@ -102,6 +102,8 @@ class Config:
                 )
         base.check_count("max_turns", self.max_turns)
         base.check_prompt(self.prompt)
+        if self.data:
+            read_tasks(self.data)
 
 
 class Env:

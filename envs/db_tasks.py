@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from envs.base import SPLITS, level_list, split_of
+from envs.base import SPLITS, check_file, level_list, split_of
 from envs.db_templates import POOLS, TABLES, TEMPLATES
 from envs.mysql import Database, digest
 
@@ -232,6 +232,7 @@ def entry_of(task: Task) -> dict:
 @lru_cache(maxsize=4)
 def read_entries(path: str) -> dict[str, list[dict]]:
     """The entries of a single skill of a file, by skill: of {number: entry}, or of {skill: [entry, ...]}."""
+    check_file("a file of LifelongAgentBench's entries", path)
     try:
         data = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:

@@ -13,15 +13,14 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from envs.base import SPLITS, split_of
+from envs.base import SPLITS, check_file, split_of
 from envs.os_tasks import Python, Task
 
 
 @lru_cache(maxsize=4)  # a file is read once, however many environments there are
 def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
     """The tasks of each split; `scripts` is the folder of files with scripts. ValueError says what is wrong."""
-    if not Path(path).is_file():
-        raise ValueError(f"data must be a file of LifelongAgentBench or AgentBench: there is none at {path!r}")
+    check_file("a file of LifelongAgentBench or AgentBench", path)
     found: dict[str, list[Task]] = {split: [] for split in SPLITS}
     for name, entry in _entries(path).items():
         try:

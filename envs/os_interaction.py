@@ -120,6 +120,8 @@ class Config:
         base.check_count("max_output", self.max_output, 0)
         base.check_count("max_turns", self.max_turns)
         base.check_prompt(self.prompt)
+        if self.data:
+            os_data.read(self.data, self.scripts)
 
 
 class Env:

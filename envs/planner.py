@@ -134,6 +134,8 @@ class Config:
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
         base.check_prompt(self.prompt)
+        if self.data:
+            rows.row_places(self.data, task_of_row)
 
 
 @dataclass(frozen=True)

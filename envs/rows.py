@@ -6,12 +6,11 @@ A field that is an object may itself be written either way, in a string.
 import ast
 import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from envs.base import SPLITS, split_of
+from envs.base import SPLITS, check_file, split_of
 
 
 def unpack(value):
@@ -38,12 +37,8 @@ def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]
 
     Raises ValueError for a file that is not there, or that cannot be used.
     """
-    place = Path(path)
-    if not place.is_file():
-        close = get_close_matches(place.name, [other.name for other in place.parent.glob("*")], n=1)
-        meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
-        raise ValueError(f"data must be a file with a row in each line: there is none at {path!r}{meant}")
-    stat = place.stat()
+    check_file("a file with a row in each line", path)
+    stat = Path(path).stat()
     return _places(path, task_of, (stat.st_size, stat.st_mtime_ns))
 
 

@@ -18,16 +18,12 @@ Four ways to compute the same thing:
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 import torch.nn.functional as F
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10
-    varlen_attn = None
 
 KEY_BLOCK = 64
 MIN_QUERIES = 4
@@ -111,7 +107,7 @@ def attend_packed(q_NHE, k_NKE, v_NKE, packed: Packed, window: int | None = None
     """out_NHE of rows: those of `packed` see the rows before them in their sequence, or the last `window` of them,
     themselves included. The others get 0."""
     pick = lambda x, rows: x[rows] if isinstance(rows, slice) else x.index_select(0, rows)  # noqa: E731
-    out_QHE = varlen_attn(
+    out_QHE = load_varlen()(
         *(pick(q_NHE, packed.queries), pick(k_NKE, packed.keys), pick(v_NKE, packed.keys)),
         *(packed.query_starts_S, packed.key_starts_S, packed.most_queries, packed.most_keys),
         window_size=(-1 if window is None else window - 1, 0),
@@ -122,11 +118,20 @@ def attend_packed(q_NHE, k_NKE, v_NKE, packed: Packed, window: int | None = None
     return torch.zeros_like(q_NHE).index_copy(0, packed.queries, out_QHE)
 
 
+def load_varlen() -> Callable | None:
+    """torch's varlen_attn, None before torch 2.10. Importing it takes seconds, which only its users shall wait for."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn
+
+
 def packs(device: torch.device, dtype: torch.dtype, E: int) -> bool:
     """Whether `attend_packed` is there for this."""
-    if device.type != "cuda" or varlen_attn is None:
+    if device.type != "cuda" or load_varlen() is None:
         return False
-    takes = {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()
+    takes = {"window_size", "enable_gqa"} <= inspect.signature(load_varlen()).parameters.keys()
     half, fits = dtype in (torch.bfloat16, torch.float16), E % 8 == 0 and E <= 256
     return takes and half and fits and torch.cuda.get_device_capability(device) >= (8, 0)
 

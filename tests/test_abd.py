@@ -414,8 +414,11 @@ def test_wrong_options_are_one_line(options, line):
 
 def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys):
     path = write(tmp_path / "rows.jsonl", [{"program": "print(input())", "inputs": "1", "output": "1"}])
-    for world in ("abd", "ded"):
-        line = f"{world}.data must be a file with a row in each line: there is none at {path[:-1]!r}"
+    kinds = dict.fromkeys(("abd", "ded", "planner"), "a file with a row in each line")
+    kinds |= {"db_bench": "a file of LifelongAgentBench's entries"}
+    kinds |= {"os_interaction": "a file of LifelongAgentBench or AgentBench"}
+    for world, kind in kinds.items():
+        line = f"{world}.data must be {kind}: there is none at {path[:-1]!r}"
         with pytest.raises(SystemExit, match="2"):
             parse([f"env={world}", f"{world}.data={path[:-1]}"])
         assert capsys.readouterr().err == f"train.py: {line}; did you mean {path!r}?\n"

@@ -48,7 +48,8 @@ def _padded(sequences):
 def packing(monkeypatch):
     """Models pack, on this device too; yields how often attention was computed so."""
     calls = []
-    monkeypatch.setattr(attention, "varlen_attn", lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more))
+    counted = lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more)  # noqa: E731
+    monkeypatch.setattr(attention, "load_varlen", lambda: counted)
     monkeypatch.setattr(decoder, "packs", lambda *_: True)
     return calls
 
@@ -83,7 +84,7 @@ def test_rows_shared_but_not_at_the_beginning_are_not_packed():
 
 def test_torch_takes_the_arguments(monkeypatch):
     """Its own function on tensors without memory, forward and backward."""
-    if attention.varlen_attn is None:
+    if attention.load_varlen() is None:
         pytest.skip("this torch has no varlen_attn")
     rows_ST = torch.tensor([[0, 1, 2, 3], [0, 1, 4, -1]])
     packed = pack(rows_ST, torch.tensor([[True] * 4, [False, False, True, False]]))
@@ -140,7 +141,7 @@ def test_models_pack_only_where_torch_takes_windows_and_groups(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     def packs(function, device="cuda"):
-        monkeypatch.setattr(attention, "varlen_attn", function)
+        monkeypatch.setattr(attention, "load_varlen", lambda found=function: found)
         return attention.packs(torch.device(device), torch.bfloat16, 64)
 
     whole = lambda q, k, v, *, window_size=(-1, -1), enable_gqa=False: None  # noqa: E731

@@ -401,7 +401,7 @@ def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
         ({"skill": "selects"}, "skill must be a comma list of the 22 skills, not 'selects'; the nearest is 'select'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
-        ({"data": "/nowhere"}, "data: '/nowhere' is no file of JSON"),
+        ({"data": "/nowhere"}, "data must be a file of LifelongAgentBench's entries: there is none at '/nowhere'"),
     ],
 )
 def test_bad_options_name_the_field(options, line):
