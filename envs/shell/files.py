@@ -9,8 +9,9 @@ The users are files: /etc/passwd, /etc/group, /etc/shadow and /etc/gshadow hold 
 
 import errno
 import os
-import re
 from dataclasses import dataclass
+
+from envs.shell.records import Table
 
 CLOCK = 1714989600.0  # seconds; the machine's clock at the start: Mon May  6 10:00:00 UTC 2024
 TICK = 0.001  # seconds that a command takes on that clock
@@ -19,16 +20,6 @@ MAX_NAME, MAX_PATH = 255, 4096  # bytes
 READ, WRITE, EXECUTE = 4, 2, 1
 SETUID, SETGID, STICKY = 0o4000, 0o2000, 0o1000
 MAX_TEXT = 1 << 22  # bytes that one text may grow to, wherever a script makes texts grow
-ANY, NUMBER, MAYBE = "[^:]*", r"\d{1,10}", r"\d{0,10}"
-RECORDS = {  # what a line of these files must be to count: glibc and the programs for users pass over others
-    "/etc/passwd": f"{ANY}:{ANY}:{NUMBER}:{NUMBER}:{ANY}:{ANY}:{ANY}",
-    "/etc/group": f"{ANY}:{ANY}:{NUMBER}:{ANY}",
-    "/etc/shadow": f"{ANY}:{ANY}:" + f"{MAYBE}:" * 6 + ANY,
-    "/etc/gshadow": f"{ANY}:{ANY}:{ANY}:{ANY}",
-    "/etc/subuid": f"{ANY}:{NUMBER}:{NUMBER}",
-    "/etc/subgid": f"{ANY}:{NUMBER}:{NUMBER}",
-}
-IS_RECORD = {path: re.compile(shape, re.ASCII).fullmatch for path, shape in RECORDS.items()}
 
 
 class Timeout(Exception):
@@ -89,7 +80,7 @@ class Machine:
         self.steps = 0  # left to the script that runs
         self.pids = 100  # the last process number given
         self.frozen = False  # whether a change raises Frozen
-        self.tables: dict[str, tuple] = {}  # of each file of records: its bytes when it was read, and what it said
+        self.tables: dict[str, Table] = {}  # of each file of records, as it was last read
         self.root = self.new("dir", 0o755, {})
 
     def change(self) -> None:
@@ -141,39 +132,29 @@ class Machine:
 
     def records(self, path: str) -> list[list[str]]:
         """The records of one of the files of RECORDS, each a list of its fields; none if there is no such file."""
-        return self._table(path)[1]
+        return self._table(path).records
 
     def user(self, key: str | int) -> list[str] | None:
         """The seven fields in /etc/passwd of a user, by name or by number."""
-        return self._table("/etc/passwd")[2].get(key)
+        return self._table("/etc/passwd").first.get(key)
 
     def group(self, key: str | int) -> list[str] | None:
         """The four fields in /etc/group of a group, by name or by number."""
-        return self._table("/etc/group")[2].get(key)
+        return self._table("/etc/group").first.get(key)
 
     def groups_of(self, name: str) -> tuple[int, ...]:
         """All group numbers of a user: the first is that of /etc/passwd."""
         user = self.user(name)
         first = [int(user[3])] if user else []
-        return tuple(dict.fromkeys(first + self._table("/etc/group")[3].get(name, [])))
+        return tuple(dict.fromkeys(first + self._table("/etc/group").groups.get(name, [])))
 
-    def _table(self, path: str) -> tuple[bytes, list[list[str]], dict, dict]:
-        """A file's bytes, its records, the first one of each name and number, and of groups the numbers by member; read
-        anew once the bytes change."""
+    def _table(self, path: str) -> Table:
+        """What a file of records says, read anew once its bytes change."""
         data = self.content(path) or b""
         known = self.tables.get(path)
-        if known is None or known[0] is not data:
+        if known is None or known.data is not data:
             self.steps -= len(data) >> 5
-            found = [line.split(":") for line in text(data).split("\n") if IS_RECORD[path](line)]
-            first: dict[str | int, list[str]] = {}
-            member: dict[str, list[int]] = {}
-            for record in found:
-                first.setdefault(record[0], record)
-                if path in ("/etc/passwd", "/etc/group"):
-                    first.setdefault(int(record[2]), record)
-                for name in record[3].split(",") if path == "/etc/group" else ():
-                    member.setdefault(name, []).append(int(record[2]))
-            known = self.tables[path] = data, found, first, member
+            known = self.tables[path] = Table.read(path, data)
         return known
 
 

@@ -4,8 +4,9 @@ import re
 
 from envs.shell.commands.options import Fail, getopt
 from envs.shell.commands.times import TimeError, parse_time
-from envs.shell.files import IS_RECORD, raw, text
+from envs.shell.files import raw, text
 from envs.shell.process import Process
+from envs.shell.records import IS_RECORD
 
 FILES = ("passwd", "group", "shadow", "gshadow", "subuid", "subgid")
 NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,30}[A-Za-z0-9_.$-]?")
