@@ -1,16 +1,15 @@
 """ABD: the input in a reply, what is let through, when outputs are equal, the programs, rows of a file."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from random import Random
 
+import one_turn
 import pytest
+from one_turn import answered
 
 from envs import abd, programs, sandbox
 from envs.abd import Config, Env, clean, enough_lines, input_in, same_output
@@ -22,8 +21,7 @@ try:
 except sandbox.WorldFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests/golden/abd.txt"
+GOLDEN = Path(__file__).with_name("golden") / "abd.txt"
 DOUBLE = "def solve():\n    x = int(input())\n    print(x * 2)"
 
 
@@ -37,10 +35,7 @@ def at(program: str, output: str, **options) -> Env:
 
 def grade(reply: str, program: str = DOUBLE, output: str = "10\n", **options) -> tuple[float, bool, str]:
     """Reward, validity and observation of a reply."""
-    step = at(program, output, **options).step(reply)
-    assert step.terminated and not step.truncated
-    assert step.reward == step.info["shaped"] == step.info["success"]
-    assert step.info["outcome"] == ("correct" if step.reward else "incorrect")
+    step = answered(at(program, output, **options), reply)
     return step.reward, step.info["valid"], step.observation
 
 
@@ -329,27 +324,12 @@ EPISODES = [
 ]
 
 
-def transcripts() -> str:
-    text = ""
-    for options, seed, replies in EPISODES:
-        env = Env(Config(**options))
-        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
-        for reply in replies:
-            env.reset(seed, "test")
-            said = env.oracle() if reply == "oracle" else reply
-            step = env.step(said)
-            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
-    return text
+def transcript() -> str:
+    return one_turn.transcript(abd, EPISODES)
 
 
 def test_golden_transcripts():
-    assert transcripts() == GOLDEN.read_text()
-
-
-def test_same_bytes_in_another_process():
-    program = "from tests.test_abd import transcripts; print(transcripts(), end='')"
-    options = {"cwd": ROOT, "env": os.environ | {"PYTHONHASHSEED": "77", "PYTHONUTF8": "1"}, "text": True}
-    assert subprocess.check_output([sys.executable, "-c", program], **options) == GOLDEN.read_text()
+    assert transcript() == GOLDEN.read_text()
 
 
 # ---- Rows of a file. ----

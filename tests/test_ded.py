@@ -1,14 +1,13 @@
 """DED: the program in a reply, the cases of both types, what passes, brute force, the tasks, rows of a file."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
 
+import one_turn
 import pytest
+from one_turn import answered
 
 from envs import ded, programs, sandbox
 from envs.base import SPLITS, Step, split_of
@@ -19,8 +18,7 @@ try:
 except sandbox.WorldFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests/golden/ded.txt"
+GOLDEN = Path(__file__).with_name("golden") / "ded.txt"
 
 
 def io(given, output, **more) -> dict:
@@ -36,10 +34,7 @@ def grade(reply: str, cases: list[dict], **options) -> tuple[float, bool, str]:
     env = Env(Config(**options))
     env.reset(seed=0)
     env.cases = cases
-    step = env.step(reply)
-    assert step.terminated and not step.truncated
-    assert step.reward == step.info["shaped"] == step.info["success"]
-    assert step.info["outcome"] == ("correct" if step.reward else "incorrect")
+    step = answered(env, reply)
     return step.reward, step.info["valid"], step.observation
 
 
@@ -314,28 +309,12 @@ EPISODES = [
 ]
 
 
-def transcripts() -> str:
-    text = ""
-    for options, seed, replies in EPISODES:
-        env = Env(Config(**options))
-        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
-        text += "".join(f"case {json.dumps(case)}\n" for case in env.cases)
-        for reply in replies:
-            env.reset(seed, "test")
-            said = env.oracle() if reply == "oracle" else reply
-            step = env.step(said)
-            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
-    return text
+def transcript() -> str:
+    return one_turn.transcript(ded, EPISODES)
 
 
 def test_golden_transcripts():
-    assert transcripts() == GOLDEN.read_text()
-
-
-def test_same_bytes_in_another_process():
-    program = "from tests.test_ded import transcripts; print(transcripts(), end='')"
-    options = {"cwd": ROOT, "env": os.environ | {"PYTHONHASHSEED": "77", "PYTHONUTF8": "1"}, "text": True}
-    assert subprocess.check_output([sys.executable, "-c", program], **options) == GOLDEN.read_text()
+    assert transcript() == GOLDEN.read_text()
 
 
 # ---- Rows of a file. ----

@@ -272,7 +272,8 @@ def test_of_two_answers_one_counts(name, prompt):
 
 
 def demonstrations(hash_seed: str, name: str) -> str:
-    command = [sys.executable, "-m", "envs", name, "demos=30", "seed=11", "split=val"]
+    demos = ("demos=30", "seed=11", "split=val", f"difficulty={','.join(levels(name))}")
+    command = [sys.executable, "-m", "envs", name, *demos]
     return subprocess.check_output(command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": hash_seed}, text=True)
 
 
@@ -280,6 +281,16 @@ def demonstrations(hash_seed: str, name: str) -> str:
 def test_episodes_do_not_depend_on_string_hashing(name):
     texts = [demonstrations(hash_seed, name) for hash_seed in ("0", "1", "77")]
     assert len(texts[0]) > 10_000 and texts[0] == texts[1] == texts[2]
+
+
+@everywhere
+def test_golden_transcripts_do_not_depend_on_the_process(name):
+    """This program, in tests/, writes tests/golden/NAME.txt anew: read what changed."""
+    program = f"from test_{name} import transcript; print(transcript(), end='')"
+    environment = os.environ | {"PYTHONHASHSEED": "77", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    golden = ROOT / "tests" / "golden" / f"{name}.txt"
+    assert subprocess.check_output(command, cwd=ROOT / "tests", env=environment) == golden.read_bytes()
 
 
 @everywhere

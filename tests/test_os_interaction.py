@@ -1,10 +1,8 @@
 """OS interaction: every template sound, turns and messages to the letter, what pays, files of tasks, transcripts."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from functools import cache
@@ -35,8 +33,7 @@ from envs.os_tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.shell import Shell, base_machine
 
 Shell.strict = True  # a fault of the shell is to be seen
-ROOT = Path(__file__).parents[1]
-GOLDEN = ROOT / "tests" / "golden" / "os_interaction.txt"
+GOLDEN = Path(__file__).with_name("golden") / "os_interaction.txt"
 ALL = [template for level in LEVELS for template in templates(level)]
 LIST = Task(
     instruction="Make /srv/a and /srv/b.",
@@ -759,9 +756,3 @@ def transcript() -> str:
 
 def test_golden_transcripts():
     assert transcript() == GOLDEN.read_text()
-
-
-def test_episodes_do_not_depend_on_the_process():
-    program = "import sys; sys.path.insert(0, 'tests'); import test_os_interaction as t; print(t.transcript(), end='')"
-    variables = os.environ | {"PYTHONHASHSEED": "77"}
-    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=variables, text=True) == transcript()

@@ -8,10 +8,13 @@ from collections import Counter
 from hashlib import sha256
 from pathlib import Path
 
+import one_turn
 import pytest
+from one_turn import answered
 
 import envs
 from envs import __main__ as cli
+from envs import sat
 from envs.base import SPLITS, split_of
 from envs.sat import LEVELS, STRIDE, Config, Env, canonical, formula
 from models.tokenizer import load_tokenizer
@@ -30,10 +33,7 @@ def at(clauses: list[list[int]], n: int, **options) -> Env:
 
 def grade(answer: str, clauses: list[list[int]], n: int = 3) -> tuple[float, bool]:
     """The reward of an answer, and whether it was understood."""
-    step = at(clauses, n).step(answer)
-    assert step.terminated and not step.truncated
-    assert step.reward == step.info["shaped"] == step.info["success"]
-    assert step.info["outcome"] == ("correct" if step.reward else "incorrect")
+    step = answered(at(clauses, n), answer)
     return step.reward, step.info["valid"]
 
 
@@ -120,22 +120,12 @@ EPISODES = [
 ]
 
 
-def transcripts() -> str:
-    """What tests/golden/sat.txt holds."""
-    text = ""
-    for options, seed, replies in EPISODES:
-        env = Env(Config(**options))
-        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
-        for reply in replies:
-            env.reset(seed, "test")
-            said = env.oracle() if reply == "oracle" else reply
-            step = env.step(said)
-            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
-    return text
+def transcript() -> str:
+    return one_turn.transcript(sat, EPISODES)
 
 
 def test_golden_transcripts():
-    assert transcripts() == GOLDEN.read_text(encoding="utf-8")
+    assert transcript() == GOLDEN.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("level", LEVELS)

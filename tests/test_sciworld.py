@@ -1,18 +1,10 @@
-"""SciWorld: the words to the letter, the score, the expert, splits, what pays, hostile replies.
+"""SciWorld: the words to the letter, the score, the expert, splits, what pays, hostile replies."""
 
-`python tests/test_sciworld.py` prints the golden transcripts, tests/golden/sciworld.txt.
-"""
-
-import os
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # to print the golden transcripts
 
 from envs.base import SPLITS
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
@@ -21,7 +13,7 @@ from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
 from envs.sciworld.tasks import FAMILIES, NEAR
 from envs.sciworld.things import DOORS, ROOMS
 
-GOLDEN = Path(__file__).parent / "golden" / "sciworld.txt"
+GOLDEN = Path(__file__).with_name("golden") / "sciworld.txt"
 IN_THE_KITCHEN = """
 go to kitchen; go through kitchen door; go to bathroom; open kitchen; open door to kitchen;
 open door to kitchen; go to kitchen; look;
@@ -110,7 +102,7 @@ def expert(env: Env) -> list:
     return steps
 
 
-def transcript(title: str, env: Env, seed: int = 0, split: str = "train", actions: str = "") -> str:
+def episode(title: str, env: Env, seed: int = 0, split: str = "train", actions: str = "") -> str:
     """An episode as text: the expert's, or that of actions divided by semicolons."""
     lines = [f"=== {title}", *(message["content"] for message in env.reset(seed, split))]
     said = iter(actions.split(";")) if actions else iter(env.oracle, None)
@@ -120,19 +112,19 @@ def transcript(title: str, env: Env, seed: int = 0, split: str = "train", action
     return "\n".join(lines) + "\n"
 
 
-def transcripts() -> str:
-    texts = [transcript(family, make(tasks=family), 3) for family in FAMILIES]
-    texts += [transcript(f"{family} near by", make("1", tasks=family), 5) for family in NEAR]
-    texts.append(transcript("salt water", make(tasks="chemistry-mix"), *found("chemistry-mix", "salt water:kitchen")))
+def transcript() -> str:
+    texts = [episode(family, make(tasks=family), 3) for family in FAMILIES]
+    texts += [episode(f"{family} near by", make("1", tasks=family), 5) for family in NEAR]
+    texts.append(episode("salt water", make(tasks="chemistry-mix"), *found("chemistry-mix", "salt water:kitchen")))
     water = found("boil", ":water:hallway:$")
-    texts.append(transcript("in the kitchen", make(tasks="boil"), *water, actions=IN_THE_KITCHEN))
+    texts.append(episode("in the kitchen", make(tasks="boil"), *water, actions=IN_THE_KITCHEN))
     env = make("3", tasks="power-component", simplifications="teleportAction")
-    texts.append(transcript("in the workshop", env, 0, actions=IN_THE_WORKSHOP))
+    texts.append(episode("in the workshop", env, 0, actions=IN_THE_WORKSHOP))
     return "\n".join(texts)
 
 
 def test_golden_transcripts():
-    assert transcripts() == GOLDEN.read_text()
+    assert transcript() == GOLDEN.read_text()
 
 
 def test_the_golden_transcripts_hold_the_facts():
@@ -308,14 +300,6 @@ def test_expert_goes_on_from_wherever_the_agent_is():
             assert expert(env)[-1].info["success"], env.task
 
 
-def test_same_bytes_in_another_process():
-    program = "import test_sciworld as t; print(t.transcript('x', t.make('1,2,3,4'), 11))"
-    env = os.environ | {"PYTHONHASHSEED": "77", "PYTHONPATH": str(Path(__file__).parent)}
-    root = Path(__file__).parents[1]
-    there = subprocess.check_output([sys.executable, "-c", program], cwd=root, env=env, text=True)
-    assert there == transcript("x", make("1,2,3,4"), 11) + "\n"
-
-
 def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
     for seed in range(15):
         env = make("3", simplifications="teleportAction")
@@ -432,7 +416,3 @@ def test_bad_options_are_one_line(options, line):
     with pytest.raises(ValueError) as error:
         Config(**options)
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
-
-
-if __name__ == "__main__":
-    print(transcripts(), end="")

@@ -174,7 +174,7 @@ EPISODES = [
 ]
 
 
-def transcripts() -> str:
+def transcript() -> str:
     """Episodes that begin with these replies and go on with the expert's; what tests/golden/textcraft.txt holds."""
     text = ""
     for options, seed, replies in EPISODES:
@@ -190,7 +190,7 @@ def transcripts() -> str:
 
 
 def test_golden_transcripts():
-    assert transcripts() == GOLDEN.read_text()
+    assert transcript() == GOLDEN.read_text()
 
 
 def shown(env: Env, seed: int, split: str = "train") -> list[str]:
