@@ -402,10 +402,9 @@ def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys)
         with pytest.raises(SystemExit, match="2"):
             parse([f"env={world}", f"{world}.data={path[:-1]}"])
         assert capsys.readouterr().err == f"train.py: {line}; did you mean {path!r}?\n"
-    with pytest.raises(
-        ValueError, match=r"^data must be a file with a row in each line: there is none at '/no/where'$"
-    ):
-        Config(data="/no/where")
+    for nowhere in ("/no/where", str(tmp_path)):  # a folder is no file
+        with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: there is none at {nowhere!r}"):
+            Config(data=nowhere)
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path):
