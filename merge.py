@@ -15,6 +15,7 @@ import torch
 from tqdm import tqdm
 
 import lora
+from envs.__main__ import reader_may_leave
 from models import load_model, load_tokenizer, save_model
 from models.logprob import head_logits
 from models.weights import resolve
@@ -149,7 +150,7 @@ def _wrong(words: dict[str, str]) -> str:
     adapter_needed = "model" not in words or words.get("adapter_only") == "true"
     for key in ("out", "adapter") if adapter_needed else ("out",):
         if not words.get(key):
-            return f"{key}= is missing"
+            return f"{key}= is missing; --help lists the keys"
     if words.get("device") == "cuda" and not torch.cuda.is_available():
         return "device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere"
     return "" if Path(words["out"]).name else f"out={words['out']} is not the name of a new folder"
@@ -158,9 +159,11 @@ def _wrong(words: dict[str, str]) -> str:
 if __name__ == "__main__":
     words = dict(word.split("=", 1) if "=" in word else (word, "") for word in sys.argv[1:])
     if {"-h", "--help", "help"} & set(words):
-        sys.exit(print(USAGE))
+        with reader_may_leave():
+            print(USAGE)
+        sys.exit()
     if wrong := _wrong(words):
-        print(f"merge.py: {wrong}\n{USAGE}", file=sys.stderr)
+        print(f"merge.py: {wrong}", file=sys.stderr)
         sys.exit(2)
     try:
         main(**words)

@@ -7,6 +7,7 @@ the adapter; the algorithm is a module with Config, advantages and loss: open rl
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -25,6 +26,7 @@ from rl.update import update
 def main(cfg) -> None:
     # 1. The model with its adapter, the critic, the optimizer: all that changes is in `state`.
     run, tokenizer, state, file = setup.start(cfg)
+    cfg.out = str(run.folder)  # as it is: who interrupts is told
     algo, algo_cfg = config.ALGORITHMS[cfg.algo], getattr(cfg, cfg.algo)
     if state.epoch == 0:
         report(run, state, tokenizer, cfg, file)
@@ -112,6 +114,13 @@ def report(run, state, tokenizer, cfg, file) -> None:
         print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
 
 
+def way_on(folder: str) -> str:
+    """How to go on with an interrupted run."""
+    if any(Path(folder).glob("checkpoint-*")):
+        return f"python train.py resume={folder} goes on from its newest checkpoint"
+    return f"{folder} has no checkpoint yet to go on from" if Path(folder).is_dir() else "no run had begun"
+
+
 def bar(total: int, what: str) -> tqdm:
     """Progress on a terminal, silence elsewhere."""
     return tqdm(total=total, desc=what, leave=False, disable=None)
@@ -124,4 +133,4 @@ if __name__ == "__main__":
     except (OSError, ValueError, FloatingPointError) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
-        sys.exit("train.py: interrupted; resume=FOLDER goes on from the run's last checkpoint, if it has come to one")
+        sys.exit(f"train.py: interrupted; {way_on(cfg.out)}")

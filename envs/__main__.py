@@ -10,8 +10,10 @@ Keys, for every environment:
 """
 
 import inspect
+import os
 import re
 import sys
+from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
 
@@ -20,6 +22,17 @@ import envs
 KEYS = {"seed": 0, "split": "train", "demos": 0}
 
 
+@contextmanager
+def reader_may_leave():
+    """Around what prints: where nobody reads on (| head), it ends there without a word."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+
+
+@reader_may_leave()
 def main(args: list[str]) -> int:
     try:
         if not args or {"-h", "--help"} & set(args):
@@ -40,8 +53,8 @@ def main(args: list[str]) -> int:
     except RuntimeError as error:  # of a server that fails, or has no expert; of a world that asks a model
         print(error, file=sys.stderr)
         return 2
-    except (BrokenPipeError, KeyboardInterrupt):
-        sys.stderr.close()  # the reader left (| head): say nothing, not even while the interpreter shuts down
+    except KeyboardInterrupt:
+        print()
     return 0
 
 
@@ -109,7 +122,10 @@ def play(env, messages: list[dict]) -> None:
         print("> ", end="", flush=True)
         line = sys.stdin.readline()
         if not line or line.strip() == "q":
+            print()
             return
+        if not line.strip():
+            continue
         if line.strip() == "?":
             try:
                 print(env.oracle())

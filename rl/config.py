@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 
 import envs
+from envs.__main__ import reader_may_leave
 from models.weights import is_tiny
 from rl import grpo, ppo, reinforce, sft
 from rl.update import OPTIMIZERS
@@ -124,6 +125,9 @@ Config = make_dataclass(
     "Config", [(name, cls, field(default_factory=cls)) for name, cls in GROUPS.items()], bases=(Common,)
 )
 
+EVALUATED = ("env", "model", "thinking", "recipe", "temperature", "max_new_tokens", "max_len", "max_turns")
+EVALUATED += ("rollout_batch_size", "dtype", "device", "exact", "threads", "reward", *envs.NAMES)  # what eval.py reads
+
 
 class ConfigError(ValueError):
     """One line for the person who wrote the key."""
@@ -135,7 +139,8 @@ def parse(arguments: list[str], program: str = "train.py", also: type | None = N
     also: another dataclass of keys that this program understands; its instance comes back beside the Config.
     """
     if any(word in ("-h", "--help", "help") for word in arguments):
-        print(help_text(program, also))
+        with reader_may_leave():
+            print(help_text(program, also))
         raise SystemExit(0)
     try:
         given = dict(_split(word) for word in arguments)
@@ -265,17 +270,23 @@ def to_dict(cfg) -> dict:
 
 
 def help_text(program: str, also: type | None = None) -> str:
-    """Every key with its default and meaning."""
+    """Every key with its default and meaning; of eval.py those that it reads."""
     lines = [f"usage: python {program} [key=value ...]", ""]
     lines += [
         "Keys, with their defaults. recipes/default.toml sets others for the embedded model, and recipe=NAME over"
     ]
     lines += ["them; a run writes what holds into its config.json."]
-    sections = ([("", also)] if also else []) + [("", Common)] + [(f"{name}.", cls) for name, cls in GROUPS.items()]
-    for prefix, cls in sections:
+    unread = set()
+    if program == "eval.py":
+        lines += ["Keys that only training reads may be given too, as recipes do, and change nothing."]
+        unread = {f.name for f in fields(Config)} - {*EVALUATED}
+    groups = [(f"{name}.", cls) for name, cls in GROUPS.items() if name not in unread]
+    for prefix, cls in ([("", also)] if also else []) + [("", Common)] + groups:
         lines.append("")
         comments = _comments(cls)
         for f in fields(cls):
+            if cls is Common and f.name in unread:
+                continue
             default = "none" if f.default is None else str(f.default).lower() if f.type is bool else f.default
             lines.append(f"  {prefix + f.name + '=' + str(default):36s} {comments.get(f.name, '')}")
     recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))

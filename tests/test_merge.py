@@ -361,13 +361,14 @@ def test_a_base_that_the_dtype_cannot_hold_is_refused(force, base, tmp_path, mon
         ("out=x lora=y", 2, "unknown key 'lora'"),
         ("out=x adaptor=y", 2, "unknown key 'adaptor'"),
         ("out=x adaptor=y", 2, "did you mean adapter?"),
+        ("dtyp=x", 2, "merge.py: unknown key 'dtyp'; did you mean dtype?"),
         ("out=x force", 2, "force= is not one of true, false"),
         ("out=x model=tiny device=tpu", 2, "device=tpu is not one of cpu, cuda"),
         ("out=x model=tiny force=yes", 2, "force=yes is not one of true, false"),
         ("out=x model=tiny adapter_only=true", 2, "adapter= is missing"),
         ("out=/ model=tiny", 2, "out=/ is not the name of a new folder"),
         ("adapter=x", 2, "out= is missing"),
-        ("", 2, "out= is missing"),
+        ("", 2, "out= is missing; --help lists the keys"),
         ("out=x model=tiny dtype=int8", 2, "dtype=int8 is not one of float32, bfloat16, float16"),
         ("out=x model=tiny dtype=", 2, "dtype= is not one of"),
         ("out=x", 2, "adapter= is missing"),
@@ -379,8 +380,7 @@ def test_bad_words(words, status, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert merge(monkeypatch, *words.split()) == status
     printed = capsys.readouterr()
-    assert said in printed.err.splitlines()[0] and not printed.out
-    assert ("usage:" in printed.err) == (status == 2)
+    assert said in printed.err and printed.err.count("\n") == 1 and not printed.out
     assert not list(tmp_path.iterdir())
 
 

@@ -38,6 +38,6 @@ def test_every_key_in_a_command_is_a_key():
     from eval import Keys
     from rl.config import help_text
 
-    known = set(re.findall(r"^  ([\w.]+)=", help_text("eval.py", Keys), re.M)) | set(merge.KEYS)
+    known = set(re.findall(r"^  ([\w.]+)=", help_text("train.py", Keys), re.M)) | set(merge.KEYS)
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", README)) - {"VENV"}
     assert used - known - {"torch", "yours.option"} == set()

@@ -1,0 +1,103 @@
+"""The programs at a terminal: help whose reader leaves, an interrupt, a game's end, the keys that eval.py reads."""
+
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import envs
+import eval as eval_program
+import rl.update
+from envs import __main__ as play
+from envs.textcraft import Env
+from rl import config
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["eval.py --help", "merge.py --help", "-m envs --help", "-m envs sat demos=200", "-m benchmarks.envs --help"],
+)
+def test_what_prints_ends_without_a_word_where_nobody_reads(words):
+    read, write = os.pipe()
+    os.close(read)
+    found = subprocess.run(
+        [sys.executable, *words.split()], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(write)
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.max_turns=2", "epochs=2"]
+
+
+@pytest.mark.parametrize(
+    "epochs, said",
+    [
+        (None, "no run had begun"),
+        (0, "{} has no checkpoint yet to go on from"),
+        (1, "python train.py resume={} goes on from its newest checkpoint"),
+    ],
+)
+def test_an_interrupted_run_is_named_with_the_way_on(epochs, said, tmp_path, monkeypatch):
+    """epochs: how many come before the interrupt; None: the model is not yet there."""
+    done, learn = [], rl.update.update
+
+    def update(*words):
+        if len(done) == epochs:
+            raise KeyboardInterrupt
+        done.append(1)
+        return learn(*words)
+
+    def load_model(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rl.update.update", update)
+    if epochs is None:
+        monkeypatch.setattr("rl.setup.load_model", load_model)
+    monkeypatch.setattr(sys, "argv", ["train.py", *RUN, "threads=1", f"out={tmp_path}/{{algo}}-{{timestamp}}"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
+    assert end.value.code == "train.py: interrupted; " + said.format(*tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("typed, asked", [("q\n", 1), ("", 1), ("\n  \nq\n", 3), ("\n", 2), ("inventory\nq", 2)])
+def test_a_game_ends_on_a_line_of_its_own_and_an_empty_line_is_no_action(typed, asked, capsys, monkeypatch):
+    actions, act = [], Env.step
+
+    def step(env, action: str):
+        actions.append(action.strip())
+        return act(env, action)
+
+    monkeypatch.setattr(Env, "step", step)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert play.main(["textcraft"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("> ") == asked and told.endswith("> \n")
+    assert actions == ["Action: inventory"] * ("inventory" in typed)
+
+
+class Read:
+    """A config that knows what was asked of it."""
+
+    def __init__(self, cfg):
+        self.cfg, self.keys = cfg, set()
+
+    def __getattr__(self, key: str):
+        self.keys.add(key)
+        return getattr(self.cfg, key)
+
+
+def test_the_help_of_eval_has_what_it_reads_and_nothing_else(capsys):
+    cfg, keys = config.parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
+    read = Read(cfg)
+    eval_program.main(read, keys)
+    listed = set(re.findall(r"^  (\w+)[=.]", config.help_text("eval.py", eval_program.Keys), re.M))
+    assert read.keys == listed - {*vars(keys), "recipe", *envs.NAMES} | {"textcraft"}
+    assert set(envs.NAMES) <= listed
