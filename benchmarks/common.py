@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,14 +26,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from envs.__main__ import reader_may_leave
+
 ENOUGH = 3  # measured turns of what is long
+MANY = 12  # more rows than these are not listed in a line
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
 
 @dataclass
 class Options:
     repeats: int = 5  # measured turns of each side
-    warmup: int = 2  # turns before those
+    warmup: int = 2  # turns before those, at least 1
     threads: int = 2  # torch threads, of all sides
     only: str = ""  # rows whose name starts so
     out: str = ""  # also write the JSON to this file, and the table beside it as .md
@@ -44,7 +47,8 @@ def parse(options: type, words: list[str]):
     word that is not an option."""
     known = {f.name: f.type for f in fields(options)}
     if any(word in ("-h", "--help", "help") for word in words):
-        print(help_text(options))
+        with reader_may_leave():
+            print(help_text(options))
         raise SystemExit(0)
     given = {}
     for word in words:
@@ -72,6 +76,11 @@ def help_text(options: type) -> str:
         for name, default, comment in re.findall(r"^    (\w+): \w+ = (.+?)  # (.+)$", inspect.getsource(cls), re.M):
             told[name] = f"  {name + '=' + default.strip(chr(34)):28s} {comment}"
     return "\n".join([*module.__doc__.strip().splitlines(), "", "Options, with their defaults:", *told.values()])
+
+
+def as_stated(options: Options, *sizes: str) -> bool:
+    """Whether these have their defaults, for which targets of time and memory are stated."""
+    return all(getattr(options, name) == getattr(type(options), name) for name in sizes)
 
 
 def dtypes_of(words: str) -> dict[str, torch.dtype]:
@@ -172,18 +181,31 @@ class Row:
 Parts = dict[str, Callable[[str], Row]]  # of each row's name what measures it, which is told the name
 
 
-def measured(parts: Parts, only: str = "") -> Iterator[Row]:
-    """The rows whose names begin so, each told on stderr as soon as it is there. Exits as `chosen` does."""
-    for name in chosen(parts, only):
+def measured(parts: Parts, only: str = "", missing: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows whose names begin so, each told on stderr as soon as it is there; before them what brings the
+    missing packages. Exits as `chosen` does."""
+    names = chosen(parts, only)
+    hint(missing)
+    for name in names:
         yield progress(parts[name](name))
 
 
+def hint(missing: Sequence[str], extra: str = "bench") -> None:
+    if missing:
+        told = f'{", ".join(missing)}: not installed, and left out; pip install -e ".[{extra}]" brings the peers'
+        print(told, file=sys.stderr, flush=True)
+
+
 def chosen(names: Iterable[str], only: str) -> list[str]:
-    """Those that begin so. Exits with 1 and one line, which has the nearest, if there is none."""
+    """Those that begin so. Exits with 1 and one line if there is none: it has the rows with the same words before the
+    first comma, or else what is before it in all; of many the nearest."""
     found = [name for name in names if name.startswith(only)]
     if not found:
-        near = "; ".join(difflib.get_close_matches(only, list(names), 3, 0.0))
-        sys.exit(f"only={only}: no row of this benchmark begins so; the nearest are: {near}")
+        near = [name for name in names if name.startswith(only.split(",")[0])]
+        near = near or list(dict.fromkeys(name.split(",")[0] for name in names))
+        if len(near) > MANY:
+            near = difflib.get_close_matches(only, near, 3, 0.0)
+        sys.exit(f"only={only}: no row of this benchmark begins so; rows begin with: {'; '.join(near)}")
     return found
 
 
@@ -313,9 +335,7 @@ TOO = "by oneDNN too"  # of a peer, in its side's name
 
 
 def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
-    """The table, and the JSON line last. Exits with 1 and one line if there is no row."""
-    if not rows:
-        sys.exit(f"only={options.only}: no row of this benchmark begins so")
+    """The table, and the JSON line last."""
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}
@@ -328,7 +348,8 @@ def report(name: str, rows: list[Row], options: Options, notes: list[str], about
     convention = (
         f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
         "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: of "
-        "the ratios (or values) turn by turn some of the middle half would meet the target and some would miss it."
+        "the ratios (or values) turn by turn some of the middle half would meet the target and some would miss it. "
+        "Targets of time and memory are told of the sizes alone that they are stated for, the defaults."
     )
     notes = [*notes, convention]
     table = "\n".join([*lines, "", *(f"- {note}" for note in notes)])

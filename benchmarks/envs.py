@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import count, islice
 from pathlib import Path
 from random import Random
@@ -20,7 +20,7 @@ from statistics import fmean, median
 
 import envs
 from benchmarks import common
-from benchmarks.common import Row
+from benchmarks.common import Parts, Row
 from envs import db_tasks, os_tasks
 from envs.mysql import Database
 from envs.os_interaction import prepared
@@ -62,25 +62,32 @@ def resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def rows_of(name: str, options: Options) -> list[Row]:
-    env, steps, resets = envs.make(name), [], []
-    for turn in range(options.warmup + options.repeats):
-        found = play(env, options.steps, first=turn * options.steps)
-        steps.append(median(found[0]))
-        resets.append(median(found[1]))
-    kept, held = slice(options.warmup, None), []
-    for first, most in ((10**6, options.growth // 5), (10**7, options.growth)):
-        played = 0
-        while played < most:
-            played += len(play(env, min(1000, most - played), first + played)[0])
-        held.append(resident())
-    bound = {"ours": 1 / STEPS[name]} if name in STEPS else {}
-    rows = [
-        Row(f"{name}, step", {"ours": steps[kept]}, targets=bound),
-        Row(f"{name}, reset", {"ours": resets[kept]}, targets={"ours": RESET} if name in STEPS else {}),
-        Row(f"{name}, memory gained by {played:,} steps", {"ours": [held[1] - held[0]]}, "MiB", targets={"ours": 4.0}),
-    ]
-    return [common.progress(row) for row in rows]
+def world_parts(world: str, options: Options) -> Parts:
+    """The rows of one world."""
+
+    @cache
+    def times() -> list[tuple[float, float]]:
+        """Of a step and of a reset, in each turn."""
+        env, turns = envs.make(world), range(options.warmup + options.repeats)
+        found = [play(env, options.steps, first=turn * options.steps) for turn in turns]
+        return [(median(steps), median(resets)) for steps, resets in found[options.warmup :]]
+
+    def time(which: int, bound: float | None, row: str) -> Row:
+        return Row(row, {"ours": [turn[which] for turn in times()]}, targets={"ours": bound} if bound else {})
+
+    def gained(row: str) -> Row:
+        env, held = envs.make(world), []
+        for first, most in ((10**6, options.growth // 5), (10**7, options.growth)):
+            for played in range(0, most, 1000):
+                play(env, min(1000, most - played), first + played)
+            held.append(resident())
+        return Row(row, {"ours": [held[1] - held[0]]}, "MiB", targets={"ours": 4.0})
+
+    return {
+        f"{world}, step": partial(time, 0, 1 / STEPS[world] if world in STEPS else None),
+        f"{world}, reset": partial(time, 1, RESET if world in STEPS else None),
+        f"{world}, memory gained by {options.growth:,} steps": gained,
+    }
 
 
 def shell_lines() -> Iterator[Callable]:
@@ -109,23 +116,25 @@ ALONE = {  # row -> what is run in it, and how many a second are to be reached
 }
 
 
-def row_alone(name: str, options: Options) -> Row:
+def alone(options: Options, name: str) -> Row:
     works, rate = ALONE[name]
     runs, seconds = works(), []
     for _ in range(options.warmup + options.repeats):
         seconds.append(fmean(common.seconds_of(run) for run in islice(runs, options.steps)))
-    return common.progress(Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / rate}))
+    return Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / rate})
 
 
 def main(options: Options) -> None:
-    names = [name for name in envs.NAMES if name not in ("abd", "ded", "http") and name.startswith(options.only)]
-    rows = [row for name in names for row in rows_of(name, options)]
-    rows += [row_alone(name, options) for name in ALONE if name.startswith(options.only)]
+    worlds, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], {}
+    for world in worlds:
+        parts |= world_parts(world, options)
+    rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
     notes = [
         "Default options of each world; the median step of each turn, one process, one thread.",
         "Alone: the solutions of os_interaction's and db_bench's tasks, without these worlds; the mean of each turn.",
     ]
-    common.report("envs", rows, options, notes, {"worlds": ", ".join(names)})
+    played = [world for world in worlds if any(row.name.startswith(f"{world}, ") for row in rows)]
+    common.report("envs", rows, options, notes, {"worlds": ", ".join(played)})
 
 
 if __name__ == "__main__":

@@ -203,14 +203,16 @@ def measure(
     return Row(case.name, seconds, speedup=True, targets=targets, tokens=sum(case.new), check=checked)
 
 
-def measure_turns(name: str, model, talk: Talk, options, device: str = "cpu", limit: float = math.inf) -> Row:
+def measure_turns(
+    name: str, model, talk: Talk, options, targets: dict, device: str = "cpu", limit: float = math.inf
+) -> Row:
     """Reuse of the slots against none, the ids compared; that is the warm-up."""
     ids = {reuse: play(model, talk, reuse)[0] for reuse in (True, False)}
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
     turns = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
     seconds = common.take_turns(turns, options.repeats, 0, device, limit)
     tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
-    return Row(name, seconds, speedup=True, targets={"reuse off": 3.0}, tokens=tokens, check=checked)
+    return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked)
 
 
 def load(name: str, wanted: list[str]) -> tuple:
@@ -239,7 +241,8 @@ def parts(name: str, options: Options, missing: list[str]) -> Parts:
         _, tokenizer, works = loaded()
         case, mixed = cases[name](name, tokenizer), "mixed" in name
         bound = 2.0 if mixed else 2.5 if is_large() else 1.7
-        targets = {"transformers": bound} if len(case.prompts) >= 16 else {}
+        stated = common.as_stated(options, *(("shortest", "longest") if mixed else ("prompt", "new")))
+        targets = {"transformers": bound} if stated and len(case.prompts) >= 16 else {}
         if is_large() and not (case.temperature or missing):
             works = works | {f"transformers, {TOO}": by_onednn()(works["transformers"])}
         return measure(case, works, options, targets, 0 if mixed else options.warmup - 1)
@@ -247,7 +250,9 @@ def parts(name: str, options: Options, missing: list[str]) -> Parts:
     def turns(name: str) -> Row:
         model, episodes = loaded()[0], -(-options.episodes // 8) if is_large() else options.episodes
         words = options.start, options.turns, options.sampled, options.observed
-        return measure_turns(name, model, make_talk(episodes, *words, model.config.vocab_size), options)
+        stated = common.as_stated(options, "episodes", "start", "turns", "sampled", "observed")
+        talk = make_talk(episodes, *words, model.config.vocab_size)
+        return measure_turns(name, model, talk, options, {"reuse off": 3.0} if stated else {})
 
     made, single = {}, replace(options, model=name)
     for case in cases:
@@ -276,7 +281,7 @@ def main(options: Options) -> None:
     missing, made = common.absent("transformers", "peft"), {}
     for name in options.model.split(","):
         made |= parts(name, options, missing)
-    rows = list(common.measured(made, options.only))
+    rows = list(common.measured(made, options.only, missing))
     about = {"models": options.model, "dtype": "float32", "lora": "r=16 all-linear, unmerged on every side"}
     notes = [
         common.BY_ONEDNN,

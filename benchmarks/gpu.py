@@ -164,7 +164,8 @@ def turns(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     model = sides.adapted(sides.random(raw, dtype, device))
     talk = generate.make_talk(*scale.talk, raw["vocab_size"])
     name = f"multi-turn {scale.talk[0]} rows, {scale.small}"
-    yield common.progress(generate.measure_turns(name, model, talk, options, device, scale.patience))
+    words = options, {"reuse off": 3.0}, device, scale.patience
+    yield common.progress(generate.measure_turns(name, model, talk, *words))
 
 
 def layers(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
@@ -180,7 +181,7 @@ def group(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
     target = 0.9 * samples * (prompt + completion) / (prompt + samples * completion)
     for shape, kind in ((scale.small, dtype), ("quarter", torch.float32)):
         name = f"group prefix sharing, {shape} {str(kind).removeprefix('torch.')}"
-        words = sides.SHAPES[shape], scale.group, kind, options, target if kind == dtype else 1.0, device
+        words = sides.SHAPES[shape], scale.group, kind, options, {"unshared": target if kind == dtype else 1.0}, device
         yield from common.measured(lora_benchmark.group_parts(name, *words))
 
 
@@ -191,7 +192,7 @@ def grpo_step(scale: Scale, options, device: str, dtype, notes: list[str]) -> It
     sizes = {"prompts": prompts, "samples": samples, "prompt": prompt, "new": new, "pieces": prompts}
     words = {"repeats": options.repeats, "warmup": 1, "threads": options.threads, "model": scale.small}
     kind = str(dtype).removeprefix("torch.")
-    for row in step.measure(step.Options(**words, **sizes, device=device, dtype=kind), missing, target=6.0):
+    for row in step.measure(step.Options(**words, **sizes, device=device, dtype=kind), missing, {"trl": 6.0}):
         row.name = f"GRPO {scale.small}, {row.name}"
         yield common.progress(row)
 
@@ -277,6 +278,7 @@ def main(options: Options) -> None:
         )
         raise SystemExit(2)
     warnings.simplefilter("ignore")
+    common.hint(common.absent("transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy"), "bench-gpu")
     torch.set_num_threads(options.threads)
     rows, notes = run(Scale(), options, "cuda", torch.bfloat16)
     if not rows:

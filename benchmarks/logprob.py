@@ -171,7 +171,8 @@ def depends_on_others(inputs: Inputs) -> tuple[int, int]:
 def parts(
     name: str, make: Callable[[], Inputs], sides: dict[str, Callable], options, targets: dict, device: str = "cpu"
 ) -> Parts:
-    """The rows of one set of inputs, which are made when the first of them is measured. targets: of the time."""
+    """The rows of one set of inputs, which are made when the first of them is measured. targets: of the time; without
+    them scratch has none either."""
 
     def time(row: str) -> Row:
         inputs = make()
@@ -185,7 +186,7 @@ def parts(
     def scratch(row: str) -> Row:
         inputs = make()
         found = {side: [common.scratch_of(partial(run, f, inputs), device)] for side, f in sides.items()}
-        return Row(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0})
+        return Row(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0} if targets else {})
 
     @cache
     def errors() -> tuple[dict, dict]:
@@ -237,9 +238,10 @@ def main(options: Options) -> None:
 
     def plan(sides: dict[str, Callable]) -> Parts:
         made = {}
+        targets = {"naive": 0.33, "trl": 0.19} if common.as_stated(options, "N", "D", "V") else {}
         for word, dtype in dtypes.items():
             inputs = partial(make, options.N, options.D, options.V, dtype)
-            made |= parts(word, inputs, sides, options, {"naive": 0.33, "trl": 0.19})
+            made |= parts(word, inputs, sides, options, targets)
             peak, single = f"{word}, peak of the process", replace(options, dtypes=word)
             made |= common.memory_parts(peak, "", list(sides), "benchmarks.logprob", single)
         return made
@@ -254,7 +256,7 @@ def main(options: Options) -> None:
         run(naive, make_inputs(2, options.D, 8, inputs.hidden_ND.dtype))  # what is loaded late
         print(json.dumps({"peak_mib": common.peak_of(partial(run, sides[options.memory], inputs))}))
         return
-    rows = list(common.measured(plan(sides), options.only))
+    rows = list(common.measured(plan(sides), options.only, common.absent("transformers", "trl")))
     about = {"tokens": options.N, "width": options.D, "vocabulary": options.V, "head": "frozen"}
     notes = notes_of(missing) + [
         "peak of the process: resident memory in a first call, above the inputs, each side alone."

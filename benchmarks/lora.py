@@ -106,7 +106,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
             turns = turns | {f"peft, {TOO}": by_onednn()(turns["peft"])}
         turns = turns | {"floor": partial(floor_pass, model, *pass_words())}
         made_row = Row(row, common.take_turns(turns, options.repeats, options.warmup, device), tokens=tokens)
-        if has_peft:
+        if has_peft and "peft" in targets:
             fastest = min((side for side in factors if side != "ours"), key=made_row.median)
             made_row.targets[fastest] = targets["peft"]
         made_row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
@@ -168,9 +168,9 @@ def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
 
 
 def group_parts(
-    name: str, raw: dict, sizes: tuple[int, int, int], dtype, options, target: float, device: str = "cpu"
+    name: str, raw: dict, sizes: tuple[int, int, int], dtype, options, targets: dict, device: str = "cpu"
 ) -> Parts:
-    """The rows of a group of (prompt, completion, group) tokens and samples."""
+    """The rows of a group of (prompt, completion, group) tokens and samples. targets: of the speed."""
     prompt, completion, group = sizes
 
     @cache
@@ -183,7 +183,7 @@ def group_parts(
 
     def time(row: str) -> Row:
         seconds = common.take_turns(made()[1], options.repeats, options.warmup, device)
-        return Row(row, seconds, speedup=True, targets={"unshared": target}, tokens=group * (prompt + completion))
+        return Row(row, seconds, speedup=True, targets=targets, tokens=group * (prompt + completion))
 
     def apart(row: str) -> Row:
         model, turns = made()
@@ -202,16 +202,20 @@ def main(options: Options) -> None:
     torch.set_num_threads(options.threads)
     raw, made = sides.layers_of(options.shape, options.layers), {}
     for word, dtype in dtypes.items():
-        targets = {"peft": 0.55 if dtype == torch.float32 else 0.85}
+        stated = common.as_stated(options, "shape", "layers", "tokens")
+        targets = {"peft": 0.55 if dtype == torch.float32 else 0.85} if stated else {}
         made |= layer_parts(word, raw, options.tokens, dtype, options, targets)
     sizes = options.prompt, options.completion, options.group
     groups = {
-        options.group_shape: sides.SHAPES[options.group_shape],
-        f"{options.layers} layers of {options.shape}": raw,
+        options.group_shape: (sides.SHAPES[options.group_shape], ["group_shape"]),
+        f"{options.layers} layers of {options.shape}": (raw, ["shape", "layers"]),
     }
-    for word, group_raw in groups.items():
-        made |= group_parts(f"group prefix sharing, {word}, float32", group_raw, sizes, torch.float32, options, 1.7)
-    rows = list(common.measured(made, options.only))
+    for word, (group_raw, of) in groups.items():
+        stated = common.as_stated(options, *of, "prompt", "completion", "group")
+        targets, name = {"unshared": 1.7} if stated else {}, f"group prefix sharing, {word}, float32"
+        made |= group_parts(name, group_raw, sizes, torch.float32, options, targets)
+    missing = common.absent("transformers", "peft")
+    rows = list(common.measured(made, options.only, missing))
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
     notes = [
@@ -221,7 +225,7 @@ def main(options: Options) -> None:
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",
         "group prefix sharing: log-probabilities of the sampled tokens included (a layer's vocabulary has 64 words); "
         "tok/s counts the tokens of all samples, prompts included.",
-        *(f"{name}: absent; ours was measured without it." for name in common.absent("transformers", "peft")),
+        *(f"{name}: absent; ours was measured without it." for name in missing),
     ]
     common.report("lora", rows, options, notes, about)
 

@@ -144,7 +144,7 @@ def round_trip(model, talk: generate.Talk) -> Agreement:
 
 
 def measure_cost(
-    name: str, model, talk: generate.Talk, options, target: float, device="cpu", limit: float = float("inf")
+    name: str, model, talk: generate.Talk, options, target: float | None, device="cpu", limit: float = float("inf")
 ) -> Row:
     """Time with our attention over that with torch's, everywhere or in training alone. On a GPU, where the model has a
     switch, over that of the model with it off."""
@@ -177,7 +177,7 @@ def measure_cost(
         told = f"ours: all {found.tokens:,} tokens equal bit for bit"
     seconds = common.take_turns(turns, options.repeats, options.warmup, device, limit)
     row = Row(name, seconds, tokens=found.tokens, check=told)
-    if not found.unequal:
+    if target and not found.unequal:
         row.targets = {min((side for side in turns if side != "ours"), key=row.median): target}
     return row
 
@@ -203,7 +203,9 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
     def cost(row: str) -> Row:
         model = ours()[0]
         sizes = options.rows, options.start, options.turns, options.sampled, options.observed
-        return measure_cost(row, model, generate.make_talk(*sizes, model.config.vocab_size), options, 1.15)
+        stated = common.as_stated(options, "model", "rows", "start", "turns", "sampled", "observed")
+        talk = generate.make_talk(*sizes, model.config.vocab_size)
+        return measure_cost(row, model, talk, options, 1.15 if stated else None)
 
     return agreement_parts(f"{word}, agreement", agreement) | {f"{word}, rollout and training pass": cost}
 
@@ -218,7 +220,7 @@ def main(options: Options) -> None:
         prepared = cache(partial(sides.prepare, options.model, Path(folder)))
         for word, dtype in dtypes.items():
             made |= parts(word, dtype, prepared, options, missing)
-        rows = list(common.measured(made, options.only))
+        rows = list(common.measured(made, options.only, missing))
     about = {"model": options.model, "lora": "r=16 all-linear, B not zero, unmerged on every side"}
     notes = [
         f"agreement: ours on {options.episodes:,} episodes of TextCraft, depth {options.difficulty}; transformers "

@@ -236,8 +236,8 @@ def _turns(peer: Peer):
 WHOLE, SAMPLING, REST, GAP = "whole step", "sampling", "the rest", "sampling against training"  # the rows
 
 
-def rows_of(options: Options, clocks: dict[str, Clock], target: float) -> list[Row]:
-    """The whole step, and its two parts."""
+def rows_of(options: Options, clocks: dict[str, Clock], targets: dict) -> list[Row]:
+    """The whole step, and its two parts. targets: of the whole."""
     tokens, kept = options.prompts * options.samples * options.new, slice(options.warmup, None)
     parts = {WHOLE: {}, SAMPLING: {}, REST: {}}
     for side, clock in clocks.items():
@@ -245,11 +245,11 @@ def rows_of(options: Options, clocks: dict[str, Clock], target: float) -> list[R
         parts[SAMPLING][side] = clock.sampling[kept]
         parts[REST][side] = [a - b for a, b in zip(clock.steps[kept], clock.sampling[kept], strict=True)]
     rows = [Row(name, seconds, speedup=True, tokens=tokens) for name, seconds in parts.items()]
-    rows[0].check, rows[0].targets = "lengths, gradients, weights moved on both sides", {"trl": target}
+    rows[0].check, rows[0].targets = "lengths, gradients, weights moved on both sides", targets
     return rows
 
 
-def measure(options: Options, missing: list[str], target: float = 2.5) -> list[Row]:
+def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
     """All sides step by step; ours alone where packages are missing."""
     turns = options.warmup + options.repeats
     with tempfile.TemporaryDirectory() as folder:
@@ -266,14 +266,16 @@ def measure(options: Options, missing: list[str], target: float = 2.5) -> list[R
             peer.verify()
             clocks = peer.clocks
         ours.verify()
-    rows = rows_of(options, {"ours": ours.clock} | clocks, target)
+    rows = rows_of(options, {"ours": ours.clock} | clocks, targets)
     return [*rows, Row(GAP, {"ours": [ours.gap]}, "nats apart at most")]
 
 
 def parts(options: Options, missing: list[str]) -> Parts:
+    stated = common.as_stated(options, "model", "dtype", "device", "prompts", "samples", "prompt", "new", "pieces")
+
     @cache
     def rows() -> dict[str, Row]:
-        return {row.name: row for row in measure(options, missing)}
+        return {row.name: row for row in measure(options, missing, {"trl": 2.5} if stated else {})}
 
     peers = [] if missing else ["trl"]
     made = {name: lambda name: rows()[name] for name in (WHOLE, SAMPLING, REST, GAP)}
@@ -296,7 +298,7 @@ def main(options: Options) -> None:
         print(json.dumps({"peak_mib": peak(options)}))
         return
     missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
-    rows = list(common.measured(parts(options, missing), options.only))
+    rows = list(common.measured(parts(options, missing), options.only, missing))
     assert torch.get_num_threads() == options.threads
     about = {"model": options.model, "dtype": options.dtype, "lora": "r=16 all-linear"}
     about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}

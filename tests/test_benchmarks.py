@@ -48,41 +48,46 @@ PROMISED = {"benchmark", "command", "machine", "versions", "options", "rows", "n
 PROMISED_OF_A_ROW = {"name", "values", "unit", "median", "ratio", "targets", "target", "check"}
 
 
-def run(name: str, words: str, monkeypatch, capsys, only: str = "") -> tuple[dict, str]:
-    """(the record, all that was printed) of one benchmark."""
+def run(name: str, words: str, monkeypatch, capsys, only: str = "") -> tuple[dict, str, str]:
+    """(the record, all that was printed, all that was told on stderr) of one benchmark."""
     words_of_all = ["repeats=1", "warmup=1", "threads=1", *([f"only={only}"] if only else [])]
     options = common.parse(MODULES[name].Options, [*words.split(), *words_of_all])
     monkeypatch.setattr(sys, "argv", [name, *words.split()])
     MODULES[name].main(options)
-    printed = capsys.readouterr().out
-    return json.loads(printed.splitlines()[-1]), printed
-
-
-def test_rows_that_there_are_not_are_one_line(monkeypatch, capsys):
-    with pytest.raises(SystemExit) as end:
-        run("envs", "only=zork", monkeypatch, capsys)
-    assert end.value.code == "only=zork: no row of this benchmark begins so"
+    printed = capsys.readouterr()
+    return json.loads(printed.out.splitlines()[-1]), *printed
 
 
 def never(*_, **__):
     raise AssertionError("measured or loaded what nobody asked for")
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "envs"])
-def test_rows_that_there_are_not_are_refused_with_the_nearest_before_anything_is_loaded(name, monkeypatch, capsys):
+@pytest.mark.parametrize("name", MODULES)
+def test_rows_that_there_are_not_are_refused_with_those_that_are_before_anything_is_loaded(name, monkeypatch, capsys):
     for module, function in (
         (common, "take_turns"), (sides, "prepare"), (sides, "random"), (sides, "our_model"), (logprob, "peers"),
-        (step, "measure"),
+        (step, "measure"), (envs_benchmark.envs, "make"), (common, "hint"),
     ):  # fmt: skip
         monkeypatch.setattr(module, function, never)
-    near = {
-        "logprob": "float32, scratch", "lora": "float32, forward and backward", "generate": "tiny, mixed 3 rows greedy",
-        "step": "the rest", "onpolicy": "float32, agreement, mean gap",
+    there = {
+        "logprob": "float32; bfloat16", "lora": "float32; bfloat16; group prefix sharing", "generate": "tiny",
+        "step": "whole step; sampling; the rest; sampling against training", "onpolicy": "float32",
+        "envs": "textcraft; alfworld; babyai; webshop; sciworld; sat; os_interaction; db_bench; tau_retail; planner; "
+        "shell alone; SQL alone",
     }[name]  # fmt: skip
     with pytest.raises(SystemExit) as end:
-        run(name, SMALL[name], monkeypatch, capsys, only=near[1:])
-    assert end.value.code.startswith(f"only={near[1:]}: no row of this benchmark begins so") and near in end.value.code
-    assert "\n" not in end.value.code
+        run(name, SMALL[name], monkeypatch, capsys, only="zork")
+    assert end.value.code == f"only=zork: no row of this benchmark begins so; rows begin with: {there}"
+
+
+def test_of_rows_that_there_are_not_those_are_told_that_begin_alike_and_of_many_the_nearest():
+    names = [f"{word}, {kind}" for word in ("float32", "bfloat16") for kind in ("scratch", "largest error")]
+    for only, told in (("float32, scrtch", names[:2]), ("float33, scratch", ["float32", "bfloat16"])):
+        with pytest.raises(SystemExit, match=f"rows begin with: {'; '.join(told)}$"):
+            common.chosen(names, only)
+    with pytest.raises(SystemExit, match=r"rows begin with: 12 rows; [\w ]+; [\w ]+$"):
+        common.chosen([f"{i} rows" for i in range(common.MANY + 1)], "x12 rows")
+    assert common.chosen(names, "bfloat16") == names[2:]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_only_the_rows_that_are_asked_for_are_measured(name, only, monkeypatch, 
 
 
 def test_of_a_step_its_peak_is_not_measured_where_only_the_step_is_asked_for(monkeypatch):
-    monkeypatch.setattr(step, "measure", lambda options, missing: [Row(step.SAMPLING, {}), Row(step.REST, {})])
+    monkeypatch.setattr(step, "measure", lambda *_: [Row(step.SAMPLING, {}), Row(step.REST, {})])
     monkeypatch.setattr(common, "progress", lambda row: row)
     monkeypatch.setattr(common.subprocess, "run", never)
     parts = step.parts(step.Options(), [])
@@ -111,14 +116,14 @@ def row_of(record: dict, end: str) -> dict:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, capsys, tmp_path):
     """With all peers or, where one is not installed, without them."""
-    record, printed = run(name, f"{SMALL[name]} out={tmp_path / 'x.json'}", monkeypatch, capsys)
+    record, printed, _ = run(name, f"{SMALL[name]} out={tmp_path / 'x.json'}", monkeypatch, capsys)
     assert set(record) >= PROMISED and record["benchmark"] == name
     assert record["rows"] and all(set(row) >= PROMISED_OF_A_ROW for row in record["rows"])
     assert "avx512_bf16" in record["machine"] and record["versions"]["torch"] == torch.__version__
     for row in record["rows"]:
         assert "ours" in row["values"] and f"| {row['name']} | ours |" in printed
         assert all(row["ratio"][side] > 0 for side in row["ratio"] if row["unit"] == "s")
-    assert any(row["targets"] for row in record["rows"])
+    assert not any(row["targets"] for row in record["rows"] if row["unit"] == "s" and name != "envs"), "at these sizes"
     too = any(TOO in side for row in record["rows"] for side in row["values"])
     assert too == any(TOO in note for note in record["notes"] if "that peer" in note)
     assert json.loads((tmp_path / "x.json").read_text()) == record
@@ -149,10 +154,69 @@ def test_a_peer_that_is_not_installed_is_named(name, monkeypatch, capsys):
     monkeypatch.setattr(common, "version", lambda package: "0" if package == "torch" else None)
     monkeypatch.setitem(sys.modules, "trl.trainer.utils", None)
     words = SMALL[name] + (" dtypes=float32" if name == "logprob" else "")
-    record, _ = run(name, words, monkeypatch, capsys)
+    record, _, told = run(name, words, monkeypatch, capsys)
+    peers = [peer for peer in PEERS[name] if peer in told.splitlines()[0]]
+    assert peers == PEERS[name] and 'pip install -e ".[bench]"' in told.splitlines()[0], "before all rows"
     assert any("absent" in note and PEERS[name][0] in note for note in record["notes"])
     assert not any(PEERS[name][0] in row["values"] for row in record["rows"])
     assert record["versions"]["transformers"] == "absent"
+
+
+STATED = {  # of a row with a target, by its beginning and its place in the table: the sizes that it is stated for
+    "logprob": ("float32, forward", 0, "N=512 D=896 V=151936"),
+    "logprob, scratch": ("float32, scratch", 0, "N=512 D=896 V=151936"),
+    "lora": ("float32, forward", 0, "shape=0.5b layers=4 tokens=512"),
+    "lora, group": ("group", 0, "group_shape=quarter prompt=512 completion=512 group=8"),
+    "lora, group of layers": ("group", 2, "shape=0.5b layers=4 prompt=512 completion=512 group=8"),
+    "generate": ("tiny, decode 16 rows sampled", 0, "prompt=64 new=64"),
+    "generate, mixed": ("tiny, mixed", 0, "shortest=20 longest=200"),
+    "generate, turns": ("tiny, multi-turn", 0, "episodes=64 start=512 turns=8 sampled=32 observed=96"),
+    "step": ("whole", 0, "model=tiny dtype=float32 device=cpu prompts=8 samples=8 prompt=64 new=32 pieces=1"),
+    "onpolicy": ("float32, rollout", 0, "model=tiny rows=32 start=64 turns=4 sampled=32 observed=32"),
+}
+OTHERS = {"model": "small", "shape": "7b", "group_shape": "small", "dtype": "bfloat16", "device": "cuda"}
+
+
+@pytest.mark.parametrize("case", STATED)
+def test_a_target_is_told_of_the_sizes_alone_that_it_is_stated_for(case, monkeypatch):
+    """Whatever the options say, what is measured is small, or nothing at all."""
+    name, (only, place, sizes) = case.partition(",")[0], STATED[case]
+    if case == "lora" and common.absent("transformers", "peft"):
+        pytest.skip("needs transformers and peft")
+    reported, inputs = [], logprob.make_inputs(4, 8, 50, torch.float32)
+    shape = sides.SHAPES["quarter"] | {"num_hidden_layers": 1}
+    loaded = generate.load("tiny", ["ours"])
+
+    def row(name: str, targets: dict) -> Row:
+        return Row(name, {"ours": [1.0]}, targets=targets)
+
+    for module, function, fake in (
+        (common, "report", lambda _, rows, *__: reported.extend(rows)),
+        (common, "take_turns", lambda turns, *_: {side: [1.0] for side in turns}),
+        (common, "memory_parts", lambda *_: {}),
+        (logprob, "make_inputs", lambda *_: inputs),
+        (logprob, "peers", lambda *_: ({"naive": logprob.naive}, [])),
+        (sides, "SHAPES", dict.fromkeys(sides.SHAPES, shape)),
+        (sides, "layers_of", lambda *_: shape),
+        (sides, "our_model", lambda *_: loaded),
+        (lora_benchmark, "gradients", lambda *_: {}),
+        (lora_benchmark, "difference", lambda *_: 0.0),
+        (generate, "load", lambda *_: loaded),
+        (generate, "measure", lambda case, _, __, targets, *___: row(case.name, targets)),
+        (generate, "measure_turns", lambda name, _, __, ___, targets: row(name, targets)),
+        (step, "measure", lambda _, __, targets: [row(step.WHOLE, targets)]),
+        (onpolicy, "measure_cost", lambda name, _, __, ___, bound: row(name, {"any": bound} if bound else {})),
+    ):
+        monkeypatch.setattr(module, function, fake)
+
+    def has_target(*words: str) -> bool:
+        reported.clear()
+        MODULES[name].main(common.parse(MODULES[name].Options, ["threads=1", f"only={only}", *words]))
+        return bool(reported[place].targets)
+
+    assert has_target(*sizes.split()) and has_target("repeats=3")
+    for key, value in (word.split("=") for word in sizes.split()):
+        assert not has_target(f"{key}={OTHERS[key] if key in OTHERS else int(value) + 1}"), key
 
 
 def test_options_are_told_and_a_wrong_one_is_one_line(capsys):
@@ -161,11 +225,12 @@ def test_options_are_told_and_a_wrong_one_is_one_line(capsys):
             common.parse(module.Options, ["--help"])
         told = capsys.readouterr().out
         assert end.value.code == 0 and all(f"  {f.name}=" in told for f in fields(module.Options))
+        assert re.search(r"^  warmup=2 .*at least 1$", told, re.M)
     for words, line in (
         (["reapeats=3"], "did you mean repeats=?"),
         (["repeats"], "repeats: not one of"),
         (["repeats=x"], "not a whole number"),
-        (["warmup=0"], "must be at least 1"),
+        (["warmup=0"], "must be at least 1"),  # as its help says
     ):
         with pytest.raises(SystemExit) as end:
             common.parse(generate.Options, words)
@@ -206,7 +271,7 @@ def test_the_parts_of_the_gpu_benchmark_run_on_a_cpu_and_one_that_fails_is_a_not
     assert all(row.median("ours") >= 0 for row in rows)
     _, notes = gpu.run(scale, gpu.Options(seconds=0), "cpu", torch.float32)
     assert len(notes) == 9 and all("not run" in note for note in notes)
-    with pytest.raises(SystemExit, match=r"only=mixed rows: .* nearest are: mixed rollouts"):
+    with pytest.raises(SystemExit, match=r"only=mixed rows: .* rows begin with: .*; mixed rollouts$"):
         gpu.run(scale, gpu.Options(only="mixed rows"), "cpu", torch.float32)
 
 
@@ -404,7 +469,7 @@ def test_a_larger_model_is_measured_beside_a_peer_with_our_switch(monkeypatch, c
     if common.absent("transformers", "peft"):
         pytest.skip("needs transformers and peft")
     monkeypatch.setattr(generate, "LARGE", 0)
-    record, _ = run("generate", SMALL["generate"], monkeypatch, capsys)
+    record = run("generate", SMALL["generate"], monkeypatch, capsys)[0]
     for row in record["rows"]:
         assert (f"transformers, {TOO}" in row["values"]) == ("greedy" in row["name"] and "multi" not in row["name"])
     row = row_of(record, "decode 3 rows greedy")
