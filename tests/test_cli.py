@@ -22,7 +22,14 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     "words",
-    ["eval.py --help", "merge.py --help", "-m envs --help", "-m envs sat demos=200", "-m benchmarks.envs --help"],
+    [
+        "eval.py --help",
+        "merge.py --help",
+        "-m envs --help",
+        "-m envs sat demos=200",
+        "-m envs.serve --help",
+        "-m benchmarks.envs --help",
+    ],
 )
 def test_what_prints_ends_without_a_word_where_nobody_reads(words):
     read, write = os.pipe()

@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from functools import partial
 
 import envs
-from envs.__main__ import options_help, typed
+from envs.__main__ import options_help, reader_may_leave, typed
 from envs.http import KINDS
 from envs.http.lab import KINDS as LAB
 from envs.serve import Server, agentgym, lab
@@ -84,7 +84,8 @@ def _listen(host: str, port: int, answer) -> Server:
 
 def main(words: list[str]) -> int:
     if {"-h", "--help"} & set(words):
-        print(__doc__ + "".join(f"\nKeys of {kind}:\n{options_help(kind)}" for kind in KINDS if kind in envs.NAMES))
+        with reader_may_leave():
+            print(__doc__ + "".join(f"\nKeys of {kind}:\n{options_help(kind)}" for kind in KINDS if kind in envs.NAMES))
         return 0
     try:
         keys, options = parse(words)
