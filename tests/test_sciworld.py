@@ -300,6 +300,19 @@ def test_expert_goes_on_from_wherever_the_agent_is():
             assert expert(env)[-1].info["success"], env.task
 
 
+def test_the_parts_of_a_tertiary_paint_count_once_the_secondary_one_is_there():
+    """Until then the primary ones, which are near from the start, are parts of the secondary one."""
+    env = at("chemistry-mix-paint-tertiary-color", "violet-red paint:art studio")
+    vessel = env.oracle().rpartition(" in ")[2]
+    pours = [f"pour wood cup containing {colour} paint in {vessel}" for colour in ("red", "yellow")]
+    for action in (*pours, f"mix {vessel}"):
+        step = env.step(action)
+    assert "orange paint" in step.observation and step.info["score"] == 13, "as before: four goals, of a thirtieth each"
+    env = at("chemistry-mix-paint-tertiary-color", "violet-red paint:art studio")
+    scores = [step.info["score"] for step in expert(env)[:3]]
+    assert scores == [13, 17, 27], "with violet there are three goals more: itself, and both parts of violet-red"
+
+
 def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
     for seed in range(15):
         env = make("3", simplifications="teleportAction")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import envs
 import train
 from eval import with_base
 from models.weights import TINY
@@ -124,6 +125,14 @@ def test_sft_from_a_file_learns_it_and_tells_its_loss(tmp_path, capsys):
     assert not any("eval" in r or "accuracy" in r for r in records), "there is no task to play"
     assert [r["episodes"] for r in records if "episodes" in r] == [54] * 3, "an epoch is a pass"
     assert "perplexity" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_is_not_understood_costs_what_the_affine_recipe_says_in_each_of_its_worlds(tmp_path):
+    words = ["epochs=1", "episodes=32", "max_turns=2", "max_new_tokens=1", "eval_episodes=0", "threads=1"]
+    train.main(config.parse(["recipe=affine_ppo", f"out={tmp_path}/run", *words]))
+    episodes = lines(tmp_path / "run" / "episodes.jsonl")
+    assert {e["env"] for e in episodes} == set(envs.GROUPS["agentgym"])
+    assert {turn["reward"] for e in episodes for turn in e["turns"]} == {-0.05}, "one token is no action"
 
 
 def test_save_every_thins_adapters_and_checkpoints_but_the_last_is_kept(tmp_path):
