@@ -80,7 +80,7 @@ def check_file(what: str, path: str) -> None:
     """Raise ValueError, with the nearest name there, for an option data that names no file."""
     place = Path(path)
     if not place.is_file():
-        close = get_close_matches(place.name, [other.name for other in place.parent.glob("*")], n=1)
+        close = get_close_matches(place.name, [other.name for other in place.parent.glob("*") if other.is_file()], n=1)
         meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
         raise ValueError(f"data must be {what}: there is none at {path!r}{meant}")
 

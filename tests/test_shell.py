@@ -332,6 +332,8 @@ DEAR = [  # what makes one step dear, as often as there are steps
     "seq 20000 > /f; while :; do sort -k 2 /f; sort -nr /f; uniq -c /f; done > /dev/null",
     "seq 3000 > /f; seq 3000 | rev > /g; while :; do diff /f /g; comm /f /g; done > /dev/null 2>&1",
     "for i in {1..20000}; do echo u$i:x:$i:$i::/:; done > /etc/passwd; while :; do ls -l /; echo >> /etc/passwd; done",
+    "x=$(printf '1+%.0s' {1..2500})1; while :; do ((x)); echo $(($x)); [[ x -gt 1 ]]; for ((;$x<1;)); do :; done done",
+    'for i in {0..18}; do declare a$i="a$((i + 1))+a$((i + 1))"; done; while :; do ((a0)); done',
     "x=$(printf '[%.0s' {1..20000}); while :; do echo a | tr \"$x\" b; done",
     "x=$(printf 'a%.0s' {1..700}); while :; do [[ $x =~ a*b ]]; done",
     "x=$(printf 'a%.0s' {1..30}); while :; do [[ $x =~ a*a*a*b ]]; done",
@@ -339,7 +341,7 @@ DEAR = [  # what makes one step dear, as often as there are steps
 ]
 
 
-@pytest.mark.parametrize("script", [DEAR[i] for i in (0, 1, 6, 15)])
+@pytest.mark.parametrize("script", [DEAR[i] for i in (0, 1, 6, 15, 19, 20)])
 def test_an_endless_script_ends_soon(script):
     answer_soon(script)
 

@@ -289,3 +289,29 @@ def test_same_bytes_whatever_the_hash_seed():
         for seed in ("1", "2")
     ]
     assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout) > 300
+
+
+@pytest.mark.parametrize(
+    "command, status, text",  # as vi has them
+    [
+        ("0d", 0, "b c"),
+        ("0,1d", 0, "b c"),
+        ("0>", 0, "\ta b c"),
+        ("0t$", 0, "a b c a"),
+        ("0m$", 0, "b c a"),
+        ("0j", 0, "a  b c"),
+        ("0s/a/X/", 0, "X b c"),
+        ("0r f", 0, "a b c a b c"),
+        ("0put", 1, "a b c"),
+        ("-</a/d", 1, "a b c"),
+        ("/none", 1, "a b c"),
+    ],
+)
+def test_line_zero_of_vi_is_the_first_where_nothing_is_put_behind_it(command, status, text):
+    lines = text.replace("  ", "+").replace(" ", "\n").replace("+", " ") + "\n"
+    script = "cd /tmp; printf 'a\\nb\\nc\\n' > f; vi -es -c \"$1\" -c wq f; echo $?; cat f"
+    assert Shell(base_machine()).run(script, args=(command,)).output == f"{status}\n{lines}"
+
+
+def test_vi_looks_for_nothing_in_an_empty_text():
+    assert Shell(base_machine()).run("cd /tmp; vi -es -c /dev/full -c wq none; echo $?").output == "1\n"

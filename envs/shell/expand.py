@@ -172,6 +172,7 @@ def _double(sh, parts: list) -> list:
 
 def number(sh, text: str, command: str = "") -> int:
     """The value of arithmetic text; its errors begin with a command's name."""
+    sh.machine.tick(len(text) >> 4)
     try:
         return evaluate(text, sh.arithmetic_get, sh.arithmetic_put)
     except ArithmeticFailed as failure:

@@ -243,14 +243,11 @@ class State(Process):
         return self.options.get(LONG_OPTIONS.get(name, name), False)
 
     def arithmetic_get(self, name: str, index: str | None) -> str:
-        if index is not None:
-            return self.element(name, self._index(name, index)) or ""
-        value = self.get(name)
-        if value is None:
-            if self.options["u"]:
-                raise expand.unbound(name)
-            return ""
-        return value
+        value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
+        if value is None and self.options["u"]:
+            raise expand.unbound(name)
+        self.machine.tick(2 + (len(value or "") >> 4))  # it may be an expression, and name others
+        return value or ""
 
     def arithmetic_put(self, name: str, index: str | None, value: str) -> None:
         self.put(name, value, None if index is None else self._index(name, index))

@@ -109,8 +109,8 @@ class Editor(Keys):
             self.status = 1
             return
         if kind == "c":
-            self.lines[low - 1 : high] = added
-            at = low - 1
+            at = max(low - 1, 0)
+            self.lines[at : max(high, 1)] = added
         else:
             at = high if kind == "a" else max(0, high - 1)
             self.lines[at:at] = added
@@ -150,7 +150,8 @@ class Editor(Keys):
             regex = self.regex(pattern)
             order = [*range(self.row + 1, len(self.lines)), *range(self.row + 1)]
             order = order if command[0] == "/" else [(2 * self.row - i) % max(1, len(self.lines)) for i in order]
-            line = next((i + 1 for i in order if regex.test(self.lines[i], self.p.tick)), 0)
+            held = (i for i in order if i < len(self.lines))  # none, in an empty text
+            line = next((i + 1 for i in held if regex.test(self.lines[i], self.p.tick)), 0)
             if not line:
                 raise Wrong(f"E486: Pattern not found: {pattern}")
         elif command[:1] in ("+", "-") and command:
@@ -193,6 +194,8 @@ class Editor(Keys):
         given = len(rest) < len(command)
         rest = rest.lstrip(" \t")
         name = re.match(r"[a-zA-Z]+|[&<>=!]|", rest)[0]
+        if name not in ("pu", "put", "r", "read"):  # line 0 is a place to put behind; elsewhere the first line is meant
+            low, high = max(low, 1), max(high, 1)
         if name[:1] == "s" and re.match(r"s(u|ub|ubstitute)?([^a-zA-Z0-9\s\"|]|$)", rest):
             rest = rest[re.match(r"s(u|ub|ubstitute)?", rest).end() :]
             after = self.substitute(low, high, rest)
@@ -218,7 +221,7 @@ class Editor(Keys):
         if not name:
             self.row = max(0, min(high, len(self.lines)) - 1)
         elif name in ("d", "de", "delete"):
-            if high > len(self.lines) or low < 1:
+            if high > len(self.lines):
                 raise Wrong("E16: Invalid range")
             self.kept = self.lines[low - 1 : high]
             del self.lines[low - 1 : high]
@@ -239,6 +242,8 @@ class Editor(Keys):
             self.kept = self.lines[low - 1 : high]
         elif name in ("pu", "put"):
             if not body.startswith("="):  # an expression; there is no evaluation
+                if not self.kept:
+                    raise Wrong('E353: Nothing in register "')
                 self.lines[high:high] = self.kept
                 self.row, self.changed = high, True
         elif name in ("t", "co", "copy", "m", "move"):
@@ -258,6 +263,8 @@ class Editor(Keys):
         elif name in ("e", "edit") and body in ("!", ""):
             self.__init__(self.p, self.name, self.shows)
         elif name in (">", "<"):
+            if not re.fullmatch(rf"{name}*\s*\d*", body):
+                raise Wrong(f"E488: Trailing characters: {body}")
             for i in range(low - 1, min(high, len(self.lines))):
                 self.lines[i] = "\t" + self.lines[i] if name == ">" else self.lines[i].removeprefix("\t")
             self.changed = True
