@@ -31,11 +31,11 @@ bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minute
 
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
-	for world in alfworld babyai webshop sciworld sat abd ded; do \
+	for world in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
 	    $(PY) -m envs $$world demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
 	$(PY) -m models.scratch runs/tiny/corpus.txt out=runs/tiny/init
 	$(PY) train.py recipe=tiny model=runs/tiny/init out=runs/tiny/sft
-	$(PY) merge.py model=runs/tiny/sft/epoch_24 out=runs/tiny/model dtype=bfloat16
+	$(PY) merge.py model=runs/tiny/sft/epoch_28 out=runs/tiny/model dtype=bfloat16
 
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info

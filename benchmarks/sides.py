@@ -92,7 +92,7 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
                 shutil.copy(TINY / file, base)
         else:
             (work / "corpus.txt").write_text(corpus())
-            new_model(work / "corpus.txt", base)
+            new_model(work / "corpus.txt", base, copying=0)
         if name in SHAPES:
             _write(SHAPES[name], base)
     else:

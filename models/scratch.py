@@ -1,18 +1,22 @@
 """A new model from nothing: python -m models.scratch corpus.txt out=FOLDER
 
-Trains a byte-level BPE tokenizer on the corpus and writes a small Qwen3 checkpoint with random weights, for
-`python train.py algo=sft lora.r=0 model=FOLDER` to teach. `make tiny` makes the embedded default so.
+Trains a byte-level BPE tokenizer on the corpus and writes a small Qwen3 checkpoint of random weights that has learned
+one thing, to repeat what was there before, for `python train.py algo=sft lora.r=0 model=FOLDER` to teach the rest.
+`make tiny` makes the embedded default so.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tqdm import tqdm
 
 from models.config import parse_config
 from models.decoder import CausalLM
+from models.logprob import token_logprobs
 from models.weights import save_model
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -52,7 +56,35 @@ def train_tokenizer(text: str, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def main(corpus: Path, out: Path, vocab_size: int = 1536, seed: int = 0) -> None:
+def teach_copying(model: CausalLM, ids_V: torch.Tensor, steps: int, tokens: int = 1536) -> float:
+    """Teaches a model of random weights to go on with what followed the last time, on lines of distinct random ids of
+    ids_V that begin again somewhere: 12 ids at first, 100 or all in the end. It gets induction heads (Olsson et al.
+    2022), which codes, paths and names need, and which demonstrations, where few tokens are copies, bring about late.
+    Returns the last loss, in nats."""
+    optimizer = torch.optim.AdamW(model.requires_grad_(True).parameters(), lr=3e-3, weight_decay=0.0)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1 - step / steps))
+    longest = min(100, len(ids_V))
+    for step in tqdm(range(steps), "copying", leave=False, disable=None):
+        half = int(12 * (longest / 12) ** min(max((step / steps - 0.5) / 0.4, 0), 1))
+        places = torch.arange(half)
+        first_BT = torch.rand(tokens // (2 * half), len(ids_V)).argsort(1)[:, :half]  # places in ids_V
+        from_BT = places + torch.randint(half // 2, (len(first_BT), 1))
+        known_BT = (from_BT < half) & (places > 0)  # one comes first that says where it goes on
+        again_BT = first_BT.gather(1, from_BT.clamp(max=half - 1))
+        hidden_BTD = model(ids_V[torch.cat([first_BT, again_BT], 1)])[:, half - 1 : -1]
+        head_VD = model.lm_head.weight[ids_V]  # of the rest nothing is learned, not even that it does not come
+        logprobs_N, _ = token_logprobs(hidden_BTD[known_BT], head_VD, again_BT[known_BT])
+        loss = -logprobs_N.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+    return loss.item()
+
+
+def main(corpus: Path, out: Path, vocab_size: int = 1536, seed: int = 0, copying: int = 1000) -> None:
+    """copying: steps of practice in it, 0 for random weights."""
     tokenizer = train_tokenizer(corpus.read_text(), vocab_size)
     ids = {token: tokenizer.token_to_id(token) for token in CONTROL}
     out.mkdir(parents=True, exist_ok=True)
@@ -84,7 +116,11 @@ def main(corpus: Path, out: Path, vocab_size: int = 1536, seed: int = 0) -> None
         if p.dim() > 1:  # GPT-2's scale, and its smaller one for what writes into the residual stream
             last = name.endswith(("o_proj.weight", "down_proj.weight"))
             torch.nn.init.normal_(p, std=0.02 * (2 * (2 * depth) ** -0.5 if last else 2))
-    save_model(model, out, raw, torch.float32)
+    if copying:
+        short = [i for word, i in tokenizer.get_vocab().items() if re.fullmatch("Ġ?[0-9A-Za-z]", word)]
+        loss = teach_copying(model, torch.tensor(sorted(short)), copying)
+        print(f"copying: {len(short)} letters and digits, loss {loss:.2f}")
+    save_model(model.requires_grad_(False), out, raw, torch.float32)
     print(f"{out}: {sum(p.numel() for p in model.parameters()):,} parameters, {tokenizer.get_vocab_size()} tokens")
 
 

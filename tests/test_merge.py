@@ -32,7 +32,7 @@ def base(request, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in {**SIZES, "tie_word_embeddings": request.param}.items():
             patch.setitem(scratch.CONFIG, key, value)
-        scratch.main(folder / "corpus.txt", folder / "model", vocab_size=300)
+        scratch.main(folder / "corpus.txt", folder / "model", vocab_size=300, copying=0)
     return folder / "model"
 
 
