@@ -35,7 +35,7 @@ tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/mod
 	    $(PY) -m envs $$world demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
 	$(PY) -m models.scratch runs/tiny/corpus.txt out=runs/tiny/init
 	$(PY) train.py recipe=tiny model=runs/tiny/init out=runs/tiny/sft
-	$(PY) merge.py model=runs/tiny/sft/epoch_28 out=runs/tiny/model dtype=bfloat16
+	$(PY) merge.py model=runs/tiny/sft/epoch_22 out=runs/tiny/model dtype=bfloat16
 
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache *.egg-info
