@@ -5,6 +5,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,28 +24,35 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30  # seconds that each piece of a request may take to arrive
     wbufsize = -1  # headers and body leave together
 
-    def do_GET(self) -> None:
-        self._answer("GET")
-
     def do_POST(self) -> None:
-        self._answer("POST")
+        self._answer(self.command)
+
+    do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
 
     def _answer(self, method: str) -> None:
         path, _, query = self.path.partition("?")
         try:
-            body = self._body() if method == "POST" else _query(query)
+            body = _query(query) if method == "GET" else self._body()
             status, said = 200, self.server.answer(method, path, body)
         except BadRequest as bad:
             status, said = bad.args[0], {"detail": bad.args[1]}
         except Exception as error:  # ends neither the server nor other requests
             traceback.print_exc()
             status, said = 500, {"detail": described(error)}
+        self._say(status, said)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server finds wrong with a request, as JSON like the rest."""
+        self._say(code, {"detail": message or HTTPStatus(code).phrase})
+
+    def _say(self, status: int, said) -> None:
         text = json.dumps(said).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text)
+        if self.command != "HEAD":
+            self.wfile.write(text)
 
     def _body(self) -> dict:
         length = self.headers.get("Content-Length", "0")

@@ -50,8 +50,12 @@ def parse(words: list[str]) -> tuple[dict, dict]:
     values = {}
     for key, _, text in pairs:
         if key not in defaults:
-            close = get_close_matches(key, defaults, n=1, cutoff=0)
-            raise ValueError(f"no key {key!r}; the nearest is {close[0]!r}")
+            world, dot, _ = key.partition(".")
+            if dot and world in KINDS and world != kind:
+                raise ValueError(f"{key!r} belongs to env={world}, and this is env={kind}")
+            own = f"{kind}.{key}"
+            near = own if own in defaults else get_close_matches(key, defaults, n=1, cutoff=0)[0]
+            raise ValueError(f"no key {key!r}; the nearest is {near!r}")
         values[key] = typed(key, text, type(defaults[key]))
     keys = usual | {key: value for key, value in values.items() if key in KEYS}
     for name, (low, high) in RANGES.items():
