@@ -21,7 +21,7 @@ from test_serve import KINDS, ROOT, fake, served
 import envs
 import envs.http
 from envs import serve
-from envs.base import SPLITS
+from envs.base import PROMPTS, SPLITS
 from envs.http.agentgym import OURS, REFUSED, SEVERAL, action_of, close_sessions
 from envs.http.wire import MAX_REPLY, ServerFailed, number_of, seed_of, seeds_of
 
@@ -316,7 +316,8 @@ def unreliable(faults, **options):
 def test_a_fault_changes_nothing_of_the_episode(name, after):
     here = envs.make("textcraft", difficulty="2")
     fault = (after, FAULTS[name])
-    faults = [fault, None, fault, None, None, None, fault, fault, None, None, None, fault]
+    none = [None] * 4  # a greeting, a session, an episode, a step
+    faults = [fault, None, None, fault, *none, fault, None, fault, *none, fault]
     with unreliable(faults, options={"difficulty": "2"}) as server:
         there = remote(server)
         for seed in (0, 1):
@@ -331,7 +332,7 @@ def test_a_fault_changes_nothing_of_the_episode(name, after):
 def test_a_step_without_info_is_asked_for_again_where_info_is_ours_to_give(kind, monkeypatch):
     fake(kind, monkeypatch)
     odd = X.replace(b"}", b', "info": {"outcome": "correct", "success": 1, "valid": true, "shaped": 0}}')
-    faults = [None, None, None, (False, OK + b"\r\n" + X), None, None, (False, OK + b"\r\n" + odd)]
+    faults = [*[None] * 4, (False, OK + b"\r\n" + X), *[None] * 3, (False, OK + b"\r\n" + odd)]
     with unreliable(faults, kind=kind) as server:
         env = remote(server, kind=kind, max_turns=3)
         env.reset(0)
@@ -343,7 +344,7 @@ def test_a_step_without_info_is_asked_for_again_where_info_is_ours_to_give(kind,
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_that_is_none_changes_nothing_of_the_episode(name):
     here = envs.make("textcraft", difficulty="2")
-    faults = [None, None, None, (True, STEPS[name]), None, None, None, (False, STEPS[name])]
+    faults = [*[None] * 4, (True, STEPS[name]), *[None] * 4, (False, STEPS[name])]
     with unreliable(faults, options={"difficulty": "2"}) as server:
         there = remote(server)
         assert here.reset(4) == there.reset(4)
@@ -355,7 +356,7 @@ def test_a_step_that_is_none_changes_nothing_of_the_episode(name):
 
 def test_a_slow_answer_is_given_up_and_asked_for_again():
     here = envs.make("textcraft", **EASY)
-    with unreliable([(True, 1.0), None, None, None, (True, 1.0)], options=EASY) as server:
+    with unreliable([(True, 1.0), None, None, None, None, (True, 1.0)], options=EASY) as server:
         there = remote(server, timeout=0.2)
         assert here.reset(0) == there.reset(0)
         text = here.oracle()
@@ -388,7 +389,7 @@ def test_a_server_that_is_down_is_said_at_once_and_fails_after_waits_that_double
 
 def test_it_is_said_once_for_all_episodes_until_the_server_answers(monkeypatch, capsys):
     crash = (False, FAULTS["a crash"])
-    with unreliable([crash, crash, None, None, None, crash]) as server:
+    with unreliable([crash, crash, None, None, None, None, crash]) as server:
         env = remote(server)
         env.reset(0)
         assert capsys.readouterr().err.count("\n") == 1
@@ -402,6 +403,89 @@ def test_a_server_of_another_kind_fails_at_once(path):
         env = envs.http.Env(envs.http.Config(url=server.url + path, wait=60.0))
         with pytest.raises(ServerFailed, match="/create answered 404 Not Found: does the server play another world"):
             env.reset(0)
+
+
+@pytest.mark.parametrize("served_kind", KINDS)
+def test_another_world_than_asked_for_is_refused_at_once(served_kind, monkeypatch):
+    for world in KINDS:
+        fake(world, monkeypatch)
+    for prompt in PROMPTS:
+        with served(served_kind, {"prompt": prompt}) as server:
+            for world in set(KINDS) - {served_kind}:
+                env = remote(server, kind=world, prompt=prompt, wait=60.0)
+                with pytest.raises(ValueError) as error:
+                    env.reset(0)
+                assert str(error.value) == f"{server.url} serves {served_kind}, and http.kind={world} is asked for"
+            assert not server.sessions.open
+            assert remote(server, kind=served_kind, prompt=prompt).reset(0)
+
+
+@pytest.mark.parametrize("world", KINDS)
+def test_another_prompt_than_asked_for_is_refused_at_once(world, monkeypatch):
+    fake(world, monkeypatch)
+    with served(world, {"prompt": "short"}) as server:
+        line = rf"serves {world}\.prompt=short, and http\.prompt=native is asked for"
+        with pytest.raises(ValueError, match=line):
+            remote(server, kind=world, wait=60.0).reset(0)
+    with served(world) as server:
+        env = remote(server, kind=world, prompt="short", wait=60.0)
+        if world in OURS:  # the server says all of the prompt
+            with pytest.raises(ValueError, match=r"prompt=native, and http\.prompt=short is asked for"):
+                env.reset(0)
+        else:  # it answers as AgentGym's, which has no short prompts, and the client's goes around it
+            assert env.reset(0)
+
+
+def test_another_world_after_a_restart_is_refused_too(monkeypatch):
+    fake("babyai", monkeypatch)
+    with served() as server:
+        env = remote(server)
+        env.reset(0)
+        port = server.server_address[1]
+    with served("babyai", port=port), pytest.raises(ValueError, match=r"serves babyai, and http\.kind=textcraft"):
+        env.reset(1)
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.0 404 Not Found\r\n\r\n", OK + b'\r\n{"status": "ok"}', OK + b'\r\n"hi"']
+)
+def test_a_server_need_not_greet(greeting):
+    with unreliable([None, (False, greeting)], options=EASY) as server:
+        assert remote(server, retries=0).reset(0) == envs.make("textcraft", **EASY).reset(0)
+
+
+def test_alfworld_without_its_actions_is_none(monkeypatch):
+    fake("alfworld", monkeypatch)
+    reset = b'{"id": 0, "observation": "Crafting commands:", "done": false, "reward": 0}'
+    with unreliable([None, None, None, (False, OK + b"\r\n" + reset)], kind="alfworld") as server:
+        env = remote(server, kind="alfworld", retries=0)
+        with pytest.raises(ServerFailed, match=r"/reset answered .*, where available_actions is no list"):
+            env.reset(0)
+
+
+@pytest.mark.parametrize(
+    ("world", "reply", "line"),
+    [
+        ("textcraft", X.replace(b"0", b"NaN"), "nan as reward, which must be a finite number"),
+        ("textcraft", X.replace(b"0", b'"1"'), "'1' as reward, which must be a finite number"),
+        ("textcraft", X.replace(b"0", b"true"), "True as reward, which must be a finite number"),
+        ("textcraft", X.replace(b'"x"', b"3"), "3 as observation, which must be a text"),
+        ("textcraft", X.replace(b"false", b"0"), "0 as done, which must be true or false"),
+        ("textcraft", b'{"observation": "x", "done": false}', r"\{.*\}, where reward is missing"),
+        ("textcraft", b"[3]", r"\[3\] instead of an object"),
+        ("webshop", X, r"\{.*, where state is missing"),
+        ("babyai", X, r"\{.*, where score is missing"),
+        ("planner", X, r"\{.*, where info is missing"),
+        ("planner", X.replace(b"}", b', "info": {}}'), "{} as info, which must be an object of outcome, .*"),
+    ],
+)
+def test_what_is_wrong_with_a_step_is_said(world, reply, line, monkeypatch):
+    fake(world, monkeypatch)
+    with unreliable([None, None, None, None, (False, OK + b"\r\n" + reply)], kind=world) as server:
+        env = remote(server, kind=world, retries=0)
+        env.reset(0)
+        with pytest.raises(ServerFailed, match=f"/step answered {line}$"):
+            env.step("Action: look")
 
 
 def test_a_full_server_is_waited_for():

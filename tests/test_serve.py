@@ -266,7 +266,7 @@ def test_replies_of_worlds_that_agentgym_does_not_have(kind, monkeypatch):
     step = world.step
     monkeypatch.setattr(world, "step", lambda self, reply: heard.append(reply) or step(self, reply))
     with served(kind) as server:
-        assert get(server, "/") == "ok"
+        assert get(server, "/") == agentgym.GREETING[kind]
         created = post(server, "/create")
         assert set(created) == {"id", "observation", "done", "reward"}
         named = {"id": created["id"]}
@@ -362,6 +362,13 @@ def test_a_session_answers_one_request_at_a_time(monkeypatch):
         ("POST", "/nothing", b"{}", {}, 404),
         ("GET", "/[", None, {}, 404),
         ("GET", "/create", None, {}, 405),
+        ("PUT", "/step", b'{"id": 1}', {}, 405),
+        ("DELETE", "/observation", None, {}, 405),
+        ("POST", "/", b"{}", {}, 405),
+        ("PATCH", "/step", b"{", {}, 422),
+        ("OPTIONS", "/nothing", None, {}, 404),
+        ("BREW", "/create", None, {}, 501),
+        ("GET", "/" + "x" * 70_000, None, {}, 414),
         ("POST", "/observation", b"{}", {}, 405),
         ("GET", "/observation", None, {}, 422),
         ("GET", "/observation?id=x", None, {}, 422),
@@ -386,6 +393,23 @@ def test_what_is_no_request_is_refused(method, path, raw, headers, status):
         assert got == status and set(said) == {"detail"}
         assert len(str(said)) < 200 and not server.sessions.open
         assert set(post(server, "/create")) == {"id", "observation", "done", "reward"}
+
+
+def test_head_is_refused_without_a_body():
+    with served() as server, socket.create_connection(server.server_address) as connection:
+        connection.sendall(b"HEAD /create HTTP/1.0\r\n\r\n")
+        head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 405 ") and b"application/json" in head and body == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_greeting_names_the_world_and_a_short_prompt(kind, monkeypatch):
+    fake(kind, monkeypatch)
+    said = []
+    for options in ({}, {"prompt": "native"}, {"prompt": "short"}):
+        with served(kind, options) as server:
+            said.append(get(server, "/"))
+    assert said == [agentgym.GREETING[kind]] * 2 + [agentgym.GREETING[kind] + " prompt=short"]
 
 
 def test_sessions_are_capped_and_idle_ones_end(monkeypatch):
@@ -483,6 +507,10 @@ def test_help_names_every_key(capsys):
         (["env=sat"], f"env must be one of {', '.join(envs.http.KINDS)}, not 'sat'"),
         (["prot=1"], "no key 'prot'; the nearest is 'port'"),
         (["difficulty=1"], "no key 'difficulty'; the nearest is 'textcraft.difficulty'"),
+        (["env=alfworld", "prompt=short"], "no key 'prompt'; the nearest is 'alfworld.prompt'"),
+        (["alfworld.difficulty=1"], "'alfworld.difficulty' belongs to env=alfworld, and this is env=textcraft"),
+        (["env=planner", "textcraft.x=1"], "'textcraft.x' belongs to env=textcraft, and this is env=planner"),
+        (["textcraft.dificulty=1"], "no key 'textcraft.dificulty'; the nearest is 'textcraft.difficulty'"),
         (["port=http"], "port must be a whole number, not 'http'"),
         (["port=70000"], "port must be a whole number from 0 to 65535, not 70000"),
         (["sessions=0"], "sessions must be a whole number from 1 to 1000000, not 0"),

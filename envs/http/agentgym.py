@@ -1,6 +1,7 @@
 """The client's side of AgentGym's servers, and of ours for the worlds that they do not have.
 
     POST /create, /reset, /step, /close; names of fields differ from kind to kind, as the tables below say
+    GET /           a greeting that names the world, and prompt=short where ours serves it so: before each new session
     GET /tasks      how many tasks there are, 0 for no end: ours alone has it
 
 A session stays open for the next episode, since AgentGym's alfworld and webshop cannot close one, and a new one of
@@ -26,6 +27,17 @@ TASKS |= {"tau_retail": 0, "planner": 0}
 OURS = ("tau_retail", "planner")  # no server of AgentGym's plays them; what is sent is the whole reply, and what comes
 # back at first the whole last message of the opening, then `info` too
 KINDS = tuple(TASKS)
+
+GREETING = {
+    "webshop": "ok",
+    "alfworld": "This is environment AlfWorld.",
+    "babyai": "This is environment BabyAI.",
+    "sciworld": "This is environment ScienceWorld.",
+    "textcraft": "This is environment TextCraft.",
+    "tau_retail": "This is environment TauRetail.",
+    "planner": "This is environment Planner.",
+}
+SHORT = " prompt=short"  # ends the greeting of ours, if it serves a world so
 
 ID = {"webshop": "env_idx"}  # a session's name in requests; "id" elsewhere
 NUMBER = {"webshop": "session_id", "alfworld": "game"}  # a task number's; "data_idx" elsewhere
@@ -142,7 +154,22 @@ class Client:
         outcome = base.outcome(info["success"], done, cut)
         return Step(observation, float(reply["reward"]), done, cut, info | {"outcome": outcome})
 
+    def _greet(self) -> None:
+        """Raises ValueError if the server says that it plays another world, or with a prompt that is not asked for."""
+        try:
+            said = self._request("")
+        except ServerFailed:  # there is no greeting
+            return
+        for kind, greeting in GREETING.items():
+            if said in (greeting, greeting + SHORT) and kind != self.kind:
+                raise ValueError(f"{self.config.address} serves {kind}, and http.kind={self.kind} is asked for")
+        served = "short" if said == GREETING[self.kind] + SHORT else "native"
+        if served != self.config.prompt and (served == "short" or self.kind in OURS):  # else it may be AgentGym's
+            prompt = f"{self.kind}.prompt={served}, and http.prompt={self.config.prompt}"
+            raise ValueError(f"{self.config.address} serves {prompt} is asked for")
+
     def _create(self) -> int:
+        self._greet()
         reply = self._request("create", {})
         session = reply if self.kind == "webshop" else reply.get("id") if isinstance(reply, dict) else None
         if type(session) is not int:
@@ -162,19 +189,24 @@ class Client:
         if not said or not all(isinstance(text, str) for text in said):
             raise Lost(f"/reset answered {short(reply)} instead of an observation")
         opening = "\n".join(filter(None, said))
-        if self.kind == "alfworld" and self.config.prompt == "native":
-            opening += ACTIONS + ",".join(map(str, reply.get("available_actions") or []))
+        if self.kind == "alfworld":
+            actions = reply.get("available_actions")
+            if not isinstance(actions, list):
+                raise Lost(f"/reset answered {short(reply)}, where available_actions is no list")
+            opening += ACTIONS + ",".join(map(str, actions)) if self.config.prompt == "native" else ""
         return opening
 
     def _step(self, action: str) -> dict:
         reply = self._request("step", self._named() | {"action": action})
-        good = isinstance(reply, dict) and isinstance(self._said(reply), str) and type(reply.get("done")) is bool
-        numbers = ("reward", "score") if self.kind in SCORED else ("reward",)
-        good = good and all(is_number(reply.get(name)) for name in numbers)
-        if self.kind in OURS:
-            good = good and _is_info(reply.get("info"))
-        if not good:
-            raise Lost(f"/step answered {short(reply)}, where something is missing")
+        if not isinstance(reply, dict):
+            raise Lost(f"/step answered {short(reply)} instead of an object")
+        names = [OBSERVATION.get(self.kind, "observation"), "reward", "done"]
+        for name in names + ["score"] * (self.kind in SCORED) + ["info"] * (self.kind in OURS):
+            fits, what = FIELDS[name]
+            if name not in reply:
+                raise Lost(f"/step answered {short(reply)}, where {name} is missing")
+            if not fits(reply[name]):
+                raise Lost(f"/step answered {short(reply[name])} as {name}, which must be {what}")
         return reply
 
     def _named(self) -> dict:
@@ -212,6 +244,15 @@ def _is_info(info) -> bool:
     """Whether this says of a step what every world does."""
     good = isinstance(info, dict) and isinstance(info.get("outcome"), str) and is_number(info.get("shaped"))
     return good and isinstance(info.get("success"), bool) and isinstance(info.get("valid"), bool)
+
+
+FIELDS = {  # of replies to a step: what they must be
+    "observation": (lambda value: isinstance(value, str), "a text"),
+    "reward": (is_number, "a finite number"),
+    "done": (lambda value: isinstance(value, bool), "true or false"),
+    "info": (_is_info, "an object of outcome, success, valid and shaped"),
+}
+FIELDS |= {"state": FIELDS["observation"], "score": FIELDS["reward"]}
 
 
 def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:

@@ -8,7 +8,8 @@ and {"error": text}, what is no request with 4xx and {"detail": text}. With thes
 - Every kind has POST /close, alfworld and webshop too. Nothing is drawn: babyai's /render is an error.
 - After its end an episode of any kind takes no more steps; /reset starts the next one.
 - The names of sessions begin anywhere, so that after a restart none means another session than before.
-- GET /tasks, which AgentGym's servers do not have, gives 0: task numbers have no end.
+- GET /tasks, which AgentGym's servers do not have, gives 0: task numbers have no end. GET / ends with prompt=short if
+  that is how the world is served.
 - /create of textcraft reads commands and goal, and as in the original they change nothing.
 - sciworld's hints, goals and object tree are empty, its variations are 0, and tasks have our names.
 - tau_retail and planner, which AgentGym does not have, answer as textcraft does, without /commands and /goal. `action`
@@ -26,11 +27,10 @@ import traceback
 from collections import OrderedDict
 
 import envs
-from envs.http.agentgym import ACTIONS, ID, NUMBER, OURS
+from envs.http.agentgym import ACTIONS, GREETING, ID, NUMBER, OURS, SHORT
 from envs.http.wire import seed_of
 from envs.serve import BadRequest, described
 
-GREETING = {"alfworld": "AlfWorld", "babyai": "BabyAI", "sciworld": "ScienceWorld", "textcraft": "TextCraft"}
 BEGUN = ("webshop", "textcraft", *OURS)  # whose sessions begin with an episode, and can be looked at after its end
 NO_LIMIT = 10**9  # turns
 
@@ -138,7 +138,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
     """What a request is answered with. Raises BadRequest, and whatever a world or a session raises."""
     kind = sessions.kind
     if (method, path) == ("GET", "/"):
-        return f"This is environment {GREETING[kind]}." if kind in GREETING else "ok"
+        return GREETING[kind] + SHORT * (sessions.options.get("prompt") == "short")
     if (method, path) == ("GET", "/tasks"):
         return 0
     if (method, path, kind) == ("GET", "/list_envs", "webshop"):
@@ -153,7 +153,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
             if session.done and kind not in BEGUN:
                 raise ValueError(f"The task with environment {session.name} has finished.")
             return VIEWS[kind][path](session)
-    if path in POSTS or path in VIEWS[kind]:
+    if path in ("/", "/tasks", *POSTS, *VIEWS[kind]):
         raise BadRequest(405, "Method Not Allowed")
     raise BadRequest(404, "Not Found")
 
