@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+import envs
 import lora
 from rl import config, kl, setup
 from rl.batch import add_reference, add_values, make_batch
@@ -130,7 +131,7 @@ if __name__ == "__main__":
     cfg = config.parse(sys.argv[1:], "train.py")
     try:
         main(cfg)
-    except (OSError, ValueError, FloatingPointError) as error:
+    except (OSError, ValueError, FloatingPointError, envs.WorldFailed) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
         sys.exit(f"train.py: interrupted; {way_on(cfg.out)}")

@@ -209,7 +209,8 @@ class _Games:
         self.progress.write(f"{episode.env}: {error}; the episode is left out")
         none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
         if none_whole and (len(self.finished) >= GIVE_UP or not self.waiting):
-            raise ValueError(f"{len(self.finished)} episodes, and every one failed; the last: {error}") from error
+            tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
+            raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
 
 
 def _slow(env) -> bool:

@@ -230,5 +230,5 @@ def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, slow,
     assert rollout_stats(played)["infrastructure_failed"] == len(failed)
     assert evaluate(*tiny, cfg, 0.0, "train", 12)["episodes"] < 12
     monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.WorldFailed("gone")))
-    with pytest.raises(ValueError, match="3 episodes, and every one failed; the last: gone"):
+    with pytest.raises(ValueError, match=r"^3 of 12 episodes were tried, and every one failed; the last: gone"):
         rollout(*tiny, tasks, cfg, 1.0, SILENT)
