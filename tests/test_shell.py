@@ -338,10 +338,14 @@ DEAR = [  # what makes one step dear, as often as there are steps
     "x=$(printf 'a%.0s' {1..700}); while :; do [[ $x =~ a*b ]]; done",
     "x=$(printf 'a%.0s' {1..30}); while :; do [[ $x =~ a*a*a*b ]]; done",
     "mkdir -p /{1..20}/{1..20}; while :; do find / -name x; ls -R /; du /; echo /*/*; done > /dev/null",
+    "while :; do mkdir x; cd x; done",
+    "while :; do ls -lR /; done > /dev/null",
+    "while :; do stat /usr/bin/*; done > /dev/null",
+    "while :; do touch /tmp/{1..200}; rm /tmp/*; done",
 ]
 
 
-@pytest.mark.parametrize("script", [DEAR[i] for i in (0, 1, 6, 15, 19, 20)])
+@pytest.mark.parametrize("script", [DEAR[i] for i in (0, 1, 6, 15, 19, 20, 25, 26, 27)])
 def test_an_endless_script_ends_soon(script):
     answer_soon(script)
 
@@ -570,6 +574,8 @@ def test_lines_that_are_no_records_do_not_count_and_stay():
         ("_OPTIND=1 _OPTPOS=99; getopts a x -a; echo $x", "a\n", 0),
         ("echo >&1--", "bash: line 1: 1-: ambiguous redirect\n", 1),
         ("test '" + " " * 500 + "1' -eq 1", "", 0),
+        ("head -c 1M /dev/zero > /f; stat -c %s /f; head -c 100000 < /dev/urandom | wc -c", "1048576\n100000\n", 0),
+        ("head -c 5M /dev/zero > /f", "", 124),
         ("printf 'a%s\\n' " + "1" * 5000 + " 2 | sort -V | head -c 3", "a2\n", 0),
         ("touch -d @999999999999 f", "touch: invalid date format '@999999999999'\n", 1),
         ("awk 'BEGIN { x = 1e300 ^ 2; printf \"%*d|%c|\", x, 3, x; exit x }' | tail -c 4", "3|\0|", 0),

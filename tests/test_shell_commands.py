@@ -315,3 +315,24 @@ def test_line_zero_of_vi_is_the_first_where_nothing_is_put_behind_it(command, st
 
 def test_vi_looks_for_nothing_in_an_empty_text():
     assert Shell(base_machine()).run("cd /tmp; vi -es -c /dev/full -c wq none; echo $?").output == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [  # as GNU's date has it
+        ("2020-01-01 + 1 month", "2020-02-01 00:00:00"),
+        ("2020-01-01 + 1 month - 1 day", "2020-01-31 00:00:00"),
+        ("2020-01-01 + + 2 days", "2020-01-03 00:00:00"),
+        ("2020-01-01 - day", "2020-01-02 00:00:00"),
+        ("2020-01-01 10:00 + 3 hours", "2020-01-01 08:00:00"),
+        ("2024-05-06 10:00:00 -0530", "2024-05-06 15:30:00"),
+        ("2024-05-06 10:00 am +1 day", "2024-05-07 10:00:00"),
+    ],
+)
+def test_signs_in_dates_shift_and_behind_a_time_are_its_zone(said, shown):
+    assert Shell(base_machine()).run(f"date -d '{said}' '+%F %T'").output == f"{shown}\n"
+
+
+def test_equal_files_stand_side_by_side_too():
+    shown = Shell(base_machine()).run("echo a > /f; diff -y /f{,}; diff -yq /f{,}; diff -y --suppress /f{,}")
+    assert (shown.output, shown.status) == ("a" + "\t" * 8 + "a\n", 0)

@@ -17,10 +17,11 @@ declaring.py, reading.py, places.py                             parts of the bui
 The language is that of bash 5 without a terminal, in the C locale: tests/parity runs more than 2,000 scripts in both.
 Known differences:
 - The stages of a pipeline run one after another, so their messages come in that order; what prints without end is
-  cut off. A command with & runs at once, to its end, and takes no time on the machine's clock; no job can be signalled.
-- Not there: select, coproc, extended globs, globstar, namerefs, aliases, `>(...)`, history, `ulimit`'s limits, traps of
-  DEBUG and of signals, `set -n` and `-v`. sh, dash and rbash are bash. `type` and `declare -f` show a function as it
-  was written.
+  cut off. /dev/zero and its like end after 64 KiB, but for `head -c`, which gets up to 4 MiB; all they give is zeros.
+  A command with & runs at once, to its end, and takes no time on the machine's clock; no job can be signalled.
+- Not there: select, coproc, extended globs, globstar, namerefs, aliases, `>(...)`, history, pushd, popd, dirs, colours,
+  `ulimit`'s limits, traps of DEBUG and of signals, `set -n` and `-v`. sh, dash and rbash are bash. `type` and
+  `declare -f` show a function as it was written.
 - A syntax error in $(...), backticks or [[ ]] ends with status 2 or 127, in bash now and then with 0 or 1. Messages
   from a $(...) of several lines give the line where they are; bash counts from its last line.
 - In arithmetic like `a b.c` bash looks two tokens ahead and names the later error.

@@ -20,6 +20,7 @@ MAX_NAME, MAX_PATH = 255, 4096  # bytes
 READ, WRITE, EXECUTE = 4, 2, 1
 SETUID, SETGID, STICKY = 0o4000, 0o2000, 0o1000
 MAX_TEXT = 1 << 22  # bytes that one text may grow to, wherever a script makes texts grow
+ENDLESS = 1 << 16  # bytes that a device without an end gives to who does not say how many
 
 
 class Timeout(Exception):
@@ -158,6 +159,15 @@ class Machine:
         return known
 
 
+def device_bytes(node: Node, most: int) -> bytes:
+    """What reading a device gives: nothing, or as many zeros as are asked for; Timeout beyond what a text may have."""
+    if node.data not in ("zero", "random"):
+        return b""
+    if most > MAX_TEXT:
+        raise Timeout
+    return bytes(most)
+
+
 @dataclass
 class Caller:
     """Who acts: the system calls, relative to a folder and checked against a user's rights. Root passes every check.
@@ -181,6 +191,7 @@ class Caller:
         if len(path) > MAX_PATH:
             raise fault(errno.ENAMETOOLONG)
         whole = path if path[0] == "/" else f"{self.cwd}/{path}"
+        self.machine.steps -= 1 + (len(whole) >> 5)  # the next tick sees it: whoever judges a machine walks too
         must_be_dir = path.endswith(("/", "/.", "/..")) or path in (".", "..")
         nodes, names, links = [self.machine.root], [], 0
         todo = [part for part in reversed(whole.split("/")) if part and part != "."]
@@ -207,6 +218,7 @@ class Caller:
                 links += 1
                 if links > MAX_LINKS:
                     raise fault(errno.ELOOP)
+                self.machine.steps -= len(child.data) >> 5
                 if child.data[0] == "/":
                     nodes, names = nodes[:1], []
                 todo += [part for part in reversed(child.data.split("/")) if part and part != "."]
@@ -250,19 +262,17 @@ class Caller:
 
     # -- files
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file."""
+    def read(self, path: str, most: int = ENDLESS) -> bytes:
+        """The bytes of a file; `most` of a device without an end."""
         node = self.lookup(path)
         self.require(node, READ)
-        return self.bytes_of(node)
+        return self.bytes_of(node, most)
 
-    def bytes_of(self, node: Node) -> bytes:
-        """The bytes that reading a node gives, without asking for rights."""
+    def bytes_of(self, node: Node, most: int = ENDLESS) -> bytes:
+        """The bytes that reading a node gives, without asking for rights; `most` of a device without an end."""
         if node.kind == "dir":
             raise fault(errno.EISDIR)
-        if node.kind == "device":
-            return bytes(65536) if node.data in ("zero", "random") else b""
-        return node.data
+        return device_bytes(node, most) if node.kind == "device" else node.data
 
     def create(self, path: str, mode: int = 0o666, exclusive: bool = False) -> Node:
         """The file at a path for writing, made where there is none, with `mode` less the umask."""

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envs.shell.files import Caller, Machine, Node, fault, raw
+from envs.shell.files import ENDLESS, Caller, Machine, Node, device_bytes, fault, raw
 
 PIPE_SIZE = 1 << 22  # bytes that a command may print into a pipe before it is taken for endless
 
@@ -28,18 +28,18 @@ class Stream:
         self.pos = 0
         self.limit, self.ending = 0, None  # bytes, and the exception once they are exceeded; only of pipes
 
-    def _left(self) -> bytes:
+    def _left(self, most: int = ENDLESS) -> bytes:
         if not self.readable:
             raise fault(errno.EBADF)
         if self.node.kind == "device":
-            return bytes(65536) if self.node.data in ("zero", "random") else b""
+            return device_bytes(self.node, most)
         if self.node.kind == "dir":
             raise fault(errno.EISDIR)
         return self.node.data
 
-    def read(self) -> bytes:
-        """All that is left; OSError EISDIR for a folder."""
-        data = bytes(self._left()[self.pos :])
+    def read(self, most: int = ENDLESS) -> bytes:
+        """All that is left, `most` bytes of a device without an end; OSError EISDIR for a folder."""
+        data = bytes(self._left(self.pos + most)[self.pos :])
         self.machine.tick(len(data) >> 12)
         self.pos += len(data)
         return data
@@ -59,13 +59,13 @@ class Stream:
         if isinstance(data, str):
             data = raw(data)
         node = self.node
+        self.machine.tick(len(data) >> 12)
         if not self.writable:
             raise fault(errno.EBADF)
         if node.kind == "device":
             if node.data == "full":
                 raise fault(errno.ENOSPC)
             return
-        self.machine.tick(len(data) >> 12)
         if isinstance(node.data, bytearray):
             node.data += data
             if self.limit and len(node.data) > self.limit:
@@ -137,13 +137,13 @@ class Process(Caller):
         """Use up steps of the script's budget: one for each few microseconds of work."""
         self.machine.tick(steps)
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file; /dev/stdin is the standard input."""
+    def read(self, path: str, most: int = ENDLESS) -> bytes:
+        """The bytes of a file, `most` of a device without an end; /dev/stdin is the standard input."""
         node = self.lookup(path)
         if node.kind == "device" and node.data == "stdin":
-            return self.stdin
+            return self.stream(0).read(most)
         self.require(node, 4)
-        return self.bytes_of(node)
+        return self.bytes_of(node, most)
 
     def write(self, path: str, data: bytes, append: bool = False, mode: int = 0o666) -> Node:
         """Put bytes into a file; /dev/stdout and /dev/stderr are the streams."""

@@ -97,18 +97,23 @@ class Comparison:
                     data.append("")
                     continue
                 return p.fail(f"{name}: {error.strerror}", 2)
+        sides = [_lines(text) for text in data]
+        beside = self.style == "y" and "q" not in self.flags
         if data[0] == data[1]:
+            if beside:
+                side_by_side(p, *sides, [], "Y" in self.flags)
             if "s" in self.flags:
                 p.out(f"Files {left} and {right} are identical\n")
             return 0
         if "\0" in data[0] + data[1] and "a" not in self.flags:
             p.out(f"{'Files' if 'q' in self.flags else 'Binary files'} {left} and {right} differ\n")
             return 1 if "q" in self.flags else 2
-        sides = [_lines(text) for text in data]
         edits = edit_script([self.key(line) for line in sides[0]], [self.key(line) for line in sides[1]], p.tick)
         if "B" in self.flags:
             edits = [e for e in edits if any(line.strip() for line in sides[0][e[0] : e[1]] + sides[1][e[2] : e[3]])]
         if not edits:
+            if beside:
+                side_by_side(p, *sides, [], "Y" in self.flags)
             return 0
         if "q" in self.flags:
             p.out(f"Files {left} and {right} differ\n")

@@ -121,7 +121,7 @@ class Listing:
         if not entries:
             return
         self.printed = True
-        self.p.tick(len(entries))
+        self.p.tick(len(entries) * (4 if self.long else 1))
         names = [self.name(entry, node, folder) for entry, node in entries]
         if self.across:
             line = ""

@@ -23,6 +23,7 @@ def stat(p: Process) -> int:
         raise Fail("missing operand", try_help=True)
     status = 0
     for name in names:
+        p.tick(8)
         try:
             node = p.lookup(name, follow="L" in flags)
         except OSError as error:

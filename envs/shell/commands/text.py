@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 
 from envs.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_locale
-from envs.shell.files import MAX_TEXT, Timeout, text
+from envs.shell.files import ENDLESS, MAX_TEXT, Timeout, text
 from envs.shell.process import Process
 
 
@@ -82,14 +82,14 @@ def _part_options(p: Process) -> tuple[list, list[str], str, str]:
     return options, files, unit, count
 
 
-def _each_part(p: Process, options: list, files: list[str], cut) -> int:
-    """Print a part of each input under its header."""
+def _each_part(p: Process, options: list, files: list[str], cut, most: int = ENDLESS) -> int:
+    """Print a part of each input under its header; `most` bytes are read of a device without an end."""
     flags = {flag for flag, _ in options}
     headers = "v" in flags or (len(files) > 1 and "q" not in flags)
     status, before = 0, ""
     for name in files or ["-"]:
         try:
-            data = text(p.stdin if name == "-" else p.read(name))
+            data = text(p.stream(0).read(most) if name == "-" else p.read(name, most))
         except OSError as error:
             reading = error.strerror == "Is a directory"
             if reading and headers:
@@ -124,7 +124,7 @@ def head(p: Process) -> int:
             return data[: _after_lines(data, many, end)]
         return data[: _before_last_lines(data, many, end)]
 
-    return _each_part(p, options, files, cut)
+    return _each_part(p, options, files, cut, many if unit == "c" and not but_last else ENDLESS)
 
 
 def tail(p: Process) -> int:

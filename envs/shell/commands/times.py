@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October"]
@@ -17,6 +18,7 @@ SECONDS = {
     "week": 604800,
     "fortnight": 1209600,
 }
+CLOCK_TIME = r"(?:^| )(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?: ?(am|pm)| ?([+-]) ?(\d{1,4})\b)?"
 
 
 class TimeError(ValueError):
@@ -61,9 +63,12 @@ def parse_time(text: str, now: float) -> float:
             rest, timed = rest[found.end() :], True
         elif found := _named_month(rest):
             when, rest, timed = found[0], found[1], True
-        if found := re.search(r"(?:^| )(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?: ?(am|pm))?", rest):
+        if found := re.search(CLOCK_TIME, rest):
             hour = int(found[1]) % 12 + 12 * (found[4] == "pm") if found[4] else int(found[1])
             when = when.replace(hour=hour, minute=int(found[2]), second=int(found[3] or 0), microsecond=0)
+            if zone := found[6]:  # hours, or hours and minutes, that the place is ahead of UTC
+                ahead = int(zone) * 60 if len(zone) < 3 else int(zone[:-2]) * 60 + int(zone[-2:])
+                when -= timedelta(minutes=ahead if found[5] == "+" else -ahead)
             rest, timed = rest[: found.start()] + " " + rest[found.end() :], True
         return _shifted(when, rest, timed).timestamp()
     except (ValueError, OverflowError):
@@ -90,7 +95,8 @@ def _index(names: list[str], word: str) -> int | None:
 
 def _shifted(when: datetime, rest: str, timed: bool) -> datetime:
     """A date moved by words: `2 days ago`, `+1 week`, `next friday`."""
-    words = re.findall(r"[+-]?\d{1,9}|[a-z]+|[^\s\w]", rest.replace("utc", "").replace("gmt", ""))
+    rest = re.sub(r"([+-])\s+(?=\d)", r"\1", rest.replace("utc", "").replace("gmt", ""))
+    words = re.findall(r"[+-]?\d{1,9}|[a-z]+|[^\s\w+-]", rest)  # a sign before a word means nothing
     while words:
         word = words.pop(0)
         if word in ("now", "today", "z", ","):
@@ -144,6 +150,25 @@ def show(form: str, seconds: float) -> str:
 
 def _field(found: re.Match, seconds: float) -> str:
     flags, width, letter = found.groups()
+    texts, numbers, padded, whole_forms = _fields(seconds)
+    if letter in texts:
+        text = texts[letter]
+        return text.upper() if "^" in flags else text
+    if letter in whole_forms:
+        return show(whole_forms[letter], seconds)
+    if letter in numbers or letter in padded:
+        number, size = numbers.get(letter) or padded[letter]
+        size = int(width) if width else size
+        if "-" in flags:
+            return str(number)
+        blank = "_" in flags or (letter in padded and "0" not in flags)
+        return str(number).rjust(size, " " if blank else "0")
+    return found[0]
+
+
+@lru_cache(maxsize=64)
+def _fields(seconds: float) -> tuple[dict, dict, dict, dict]:
+    """What each letter stands for: texts, numbers with their widths, those that blanks widen, and other formats."""
     at = moment(seconds)
     whole = int(seconds // 1)
     hour = at.hour % 12 or 12
@@ -164,16 +189,4 @@ def _field(found: re.Match, seconds: float) -> str:
     padded = {"e": (at.day, 2), "k": (at.hour, 2), "l": (hour, 2)}
     whole_forms = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y", "c": "%a %b %e %H:%M:%S %Y"}
     whole_forms |= {"x": "%m/%d/%y", "X": "%H:%M:%S", "r": "%I:%M:%S %p", "+": "%Y-%m-%d"}
-    if letter in texts:
-        text = texts[letter]
-        return text.upper() if "^" in flags else text
-    if letter in whole_forms:
-        return show(whole_forms[letter], seconds)
-    if letter in numbers or letter in padded:
-        number, size = numbers.get(letter) or padded[letter]
-        size = int(width) if width else size
-        if "-" in flags:
-            return str(number)
-        blank = "_" in flags or (letter in padded and "0" not in flags)
-        return str(number).rjust(size, " " if blank else "0")
-    return found[0]
+    return texts, numbers, padded, whole_forms
