@@ -10,6 +10,7 @@ the machine; `evaluation`, which has `match` (a string, or an object with `answe
 """
 
 import json
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,28 +26,47 @@ def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
     for name, entry in _entries(path).items():
         try:
             task = _lifelong(entry) if "instruction" in entry else _agent_bench(entry, scripts)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"data: entry {name} of {path} lacks or misuses {error}") from None
-        if task:
-            found[split_of(task.key)].append(task)
+            if task:
+                _check(task)
+                found[split_of(task.key)].append(task)
+        except KeyError as error:
+            raise ValueError(f"data: entry {name} of {path} lacks {error}") from None
+        except (TypeError, AttributeError, IndexError, re.error) as error:
+            raise ValueError(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
     if not any(found.values()):
         raise ValueError(f"data: no entry of {path} can be used")
     return found
 
 
+def _check(task: Task) -> None:
+    """TypeError where there is no text and one is needed, re.error where an answer's pattern is none."""
+    texts = (task.instruction, *task.init, *task.truth, *task.conditions, *(task.match or ()))
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"{wrong[0]!r} is no text")
+    if task.match and task.match[0] == "regex":
+        re.compile(task.match[1])
+
+
 def _entries(path: str) -> dict[str, dict]:
     """The objects in a file by their names."""
-    text = Path(path).read_text(encoding="utf-8")
     try:
+        text = Path(path).read_text(encoding="utf-8")
         if path.endswith(".jsonl"):
             data = [json.loads(line) for line in text.splitlines() if line.strip()]
         else:
             data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"data: {path} is not JSON: {error}") from None
     if isinstance(data, dict):
         data = [data] if "description" in data else data
-    return data if isinstance(data, dict) else {str(number): entry for number, entry in enumerate(data)}
+    if isinstance(data, list):
+        data = {str(number): entry for number, entry in enumerate(data)}
+    if not isinstance(data, dict):
+        raise ValueError(f"data: {path} holds no tasks, but only {str(data)[:40]}")
+    for name, entry in data.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"data: entry {name} of {path} is no object, but {str(entry)[:40]!r}")
+    return data
 
 
 def _lifelong(entry: dict) -> Task:

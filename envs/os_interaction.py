@@ -44,7 +44,8 @@ Reward.   At the end 1 if all conditions hold, "correct"; -0.5 if not, "incorrec
 Data.     `data=entry_dict.json` takes LifelongAgentBench's tasks, in which the conditions are one script;
           `data=problems.json scripts=folder` AgentBench's, which ask questions as well: `match` compares the answer,
           `check` runs scripts on it. Tasks that do not fail at the start and pass with their own solution on this
-          machine (no python3, no git, no network) are passed over.
+          machine (no python3, no git, no network) are passed over; the first time the standard error says how many
+          they are, and why.
 
 From LifelongAgentBench's os_interaction, with these differences:
 - The tasks are our own; their words are not the original's. A task falls in its split by a hash of its instruction.
@@ -58,6 +59,7 @@ From LifelongAgentBench's os_interaction, with these differences:
 """
 
 import re
+import sys
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -118,8 +120,12 @@ class Config:
     def __post_init__(self):
         self.difficulty = base.level_list(self.difficulty, LEVELS)
         base.check_count("max_output", self.max_output, 0)
+        if 0 < self.max_output <= 20:
+            raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
         base.check_count("max_turns", self.max_turns)
         base.check_prompt(self.prompt)
+        if self.scripts and not self.data:
+            raise ValueError("scripts is of use with data=problems.json alone, and there is no data")
         if self.data:
             os_data.read(self.data, self.scripts)
 
@@ -204,9 +210,11 @@ class Env:
     def _entry(self, rng: Random, split: str) -> Task:
         """A task of the file that can be played here."""
         for task in rng.sample(self.data[split], len(self.data[split])):
-            if holds(task):
+            if not obstacle(task):
                 return task
-        raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played on this machine")
+            _passed_over(self.config.data, self.config.scripts, split)
+        why = _passed_over(self.config.data, self.config.scripts, split) or "no task is there"
+        raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played: {why}")
 
     def _read(self, reply: str) -> tuple[str, str]:
         """The action in a reply (bash, finish or answer) and its content; or "" and why there is none."""
@@ -244,7 +252,7 @@ class Env:
             return OUTPUT + SLOW, True
         shown, most = result.output, self.config.max_output
         if 0 < most < len(shown):
-            shown = shown[: max(0, most - 20)] + CUT
+            shown = shown[: most - 20] + CUT
         refused = result.status in (126, 127) or (result.status and SYNTAX in result.output)
         understood = script.strip() != "" and not refused
         return OUTPUT + shown if shown else EMPTY, understood
@@ -408,18 +416,35 @@ def _runs_python(task: Task) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def holds(task: Task) -> bool:
-    """Whether a task fails at its start and passes once its own solution was executed."""
+def obstacle(task: Task) -> str:
+    """Why a task cannot be played: it has to fail at its start, and to pass once its own solution was executed."""
     if task.match:
-        return True
+        return ""
     machine = prepared(task)
-    if judge(task, twin(machine), "None") != "incorrect":
-        return False
-    output = ""
+    before = judge(task, twin(machine), "None")
+    if before != "incorrect":
+        return "its check passes at the start" if before == "correct" else "its check does not end"
+    if not task.truth:
+        return "it has no solution that its check could be tried with"
     for script in task.truth:
         output = Shell(machine).run(script).output
-    answer = output.strip() if task.truth and task.truth[-1] in task.conditions else "None"
-    return "\n" not in answer and judge(task, machine, answer) == "correct"
+    answer = output.strip() if task.truth[-1] in task.conditions else "None"
+    right = "\n" not in answer and judge(task, machine, answer) == "correct"
+    return "" if right else "its own solution does not pass its check on this machine"
+
+
+@cache  # said once
+def _passed_over(path: str, scripts: str, split: str) -> str:
+    """What is passed over in a split of a file, and why; it is printed too where anything is left."""
+    tasks = os_data.read(path, scripts)[split]
+    bad = [(task, why) for task in tasks if (why := obstacle(task))]
+    if not bad:
+        return ""
+    task, why = bad[0]
+    said = f"{len(bad)} of {len(tasks)} tasks cannot be; the first, {task.instruction[:60]!r}: {why}"
+    if len(bad) < len(tasks):
+        print(f"data: of split {split} of {path} {said}", file=sys.stderr)
+    return said
 
 
 def _python_passes(script: str, arguments: list[str]) -> bool:

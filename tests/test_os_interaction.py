@@ -24,8 +24,8 @@ from envs.os_interaction import (
     SLOW,
     Config,
     Env,
-    holds,
     judge,
+    obstacle,
     prepared,
     twin,
 )
@@ -588,6 +588,8 @@ def test_a_task_falls_in_its_split_and_is_what_the_agent_reads():
         ({"difficulty": "5"}, "difficulty must be a comma list of 1, 2, 3, 4, not '5'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_output": -1}, "max_output must be a whole number of at least 0, not -1"),
+        ({"max_output": 20}, "max_output must be 0 or more than 20, or nothing is left, not 20"),
+        ({"scripts": "/tmp"}, "scripts is of use with data=problems.json alone, and there is no data"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
         ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: there is none at 'no/file'"),
     ],
@@ -616,10 +618,11 @@ def written(tmp_path: Path, data, name: str = "data.json") -> str:
     return str(path)
 
 
-def test_lifelong_agent_bench_entries(tmp_path):
+def test_lifelong_agent_bench_entries(tmp_path, capsys):
     entries = {str(i): lifelong(f"Create the folder /srv/x, way {i}.") for i in range(40)}
     entries["done"] = lifelong("Nothing to do.", init="mkdir /srv/x")
     entries["hopeless"] = lifelong("Write a program.", truth="python3 -c 'print(1)' > /srv/x")
+    unplayable = {split_of(f"os_interaction:{entries[name]['instruction']}") for name in ("done", "hopeless")}
     path = written(tmp_path, entries, "entry_dict.json")
     seen = set()
     for split in SPLITS:
@@ -631,6 +634,8 @@ def test_lifelong_agent_bench_entries(tmp_path):
             seen.add(env.current.instruction)
         steps = solve(env)
         assert len(steps) == 2 and steps[-1].info["success"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(unplayable) and "'Nothing to do.': its check passes at the start" in "".join(said)
     assert len(seen) > 25 and all("way" in instruction for instruction in seen)
     env.reset(0)
     env.step(bash("mkdir /srv/x"))
@@ -665,7 +670,7 @@ def test_agent_bench_problems(entry, right, wrong, tmp_path):
     found = [task for tasks in os_data.read(written(tmp_path, [entry])).values() for task in tasks]
     (task,) = found
     if right is None:
-        assert not holds(task)  # it has no solution to try
+        assert obstacle(task)  # it has no solution to try
         return
     for replies, outcome in ((right, "correct"), (wrong, "incorrect")):
         env = at(task)
@@ -677,7 +682,7 @@ def test_agent_bench_problems(entry, right, wrong, tmp_path):
             at(task).oracle()
     else:
         for prompt in ("native", "short"):
-            assert holds(task) and solve(at(task, prompt=prompt))[-1].info["success"]
+            assert not obstacle(task) and solve(at(task, prompt=prompt))[-1].info["success"]
 
 
 def test_questions_are_told_how_to_answer(tmp_path):
@@ -706,8 +711,17 @@ def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        ([{"description": "x"}], "data: entry 0 of {path} lacks or misuses 'evaluation'"),
-        ({"7": {"instruction": "x"}}, "data: entry 7 of {path} lacks or misuses 'evaluation_info'"),
+        ([{"description": "x"}], "data: entry 0 of {path} lacks 'evaluation'"),
+        ({"7": {"instruction": "x"}}, "data: entry 7 of {path} lacks 'evaluation_info'"),
+        (5, "data: {path} holds no tasks, but only 5"),
+        (None, "data: {path} holds no tasks, but only None"),
+        (["x"], "data: entry 0 of {path} is no object, but 'x'"),
+        ([lifelong(5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is no text"),
+        ([lifelong("x", init=5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is no text"),
+        (
+            [problem({"match": {"regex": "("}})],
+            "data: entry 0 of {path} has a field of the wrong kind: missing ), unterminated subpattern at position 0",
+        ),
         ([], "data: no entry of {path} can be used"),
     ],
 )
@@ -720,8 +734,14 @@ def test_a_wrong_file_is_one_line(data, line, tmp_path):
 
 def test_a_split_without_a_playable_task_is_one_line(tmp_path):
     path = written(tmp_path, {str(i): lifelong(f"Way {i}", truth="true") for i in range(30)})
-    with pytest.raises(ValueError, match="has no task in split val that can be played on this machine"):
+    with pytest.raises(ValueError, match=r"no task in split val that can be played: .* its own solution does not pass"):
         Env(Config(data=path)).reset(0, "val")
+
+
+def test_brackets_without_end_are_no_json(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is not JSON"):
+        Env(Config(data=str(tmp_path / "deep.json")))
 
 
 # -- whole transcripts
