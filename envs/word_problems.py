@@ -16,6 +16,7 @@ from math import isfinite
 from random import Random
 
 LETTERS = "abcdefgh"  # the results of the steps, in their order
+NUMBERED = {str(number): letter for number, letter in enumerate(LETTERS, 1)}
 TRIES = 100_000  # draws of a template's numbers before it counts as one that cannot be
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June", "Kai", "Lena", "Milo", "Pia")
 MARK = re.compile(r"<<([^<>=]*)=[^<>]*>>")  # GSM8K's, for a calculator
@@ -25,7 +26,7 @@ SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/", "multiplied
 SIGNS |= {"\N{MULTIPLICATION SIGN}": "*", "\N{DIVISION SIGN}": "/"}
 WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
 PIECE = re.compile(
-    r"result (?:of (?:part|step|subproblem) )?([1-8])\b|\$?(\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    r"result (?:of (?:part|step|subproblem) )?(\d+)\b|\$?(\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     r"|\b(plus|minus|times|divided by|multiplied by|x)\b|([-+*/()\u00d7\u00f7])"
 )
 POWER = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
@@ -166,7 +167,7 @@ def arithmetic_in(part: str) -> str:
         if part[end : found.start()].strip():
             pieces.append([])
         result, number, word, sign = found.groups()
-        letter = LETTERS[int(result) - 1] if result else ""
+        letter = result and NUMBERED.get(result, "?")  # which no arithmetic has
         pieces[-1].append(letter or (number and number.replace(",", "")) or SIGNS.get(word or sign) or sign)
         end = found.end()
     computing = [piece for piece in pieces if len(piece) > 2 and set(piece) & {*WORDS}]

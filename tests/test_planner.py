@@ -149,7 +149,8 @@ WORDS = [
     ("1,200", "1200"),
     ("How many pens are in 3 boxes of 12?", ""),
     ("a well-known problem - 7", ""),
-    ("result 9 plus result 0", ""),
+    ("result 9 plus result 0", "? + ?"),
+    ("result 12 plus 1", "? + 1"),
     ("sometimes 3", ""),
     ("", ""),
 ]
@@ -338,6 +339,12 @@ def test_a_prediction_of_zero_is_one():
     assert at(nothing).step(plan("5 minus 5")).observation == "The worker's answer is 0. That is right."
     assert not at(nothing).step(plan("nothing")).info["success"]
     assert prediction_in('{"final_answer": 0}') == 0 and prediction_in("it is 0") == 0
+
+
+def test_a_result_that_there_is_not_has_no_value():
+    for named in ("result 9", "result 0", "result 2", "result 12"):
+        said = at().step(plan("3 times 12", f"{named} plus 1")).observation
+        assert said == "The worker has no answer.", named
 
 
 def test_the_reward_is_the_sum_of_its_parts():
