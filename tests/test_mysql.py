@@ -87,6 +87,7 @@ def test_statements_give_what_mariadb_gave():
         ("LEFT('hello', 2)", "he"),
         ("RIGHT('hello', 2)", "lo"),
         ("LOCATE('L', 'hello')", 3),
+        ("CONCAT(DATABASE(), '.', SCHEMA())", "staff.staff"),
         ("LENGTH('h\u00e9')", 3),
         ("CHAR_LENGTH('h\u00e9')", 2),
         ("YEAR('2020-05-06')", 2020),

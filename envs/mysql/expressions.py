@@ -279,6 +279,9 @@ class Expressions:
         values = [AS[takes[i]](self.typed(argument)) for i, argument in enumerate(arguments)]
         return Typed(f"{ALSO.get(name, name)}_({', '.join(values)})", Type(result))
 
+    def _database(self, name: str, arguments: list) -> Typed:
+        return self._text(self.database)
+
     def aggregate(self, name: str, arguments: list, distinct: bool, order: list, separator: str) -> Typed:
         """AVG, COUNT, GROUP_CONCAT, MAX, MIN or SUM."""
         if not self.aggregates or self.within:
@@ -379,6 +382,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "CEIL": (1, 1, Expressions._whole),
     "CEILING": (1, 1, Expressions._whole),
     "COALESCE": (1, 1000, Expressions._coalesce),
+    "DATABASE": (0, 0, Expressions._database),
     "FLOOR": (1, 1, Expressions._whole),
     "GREATEST": (2, 1000, Expressions._extreme),
     "IF": (3, 3, Expressions._if),
@@ -387,6 +391,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "MOD": (2, 2, Expressions._mod),
     "NULLIF": (2, 2, Expressions._nullif),
     "ROUND": (1, 2, Expressions._round),
+    "SCHEMA": (0, 0, Expressions._database),
     "TRUNCATE": (2, 2, Expressions._round),
 }
 AS = {"t": lambda value: as_text(value), "n": lambda value: as_number(value), "a": lambda value: value.sql}

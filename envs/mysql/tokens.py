@@ -33,6 +33,7 @@ WORDS = """
 RESERVED = frozenset(WORDS.split())  # words of MySQL 8 that name nothing unless they stand in backticks
 CALLED = {
     "CHAR",
+    "DATABASE",
     "IF",
     "LEFT",
     "MOD",
@@ -42,6 +43,7 @@ CALLED = {
     "ROW_NUMBER",
     "RANK",
     "DENSE_RANK",
+    "SCHEMA",
 }  # and functions
 AGGREGATES = {"AVG", "COUNT", "GROUP_CONCAT", "MAX", "MIN", "SUM"}
 
