@@ -51,6 +51,8 @@ def make(name: str, **options):
 
 
 def _module(name: str):
+    if name in GROUPS:
+        raise ValueError(f"env {name!r} stands for several: name one of {', '.join(GROUPS[name])}")
     if name not in NAMES:
         raise ValueError(f"no env {name!r}; {_nearest(name, [*NAMES, *GROUPS])}")
     return import_module(NAMES[name])

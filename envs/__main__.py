@@ -1,6 +1,6 @@
 """Play an environment, or print an expert's demonstrations of it.
 
-    python -m envs textcraft                    play: type an action, ? for the oracle's move, q to quit
+    python -m envs textcraft                    play: type an action, ? for the expert's, ! to play that, q to end
     python -m envs textcraft demos=1000         print oracle episodes as plain text, a blank line after each
 
 Keys, for every environment:
@@ -9,6 +9,7 @@ Keys, for every environment:
     demos=0       how many demonstrations to print; 0 is to play
 """
 
+import errno
 import inspect
 import os
 import re
@@ -18,18 +19,26 @@ from dataclasses import fields
 from difflib import get_close_matches
 
 import envs
+from envs.base import check_count
 
 KEYS = {"seed": 0, "split": "train", "demos": 0}
+ENDS = ("q", "quit", "exit")
+QUOTES = '"""'  # a line of it begins and ends a reply of several lines; there q and exit are words as any
+TIP = f"? asks the expert, ! plays its move, q ends the game; several lines go between two lines of {QUOTES}"
 
 
 @contextmanager
 def reader_may_leave():
-    """Around what prints: where nobody reads on (| head), it ends there without a word."""
+    """Around what prints: where nobody reads on (| head), it ends there without a word; on a full disk, with one."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
+        if error.errno == errno.ENOSPC:
+            sys.exit(f"cannot print: {error.strerror}")
 
 
 @reader_may_leave()
@@ -41,20 +50,16 @@ def main(args: list[str]) -> int:
         name, *pairs = args
         keys, options = parse(name, pairs)
         env = envs.make(name, **options)
-        messages = env.reset(keys["seed"], keys["split"])
-    except (ValueError, envs.WorldFailed) as error:
-        print(error, file=sys.stderr)
-        return 2
-    try:
         if keys["demos"]:
             demonstrate(env, **keys)
         else:
-            play(env, messages)
-    except RuntimeError as error:  # of a server that fails, or has no expert; of a world that asks a model
+            play(env, env.reset(keys["seed"], keys["split"]))
+    except (ValueError, RuntimeError) as error:  # the latter of a server, or a world that asks a model
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print()
+        return 130
     return 0
 
 
@@ -72,16 +77,22 @@ def options_help(name: str) -> str:
 
 def parse(name: str, pairs: list[str]) -> tuple[dict, dict]:
     """The keys of this program and the options of the environment, each as the type of its default."""
+    if re.search("[,:]", name):
+        raise ValueError(f"one world is played at a time, without a weight, not {name!r}")
     defaults = KEYS | {f.name: f.default for f in fields(envs.config_class(name))}
     values = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals:
+        if not key or not equals:
             raise ValueError(f"expected key=value, not {pair!r}")
         if key not in defaults:
-            close = get_close_matches(key, defaults, n=1, cutoff=0)
+            bare = key.removeprefix(f"{name}.")
+            if bare in defaults:
+                raise ValueError(f"options are bare here: {bare}={text}, not {pair}")
+            close = get_close_matches(bare, defaults, n=1, cutoff=0)
             raise ValueError(f"no key {key!r} for {name}; the nearest is {close[0]!r}")
         values[key] = typed(key, text, type(defaults[key]))
+    check_count("demos", values.get("demos", 0), 0)
     return KEYS | {k: v for k, v in values.items() if k in KEYS}, {k: v for k, v in values.items() if k not in KEYS}
 
 
@@ -118,25 +129,44 @@ def play(env, messages: list[dict]) -> None:
     for message in messages:
         print(message["content"], end="\n\n")
     spares = any("\nAction:\n" in message["content"] for message in messages)  # typing what each reply begins with
-    while True:
-        print("> ", end="", flush=True)
-        line = sys.stdin.readline()
-        if not line or line.strip() == "q":
-            print()
-            return
-        if not line.strip():
-            continue
-        if line.strip() == "?":
+    print(TIP)
+    while (reply := entered()) is not None:
+        if reply in ("?", "!"):
             try:
-                print(env.oracle())
+                move = env.oracle()
             except RuntimeError as error:  # there is no expert: the game goes on
                 print(error)
-            continue
-        step = finished(env.step(f"Action: {line}" if spares and "Action:" not in line else line))
+                continue
+            print(move)
+            if reply == "?":
+                continue
+            reply = move
+        step = finished(env.step(f"Action: {reply}" if spares and "Action:" not in reply else reply))
         print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
         if step.terminated or step.truncated:
             print(f"over: {step.info['outcome']}")
             return
+    print()
+
+
+def entered() -> str | None:
+    """The reply that is typed next: a line, or those between two lines of quotes; None where the game shall end."""
+    line = ""
+    while not line.strip():
+        print("> ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip().lower() in ENDS:
+            return None
+    if line.strip() != QUOTES:
+        return line.strip()
+    lines = []
+    while line:
+        print("... ", end="", flush=True)
+        line = sys.stdin.readline()
+        if line.strip() == QUOTES:
+            return "".join(lines)
+        lines.append(line)
+    return None
 
 
 if __name__ == "__main__":

@@ -41,6 +41,13 @@ def test_what_prints_ends_without_a_word_where_nobody_reads(words):
     assert (found.returncode, found.stderr) == (0, b"")
 
 
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "envs", "textcraft", "demos=3"]
+        found = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert (found.returncode, found.stderr) == (1, b"cannot print: No space left on device\n")
+
+
 RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.max_turns=2", "epochs=2"]
 
 
@@ -74,20 +81,55 @@ def test_an_interrupted_run_is_named_with_the_way_on(epochs, said, tmp_path, mon
     assert end.value.code == "train.py: interrupted; " + said.format(*tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("typed, asked", [("q\n", 1), ("", 1), ("\n  \nq\n", 3), ("\n", 2), ("inventory\nq", 2)])
-def test_a_game_ends_on_a_line_of_its_own_and_an_empty_line_is_no_action(typed, asked, capsys, monkeypatch):
+@pytest.fixture
+def game(monkeypatch, capsys):
+    """A game of textcraft for what is typed: what was told, and the replies that the world got."""
     actions, act = [], Env.step
 
     def step(env, action: str):
-        actions.append(action.strip())
+        actions.append(action)
         return act(env, action)
 
+    def play_game(typed: str, *words: str) -> tuple[str, list[str]]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        assert play.main(["textcraft", *words]) == 0
+        return capsys.readouterr().out, actions
+
     monkeypatch.setattr(Env, "step", step)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    assert play.main(["textcraft"]) == 0
-    told = capsys.readouterr().out
+    return play_game
+
+
+@pytest.mark.parametrize("typed, asked", [("q\n", 1), ("", 1), ("\n  \nq\n", 3), ("\n", 2), ("inventory\nq", 2)])
+def test_a_game_ends_on_a_line_of_its_own_and_an_empty_line_is_no_action(typed, asked, game):
+    told, actions = game(typed)
     assert told.count("> ") == asked and told.endswith("> \n")
     assert actions == ["Action: inventory"] * ("inventory" in typed)
+    assert told.count(play.TIP) == 1 and told.index(play.TIP) < told.index("> ")
+
+
+@pytest.mark.parametrize("end", ["Q", "quit", " Exit "])
+def test_a_word_that_ends_a_game_is_no_action(end, game):
+    assert game(f"{end}\ninventory\n")[1] == []
+
+
+@pytest.mark.parametrize("typed", ["\n\nquit\n?\n", "", " one\n  two\n"])
+def test_lines_between_quotes_are_one_reply_whatever_they_are(typed, game):
+    assert game(f'"""\n{typed} """ \nq', "prompt=short")[1] == [typed]
+    assert game(f'"""\n{typed}', "prompt=short")[1] == [typed]  # no more: the end of the input ends the game
+
+
+def test_an_exclamation_mark_plays_what_a_question_mark_tells(game):
+    told, actions = game("?\n" + "!\n" * 20, "difficulty=1", "seed=3")
+    assert told.endswith("reward 1, shaped 1, valid True\nover: correct\n")
+    assert told.count(actions[0]) == 2 and told.count(f"> {actions[-1]}") == 1
+
+
+def test_an_interrupted_wait_is_no_game(capsys, monkeypatch):
+    def reset(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Env, "reset", reset)
+    assert play.main(["textcraft"]) == 130 and capsys.readouterr().out == "\n"
 
 
 class Read:
