@@ -248,9 +248,9 @@ def mixture(text: str) -> dict[str, float]:
     """Environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight."""
     weights = {}
     for part in text.split(","):
-        name, _, given = part.strip().partition(":")
+        name, colon, given = part.strip().partition(":")
         try:
-            weight = float(given or 1)
+            weight = float(given if colon else 1)
         except ValueError:
             raise ValueError(f"weight {given!r} of {name} is not a number") from None
         if not 0 < weight < float("inf"):

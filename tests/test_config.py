@@ -109,6 +109,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("device=tpu", "device=tpu is not one of cpu, cuda"),
         ("env=textcarft", "env=textcarft: no env 'textcarft'; did you mean 'textcraft'?"),
         ("env=textcraft:x", "env=textcraft:x: weight 'x' of textcraft is not a number"),
+        ("env=sat,textcraft:", "env=sat,textcraft:: weight '' of textcraft is not a number"),
         ("env=textcraft:-1", "env=textcraft:-1: weight -1 of textcraft must be positive"),
         ("env=", "env=: no env ''"),
         ("textcraft.difficulty=5", "textcraft.difficulty must be"),
