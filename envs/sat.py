@@ -171,5 +171,6 @@ def _range(name: str, text: str) -> tuple:
     except ValueError:
         bounds = 0, 0
     if not 0 < bounds[0] <= bounds[1] < 1000:
-        raise ValueError(f"{name} must be a positive number such as 4, or a range such as 3-5, not {text!r}")
+        what = "number above 0 and below 1000" if number is float else "whole number from 1 to 999"
+        raise ValueError(f"{name} must be a {what}, or a range such as 3-5, not {text!r}")
     return bounds

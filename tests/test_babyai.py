@@ -1,6 +1,7 @@
 """BabyAI: the view, the primitives, every message and verdict to the letter, the 40 levels, the expert, what pays."""
 
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -607,6 +608,11 @@ def test_every_level_is_of_its_family():
         assert env.game.max_steps == budget
 
 
+def test_the_specification_names_every_level():
+    section = sys.modules[Env.__module__].__doc__.partition("\nLevels. ")[2]
+    assert [name for name in re.findall(r"\w+", section.partition("\n\n")[0]) if name in LEVELS] == list(LEVELS)
+
+
 def test_levels_by_name_and_difficulties_by_weight():
     env = Env(Config(level="BossLevel, 3"))
     drawn = Counter()
@@ -743,13 +749,19 @@ def test_floods_change_nothing(prompt):
     assert env.oracle() == before
 
 
+LEVEL = "level must be a comma list of numbers 1 to 40 or of names"
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         ({"difficulty": "6"}, "difficulty must be a comma list of 1, 2, 3, 4, 5, not '6'"),
         ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, 4, 5, not '1,,2'"),
-        ({"level": "41"}, "level must be a comma list of numbers 1 to 40 or of names, not '41'"),
-        ({"level": "5,Boss"}, "level must be a comma list of numbers 1 to 40 or of names, not 'Boss'"),
+        ({"level": "41"}, f"{LEVEL}, not '41'"),
+        ({"level": "5,Boss"}, f"{LEVEL}, not 'Boss'; did you mean 'BossLevel'?"),
+        ({"level": "bosslevel"}, f"{LEVEL}, not 'bosslevel'; did you mean 'BossLevel'?"),
+        ({"level": "RedBallGrey"}, f"{LEVEL}, not 'RedBallGrey'; did you mean 'GoToRedBallGrey'?"),
+        ({"level": "5,"}, f"{LEVEL}, not '5,'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),

@@ -57,15 +57,15 @@ Ending.   Terminated when the mission is done; truncated, outcome "timeout", aft
           it is completed, but goes on. Levels 15, 16 and 20 fail so with a wrong door or object, and 16 with the first
           of two doors as well: it is not the second.
 
-Levels.   The 40 of the original by number or name; `difficulty` groups them (see DIFFICULTY). The families:
-    1-11   GoTo      RedBallGrey, RedBall, RedBallNoDists, ObjS6, LocalS8N7, ObjMazeS7, ImpUnlock, SeqS5R2, RedBlueBall,
-                     Door, ObjDoor
-    12-16  Open      Open, RedDoor, DoorLoc, RedBlueDoorsDebug, DoorsOrderN4Debug
-    17-21  Pickup    Pickup, UnblockPickup, Loc, DistDebug, Above
-    22-23  PutNext   LocalS6N4, S7N4Carrying
-    24-29  Unlock    Unlock, LocalDist, KeyInBox, UnlockPickupDist, BlockedUnlockPickup, UnlockToUnlock
-    30-40  other     ActionObjDoor, FindObjS7, KeyCorridorS6R3, OneRoomS20, MoveTwoAcrossS8N9, SynthS5R2, SynthLoc,
-                     SynthSeq, MiniBossLevel, BossLevel, BossLevelNoUnlock
+Levels.   The 40 of the original by number or name; `difficulty` groups them (see DIFFICULTY).
+    1-11   GoToRedBallGrey, GoToRedBall, GoToRedBallNoDists, GoToObjS6, GoToLocalS8N7, GoToObjMazeS7, GoToImpUnlock,
+           GoToSeqS5R2, GoToRedBlueBall, GoToDoor, GoToObjDoor
+    12-16  Open, OpenRedDoor, OpenDoorLoc, OpenRedBlueDoorsDebug, OpenDoorsOrderN4Debug
+    17-21  Pickup, UnblockPickup, PickupLoc, PickupDistDebug, PickupAbove
+    22-23  PutNextLocalS6N4, PutNextS7N4Carrying
+    24-29  Unlock, UnlockLocalDist, KeyInBox, UnlockPickupDist, BlockedUnlockPickup, UnlockToUnlock
+    30-40  ActionObjDoor, FindObjS7, KeyCorridorS6R3, OneRoomS20, MoveTwoAcrossS8N9, SynthS5R2, SynthLoc, SynthSeq,
+           MiniBossLevel, BossLevel, BossLevelNoUnlock
 
 From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with these differences:
 - Layouts are drawn by our own generator, not by Minigrid's seeds. A task is drawn again until the expert does it within
@@ -79,6 +79,7 @@ From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with the
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from random import Random
 
 from envs import base
@@ -139,7 +140,10 @@ class Config:
         self.level = str(self.level).replace(" ", "")
         for name in self.level.split(",") if self.level else ():
             if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
-                raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {name!r}")
+                plain = {known.lower(): known for known in LEVELS}
+                close = get_close_matches(name.lower(), plain, n=1)
+                wrong = f"{name or self.level!r}" + (f"; did you mean {plain[close[0]]!r}?" if close else "")
+                raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {wrong}")
         base.check_count("max_turns", self.max_turns)
         base.check_prompt(self.prompt)
 
