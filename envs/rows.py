@@ -49,9 +49,9 @@ def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> di
         place = 0
         for count, line in enumerate(file, 1):
             if line.strip():
-                row = unpack(line.decode("utf-8", "replace"))
+                row = unpack(line.decode("utf-8-sig", "replace"))
                 if not isinstance(row, dict):
-                    raise ValueError(f"data: line {count} of {path} is no object, as JSON or as a Python literal")
+                    raise ValueError(f"data: line {count} of {path} must be one object, as JSON or as a Python literal")
                 if task := task_of(row):
                     places[split_of(task)].append(place)
             place += len(line)
@@ -68,4 +68,4 @@ def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> 
         raise ValueError(f"data: {path} has no row in split {split}, only in {there}{out}")
     with open(path, "rb") as file:
         file.seek(rng.choice(places[split]))
-        return unpack(file.readline().decode("utf-8", "replace"))
+        return unpack(file.readline().decode("utf-8-sig", "replace"))

@@ -365,8 +365,8 @@ def test_rows_of_a_file(tmp_path):
     ("rows", "line"),
     [
         (["{}"], "data: no row of {path} can be used"),
-        (["[1]"], "data: line 1 of {path} is no object, as JSON or as a Python literal"),
-        ([{"program": "p", "inputs": "", "output": "o"}, "nonsense"], "data: line 2 of {path} is no object,"),
+        (["[1]"], "data: line 1 of {path} must be one object, as JSON or as a Python literal"),
+        ([{"program": "p", "inputs": "", "output": "o"}, "nonsense"], "data: line 2 of {path} must be one object,"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(rows, line, tmp_path):
@@ -405,6 +405,15 @@ def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys)
     for nowhere in ("/no/where", str(tmp_path)):  # a folder is no file
         with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: there is none at {nowhere!r}"):
             Config(data=nowhere)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    row = json.dumps({"program": "print(input())", "inputs": "1", "output": "1"})
+    path = write(tmp_path / "rows.jsonl", ["\ufeff" + row])
+    env = Env(Config(data=path))
+    (split,) = (split for split in SPLITS if env.places[split])
+    env.reset(0, split)
+    assert env.program == "print(input())"
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path):
