@@ -55,7 +55,7 @@ class Reward:
     incorrect: float = 0.0  # reward.rule=binary: for outcome incorrect
     timeout: float = 0.0  # reward.rule=binary: for outcome timeout
     unknown: float = 0.0  # reward.rule=binary: for outcome unknown
-    invalid: float = 0.0  # added for each action that the environment did not understand or carry out (seed, binary)
+    invalid: float = -0.05  # reward.rule=seed: added for each action that was not understood or carried out
 
 
 @dataclass

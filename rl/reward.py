@@ -10,18 +10,15 @@ def turn_reward(step: envs.Step, episode: Episode, cfg) -> float:
     """The reward of the turn that has just been played, `episode.turns[-1]`, by `reward.rule`:
 
     native: the environment's own score. seed: the guide's shaping for valid first-time progress, and reward.invalid for
-    an action that was not understood. binary: reward.correct, incorrect, timeout or unknown when the episode ends, and
-    reward.invalid likewise.
+    an action that was not understood. binary: reward.correct, incorrect, timeout or unknown when the episode ends.
     """
     over = step.terminated or step.truncated
     if cfg.rule == "native":
         reward = step.reward
     elif cfg.rule == "seed":
-        reward = step.info["shaped"]
+        reward = step.info["shaped"] + (0.0 if step.info["valid"] else cfg.invalid)
     else:
         reward = getattr(cfg, step.info["outcome"]) if over else 0.0
-    if cfg.rule != "native" and not step.info["valid"]:
-        reward += cfg.invalid
     return cfg.scale * reward
 
 

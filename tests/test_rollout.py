@@ -150,7 +150,7 @@ RULES = {
     # rule: (an invalid turn, a turn of progress, the last turn)
     "native": (0.0, 0.0, 2.0),
     "seed": (-0.2, 0.3, 2.0),
-    "binary": (-0.2, 0.0, 10.0),
+    "binary": (0.0, 0.0, 10.0),
 }
 
 
