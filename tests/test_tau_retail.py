@@ -491,8 +491,9 @@ def test_minds_change_once_before_the_yes():
     who = customer(Wish(LAMP.kind, LAMP.says, LAMP.facts, calls=LAMP.calls, change=final))
     talk(
         who,
-        """
+        f"""
         I will cancel #W1. Do you agree (yes or no)? -> Wait: ordered by mistake.
+        Mumble. -> {LAMP.says}
         I will cancel #W1, ordered by mistake. Do you agree (yes or no)? -> Yes, please.""",
     )
     assert who.task.calls == list(final.calls)
@@ -809,6 +810,9 @@ def test_instructions_in_the_first_person():
         (lambda f: (f / "users.json").unlink(), "data must be a folder with users, products, orders and tasks.json"),
         (lambda f: (f / "tasks.json").write_text("{"), "is no JSON"),
         (lambda f: (f / "tasks.json").write_text("{}"), "must hold a list with something in it"),
+        (lambda f: (f / "products.json").write_text('{"a": 5}'), "'a' of .*products.json must have name, product_id"),
+        (lambda f: (f / "orders.json").write_text('{"#W1": {"items": []}}'), "'#W1' of .*orders.json must have"),
+        (lambda f: (f / "users.json").write_text('{"a": []}'), "'a' of .*users.json must have name"),
         (lambda f: write(f, [{"user_id": "nobody", "instruction": "x", "actions": []}]), "task 0 of"),
         (lambda f: write(f, [row({"name": "fly"})]), "no tool fly"),
         (lambda f: write(f, [row({"name": "cancel_pending_order", "kwargs": {}})]), "missing 2 required"),

@@ -6,7 +6,7 @@ and nothing is told before. Asked nothing, the customer says again what is wante
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envs.tau_retail.shop import Shop
 from envs.tau_retail.tasks import Task
@@ -124,7 +124,7 @@ class Customer:
         if mistaken := self._mistaken(wish, text):
             return mistaken
         if wish.change:
-            self.wishes[self.index] = wish.change
+            self.wishes[self.index] = replace(wish.change, says=wish.says)  # a change of mind is told once
             self.unsaid = set(wish.change.outputs)
             return wish.change.says
         self.agreed = True

@@ -17,6 +17,11 @@ SHORT_SIZE = (400, 700)  # order numbers of three digits are 900
 MOST_ORDERS = 4  # of one customer
 STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # the original's shares
 REASONS = ("no longer needed", "ordered by mistake")
+RECORDS = {  # the original's tables, and what each of their records has at least
+    "products": ("name", "product_id", "variants"),
+    "orders": ("order_id", "user_id", "address", "items", "status", "payment_history"),
+    "users": ("name", "address", "email", "payment_methods", "orders"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,12 @@ def make_shop(short: bool = False) -> Shop:
 @lru_cache(maxsize=2)
 def load_shop(folder: str) -> Shop:
     """The shop in the original's users.json, products.json and orders.json. Raises ValueError if it cannot be read."""
-    return Shop(*(read_json(folder, f"{name}.json", dict) for name in ("products", "orders", "users")))
+    tables = {name: read_json(folder, f"{name}.json", dict) for name in RECORDS}
+    for name, table in tables.items():
+        for key, record in table.items():
+            if not isinstance(record, dict) or not record.keys() >= set(RECORDS[name]):
+                raise ValueError(f"data: {key!r} of {folder}/{name}.json must have {', '.join(RECORDS[name])}")
+    return Shop(**tables)
 
 
 def read_json(folder: str, name: str, kind: type):
