@@ -22,6 +22,7 @@ Replies.  The rows that the last part found, or the error. envs/mysql says what 
 Answers.  A question: rows in round brackets, in the order and of the number of the truth. A number is right within
           1e-6, also in Decimal('...') or in quotes, with a $ before or a % behind it. A text must be equal, in quotes
           or not. One row may stand without brackets: `Ann, 3`. No rows: nothing but square brackets, quotes and blanks.
+          A text with a comma or a round bracket in it can be given in no way; ours have none.
           A change: the answer may be anything; the table's state counts, as a hash of its rows in any order.
           strict=false has what the original does, with its two bugs: where no row is right any answer without round
           brackets passes, and of what stands around a number one sign stays on each side, so that `'5'`, `$5` and `5%`
@@ -100,6 +101,8 @@ class Config:
                 raise ValueError(
                     f"skill must be a comma list of the 22 skills, not {skill!r}; the nearest is {close[0]!r}"
                 )
+        if self.skill and not any(self.skill.split(",")):
+            raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
         base.check_count("max_turns", self.max_turns)
         base.check_prompt(self.prompt)
         if self.data:

@@ -18,7 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from envs.base import SPLITS, check_file, level_list, split_of
+from envs.__main__ import reader_may_leave, typed
+from envs.base import SPLITS, check_count, check_file, level_list, split_of
 from envs.db_templates import POOLS, TABLES, TEMPLATES
 from envs.mysql import Database, digest
 
@@ -235,7 +236,7 @@ def read_entries(path: str) -> dict[str, list[dict]]:
     check_file("a file of LifelongAgentBench's entries", path)
     try:
         data = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"data: {path!r} is no file of JSON: {error}") from None
     if not isinstance(data, dict) or not data:
         raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
@@ -265,34 +266,45 @@ def read_tasks(path: str) -> dict[str, dict[str, list[Task]]]:
     return found
 
 
+@reader_may_leave()
 def main(args: list[str]) -> int:
-    keys = {"data": "", "out": "", "count": "1000", "difficulty": "3", "seed": "0"}
+    keys = {"data": "", "out": "", "count": 1000, "difficulty": "3", "seed": 0}
+    if {"-h", "--help"} & set(args):
+        print(__doc__)
+        return 0
     try:
         for arg in args:
             key, equals, value = arg.partition("=")
             if not equals or key not in keys:
                 raise ValueError(f"expected key=value with a key of {', '.join(keys)}, not {arg!r}")
-            keys[key] = value
+            keys[key] = typed(key, value, type(keys[key]))
+        out = Path(keys["out"])
+        if keys["out"] and (out.is_dir() or not out.parent.is_dir()):
+            raise ValueError(f"out must be a file in a folder that is there, not {keys['out']!r}")
+        if keys["data"]:
+            read_tasks(keys["data"])  # what is no task is not counted
         found = read_entries(keys["data"]) if keys["data"] else generate(keys)
-    except ValueError as error:
+        if keys["out"]:
+            out.write_text(json.dumps(found, ensure_ascii=False, indent=1))
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print()
+        return 130
     for skill in sorted(found, key=lambda skill: (SKILLS.index(skill) if skill in SKILLS else len(SKILLS), skill)):
         print(f"{skill:<50}{len(found[skill]):>6}")
     print(f"{len(found)} skills, {sum(map(len, found.values()))} tasks")
-    if keys["out"]:
-        Path(keys["out"]).write_text(json.dumps(found, ensure_ascii=False, indent=1))
     return 0
 
 
 def generate(keys: dict) -> dict[str, list[dict]]:
     """Entries of our own, by skill."""
     levels, found = level_list(keys["difficulty"], LEVELS).split(","), {}
-    for key in ("count", "seed"):
-        if not keys[key].isdigit():
-            raise ValueError(f"{key} must be a whole number, not {keys[key]!r}")
+    check_count("count", keys["count"])
+    check_count("seed", keys["seed"], 0)
     database = Database()
-    for seed in range(int(keys["seed"]), int(keys["seed"]) + int(keys["count"])):
+    for seed in range(keys["seed"], keys["seed"] + keys["count"]):
         rng = Random(f"db_tasks {seed}")
         skill = rng.choice(SKILLS)
         found.setdefault(skill, []).append(entry_of(draw(rng, skill, rng.choice(levels), rng.choice(SPLITS), database)))

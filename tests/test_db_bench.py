@@ -1,6 +1,7 @@
 """DB Bench: parsing and messages to the letter, what an answer may look like, what pays, tasks, files, episodes."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -374,6 +375,7 @@ def test_an_entry_is_the_task_that_it_was_made_of():
         ("[]", "must hold {number: entry} or {skill: [entry, ...]}"),
         ('{"0": {"skill_list": ["update", "limit_only"]}}', "has no task of a single skill"),
         ('{"update": [{"instruction": "x"}]}', "entry 0 of update in"),
+        ("[" * 100_000, "is no file of JSON"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path, content, line):
@@ -389,8 +391,22 @@ def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
     assert db_tasks.main(["count=40", "difficulty=1", f"out={out}"]) == 0
     assert capsys.readouterr().out.endswith(" 40 tasks\n")
     assert sum(map(len, json.loads(out.read_text()).values())) == 40 and read_tasks(str(out))
-    for args in (["cuont=3"], ["count=x"], ["difficulty=9"], ["data=/nowhere.json"]):
-        assert db_tasks.main(args) == 2 and capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "no_task.json").write_text('{"select": [5]}')
+    wrong = ["cuont=3", "count=x", "count=-1", "count=0", "difficulty=9", "data=/nowhere.json", "out=/nope/x.json"]
+    for arg in (*wrong, f"out={tmp_path}", f"data={tmp_path}/no_task.json"):
+        assert db_tasks.main([arg]) == 2, arg
+        said = capsys.readouterr()
+        assert said.err.count("\n") == 1 and not said.out, arg
+    assert db_tasks.main(["--help"]) == 0 and "Keys: data" in capsys.readouterr().out
+
+
+def test_the_command_ends_quietly_when_nobody_reads_on():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "envs.db_tasks", "count=1"]
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize(
@@ -398,6 +414,7 @@ def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
     [
         ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
         ({"skill": "selects"}, "skill must be a comma list of the 22 skills, not 'selects'; the nearest is 'select'"),
+        ({"skill": ","}, "skill must be a comma list of skills, or empty for all, not ','"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
         ({"data": "/nowhere"}, "data must be a file of LifelongAgentBench's entries: there is none at '/nowhere'"),
