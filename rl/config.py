@@ -229,6 +229,9 @@ def check_training(cfg) -> None:
         raise ConfigError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
     if cfg.data and not Path(cfg.data).is_file():
         raise ConfigError(f"data={cfg.data}: no such file")
+    if algo.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
+        here = f"env={cfg.http.kind} has one"
+        raise ConfigError(f"algo={cfg.algo} imitates an expert, and env=http has none; {here}, and data= takes a file")
     if cfg.dtype == "float16":
         raise ConfigError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.reference and cfg.lora.r == 0:

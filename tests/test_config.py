@@ -77,6 +77,8 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("max_samples=-1", "max_samples=-1 must not be negative"),
         ("data=rows.jsonl", "data= is a file to imitate: for algo=sft, not for algo=ppo"),
         ("algo=sft data=no/such.jsonl", "data=no/such.jsonl: no such file"),
+        ("algo=sft env=http", "algo=sft imitates an expert, and env=http has none; env=textcraft has one"),
+        ("algo=sft env=sat,http http.kind=babyai", "algo=sft imitates an expert, and env=http has none; env=babyai"),
         ("algo=sft temperature=0", "temperature=0 samples nothing to learn from"),
         ("ppo.kl_in=return", "ppo.kl_in 'return' is not one of loss, reward"),
         ("grpo.kl_estimator=k4", "grpo.kl_estimator 'k4' is not one of k1, k2, k3"),
