@@ -1,12 +1,15 @@
 """Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x/epoch_10 env=textcraft
 
 Plays the same tasks sampled at the training temperature and greedily, with 80 % Jeffreys intervals. Without adapter= it
-plays the base model; several by comma (`adapter=base,runs/x/epoch_10`) play the same tasks. --help lists every key.
+plays the base model; several by comma (`adapter=base,runs/x/epoch_10`) play the same tasks. With server= it plays what
+a server answers: rl/served.py. --help lists every key.
 """
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +17,7 @@ import torch
 import lora
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.weights import TINY
-from rl import config
+from rl import config, served
 from rl.evaluate import describe, evaluate
 
 
@@ -23,6 +26,7 @@ class Keys:
     adapter: str = "base"  # adapters' folders by comma, to be compared on the same tasks; base is none
     split: str = "test"  # tasks to play: test | val | train
     n: int = 200  # tasks
+    server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
     json: str = ""  # also write the results to this file
 
 
@@ -51,26 +55,46 @@ def wrong(keys: Keys, words: list[str]) -> str:
         return f"split={keys.split} is not one of test, val, train"
     if keys.n < 1:
         return f"n={keys.n} must be positive"
+    if keys.server and not (
+        keys.server.startswith(("http://", "https://")) and any(w.startswith("model=") for w in words)
+    ):
+        return "server= is a URL up to /v1, such as http://localhost:8000/v1, and needs model=, its base model's name"
     if keys.json and not Path(keys.json).absolute().parent.is_dir():
         return f"json={keys.json}: there is no folder {Path(keys.json).parent}"
     return ""
 
 
-def main(cfg, keys: Keys) -> None:
+def local(cfg, names: list[str]) -> Iterator[tuple[str, Callable]]:
+    """Each name with what evaluates it in this process."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
-    names = [name.strip() for name in keys.adapter.split(",")]
     for name in names:
         if name != "base":
             lora.read_adapter_config(Path(name))  # a typing error costs no evaluation
     keep_memory()
-    results = {}
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
         choose_threads(model, cfg.threads)
         if name != "base":
             lora.load_adapter(model, Path(name))
+        yield name, partial(evaluate, model, tokenizer)
+
+
+def remote(cfg, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
+    """Each name with what evaluates it on a server."""
+    server = served.Server(url.rstrip("/"))
+    known, called = server.names(), {name: cfg.model if name == "base" else name for name in names}
+    for name in called.values():
+        if name not in known:
+            raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
+    for name in names:
+        yield name, partial(served.evaluate, server, called[name])
+
+
+def main(cfg, keys: Keys) -> None:
+    names, results = [name.strip() for name in keys.adapter.split(",")], {}
+    for name, play in remote(cfg, names, keys.server) if keys.server else local(cfg, names):
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
-            result = evaluate(model, tokenizer, cfg, temperature, keys.split, keys.n)
+            result = play(cfg, temperature, keys.split, keys.n)
             results.setdefault(name, []).append(result)
             print(f"{name}: {keys.split} {describe(result)}", flush=True)
             for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():

@@ -27,9 +27,9 @@ Replies.  The worker's answer is 31. That is right.
 
 Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * (1 - the worker's tokens / 1000, at least 0),
           + 0.3 * independence: 1 - the mean cosine of each two subproblems' embeddings, within 0 and 1, or 0.5 where
-          there are fewer than two. The embeddings are the base's mean hidden states; with worker=rules, which writes a
-          token for each number and sign, they count words. A reply without a plan gets 0.1. As a wrong plan gets up to
-          0.5, reward.rule=binary may teach more.
+          there are fewer than two. The embeddings are the base's mean hidden states, which a weight of 0 does not ask
+          for; with worker=rules, which writes a token for each number and sign, they count words. A reply without a
+          plan gets 0.1. As a wrong plan gets up to 0.5, reward.rule=binary may teach more.
           info["valid"]: there was a plan. info["shaped"]: the reward. info["metrics"]: correctness, decomposition,
           token_efficiency and independence; 0 without a plan. The guide's own reward is the native one, and
           reward.rule=seed, which pays info["shaped"], is the same.
@@ -234,7 +234,7 @@ class Env:
             self._chat(PART.format(question=question, name=name, parts="\n".join(listed[:count])))
             for count, name in enumerate(names[: len(parts)], 1)
         ]
-        embeds = [Request("embed", texts=parts)] if len(parts) > 1 else []
+        embeds = [Request("embed", texts=parts)] if len(parts) > 1 and self.config.independence_weight else []
         results = yield asked + embeds
         solved, vectors = results[: len(parts)], results[-1].vector if embeds else []
         done = [f"{part}\nResult: {result_in(result.text)}" for part, result in zip(listed, solved, strict=True)]

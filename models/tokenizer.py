@@ -78,10 +78,7 @@ class Tokenizer:
 
     def answer(self, ids: list[int]) -> str:
         """The text of a sampled reply without the thoughts before it; nothing, if it does not come to their end."""
-        _, end, answer = self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids).rpartition(turns.ANSWER)
-        if end:
-            return answer.lstrip("\n")
-        return "" if answer.startswith(turns.THINK) else answer
+        return turns.without_thoughts(self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids))
 
     def show(self, ids: list[int]) -> str:
         """Text with control tokens, for people."""

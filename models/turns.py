@@ -212,3 +212,11 @@ def _thought_and_answer(content: str) -> tuple[str, str]:
         return "", content
     thought = content.split(ANSWER)[0].rstrip("\n").split(THINK)[-1].strip("\n")
     return thought, content.split(ANSWER)[-1].lstrip("\n")
+
+
+def without_thoughts(reply: str) -> str:
+    """What follows the thoughts of a reply; nothing, if it does not come to their end."""
+    _, end, answer = reply.rpartition(ANSWER)
+    if end:
+        return answer.lstrip("\n")
+    return "" if answer.startswith(THINK) else answer

@@ -26,8 +26,16 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, spl
     kind = "greedy" if temperature == 0 else "sampled"
     with tqdm(total=episodes, desc=f"evaluate {kind} on {split}", leave=False, disable=None) as bar:
         played = rollout(model, tokenizer, tasks, cfg, temperature, bar)
+    return judged(played, temperature, split)
+
+
+def judged(played: list[Episode], temperature: float, split: str) -> dict:
+    """What `evaluate` returns, of these episodes; those that something other than the agent broke are only counted.
+    Raises ValueError if that is all."""
     failed = [e for e in played if e.infrastructure_failed]
     played = [e for e in played if not e.infrastructure_failed]
+    if not played:
+        raise ValueError(f"each of the {len(failed)} episodes failed for another reason than the agent's play")
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
     return {
         **summary(played),

@@ -414,6 +414,13 @@ def test_a_model_solves_the_parts_together_and_then_combines_them():
     assert step.reward == pytest.approx(1 + 0.2 * (1 - tokens / 1000) + 0.3 * apart)
 
 
+def test_embeddings_that_weigh_nothing_are_not_asked_for():
+    worker = Worker(*["31"] * 3)
+    step = worker.play(at(worker="model", independence_weight=0.0), plan("pens in 3 boxes", "pens left"))
+    assert [r.kind for requests in worker.asked for r in requests] == ["chat"] * 3
+    assert step.reward == pytest.approx(1 + 0.2 * (1 - 6 / 1000))
+
+
 def test_a_model_may_get_the_whole_problem():
     worker = Worker('{"solution": "it is 31", "final_answer": 30}')
     step = worker.play(at(worker="model"), plan(split=False))

@@ -1,0 +1,149 @@
+"""Evaluation of what a server of the OpenAI protocol answers, such as vLLM's, instead of a model of this process.
+
+    python eval.py server=http://localhost:8000/v1 model=Qwen/Qwen2.5-0.5B-Instruct adapter=base,mine env=planner
+
+model= and adapter= are the server's own names, of the base model and of adapters (vLLM: --lora-modules mine=FOLDER).
+Conversations go there and text comes back, through the server's own chat template: there are no ids and no
+log-probabilities here, so this judges and does not train. What a world asks of the base model the server's base
+answers: chats at /chat/completions, embeddings at /embeddings. A key in OPENAI_API_KEY is sent along.
+"""
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from tqdm import tqdm
+
+import envs
+from envs import Request, Result
+from models.turns import without_thoughts
+from rl import reward
+from rl.evaluate import EVAL_STREAM, judged
+from rl.records import Episode, Turn
+from rl.rollout import AT_ONCE, Task, make_env, make_tasks
+
+TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # how servers say it
+
+
+class Unanswered(Exception):
+    """The server refuses a request for what it is: its own message."""
+
+
+@dataclass
+class Server:
+    """url: up to /v1. retries: after a first attempt that failed, with waits that double from half a second."""
+
+    url: str
+    timeout: float = 600.0  # seconds for one answer
+    retries: int = 6
+
+    def ask(self, path: str, body: dict | None = None) -> dict:
+        """The JSON of an answer. Raises Unanswered if it is refused, ConnectionError if all attempts fail."""
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get("OPENAI_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        data = None if body is None else json.dumps(body).encode()
+        for attempt in range(self.retries + 1):
+            if attempt:
+                time.sleep(0.5 * 2 ** (attempt - 1))
+            try:
+                asked = urllib.request.Request(self.url + path, data, headers)
+                with urllib.request.urlopen(asked, timeout=self.timeout) as answer:
+                    found = json.loads(answer.read())
+                if isinstance(found, dict):
+                    return found
+                reason = "no JSON object came"
+            except urllib.error.HTTPError as error:
+                with error:
+                    reason = f"{error.code} {' '.join(error.read(2000).decode(errors='replace').split())}"
+                if 400 <= error.code < 500 and error.code not in (408, 425, 429):
+                    raise Unanswered(f"{self.url}{path} answered {reason}") from None
+            except (OSError, ValueError) as error:  # nobody there, too late, no JSON
+                reason = str(getattr(error, "reason", error))
+            if not attempt:
+                print(f"{self.url}{path}: {reason}; trying again, {self.retries} times", file=sys.stderr, flush=True)
+        raise ConnectionError(f"{self.url}{path} failed after {self.retries + 1} attempts: {reason}")
+
+    def names(self) -> list[str]:
+        """Of the models and adapters that are served."""
+        try:
+            return [model["id"] for model in self.ask("/models")["data"]]
+        except (KeyError, TypeError, Unanswered) as error:
+            raise ValueError(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
+
+    def chat(self, name: str, messages: list[dict], most: int, temperature: float, **more) -> tuple[str, int, str]:
+        """A reply: its text, its tokens as the server counts them, and why it ended: "stop" or "length"."""
+        body = {"model": name, "messages": messages, "max_tokens": most, "temperature": temperature, **more}
+        answer = self.ask("/chat/completions", body)
+        try:
+            choice, tokens = answer["choices"][0], answer["usage"]["completion_tokens"]
+            return choice["message"]["content"] or "", int(tokens), choice["finish_reason"]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ConnectionError(f"{self.url}/chat/completions sent no reply: {error!r} is missing") from None
+
+    def result(self, name: str, asked: Request) -> Result:
+        """What a world wants to know of the base model."""
+        if asked.kind == "chat":
+            text, tokens, _ = self.chat(name, asked.messages, asked.max_tokens, asked.temperature)
+            return Result(text=without_thoughts(text), tokens=tokens)
+        try:
+            found = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
+            return Result(vector=[row["embedding"] for row in sorted(found, key=lambda row: row["index"])])
+        except (Unanswered, KeyError, TypeError) as error:
+            hint = "planner.independence_weight=0 asks for none"
+            raise ValueError(f"{self.url} gives no embeddings of {name}; {hint}: {error}") from None
+
+
+def evaluate(server: Server, name: str, cfg, temperature: float, split: str, episodes: int) -> dict:
+    """As rl.evaluate.evaluate, of the model that the server knows by that name; cfg.model is its base model's."""
+    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
+    with (
+        tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar,
+        ThreadPoolExecutor(min(AT_ONCE, cfg.rollout_batch_size)) as pool,
+    ):
+        played = []
+        try:
+            for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
+                played.append(episode)
+                bar.update()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return judged(played, temperature, split)
+
+
+def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Episode:
+    """One episode, without ids. Too long a conversation ends it, as max_len does: outcome "timeout"."""
+    episode = Episode(task.env, task.seed, task.group)
+    more = {"seed": task.seed} if temperature else {}
+    more |= {} if cfg.thinking else {"chat_template_kwargs": {"enable_thinking": False}}
+    try:
+        env = make_env(cfg, task.env)
+        messages = list(env.reset(task.seed, task.split))
+        while not (episode.terminated or episode.truncated):
+            reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, **more)
+            start = len(episode.action_mask_T)
+            episode.action_mask_T += [1] * tokens
+            episode.turns.append(Turn(start, start + tokens, 0.0, reason))
+            step = env.step(without_thoughts(reply))
+            while step.requests:
+                step = env.answer([server.result(cfg.model, asked) for asked in step.requests])
+            episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
+            episode.terminated, episode.truncated = step.terminated, step.truncated
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
+        episode.outcome, episode.success = step.info["outcome"], step.info["success"]
+        episode.metrics = step.info.get("metrics", {})
+    except envs.WorldFailed as error:
+        tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
+        episode.infrastructure_failed = episode.truncated = True
+    except Unanswered as error:
+        if not any(word in str(error).lower() for word in TOO_LONG):
+            raise ValueError(str(error)) from None
+        episode.outcome, episode.truncated = "timeout", True
+    return episode

@@ -1,0 +1,172 @@
+"""eval.py server=: a server's answers are judged as a model of this process is."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import eval as eval_program
+from envs import Request, planner
+from models import load_model, load_tokenizer
+from rl import config, served
+from rl.answer import Base
+from rl.evaluate import evaluate
+from rl.rollout import make_tasks
+
+WORDS = ["max_new_tokens=24", "max_len=768", "rollout_batch_size=4"]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The embedded model in the OpenAI protocol, as `base` and as `mine`."""
+
+    asked: list = []
+    failures: list = []  # (status, body) of the next answers
+    lock = threading.Lock()
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.send(200, {"data": [{"id": "base"}, {"id": "mine"}]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.lock:
+            self.asked.append((self.path, body))
+            if self.failures:
+                return self.send(*self.failures.pop(0))
+            if self.path == "/v1/embeddings":
+                asked = Request("embed", texts=body["input"])
+            else:
+                asked = Request("chat", body["messages"], None, body["max_tokens"], body["temperature"])
+            [result] = self.base.answer({0: [(asked, (0, 0))]})[0]
+        if result.vector:
+            rows = [{"index": i, "embedding": vector} for i, vector in enumerate(result.vector)]
+            return self.send(200, {"data": rows[::-1]})
+        choice = {"message": {"content": result.text}, "finish_reason": "stop"}
+        self.send(200, {"choices": [choice], "usage": {"completion_tokens": result.tokens}})
+
+    def send(self, status: int, body: dict) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture(scope="module")
+def here():
+    """Model, tokenizer, and a server of them."""
+    model, tokenizer = load_model("tiny").eval(), load_tokenizer("tiny")
+    Handler.base = Base(model, tokenizer, config.parse(WORDS))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield model, tokenizer, served.Server(f"http://127.0.0.1:{server.server_port}/v1")
+    server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(served.time, "sleep", lambda _: None)
+    Handler.asked, Handler.failures = [], []
+
+
+@pytest.mark.parametrize("env", ["textcraft", "planner"])
+def test_a_served_model_is_judged_as_the_same_model_here(env, here):
+    model, tokenizer, server = here
+    cfg = config.parse([*WORDS, f"env={env}", "planner.worker=model"])
+    cfg.model = "base"
+    there = served.evaluate(server, "mine", cfg, 0.0, "val", 12)
+    assert there == evaluate(model, tokenizer, cfg, 0.0, "val", 12)
+    models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
+    assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
+
+
+def test_what_a_world_asks_goes_to_the_base_with_its_own_limits(here):
+    answer = here[2].result("base", Request("chat", [{"role": "user", "content": "get 1 oak log"}], None, 3, 0.0))
+    assert answer.tokens <= 3
+    assert Handler.asked[-1][1] == {
+        **{"model": "base", "messages": [{"role": "user", "content": "get 1 oak log"}]},
+        **{"max_tokens": 3, "temperature": 0.0},
+    }
+    both = here[2].result("base", Request("embed", texts=["two", "one log"])).vector
+    alone = [here[2].result("base", Request("embed", texts=[text])).vector[0] for text in ("two", "one log")]
+    assert [pytest.approx(vector, abs=1e-4) for vector in alone] == both and both[0] != both[1]
+
+
+def first_task(env: str = "textcraft"):
+    cfg = config.parse([*WORDS, f"env={env}", "planner.worker=model", "temperature=0.7"])
+    return cfg, make_tasks(cfg, 0, 1, 1, "val", 0)[0]
+
+
+def test_a_server_that_fails_for_a_while_is_asked_again(here, capsys):
+    cfg, task = first_task()
+    whole = served.play(here[2], "mine", cfg, 0.0, task)
+    Handler.failures = [(503, {}), (429, {}), (200, []), (500, {"error": "busy"})]
+    assert served.play(here[2], "mine", cfg, 0.0, task) == whole
+    assert capsys.readouterr().err.count("trying again, 6 times") == 1
+
+
+@pytest.mark.parametrize(
+    "status, body, error, said",
+    [
+        (404, {"message": "The model `x` does not exist"}, ValueError, "404 .*does not exist"),
+        (200, {"choices": []}, ConnectionError, "sent no reply"),
+        (200, {"choices": [{"message": {}}]}, ConnectionError, "sent no reply: KeyError"),
+    ],
+)
+def test_what_is_no_answer_ends_the_evaluation_with_a_line(status, body, error, said, here):
+    Handler.failures = [(status, body)]
+    with pytest.raises(error, match=said):
+        served.play(here[2], "mine", *(first_task()[0], 0.0, first_task()[1]))
+
+
+def test_a_dead_server_is_told_after_all_attempts():
+    with pytest.raises(ConnectionError, match=r"failed after 3 attempts: .*refused"):
+        served.Server("http://127.0.0.1:9/v1", retries=2).names()
+
+
+def test_a_conversation_that_the_server_calls_too_long_is_a_timeout(here):
+    Handler.failures = [(400, {"error": "This model's maximum context length is 64 tokens"})]
+    cfg, task = first_task()
+    episode = served.play(here[2], "mine", cfg, 0.7, task)
+    assert (episode.outcome, episode.truncated, episode.success, episode.infrastructure_failed) == (
+        *("timeout", True, False, False),
+    )
+    assert Handler.asked[0][1]["seed"] == task.seed and Handler.asked[0][1]["temperature"] == 0.7
+
+
+def test_thoughts_are_not_heard_and_may_be_unwanted(here, monkeypatch):
+    cfg, task = first_task()
+    cfg.thinking = False
+    heard = []
+    monkeypatch.setattr(served.Server, "chat", lambda *_, **more: ("<think>\nget?</think>\n\nno action", 5, more))
+    monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: heard.append(text) or OVER)
+    episode = served.play(here[2], "mine", cfg, 0.0, task)
+    assert heard == ["no action"] and len(episode.action_mask_T) == 5
+    assert episode.turns[0].stop_reason == {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+OVER = planner.Step("", 0.0, True, False, {"outcome": "incorrect", "success": False, "valid": True, "shaped": 0.0})
+
+
+def test_embeddings_that_a_server_lacks_name_the_option(here):
+    Handler.failures = [(404, {"detail": "Not Found"})]
+    with pytest.raises(ValueError, match=r"no embeddings of base; planner\.independence_weight=0"):
+        here[2].result("base", Request("embed", texts=["a"]))
+
+
+def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
+    words = [*WORDS, f"server={here[2].url}", "model=base", "adapter=base,mine", "n=2", f"json={tmp_path / 'x.json'}"]
+    words += ["textcraft.prompt=short", "textcraft.difficulty=1"]
+    eval_program.main(*config.parse(words, "eval.py", eval_program.Keys))
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(" success")[0] for line in told] == [
+        *("base: test sampled", "base: test greedy ", "mine: test sampled", "mine: test greedy "),
+    ]
+    assert set(json.loads((tmp_path / "x.json").read_text())["results"]) == {"base", "mine"}
+    with pytest.raises(ValueError, match="no model 'mnie'; it has base, mine"):
+        eval_program.main(*config.parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))
+    keys = config.parse(["server=localhost:8000"], "eval.py", eval_program.Keys)[1]
+    assert "needs model=" in eval_program.wrong(keys, ["server=localhost:8000"])
