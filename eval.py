@@ -6,6 +6,7 @@ a server answers: rl/served.py. --help lists every key.
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,10 +56,10 @@ def wrong(keys: Keys, words: list[str]) -> str:
         return f"split={keys.split} is not one of test, val, train"
     if keys.n < 1:
         return f"n={keys.n} must be positive"
-    if keys.server and not (
-        keys.server.startswith(("http://", "https://")) and any(w.startswith("model=") for w in words)
-    ):
-        return "server= is a URL up to /v1, such as http://localhost:8000/v1, and needs model=, its base model's name"
+    if keys.server and not re.fullmatch(r"https?://[^/:?#\s]+(:\d+)?(/[^?#\s]*)?", keys.server):
+        return f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1"
+    if keys.server and not any(word.startswith("model=") for word in words):
+        return "server= needs model=, the server's name of its base model"
     if keys.json and not Path(keys.json).absolute().parent.is_dir():
         return f"json={keys.json}: there is no folder {Path(keys.json).parent}"
     return ""
@@ -81,7 +82,7 @@ def local(cfg, names: list[str]) -> Iterator[tuple[str, Callable]]:
 
 def remote(cfg, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
     """Each name with what evaluates it on a server."""
-    server = served.Server(url.rstrip("/"))
+    server = served.Server(url.rstrip("/"), cfg.thinking)
     known, called = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in called.values():
         if name not in known:

@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 import lora
-from envs.__main__ import reader_may_leave
+from envs.terminal import reader_may_leave
 from models import load_model, load_tokenizer, save_model
 from models.logprob import head_logits
 from models.weights import resolve

@@ -26,7 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from envs.__main__ import reader_may_leave
+from envs.terminal import reader_may_leave
 
 ENOUGH = 3  # measured turns of what is long
 MANY = 12  # more rows than these are not listed in a line

@@ -9,36 +9,20 @@ Keys, for every environment:
     demos=0       how many demonstrations to print; 0 is to play
 """
 
-import errno
 import inspect
-import os
 import re
 import sys
-from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
 
 import envs
 from envs.base import check_count
+from envs.terminal import reader_may_leave, typed
 
 KEYS = {"seed": 0, "split": "train", "demos": 0}
 ENDS = ("q", "quit", "exit")
 QUOTES = '"""'  # a line of it begins and ends a reply of several lines; there q and exit are words as any
 TIP = f"? asks the expert, ! plays its move, q ends the game; several lines go between two lines of {QUOTES}"
-
-
-@contextmanager
-def reader_may_leave():
-    """Around what prints: where nobody reads on (| head), it ends there without a word; on a full disk, with one."""
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the end
-        if error.errno == errno.ENOSPC:
-            sys.exit(f"cannot print: {error.strerror}")
 
 
 @reader_may_leave()
@@ -94,16 +78,6 @@ def parse(name: str, pairs: list[str]) -> tuple[dict, dict]:
         values[key] = typed(key, text, type(defaults[key]))
     check_count("demos", values.get("demos", 0), 0)
     return KEYS | {k: v for k, v in values.items() if k in KEYS}, {k: v for k, v in values.items() if k not in KEYS}
-
-
-def typed(key: str, text: str, kind: type):
-    """The value of a word, as the type of its key's default."""
-    if kind is bool and text not in ("true", "false"):
-        raise ValueError(f"{key} must be true or false, not {text!r}")
-    try:
-        return text == "true" if kind is bool else kind(text)
-    except ValueError:
-        raise ValueError(f"{key} must be a {'whole ' if kind is int else ''}number, not {text!r}") from None
 
 
 def demonstrate(env, seed: int, split: str, demos: int) -> None:

@@ -18,10 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from envs.__main__ import reader_may_leave, typed
 from envs.base import SPLITS, check_count, check_file, level_list, split_of
 from envs.db_templates import POOLS, TABLES, TEMPLATES
 from envs.mysql import Database, digest
+from envs.terminal import reader_may_leave, typed
 
 LEVELS = {"1": (4, 6, 4), "2": (8, 12, 5), "3": (20, 40, 8)}  # fewest and most rows of a table, most of an answer
 SCHEMAS = [line.split() for line in TABLES.strip().splitlines()]

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 import envs
-from envs.__main__ import reader_may_leave
+from envs.terminal import reader_may_leave
 from models.weights import is_tiny
 from rl import grpo, ppo, reinforce, sft
 from rl.update import OPTIMIZERS

@@ -1,32 +1,38 @@
 """Evaluation of what a server of the OpenAI protocol answers, such as vLLM's, instead of a model of this process.
 
-    python eval.py server=http://localhost:8000/v1 model=Qwen/Qwen2.5-0.5B-Instruct adapter=base,mine env=planner
+    python eval.py server=http://localhost:8000/v1 model=Qwen/Qwen2.5-0.5B-Instruct adapter=base,mine env=textcraft
 
 model= and adapter= are the server's own names, of the base model and of adapters (vLLM: --lora-modules mine=FOLDER).
 Conversations go there and text comes back, through the server's own chat template: there are no ids and no
-log-probabilities here, so this judges and does not train. What a world asks of the base model the server's base
-answers: chats at /chat/completions, embeddings at /embeddings. A key in OPENAI_API_KEY is sent along.
+log-probabilities here, so this judges and does not train. The server's limit on a conversation stands for max_len;
+what it adds to sampling by itself, it adds here too (vLLM: --generation-config vllm keeps to what is asked). What a
+world asks of the base model the server's base answers: chats at /chat/completions, embeddings at /embeddings, which
+vLLM serves with embedding models alone: planner.independence_weight=0 asks for none. At most AT_ONCE episodes are
+played at once. A key in OPENAI_API_KEY is sent along; proxies of the environment are not used.
 """
 
 import json
 import os
+import random
 import sys
-import time
+import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPException
 
 from tqdm import tqdm
 
 import envs
 from envs import Request, Result
+from envs.http.wire import DIRECT
 from models.turns import without_thoughts
 from rl import reward
 from rl.evaluate import EVAL_STREAM, judged
 from rl.records import Episode, Turn
-from rl.rollout import AT_ONCE, Task, make_env, make_tasks
+from rl.rollout import AT_ONCE, CUT, Task, make_env, make_tasks
 
 TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # how servers say it
 
@@ -34,14 +40,18 @@ TOO_LONG = ("context length", "context_length", "context size", "maximum model l
 class Unanswered(Exception):
     """The server refuses a request for what it is: its own message."""
 
+    @property
+    def too_long(self) -> bool:
+        return any(words in str(self).lower() for words in TOO_LONG)
+
 
 @dataclass
 class Server:
-    """url: up to /v1. retries: after a first attempt that failed, with waits that double from half a second."""
-
-    url: str
+    url: str  # up to /v1
+    thinking: bool = True  # false asks the chat template for answers without thoughts
     timeout: float = 600.0  # seconds for one answer
-    retries: int = 6
+    retries: int = 6  # after a first attempt that failed, with waits that double from half a second
+    left: threading.Event = field(default_factory=threading.Event)  # nobody waits for answers any more
 
     def ask(self, path: str, body: dict | None = None) -> dict:
         """The JSON of an answer. Raises Unanswered if it is refused, ConnectionError if all attempts fail."""
@@ -50,11 +60,11 @@ class Server:
             headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
         for attempt in range(self.retries + 1):
-            if attempt:
-                time.sleep(0.5 * 2 ** (attempt - 1))
+            if self.left.wait(0.5 * 2 ** (attempt - 1) if attempt else 0):
+                raise ConnectionError("left")
             try:
                 asked = urllib.request.Request(self.url + path, data, headers)
-                with urllib.request.urlopen(asked, timeout=self.timeout) as answer:
+                with DIRECT.open(asked, timeout=self.timeout) as answer:
                     found = json.loads(answer.read())
                 if isinstance(found, dict):
                     return found
@@ -64,7 +74,7 @@ class Server:
                     reason = f"{error.code} {' '.join(error.read(2000).decode(errors='replace').split())}"
                 if 400 <= error.code < 500 and error.code not in (408, 425, 429):
                     raise Unanswered(f"{self.url}{path} answered {reason}") from None
-            except (OSError, ValueError) as error:  # nobody there, too late, no JSON
+            except (OSError, ValueError, HTTPException) as error:  # nobody there, too late, cut short, no JSON
                 reason = str(getattr(error, "reason", error))
             if not attempt:
                 print(f"{self.url}{path}: {reason}; trying again, {self.retries} times", file=sys.stderr, flush=True)
@@ -77,27 +87,34 @@ class Server:
         except (KeyError, TypeError, Unanswered) as error:
             raise ValueError(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
 
-    def chat(self, name: str, messages: list[dict], most: int, temperature: float, **more) -> tuple[str, int, str]:
+    def chat(self, name: str, messages: list[dict], most: int, temperature: float, seed: int) -> tuple[str, int, str]:
         """A reply: its text, its tokens as the server counts them, and why it ended: "stop" or "length"."""
-        body = {"model": name, "messages": messages, "max_tokens": most, "temperature": temperature, **more}
+        body = {"model": name, "messages": messages, "max_tokens": most, "temperature": temperature, "top_p": 1.0}
+        body |= {"seed": seed} if temperature else {}
+        body |= {} if self.thinking else {"chat_template_kwargs": {"enable_thinking": False}}
         answer = self.ask("/chat/completions", body)
         try:
             choice, tokens = answer["choices"][0], answer["usage"]["completion_tokens"]
             return choice["message"]["content"] or "", int(tokens), choice["finish_reason"]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ConnectionError(f"{self.url}/chat/completions sent no reply: {error!r} is missing") from None
+            said = "sent an answer without text, usage or finish_reason"
+            raise ConnectionError(f"{self.url}/chat/completions {said}: {error!r}") from None
 
-    def result(self, name: str, asked: Request) -> Result:
-        """What a world wants to know of the base model."""
+    def result(self, name: str, asked: Request, seed: int) -> Result:
+        """What a world wants to know of the base model; of a conversation without room for a reply, an empty one."""
         if asked.kind == "chat":
-            text, tokens, _ = self.chat(name, asked.messages, asked.max_tokens, asked.temperature)
+            try:
+                text, tokens, _ = self.chat(name, asked.messages, asked.max_tokens, asked.temperature, seed)
+            except Unanswered as error:
+                if not error.too_long:
+                    raise
+                return Result()
             return Result(text=without_thoughts(text), tokens=tokens)
         try:
             found = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
             return Result(vector=[row["embedding"] for row in sorted(found, key=lambda row: row["index"])])
         except (Unanswered, KeyError, TypeError) as error:
-            hint = "planner.independence_weight=0 asks for none"
-            raise ValueError(f"{self.url} gives no embeddings of {name}; {hint}: {error}") from None
+            raise ValueError(f"{self.url} gives no embeddings of {name}: {error}") from None
 
 
 def evaluate(server: Server, name: str, cfg, temperature: float, split: str, episodes: int) -> dict:
@@ -113,27 +130,34 @@ def evaluate(server: Server, name: str, cfg, temperature: float, split: str, epi
                 played.append(episode)
                 bar.update()
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            server.left.set()  # those that are played end with their next request
             raise
     return judged(played, temperature, split)
 
 
 def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Episode:
-    """One episode, without ids. Too long a conversation ends it, as max_len does: outcome "timeout"."""
-    episode = Episode(task.env, task.seed, task.group)
-    more = {"seed": task.seed} if temperature else {}
-    more |= {} if cfg.thinking else {"chat_template_kwargs": {"enable_thinking": False}}
+    """One episode, without ids. A conversation that the server calls too long ends it: outcome "timeout"."""
+    episode, draw = Episode(task.env, task.seed, task.group), random.Random(f"{task.key}")
     try:
         env = make_env(cfg, task.env)
         messages = list(env.reset(task.seed, task.split))
         while not (episode.terminated or episode.truncated):
-            reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, **more)
             start = len(episode.action_mask_T)
+            try:
+                seed = draw.randrange(
+                    2**31
+                )  # one for each turn: a server's random numbers begin anew with each request
+                reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
+                step = env.step(without_thoughts(reply))
+            except Unanswered as error:
+                if not error.too_long:
+                    raise
+                reply, tokens, reason, step = "", 0, "context", CUT
+            while step.requests:
+                asked = [server.result(cfg.model, request, draw.randrange(2**31)) for request in step.requests]
+                step = env.answer(asked)
             episode.action_mask_T += [1] * tokens
             episode.turns.append(Turn(start, start + tokens, 0.0, reason))
-            step = env.step(without_thoughts(reply))
-            while step.requests:
-                step = env.answer([server.result(cfg.model, asked) for asked in step.requests])
             episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
             episode.terminated, episode.truncated = step.terminated, step.truncated
             messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
@@ -143,7 +167,5 @@ def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Epis
         tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
     except Unanswered as error:
-        if not any(word in str(error).lower() for word in TOO_LONG):
-            raise ValueError(str(error)) from None
-        episode.outcome, episode.truncated = "timeout", True
+        raise ValueError(str(error)) from None
     return episode

@@ -1,6 +1,7 @@
 """eval.py server=: a server's answers are judged as a model of this process is."""
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -47,12 +48,19 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"message": {"content": result.text}, "finish_reason": "stop"}
         self.send(200, {"choices": [choice], "usage": {"completion_tokens": result.tokens}})
 
-    def send(self, status: int, body: dict) -> None:
+    def send(self, status: int, body) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", str(len(data) + (body is None)))  # None: cut short
         self.end_headers()
         self.wfile.write(data)
+
+
+class Impatient(threading.Event):
+    """Waits for nothing."""
+
+    def wait(self, timeout=None):
+        return self.is_set()
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +70,12 @@ def here():
     Handler.base = Base(model, tokenizer, config.parse(WORDS))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield model, tokenizer, served.Server(f"http://127.0.0.1:{server.server_port}/v1")
+    yield model, tokenizer, served.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
     server.shutdown()
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch):
-    monkeypatch.setattr(served.time, "sleep", lambda _: None)
+def nothing_asked():
     Handler.asked, Handler.failures = [], []
 
 
@@ -84,14 +91,14 @@ def test_a_served_model_is_judged_as_the_same_model_here(env, here):
 
 
 def test_what_a_world_asks_goes_to_the_base_with_its_own_limits(here):
-    answer = here[2].result("base", Request("chat", [{"role": "user", "content": "get 1 oak log"}], None, 3, 0.0))
+    answer = here[2].result("base", Request("chat", [{"role": "user", "content": "get 1 oak log"}], None, 3, 0.0), 7)
     assert answer.tokens <= 3
     assert Handler.asked[-1][1] == {
         **{"model": "base", "messages": [{"role": "user", "content": "get 1 oak log"}]},
-        **{"max_tokens": 3, "temperature": 0.0},
+        **{"max_tokens": 3, "temperature": 0.0, "top_p": 1.0},
     }
-    both = here[2].result("base", Request("embed", texts=["two", "one log"])).vector
-    alone = [here[2].result("base", Request("embed", texts=[text])).vector[0] for text in ("two", "one log")]
+    both = here[2].result("base", Request("embed", texts=["two", "one log"]), 7).vector
+    alone = [here[2].result("base", Request("embed", texts=[text]), 7).vector[0] for text in ("two", "one log")]
     assert [pytest.approx(vector, abs=1e-4) for vector in alone] == both and both[0] != both[1]
 
 
@@ -103,7 +110,7 @@ def first_task(env: str = "textcraft"):
 def test_a_server_that_fails_for_a_while_is_asked_again(here, capsys):
     cfg, task = first_task()
     whole = served.play(here[2], "mine", cfg, 0.0, task)
-    Handler.failures = [(503, {}), (429, {}), (200, []), (500, {"error": "busy"})]
+    Handler.failures = [(503, {}), (429, {}), (200, []), (200, None), (500, {"error": "busy"})]
     assert served.play(here[2], "mine", cfg, 0.0, task) == whole
     assert capsys.readouterr().err.count("trying again, 6 times") == 1
 
@@ -112,8 +119,8 @@ def test_a_server_that_fails_for_a_while_is_asked_again(here, capsys):
     "status, body, error, said",
     [
         (404, {"message": "The model `x` does not exist"}, ValueError, "404 .*does not exist"),
-        (200, {"choices": []}, ConnectionError, "sent no reply"),
-        (200, {"choices": [{"message": {}}]}, ConnectionError, "sent no reply: KeyError"),
+        (200, {"choices": []}, ConnectionError, "without text"),
+        (200, {"choices": [{"message": {}}]}, ConnectionError, "without text.*KeyError"),
     ],
 )
 def test_what_is_no_answer_ends_the_evaluation_with_a_line(status, body, error, said, here):
@@ -124,37 +131,64 @@ def test_what_is_no_answer_ends_the_evaluation_with_a_line(status, body, error, 
 
 def test_a_dead_server_is_told_after_all_attempts():
     with pytest.raises(ConnectionError, match=r"failed after 3 attempts: .*refused"):
-        served.Server("http://127.0.0.1:9/v1", retries=2).names()
+        served.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
 
 
-def test_a_conversation_that_the_server_calls_too_long_is_a_timeout(here):
-    Handler.failures = [(400, {"error": "This model's maximum context length is 64 tokens"})]
+TOO_LONG = (400, {"error": "This model's maximum context length is 64 tokens"})
+
+
+def test_a_conversation_that_the_server_calls_too_long_is_a_timeout_and_paid_as_one(here):
     cfg, task = first_task()
+    cfg.reward.rule, cfg.reward.timeout = "binary", -3.0
+    Handler.failures = [TOO_LONG]
     episode = served.play(here[2], "mine", cfg, 0.7, task)
-    assert (episode.outcome, episode.truncated, episode.success, episode.infrastructure_failed) == (
-        *("timeout", True, False, False),
+    assert (episode.outcome, episode.truncated, episode.success, episode.score) == ("timeout", True, False, -3.0)
+    Handler.failures = [TOO_LONG]
+    assert (
+        here[2].result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7) == served.Result()
     )
-    assert Handler.asked[0][1]["seed"] == task.seed and Handler.asked[0][1]["temperature"] == 0.7
 
 
-def test_thoughts_are_not_heard_and_may_be_unwanted(here, monkeypatch):
+def test_each_turn_has_a_seed_of_its_own_and_each_episode_the_same_ones_again(here):
     cfg, task = first_task()
-    cfg.thinking = False
+    for _ in range(2):
+        served.play(here[2], "mine", cfg, 0.7, task)
+    seeds = [body["seed"] for _, body in Handler.asked]
+    half = len(seeds) // 2
+    assert half > 1 and seeds[:half] == seeds[half:] and len(set(seeds)) == half
+    assert {body["temperature"] for _, body in Handler.asked} == {0.7}
+
+
+def test_thoughts_are_not_heard(here, monkeypatch):
     heard = []
-    monkeypatch.setattr(served.Server, "chat", lambda *_, **more: ("<think>\nget?</think>\n\nno action", 5, more))
+    monkeypatch.setattr(served.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
     monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: heard.append(text) or OVER)
+    cfg, task = first_task()
     episode = served.play(here[2], "mine", cfg, 0.0, task)
     assert heard == ["no action"] and len(episode.action_mask_T) == 5
-    assert episode.turns[0].stop_reason == {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def test_unwanted_thoughts_are_told_to_the_chat_template_of_policy_and_base(here):
+    server = served.Server(here[2].url, thinking=False)
+    server.chat("mine", [{"role": "user", "content": "x"}], 3, 0.0, 7)
+    server.result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
+    assert [body["chat_template_kwargs"] for _, body in Handler.asked] == [{"enable_thinking": False}] * 2
+
+
+def test_who_leaves_waits_for_no_server():
+    server = served.Server("http://127.0.0.1:9/v1")
+    server.left.set()
+    with pytest.raises(ConnectionError, match="left"):
+        server.names()
 
 
 OVER = planner.Step("", 0.0, True, False, {"outcome": "incorrect", "success": False, "valid": True, "shaped": 0.0})
 
 
-def test_embeddings_that_a_server_lacks_name_the_option(here):
+def test_embeddings_that_a_server_lacks_end_the_evaluation(here):
     Handler.failures = [(404, {"detail": "Not Found"})]
-    with pytest.raises(ValueError, match=r"no embeddings of base; planner\.independence_weight=0"):
-        here[2].result("base", Request("embed", texts=["a"]))
+    with pytest.raises(ValueError, match="no embeddings of base"):
+        here[2].result("base", Request("embed", texts=["a"]), 7)
 
 
 def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
@@ -168,5 +202,8 @@ def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     assert set(json.loads((tmp_path / "x.json").read_text())["results"]) == {"base", "mine"}
     with pytest.raises(ValueError, match="no model 'mnie'; it has base, mine"):
         eval_program.main(*config.parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))
-    keys = config.parse(["server=localhost:8000"], "eval.py", eval_program.Keys)[1]
-    assert "needs model=" in eval_program.wrong(keys, ["server=localhost:8000"])
+    for url, said in (("localhost:8000", "is not a URL"), ("http://localhost:port/v1", "is not a URL")):
+        keys = config.parse([f"server={url}"], "eval.py", eval_program.Keys)[1]
+        assert re.search(said, eval_program.wrong(keys, [f"server={url}", "model=base"]))
+    keys = config.parse(["server=http://x/v1"], "eval.py", eval_program.Keys)[1]
+    assert "needs model=" in eval_program.wrong(keys, ["server=http://x/v1"])

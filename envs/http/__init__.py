@@ -15,7 +15,8 @@ Actions.  The world's own. What is read of a reply, and sent:
 Prompts.  The world's own, native or short, around what the server says: alfworld's first observation ends with the list
           of available actions, sciworld's begins with the task. A server of os_interaction or db_bench says the whole
           prompt itself, the originals' the native one. Serve a world with the prompt that you ask for here.
-          Where the server says that it plays another world, or has another prompt, reset raises ValueError at once.
+          Where an AgentGym server's greeting names another world or prompt, reset raises ValueError at once; that the
+          five worlds of AgentGym are served with the native prompt it does not tell.
 
 Reward.   AgentGym: the server's `reward`. info["success"]: it ended with a reward of 1, with a score of 100 in
           sciworld, with any reward in babyai. info["valid"]: the reply is none of the world's refusals; webshop's is

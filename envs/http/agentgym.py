@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import envs
 from envs import base
 from envs.base import Step
-from envs.http.wire import BLOCK, Lost, Refused, ServerFailed, is_number, request, short
+from envs.http.wire import BLOCK, Lost, NoJSON, Refused, ServerFailed, is_number, request, short
 
 # how many tasks AgentGym's servers have, 0 for no end; babyai's have none either
 TASKS = {"webshop": 6910, "alfworld": 2620, "babyai": 40_000, "sciworld": 4639, "textcraft": 544}
@@ -158,15 +158,15 @@ class Client:
         """Raises ValueError if the server says that it plays another world, or with a prompt that is not asked for."""
         try:
             said = self._request("")
-        except ServerFailed:  # there is no greeting
+        except (ServerFailed, NoJSON):  # there is no greeting
             return
         for kind, greeting in GREETING.items():
             if said in (greeting, greeting + SHORT) and kind != self.kind:
                 raise ValueError(f"{self.config.address} serves {kind}, and http.kind={self.kind} is asked for")
         served = "short" if said == GREETING[self.kind] + SHORT else "native"
         if served != self.config.prompt and (served == "short" or self.kind in OURS):  # else it may be AgentGym's
-            prompt = f"{self.kind}.prompt={served}, and http.prompt={self.config.prompt}"
-            raise ValueError(f"{self.config.address} serves {prompt} is asked for")
+            asked = f"http.prompt={self.config.prompt} is asked for"
+            raise ValueError(f"{self.config.address} serves {self.kind}.prompt={served}, and {asked}")
 
     def _create(self) -> int:
         self._greet()

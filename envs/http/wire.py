@@ -26,6 +26,10 @@ class Refused(Lost):
     """The server's answer is that it cannot."""
 
 
+class NoJSON(Lost):
+    """The server's answer is something else, a page perhaps."""
+
+
 def request(url: str, body: dict | None, timeout: float):
     """POST a JSON body, or GET without one; the JSON of the answer. ConnectionError: nobody is there, or it hung up."""
     path = "/" + url.rpartition("/")[2]
@@ -58,7 +62,7 @@ def request(url: str, body: dict | None, timeout: float):
             raise
         raise Lost(f"{path}: {' '.join(str(error).split()) or type(error).__name__}") from None
     except (ValueError, RecursionError):
-        raise Lost(f"{path} answered {short(b''.join(parts))}, which is not JSON") from None
+        raise NoJSON(f"{path} answered {short(b''.join(parts))}, which is not JSON") from None
 
 
 def number_of(kind: str, seed: int, split: str) -> int:

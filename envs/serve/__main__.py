@@ -24,10 +24,11 @@ from difflib import get_close_matches
 from functools import partial
 
 import envs
-from envs.__main__ import options_help, reader_may_leave, typed
+from envs.__main__ import options_help
 from envs.http import KINDS
 from envs.http.lab import KINDS as LAB
 from envs.serve import Server, agentgym, lab
+from envs.terminal import reader_may_leave, typed
 
 KEYS = {"env": "textcraft", "host": "127.0.0.1", "port": 36001, "items_port": 8001}
 KEYS |= {"sessions": 256, "idle": 600, "samples": 500}
