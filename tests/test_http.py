@@ -447,7 +447,8 @@ def test_another_world_after_a_restart_is_refused_too(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"HTTP/1.0 404 Not Found\r\n\r\n", OK + b'\r\n{"status": "ok"}', OK + b'\r\n"hi"']
+    "greeting",
+    [b"HTTP/1.0 404 Not Found\r\n\r\n", OK + b'\r\n{"status": "ok"}', OK + b'\r\n"hi"', OK + b"\r\n<html>hi</html>"],
 )
 def test_a_server_need_not_greet(greeting):
     with unreliable([None, (False, greeting)], options=EASY) as server:
