@@ -25,21 +25,18 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # headers and body leave together
 
     def do_POST(self) -> None:
-        self._answer(self.command)
-
-    do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
-
-    def _answer(self, method: str) -> None:
         path, _, query = self.path.partition("?")
         try:
-            body = _query(query) if method == "GET" else self._body()
-            status, said = 200, self.server.answer(method, path, body)
+            body = _query(query) if self.command == "GET" else self._body()
+            status, said = 200, self.server.answer(self.command, path, body)
         except BadRequest as bad:
             status, said = bad.args[0], {"detail": bad.args[1]}
         except Exception as error:  # ends neither the server nor other requests
             traceback.print_exc()
             status, said = 500, {"detail": described(error)}
         self._say(status, said)
+
+    do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server finds wrong with a request, as JSON like the rest."""
