@@ -137,16 +137,15 @@ def evaluate(server: Server, name: str, cfg, temperature: float, split: str, epi
 
 def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Episode:
     """One episode, without ids. A conversation that the server calls too long ends it: outcome "timeout"."""
-    episode, draw = Episode(task.env, task.seed, task.group), random.Random(f"{task.key}")
+    episode = Episode(task.env, task.seed, task.group)
+    draw = random.Random(f"{task.key}")  # a seed for each request: a server's random numbers begin anew with it
     try:
         env = make_env(cfg, task.env)
         messages = list(env.reset(task.seed, task.split))
         while not (episode.terminated or episode.truncated):
             start = len(episode.action_mask_T)
             try:
-                seed = draw.randrange(
-                    2**31
-                )  # one for each turn: a server's random numbers begin anew with each request
+                seed = draw.randrange(2**31)
                 reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
                 step = env.step(without_thoughts(reply))
             except Unanswered as error:
