@@ -286,19 +286,21 @@ def unreliable_handler(faults) -> type[serve.Handler]:
     """Answers some requests with a fault: before, or after it has carried them out."""
 
     class Unreliable(serve.Handler):
-        def _answer(self, method):
+        def do_POST(self):
             fault = faults.pop(0) if faults else None
             if fault is None:
-                return super()._answer(method)
+                return super().do_POST()
             after, answer = fault
             if after:
                 wfile, self.wfile = self.wfile, io.BytesIO()
-                super()._answer(method)
+                super().do_POST()
                 self.wfile = wfile
             if isinstance(answer, float):
                 time.sleep(answer)
             else:
                 self.wfile.write(answer)
+
+        do_GET = do_POST
 
     return Unreliable
 
