@@ -3,7 +3,7 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 
-train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, some minutes on one core
+train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, about six minutes on one core
 	$(PY) train.py algo=ppo
 
 test: $(VENV)/test.done  ## the tests
