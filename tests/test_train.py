@@ -89,7 +89,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
     assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in told
     assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in told for key in tensors)
-    assert "recipe default, for the embedded model: lr=0.001" in told
+    assert f"recipe default, for the embedded model: lr={config.parse([]).lr}" in told
     saved = json.loads((folder / "config.json").read_text())
     assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
