@@ -40,6 +40,10 @@ def overlay_root() -> str:
         os.mkdir(f"{top}/{name}")
     mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={top}/upper,workdir={top}/work", "overlay", f"{top}/root")
     mount("-t", "proc", "proc", f"{top}/root/proc")
+    if mawk := shutil.which("mawk"):  # what awk is in Debian, until a package brings gawk in
+        awk = Path(f"{top}/root/usr/bin/awk")
+        awk.unlink(missing_ok=True)
+        awk.symlink_to(mawk)
     return f"{top}/root"
 
 
