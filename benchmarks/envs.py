@@ -21,10 +21,11 @@ from statistics import fmean, median
 import envs
 from benchmarks import common
 from benchmarks.common import Parts, Row
-from envs import db_tasks, os_tasks
-from envs.mysql import Database
+from envs.db_bench import tasks as db_tasks
 from envs.os_interaction import prepared
-from envs.shell import Shell
+from envs.os_interaction import tasks as os_tasks
+from envs.simulators.mysql import Database
+from envs.simulators.shell import Shell
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
 STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # a second

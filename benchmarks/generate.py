@@ -25,8 +25,8 @@ import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
 from models import by_onednn
-from models.generate import Engine
-from models.graph import CHUNK
+from models.engine import Engine
+from models.fast.cuda_graph import CHUNK
 
 LARGE = 20_000_000  # parameters from which on the higher target holds
 

@@ -22,7 +22,7 @@ import lora
 from benchmarks import common, generate, logprob, onpolicy, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
-from models.generate import Engine
+from models.engine import Engine
 
 
 @dataclass

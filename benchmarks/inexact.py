@@ -1,7 +1,7 @@
 """The rival of our exact attention on a CPU: torch's scaled_dot_product_attention, with no order of sums to keep to.
 
 `everywhere` is what one would write without that wish. Keys and values lie as torch's function reads them, queries that
-are their own positions go without a mask, and where ours has a stacked step (models/decode.py) so has the rival.
+are their own positions go without a mask, and where ours has a stacked step (models/fast/step.py) so has the rival.
 `in_training` samples with ours and trains with torch's.
 """
 
@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 
 import models.decoder
-import models.generate
+import models.engine
 from models.attention import attend as exact_attend
 from models.attention import hidden
-from models.decode import Step
 from models.decoder import CausalLM, rotate
+from models.fast.step import Step
 
 GROWTH = 64  # places by which a cache begins, and doubles
 
@@ -116,7 +116,7 @@ def everywhere(stacked: bool) -> Iterator[None]:
     step = InexactStep if stacked else lambda model: None
     with (
         patch.multiple(models.decoder, attend=attend, in_blocks=unblocked),
-        patch.multiple(models.generate, KVCache=Cache, exact_step=step),
+        patch.multiple(models.engine, KVCache=Cache, exact_step=step),
     ):
         yield
 

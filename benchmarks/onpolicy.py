@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks import common, generate, inexact, sides
 from benchmarks.common import Parts, Row
 from models import by_onednn
-from models.decode import exact_step
+from models.fast.step import exact_step
 from models.linear import Linear
 from models.weights import make_exact
 from rl import config

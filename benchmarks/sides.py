@@ -15,8 +15,8 @@ import envs
 import lora
 from models import CausalLM, Tokenizer, load_model, load_tokenizer
 from models.config import parse_config
-from models.scratch import CONFIG
-from models.scratch import main as new_model
+from models.tiny.make_tiny import CONFIG
+from models.tiny.make_tiny import main as new_model
 from models.weights import TINY, resolve, save_model
 
 QWEN2 = {
@@ -139,7 +139,7 @@ def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.f
 
 
 def random(raw: dict, dtype=torch.float32, device: str = "cpu", seed: int = 0) -> CausalLM:
-    """A decoder with normal weights of deviation 0.04, as models/scratch.py makes them, and 1 for the norms'."""
+    """A decoder with normal weights of deviation 0.04, as models/tiny/make_tiny.py makes them, and 1 for the norms'."""
     with torch.device("meta"):
         model = CausalLM(parse_config(raw))
     model = model.to(dtype).to_empty(device=device)

@@ -25,7 +25,7 @@ import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
 from models import by_onednn, load_tokenizer
-from models.generate import Engine
+from models.engine import Engine
 from rl import config, grpo
 from rl.batch import make_batch
 from rl.checkpoint import TrainState

@@ -8,10 +8,10 @@ log-probabilities.
 Nothing in here knows of LoRA, environments or reinforcement learning.
 """
 
-from models.cpu import choose_threads, keep_memory
+from models.chat.tokenizer import Tokenizer, load_tokenizer
 from models.decoder import CausalLM
+from models.fast.process import choose_threads, keep_memory
 from models.linear import by_onednn
-from models.tokenizer import Tokenizer, load_tokenizer
 from models.weights import load_model, save_model
 
 __all__ = [

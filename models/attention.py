@@ -9,7 +9,7 @@ Four ways to compute the same thing:
   in blocks of `KEY_BLOCK`, whose sums are added in order, so that trailing masked blocks add exact zeros; queries go
   in tiles, each of which reads only the keys up to its last position. 16-bit inputs are made float32 block by block:
   products of theirs would come back rounded to 16 bits.
-- models/attention_triton.py, on CUDA, from a cache's blocks, and for everything where sampling and training shall agree
+- fast/triton/attention.py, on CUDA, from a cache's blocks, and for everything where sampling and training shall agree
   in every bit (`exact`): it has that property too.
 - torch's `varlen_attn` (`attend_packed`), on CUDA in training otherwise: without padding or a mask, fastest, and equal
   up to rounding.
@@ -57,9 +57,9 @@ def attend(
 
 @cache
 def triton_attend():
-    """models/attention_triton.py's function, if Triton is installed."""
+    """models/fast/triton/attention.py's function, if Triton is installed."""
     try:
-        from models.attention_triton import attend
+        from models.fast.triton.attention import attend
     except ImportError:
         return None
     return attend

@@ -182,7 +182,7 @@ class CausalLM(nn.Module):
         positions_BT: int64, position of each token in its sequence; default 0, 1, ... in each row or segment.
         segments_BT:  int64, for packed or padded rows: a run of tokens with one id >= 0 is a sequence of its own,
                       -1 is padding, whose outputs are finite and meaningless. Default: each row is one sequence.
-        cache:        a view of a key/value cache (models/generate.py), which `positions_BT` continues.
+        cache:        a view of a key/value cache (models/engine.py), which `positions_BT` continues.
         sequences_ST: int64, instead of segments: where in ids_BT.flatten() each token of each sequence stands, -1 past
                       its end. Sequences that begin with the same tokens may name the same places, which are then
                       computed once: the samples of a group share their prompt.

@@ -28,7 +28,7 @@ _copies = WeakTensorKeyDictionary()  # of the first of the weights: {what: (stat
 class Linear(nn.Linear):
     """nn.Linear, whose frozen weight is multiplied by `product`."""
 
-    matmul = None  # what gives x @ weight.T + bias in torch's place: where `exact` asks, models/linear_triton.py
+    matmul = None  # what gives x @ weight.T + bias in torch's place: where `exact` asks, models/fast/triton/linear.py
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return side_by_side(x, self)[0]

@@ -1,6 +1,6 @@
 """Log-probabilities of taken tokens from hidden states, without ever holding the [N, V] logits.
 
-The reference and the CPU path; on a CUDA device models/logprob_triton.py does the same. The vocabulary goes through the
+The reference and the CPU path; on a CUDA device fast/triton/logprob.py does the same. The vocabulary goes through the
 head in slabs of SLAB words. A slab gives of each row a softmax of its own, and what is wanted of the whole row, the log
 of the normalizer and means under the distribution, is merged from slab to slab. With a frozen head (LoRA) the gradient
 of a row's log-probability with respect to its hidden state does not depend on what comes later,
@@ -56,7 +56,7 @@ def token_logprobs(
 def _kernels():
     """The Triton kernels, or None where Triton is not installed."""
     try:
-        from models import logprob_triton
+        from models.fast.triton import logprob as logprob_triton
     except ImportError:
         return None
     return logprob_triton

@@ -140,7 +140,7 @@ def make_exact(model: CausalLM) -> CausalLM:
     if major < 8:
         raise ValueError(f"exact=true takes a CUDA device of compute capability 8.0 or more, not {major}.{minor}")
     try:
-        from models.linear_triton import product
+        from models.fast.triton.linear import product
     except ImportError:
         raise ValueError("exact=true on a CUDA device takes Triton: pip install triton") from None
     model.exact = True

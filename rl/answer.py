@@ -19,8 +19,8 @@ import torch
 import lora
 from envs import Request, Result
 from models import CausalLM, Tokenizer
-from models.generate import Engine, Row
-from models.stream import fold_all
+from models.engine import Engine, Row
+from models.random import fold_all
 
 Stream = tuple[int, int]  # the engine's key of a random stream
 

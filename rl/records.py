@@ -16,7 +16,7 @@ class Turn:
     start: int  # its sampled ids are ids_T[start:stop]
     stop: int
     reward: float  # as trained on: after the reward rule
-    stop_reason: str  # "stop" | "length" | "context", see models.generate.Row
+    stop_reason: str  # "stop" | "length" | "context", see models.engine.Row
 
 
 @dataclass

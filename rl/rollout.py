@@ -18,7 +18,7 @@ from tqdm import tqdm
 import envs
 import lora
 from models import CausalLM, Tokenizer
-from models.generate import Engine, Row
+from models.engine import Engine, Row
 from rl import reward
 from rl.answer import Base, request_streams
 from rl.config import mixture

@@ -28,7 +28,7 @@ from tqdm import tqdm
 import envs
 from envs import Request, Result
 from envs.http.wire import DIRECT
-from models.turns import without_thoughts
+from models.chat.formats import without_thoughts
 from rl import reward
 from rl.evaluate import EVAL_STREAM, judged
 from rl.records import Episode, Turn

@@ -11,9 +11,10 @@ import one_turn
 import pytest
 from one_turn import answered
 
-from envs import abd, programs, sandbox
-from envs.abd import Config, Env, clean, enough_lines, input_in, same_output
+from envs.affine import abd, programs
+from envs.affine.abd import Config, Env, clean, enough_lines, input_in, same_output
 from envs.base import SPLITS, Step, split_of
+from envs.simulators import sandbox
 from rl.config import parse
 
 try:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from envs.alfworld import MAX_ACTION, Config, Env
-from envs.alfworld_rooms import (
+from envs.alfworld.rooms import (
     CONTAINS,
     GOALS,
     LAMPS,

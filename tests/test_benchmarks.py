@@ -16,7 +16,7 @@ from benchmarks import common, generate, gpu, inexact, logprob, onpolicy, sides,
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
-from models.generate import Engine
+from models.engine import Engine
 
 MODULES = {
     "logprob": logprob,
@@ -394,11 +394,11 @@ def test_agreement_counts_bits():
 def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch):
     """To rounding; ours takes none of it, and the rival none of ours, in a stacked step or without one."""
     import models.decoder
-    import models.generate
+    import models.engine
 
     model = sides.adapted(sides.random(sides.SHAPES["quarter"]))
     talk = generate.make_talk(3, 70, 2, 3, 4, 640)
-    before = models.decoder.attend, models.decoder.in_blocks, models.generate.KVCache, models.generate.exact_step
+    before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, models.engine.exact_step
     counts = {"torch": 0, "ours": 0}
 
     def counted(name, function):
@@ -428,7 +428,7 @@ def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch)
         assert generate.play(model, talk, True) == expected and counts["torch"] == 0
         assert 0 < onpolicy.round_trip(model, talk).largest < 1e-4 and counts["torch"] > 0
     assert before == (
-        models.decoder.attend, models.decoder.in_blocks, models.generate.KVCache, models.generate.exact_step,
+        models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, models.engine.exact_step,
     )  # fmt: skip
 
 

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mysql_statements import deep
 
-from envs import db_tasks
 from envs.base import SPLITS, split_of
 from envs.db_bench import MAX_REPLY, Config, Env, matches, read_native, read_short
-from envs.db_tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skill_of, task_of
-from envs.mysql import Database, digest
+from envs.db_bench import tasks as db_tasks
+from envs.db_bench.tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skill_of, task_of
+from envs.simulators.mysql import Database, digest
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).with_name("golden") / "db_bench.txt"
@@ -334,7 +334,7 @@ def entries(count: int) -> dict:
 def test_files_of_the_original_and_of_single_skills(tmp_path):
     whole, single = tmp_path / "db.json", tmp_path / "single.json"
     whole.write_text(json.dumps(entries(132)))
-    command = [sys.executable, "-m", "envs.db_tasks", f"data={whole}", f"out={single}"]
+    command = [sys.executable, "-m", "envs.db_bench.tasks", f"data={whole}", f"out={single}"]
     text = subprocess.check_output(command, cwd=ROOT, text=True)
     assert text.splitlines()[0].split() == ["select", "6"] and text.endswith("22 skills, 132 tasks\n")
     skills = json.loads(single.read_text())
@@ -403,7 +403,7 @@ def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
 def test_the_command_ends_quietly_when_nobody_reads_on():
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "envs.db_tasks", "count=1"]
+    command = [sys.executable, "-m", "envs.db_bench.tasks", "count=1"]
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.stderr == b""

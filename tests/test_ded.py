@@ -9,9 +9,10 @@ import one_turn
 import pytest
 from one_turn import answered
 
-from envs import ded, programs, sandbox
+from envs.affine import ded, programs
+from envs.affine.ded import Config, Env, cases_of_row, draw_cases, normal, prepare
 from envs.base import SPLITS, Step, split_of
-from envs.ded import Config, Env, cases_of_row, draw_cases, normal, prepare
+from envs.simulators import sandbox
 
 try:
     sandbox.isolation()

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import envs
 from envs import __main__ as cli
-from envs import base, sandbox
+from envs import base
+from envs.simulators import sandbox
 
 ROOT = Path(__file__).parents[1]
 ONE_TURN = {"sat", "abd", "ded", "planner"}  # an answer, and the episode is over

@@ -7,7 +7,7 @@ import torch
 from conftest import random_model
 
 import lora
-from models.generate import Engine
+from models.engine import Engine
 from rl import config, kl
 from rl.batch import add_reference, add_values, make_batch
 from rl.checkpoint import TrainState

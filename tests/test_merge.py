@@ -15,10 +15,11 @@ from torch import nn
 
 import lora
 import models
-from models import load_model, load_tokenizer, save_model, scratch
+from models import load_model, load_tokenizer, save_model
 from models.config import FAMILIES
 from models.logprob import token_logprobs
 from models.rope import both_layouts
+from models.tiny import make_tiny as scratch
 
 MERGE = Path(__file__).parents[1] / "merge.py"
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
@@ -26,7 +27,7 @@ SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atte
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def base(request, tmp_path_factory) -> Path:
-    """A model folder with a tokenizer, as `python -m models.scratch` writes it."""
+    """A model folder with a tokenizer, as `python -m models.tiny.make_tiny` writes it."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
     with pytest.MonkeyPatch.context() as patch:

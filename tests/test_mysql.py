@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mysql_statements import COLUMNS, FROM_NESTS, NESTS, ROWS, TABLE, deep, statement
 
-from envs.mysql import Database, MySQLError, digest
+from envs.simulators.mysql import Database, MySQLError, digest
 
 GOLDEN = Path(__file__).with_name("golden") / "mysql.txt"
 D = Decimal

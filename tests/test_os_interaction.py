@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs import os_data, os_tasks
 from envs.base import SPLITS, split_of
 from envs.os_interaction import (
     BAD_ACTION,
@@ -29,8 +28,10 @@ from envs.os_interaction import (
     prepared,
     twin,
 )
-from envs.os_tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
-from envs.shell import Shell, base_machine
+from envs.os_interaction import data as os_data
+from envs.os_interaction import tasks as os_tasks
+from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
+from envs.simulators.shell import Shell, base_machine
 
 Shell.strict = True  # a fault of the shell is to be seen
 GOLDEN = Path(__file__).with_name("golden") / "os_interaction.txt"

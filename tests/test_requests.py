@@ -12,7 +12,7 @@ import lora
 from envs import textcraft
 from envs.base import Request
 from models import load_model, load_tokenizer
-from models.generate import Engine
+from models.engine import Engine
 from rl import config
 from rl.answer import Base, request_streams
 from rl.batch import forward, make_batch

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from envs import jail, sandbox
 from envs.base import WorldFailed
-from envs.sandbox import Limits, Run, code_of, execute, run
+from envs.simulators import sandbox
+from envs.simulators.sandbox import Limits, Run, code_of, execute, jail, run
 
 ROOT = Path(__file__).parents[1]
 try:
@@ -420,7 +420,7 @@ def test_it_starts_again_after_it_is_killed():
 
 PARENT = """
 import os, sys, threading, time
-from envs import sandbox
+from envs.simulators import sandbox
 sandbox.isolation()
 if sys.argv[1] == "fork":
     first = sandbox._current

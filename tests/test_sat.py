@@ -14,10 +14,10 @@ from one_turn import answered
 
 import envs
 from envs import __main__ as cli
-from envs import sat
+from envs.affine import sat
+from envs.affine.sat import LEVELS, STRIDE, Config, Env, canonical, formula
 from envs.base import SPLITS, split_of
-from envs.sat import LEVELS, STRIDE, Config, Env, canonical, formula
-from models.tokenizer import load_tokenizer
+from models.chat.tokenizer import load_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden" / "sat.txt"
 OR = "\N{LOGICAL OR}"

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parity import shell, shell_commands
 
-from envs.shell import Shell, base_machine
-from envs.shell.base import ADMIN
-from envs.shell.files import Caller, Machine
-from envs.shell.parse import Parser
-from envs.shell.patterns import matches, prefix, suffix
-from envs.shell.process import Process, pipe
+from envs.simulators.shell import Shell, base_machine
+from envs.simulators.shell.base import ADMIN
+from envs.simulators.shell.files import Caller, Machine
+from envs.simulators.shell.parse import Parser
+from envs.simulators.shell.patterns import matches, prefix, suffix
+from envs.simulators.shell.process import Process, pipe
 
 Shell.strict = True  # a fault of ours is to be seen
 ROOT = Path(__file__).parents[1]
@@ -594,7 +594,7 @@ def test_digits_are_those_of_ascii():
 
 
 def test_a_fault_of_ours_crashes_bash_alone(monkeypatch):
-    from envs.shell.run import PROGRAMS
+    from envs.simulators.shell.run import PROGRAMS
 
     machine = base_machine()
     for fault, status in ((ZeroDivisionError, 139), (MemoryError, 124)):
@@ -636,7 +636,7 @@ def test_commands_run_commands():
             raises(number, p.run, [name])
         return 7
 
-    from envs.shell.run import PROGRAMS
+    from envs.simulators.shell.run import PROGRAMS
 
     PROGRAMS["outer"] = outer
     try:

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).with_name("parity")))
 import shell_commands
 from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 
-from envs.shell import Machine, Shell, base_machine
-from envs.shell.commands import COMMANDS
-from envs.shell.commands.regex import compile_regex
-from envs.shell.files import Caller, Frozen, raw, text
+from envs.simulators.shell import Machine, Shell, base_machine
+from envs.simulators.shell.commands import COMMANDS
+from envs.simulators.shell.commands.regex import compile_regex
+from envs.simulators.shell.files import Caller, Frozen, raw, text
 
 Shell.strict = True  # a fault of ours is to be seen
 

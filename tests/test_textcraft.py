@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 import envs
-from envs.recipes import BASE, BOOK, FORMS, TAGS, depth, tree
 from envs.textcraft import GOALS, MAX_ACTION, SEVERAL, Config, Env
+from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, depth, tree
 
 GOLDEN = Path(__file__).parent / "golden" / "textcraft.txt"
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import reference
 
 from models import Tokenizer, load_tokenizer
-from models.scratch import train_tokenizer
+from models.tiny.make_tiny import train_tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

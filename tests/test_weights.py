@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from models import load_model, save_model
 from models.config import parse_config, read_config
-from models.generate import Engine
+from models.engine import Engine
 from models.weights import resolve, split_revision
 
 RAW = {"model_type": "qwen2", **SMALL}

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from envs.alfworld import Config, Env
-from envs.alfworld_rooms import CONTAINS, LAMPS, OPENABLE, SLICEABLE, TEMPLATES, TOOLS, VESSELS, Goal, Room, kind_of
+from envs.alfworld.rooms import CONTAINS, LAMPS, OPENABLE, SLICEABLE, TEMPLATES, TOOLS, VESSELS, Goal, Room, kind_of
 
 textworld = pytest.importorskip("textworld")
 alfworld = pytest.importorskip("alfworld")

@@ -27,8 +27,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 from mysql_statements import COLUMNS, ROWS, TABLE, statement  # noqa: E402
 
 from envs.base import SPLITS  # noqa: E402
-from envs.db_tasks import SKILLS, draw  # noqa: E402
-from envs.mysql import Database, MySQLError  # noqa: E402
+from envs.db_bench.tasks import SKILLS, draw  # noqa: E402
+from envs.simulators.mysql import Database, MySQLError  # noqa: E402
 
 connector = pytest.importorskip("mysql.connector", reason="pip install mysql-connector-python")
 SERVER = os.environ.get("MARIADBD") or shutil.which("mariadbd") or "/usr/sbin/mariadbd"

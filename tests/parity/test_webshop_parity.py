@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from envs.webshop import BASE_COLOURS, text_ratio
-from envs.webshop_goods import catalogue
+from envs.webshop.goods import catalogue
 
 fuzz = pytest.importorskip("thefuzz.fuzz", reason="thefuzz is not installed")
 

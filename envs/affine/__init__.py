@@ -1,0 +1,1 @@
+"""Affine's three environments: sat, abd and ded."""

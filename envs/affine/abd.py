@@ -1,0 +1,226 @@
+"""ABD: find an input on which a program prints an output, in one reply.
+
+Task.     A Python program that reads stdin, and what it printed on an input that is not shown. The levels:
+    1         words put together, one small number more, less or multiplied
+    2         one idea: a list, a line of words, a loop, two steps of arithmetic
+    3         several steps: primes, matrices, runs of letters, counting, sorting of records
+
+Answers.  <INPUT>
+          5
+          </INPUT>
+          In any case, `<think>` and `<thinking>` spans set aside; the last block counts. It is stripped, and so are the
+          ends of its lines. Any input with the right output is right.
+
+Replies.  No input found                    no block, and none in what was set aside (there it stands for no line)
+          Invalid input for program         fewer lines than the text of the program has `input()`; or, where that has
+                                            `for _ in range(int(input()))` and the first line is the digits of N, not
+                                            more than N lines. The program is not run
+          Error: ValueError: ...            the last line of stderr, which must be empty; [TIMEOUT] after 30 s or 10 s
+                                            of computing
+          Wrong output: 12                  its first line
+          Correct                           equal, but for line ends, what is blank at both ends, and spaces that end
+                                            a line
+
+Prompts.  native: instructions, the program and `Expected Output:`, both fenced. short: the program, a line `Output:`
+          and the output; the reply is the input, and tags are read where they are.
+
+Reward.   1 when the output is equal, else 0. info["valid"]: the program ran on the input and did not fail.
+          info["shaped"]: the reward.
+
+Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
+
+From the ABD task of Affine's validators, with these differences:
+- The programs and inputs are drawn from templates of ours (programs.py). `data=rows.jsonl` takes them from rows of
+  satpalsr/rl-python instead: `program`, `inputs`, `output`. A row counts as it is, without a model's new input.
+- A task is the program and the output: it falls in its split by a hash of these. The instructions are in our words.
+- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time has failed, even if it
+  had printed the output before.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from envs import base, rows
+from envs.affine import programs
+from envs.base import Step, split_of
+from envs.simulators import sandbox
+
+NATIVE = """\
+Here are a Python program and what it printed. Find an input, given to it on stdin, for which it prints exactly that.
+
+Program:
+```python
+{program}
+```
+
+Expected Output:
+```
+{output}
+```
+
+Reason as you like. Then give the input between tags, line by line as the program reads it and with nothing added:
+<INPUT>
+the lines of the input
+</INPUT>
+Only what stands between the tags is used."""
+SHORT = "Reply with the input.\n{program}\nOutput:\n{output}"
+THOUGHTS = re.compile("<(/?)think>"), re.compile("<(/?)thinking>")
+INPUT = re.compile("<(/?)INPUT>", re.IGNORECASE)
+LOOP = "for _ in range(int(input()))"
+TRIES = 1000  # draws before a split counts as empty
+
+
+@dataclass
+class Config:
+    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: programs of our own
+    seconds: int = 30  # most wall time of a run
+    cpu_seconds: int = 10  # most computing time of a run
+    prompt: str = "native"  # "native": instructions and tags; "short": the program and its output, a bare answer
+
+    def __post_init__(self):
+        check(self, task_of_row)
+
+
+def check(config, task_of_row: Callable[[dict], str]) -> None:
+    """Raise ValueError for an option that cannot be, of those that abd and ded share; their data is read through."""
+    config.difficulty = base.level_list(config.difficulty, programs.LEVELS)
+    base.check_count("seconds", config.seconds)
+    base.check_count("cpu_seconds", config.cpu_seconds)
+    base.check_prompt(config.prompt)
+    if config.data:
+        rows.row_places(config.data, task_of_row)
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    slow = True  # each answer is a process's
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.limits = sandbox.Limits(wall=self.config.seconds, cpu=self.config.cpu_seconds)
+        self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: the program and the output that it shall have."""
+        return canonical(self.program, self.output)
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's only turn."""
+        base.check_split(split)
+        rng = Random(f"abd {split} {seed}")
+        if self.places:
+            row = rows.row_at(self.config.data, self.places, rng, split)
+            self.program, self.input, self.output = fields_of_row(row)
+        else:
+            self._draw(rng, split)
+        self.running = True
+        form = SHORT if self.config.prompt == "short" else NATIVE
+        return [{"role": "user", "content": form.format(program=self.program, output=self.output.rstrip("\n"))}]
+
+    def step(self, action_text: str) -> Step:
+        """Run the program on the agent's input; the episode is over."""
+        base.check_running(self.running)
+        given = input_in(action_text, bare=self.config.prompt == "short")
+        valid = won = False
+        if given is None:
+            observation = "No input found"
+        elif not enough_lines(self.program, given):
+            observation = "Invalid input for program"
+        else:
+            ran = sandbox.execute(self.program, given, self.limits)
+            valid = not ran.stderr
+            won = valid and same_output(self.output, ran.stdout)
+            if won:
+                observation = "Correct"
+            else:
+                observation = f"Wrong output: {line(ran.stdout, 0)}" if valid else f"Error: {line(ran.stderr, -1)}"
+        self.running = False
+        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
+        return Step(observation, float(won), True, False, info)
+
+    def oracle(self) -> str:
+        """The answer of an expert: the input that the output came from."""
+        base.check_running(self.running)
+        return self.input if self.config.prompt == "short" else f"<INPUT>\n{self.input}\n</INPUT>"
+
+    def _draw(self, rng: Random, split: str) -> None:
+        """A program of our own, an input and the output."""
+        level = int(rng.choice(self.config.difficulty.split(",")))
+        for _ in range(TRIES):
+            program = rng.choice(programs.templates(level, functions=False)).draw(rng)
+            self.program, self.input = program.source, program.given(rng)
+            self.output = programs.output(self.program, self.input)
+            if split_of(self.task) == split:
+                return
+        raise ValueError(f"no task of level {level} is in split {split}")
+
+
+def canonical(program: str, output: str) -> str:
+    return f"abd:{program}\n{output.strip()}"
+
+
+def fields_of_row(row: dict) -> tuple[str, str, str]:
+    """A row's program, input and output."""
+    program, given, output = (row.get(name) or "" for name in ("program", "inputs", "output"))
+    given = clean(rows.as_text(given))
+    return sandbox.code_of(rows.as_text(program)), given, rows.as_text(output)
+
+
+def task_of_row(row: dict) -> str:
+    """A row's canonical task, or "" if it lacks something or its own input would not be let through."""
+    program, given, output = fields_of_row(row)
+    return canonical(program, output) if program and output.strip() and enough_lines(program, given) else ""
+
+
+def blocks(tag: re.Pattern, text: str) -> list[re.Match]:
+    """The tags that open and close blocks, in turns. In linear time, as `<x>.*?</x>` is not."""
+    found: list[re.Match] = []
+    for match in tag.finditer(text):
+        closes = len(found) % 2 == 1
+        if (match[1] == "/") == closes:
+            found.append(match)
+    return found[: len(found) // 2 * 2]
+
+
+def input_in(reply: str, bare: bool = False) -> str | None:
+    """The input in a reply; None if there is none. `bare`: without tags the reply itself is it."""
+    text = reply
+    for tag in THOUGHTS:
+        ends = [0, *(end for match in blocks(tag, text) for end in match.span()), len(text)]
+        text = "".join(text[ends[i] : ends[i + 1]] for i in range(0, len(ends), 4))
+    tags = blocks(INPUT, text)
+    if tags:
+        return clean(text[tags[-2].end() : tags[-1].start()])
+    if bare:
+        return clean(text)
+    return "" if blocks(INPUT, reply) else None
+
+
+def clean(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def enough_lines(program: str, given: str) -> bool:
+    """Whether an input can have the lines that a program reads, as far as its text tells."""
+    lines = given.splitlines()
+    if LOOP in program and lines and lines[0].isdigit():
+        return lines[0].isdecimal() and len(lines[0]) < 4000 and len(lines) > int(lines[0])
+    return len(lines) >= program.count("input()")
+
+
+def same_output(expected: str, actual: str) -> bool:
+    """Whether outputs are equal, but for line ends, what is blank at both ends, and spaces that end a line."""
+    expected, actual = ([line.rstrip() for line in text.strip().splitlines()] for text in (expected, actual))
+    return expected == actual
+
+
+def line(text: str, which: int) -> str:
+    """The first or last line of a text that is not blank, and not too much of it."""
+    lines = [line for line in text.splitlines() if line.strip()] or [""]
+    return lines[which].strip()[:200]

@@ -1,0 +1,202 @@
+"""DED: write a program that does what is asked, in one reply.
+
+Task.     A task in words, for a program that reads stdin and prints, or for a function. Hidden cases, drawn anew for
+          each episode, say whether it is done. The levels are those of abd.
+    1         words put together, one sum or product: `Read s. Print 'dk', then s.`
+    2         one idea: a list, a line of words, a loop, two steps of arithmetic; functions too
+    3         several steps: primes, matrices, runs of letters, counting, sorting of records; functions too
+
+Answers.  The last block fenced as ```python, else the last fenced block, else the whole text.
+          A program that prints nothing, fails in nothing and defines solve() without a main guard is run again with
+          `res = solve()` and the result printed, a list or tuple as print(*res).
+
+Replies.  Passed 5 of 5 cases               right
+          Passed 2 of 5 cases               the third case failed: those after it are not run
+          Passed 0 of 5 cases: NameError: name 'x' is not defined         the last line of stderr, which must be empty
+          [TIMEOUT] there means that a case took 30 s, or 10 s of computing.
+
+Cases.    stdin_stdout: an input that is a list has an item a line; stdin ends with a line end. function_call: the
+          program is run with a main guard that prints fn(*args), and the first item of an output that is a list is
+          what it should print. Outputs are compared without the spaces that end lines and the blank lines at the end.
+
+Prompts.  native: the task, an example that is not among the cases, and what a program must be. short: the task alone.
+
+Reward.   1 when every case passes, else 0. info["valid"]: in the first case it printed something and did not fail.
+          info["shaped"]: the reward; a share of the cases would pay for programs that always print the same.
+
+Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
+
+From the DED task of Affine's validators, with these differences:
+- The tasks are drawn from templates of ours (envs/affine/programs.py), with cases that have no output in common to all.
+  `data=rows.jsonl` takes them from rows of satpalsr/rl-python instead: `prompt`, `verification_info` or `test_cases`,
+  and `program` for the expert. Cases of an unknown type are skipped; a row that has no other case is left out (the
+  original scores it 1, and one without cases 0, whatever the answer).
+- A task is its words: it falls in its split by a hash of these, so that a held-out one is solved by no program that was
+  trained on. What stands below the task is in our words.
+- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time has failed, even if it
+  had printed the output before.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from envs import base, rows
+from envs.affine import programs
+from envs.affine.abd import TRIES, check, line
+from envs.base import Step, split_of
+from envs.simulators import sandbox
+
+FOOTER = """
+
+---
+Write a whole Python 3 program that
+- reads all its input from STDIN,
+- prints the answers and nothing else to STDOUT,
+- stands in a single block fenced as ```python."""
+SHORT = "Reply with a Python program.\n"
+TYPES = ("stdin_stdout", "function_call")
+
+
+@dataclass
+class Config:
+    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    cases: int = 5  # hidden cases of a task; rows of a file have their own
+    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: tasks of our own
+    seconds: int = 30  # most wall time of a case
+    cpu_seconds: int = 10  # most computing time of a case
+    prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
+
+    def __post_init__(self):
+        check(self, task_of_row)
+        base.check_count("cases", self.cases, 2)  # with one, a program that always prints the same would be right
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    slow = True  # each answer is a process's
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.limits = sandbox.Limits(wall=self.config.seconds, cpu=self.config.cpu_seconds)
+        self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: its words alone, whatever the cases."""
+        return canonical(self.words)
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's only turn."""
+        base.check_split(split)
+        rng = Random(f"ded {split} {seed}")
+        example = ""
+        if self.places:
+            row = rows.row_at(self.config.data, self.places, rng, split)
+            self.words, self.cases = row["prompt"].rstrip(), cases_of_row(row)
+            self.program = sandbox.code_of(row.get("program") or "")
+        else:
+            example = self._draw(rng, split)
+        self.running = True
+        content = SHORT + self.words if self.config.prompt == "short" else self.words + example + FOOTER
+        return [{"role": "user", "content": content}]
+
+    def step(self, action_text: str) -> Step:
+        """Run the agent's program on the hidden cases, up to the first that fails; the episode is over."""
+        base.check_running(self.running)
+        program = sandbox.code_of(action_text)
+        passed, valid, error = 0, False, ""
+        for number, case in enumerate(self.cases):
+            source, stdin, expected = prepare(case, program)
+            ran = sandbox.execute(source, stdin, self.limits)
+            failed = bool(ran.stderr.strip())
+            if number == 0:
+                valid = not failed and bool(ran.stdout.strip())
+            if failed or normal(ran.stdout) != normal(expected):
+                error = line(ran.stderr, -1)
+                break
+            passed += 1
+        self.running = False
+        won = passed == len(self.cases)
+        observation = f"Passed {passed} of {len(self.cases)} cases" + (f": {error}" if error else "")
+        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
+        return Step(observation, float(won), True, False, info)
+
+    def oracle(self) -> str:
+        """The answer of an expert: the program that the cases came from."""
+        base.check_running(self.running)
+        return self.program if self.config.prompt == "short" else f"```python\n{self.program}\n```"
+
+    def _draw(self, rng: Random, split: str) -> str:
+        """A task of our own, its program and its cases; what is said is an example."""
+        level = int(rng.choice(self.config.difficulty.split(",")))
+        for _ in range(TRIES):
+            program = rng.choice(programs.templates(level, functions=True)).draw(rng)
+            self.words, self.program = program.task, program.source
+            if split_of(self.task) == split:
+                break
+        else:
+            raise ValueError(f"no task of level {level} is in split {split}")
+        example, *self.cases = draw_cases(program, rng, 1 + self.config.cases)
+        if program.function:
+            args = ", ".join(map(repr, example["input"]))
+            return f"\n\nExample: print({program.function}({args})) prints {example['output'][0]}"
+        return f"\n\nExample input:\n{example['input']}\nExample output:\n{example['output']}"
+
+
+def canonical(words: str) -> str:
+    return f"ded:{words}"
+
+
+def draw_cases(program: programs.Program, rng: Random, count: int) -> list[dict]:
+    """An example and the cases, no two with the same input. The cases do not all have the same output."""
+    for _ in range(TRIES):
+        drawn = {}
+        for _ in range(TRIES):
+            given = program.given(rng)
+            drawn.setdefault(repr(given), case_of(program, given))
+            if len(drawn) == count:
+                break
+        cases = list(drawn.values())
+        if len({str(case["output"]) for case in cases[1:]}) > 1:
+            return cases
+    raise ValueError(f"no cases for the task {program.task!r}")
+
+
+def case_of(program: programs.Program, given) -> dict:
+    """A case as rows have it, with the output that our program has."""
+    if not program.function:
+        printed = programs.output(program.source, given).rstrip("\n")
+        return {"type": "stdin_stdout", "input": given, "output": printed}
+    call = f"\nprint({program.function}(*{given!r}))"
+    value = programs.output(program.source + call, "").rstrip("\n")
+    return {"type": "function_call", "fn_name": program.function, "input": given, "output": [value]}
+
+
+def cases_of_row(row: dict) -> list[dict]:
+    """The cases of a row that are of a known type."""
+    info = rows.unpack(row.get("verification_info") or row.get("test_cases"))
+    cases = info.get("test_cases") if isinstance(info, dict) else info
+    return [c for c in cases or () if isinstance(c, dict) and c.get("type") in TYPES] if isinstance(cases, list) else []
+
+
+def task_of_row(row: dict) -> str:
+    """A row's canonical task, or "" if it lacks words or cases."""
+    words = row.get("prompt")
+    return canonical(words.rstrip()) if isinstance(words, str) and words.strip() and cases_of_row(row) else ""
+
+
+def prepare(case: dict, program: str) -> tuple[str, str, str]:
+    """What to run for a case, its stdin, and what it should print."""
+    given, expected = case.get("input"), case.get("output")
+    if case["type"] == "stdin_stdout":
+        stdin = rows.as_text(given)
+        return program, stdin if stdin.endswith("\n") else stdin + "\n", rows.as_text(expected)
+    call = f"\nif __name__ == '__main__':\n    print({case.get('fn_name')}(*{given or []!r}))\n"
+    return program + call, "", rows.as_text(expected[0] if isinstance(expected, list) and expected else expected)
+
+
+def normal(text: str) -> str:
+    """A text without the spaces that end its lines and the blank lines at its end."""
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())

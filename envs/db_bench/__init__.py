@@ -1,0 +1,342 @@
+"""DB Bench: answer a question about a table, or change the table, in a MySQL that takes SQL and replies with rows.
+
+Task.     An instruction, the name of a table and its columns. The skill that it needs is one of 22, from `select` to
+          `subquery_nested`: a skill is drawn, then a task of it. The levels of difficulty:
+    1         a table of 4 columns and 4 to 6 rows; the instruction in few words, always the same ones
+    2         5 columns, 8 to 12 rows; whole sentences, always the same ones
+    3         5 or 6 columns with a day among them, 20 to 40 rows; sentences that vary
+
+Actions.  native, the first of `Action: Operation` and `Action: Answer` in the reply:
+    Action: Operation                    with the first ```sql block of the reply, from a line of its own to a line of
+                                         its own; its line ends become spaces
+    Action: Answer                       with the rest of the first line that begins `Final Answer:`
+          short:
+    answer [('Ann', 3)]                  the first line of the reply
+    SELECT name FROM pets                any other first line is SQL
+          SQL is cut at every `;`, also in texts, and its parts are run in turn up to the first that fails.
+
+Replies.  The rows that the last part found, or the error. envs/simulators/mysql says what it speaks.
+    [('Ann', Decimal('3.5000'))]         as Python writes the list of rows; [] after a change; 8,000 characters at most
+    1146 (42S02): Table 'pets.cats' doesn't exist
+
+Answers.  A question: rows in round brackets, in the order and of the number of the truth. A number is right within
+          1e-6, also in Decimal('...') or in quotes, with a $ before or a % behind it. A text must be equal, in quotes
+          or not. One row may stand without brackets: `Ann, 3`. No rows: nothing but square brackets, quotes and blanks.
+          A text with a comma or a round bracket in it can be given in no way; ours have none.
+          A change: the answer may be anything; the table's state counts, as a hash of its rows in any order.
+          strict=false has what the original does, with its two bugs: where no row is right any answer without round
+          brackets passes, and of what stands around a number one sign stays on each side, so that `'5'`, `$5` and `5%`
+          are wrong, `x 5` and `5 dollars` right.
+
+Prompts.  native: instructions, an "OK.", the task. short: one message, a line of what to reply with and the task.
+
+Reward.   1 when the answer or the state is right; -0.1 when it is not, or when the reply had no action; -0.3 at the
+          limit of turns, even if the state is right by then. info["shaped"]: the reward, and 0.3 the first time that a
+          statement finds the right rows or the table comes into the right state; reward.rule=seed pays it. The
+          guide's own rewards are the native ones.
+
+Ending.   Terminated by an answer, and in the native form by a reply without an action, outcome "correct" or
+          "incorrect"; truncated, outcome "timeout", after `max_turns` statements. info["status"] and
+          info["finish_reason"] are LifelongAgentBench's: running, completed, agent_validation_failed,
+          task_limit_reached.
+
+From LifelongAgentBench's db_bench and the single-skill variant of the guide, with these differences:
+- The tasks are ours, from templates (tasks.py); `data=` takes the original's file, or {skill: [entry, ...]}. Of
+  the original's entries those with one skill are taken; `select`, which every query has, counts if there is no other.
+- A task is the truth's SQL, whatever the rows: it falls in its split by a hash of that.
+- The original runs max_turns statements and takes one reply more, of which it executes nothing: here the episode ends
+  without that. It also counts a change as correct if the reply after it was malformed; the guide does not, nor do we.
+- The instructions are in our words. The hash is not cut at 1,024 characters, as MySQL's GROUP_CONCAT does.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from random import Random
+
+from envs import base
+from envs.base import Step
+from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_tasks
+from envs.simulators.mysql import Database, MySQLError, digest
+
+INSTRUCTIONS = """\
+You work with a MySQL database. You are given a question about one table, or a change to make in it. Think first, then \
+choose one of two actions. To run one statement, written on one line:
+Action: Operation
+```sql
+SELECT name FROM staff WHERE id = 1;
+```
+You are shown the rows that MySQL finds, or its error. To finish:
+Action: Answer
+Final Answer: [(1, 'Ann Lee', 'sales'), (4, 'Bo Cruz', 'sales')]
+The answer is the list of rows that the question asks for, in their order and with their columns. After a change it \
+may be anything: what counts is the table. A reply in any other form ends the task as failed, and so does having no \
+answer after {limit} statements."""
+AGREED = "OK."
+SHORT = "Reply with SQL, or with answer and the rows it found."
+ACTION = r"Action: (Operation|Answer)"
+BLOCK = r"```sql\n([\s\S]*?)\n```"
+FINAL = r"\nFinal Answer:(.*)"
+MAX_REPLY = 8_000  # characters that are shown of rows
+FOUND = 0.3  # shaped reward for the right rows or the right state, once
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass
+class Config:
+    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
+    data: str = ""  # a file of LifelongAgentBench's entries, or of {skill: [entry, ...]}; empty: tasks of our own
+    strict: bool = True  # compare answers without the original's two bugs
+    max_turns: int = 3  # statements before the episode is truncated
+    prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
+
+    def __post_init__(self):
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.skill = str(self.skill).replace(" ", "")
+        for skill in filter(None, self.skill.split(",")):
+            if skill not in SKILLS and not self.data:
+                close = get_close_matches(skill, SKILLS, n=1, cutoff=0)
+                raise ValueError(
+                    f"skill must be a comma list of the 22 skills, not {skill!r}; the nearest is {close[0]!r}"
+                )
+        if self.skill and not any(self.skill.split(",")):
+            raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
+        if self.data:
+            read_tasks(self.data)
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.tasks = read_tasks(self.config.data) if self.config.data else None
+        self.database = Database()
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: the table's name and the SQL of the truth."""
+        return self.goal.canonical
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's first turn."""
+        base.check_split(split)
+        self.begin(self._draw(Random(f"db_bench {split} {seed}"), split))
+        short = f"{SHORT}\n{self.goal.table}: {', '.join(name for name, _ in self.goal.columns)}"
+        said = self.goal.instruction
+        if self.config.prompt == "short":  # the line above it names the table and its columns
+            said = said.partition("\nThe name of this table is")[0]
+        return base.opening(self.config.prompt, said, INSTRUCTIONS.format(limit=self.config.max_turns), AGREED, short)
+
+    def begin(self, task: Task) -> None:
+        """Start the episode of a task."""
+        self.goal = task
+        self.database.load(task.table, task.columns, task.rows)
+        self.turns, self.found, self.tried = 0, False, False
+        self.running = True
+
+    def step(self, action_text: str) -> Step:
+        """Run the agent's statement, or grade its answer."""
+        base.check_running(self.running)
+        self.turns += 1
+        verb, argument = (read_short if self.config.prompt == "short" else read_native)(action_text)
+        valid, shaped, status, reason = verb != "fail", 0.0, "running", None
+        observation = argument
+        if verb == "sql":
+            rows, observation = self._run(argument)
+            valid = rows is not None
+            shaped = self._progress(rows)
+        won = verb == "answer" and self._right(argument)
+        terminated = verb != "sql"
+        truncated = not terminated and self.turns >= self.config.max_turns
+        if terminated:
+            status = "completed" if verb == "answer" else "agent_validation_failed"
+            observation, reason = ("", None) if verb == "answer" else (argument, argument)
+        elif truncated:
+            status, reason = "task_limit_reached", f"Task limit reached. The limit is {self.config.max_turns}."
+        self.running = not (terminated or truncated)
+        reward = 1.0 if won else -0.1 if terminated else -0.3 if truncated else 0.0
+        info = {
+            "outcome": base.outcome(won, terminated, truncated),
+            "success": won,
+            "valid": valid,
+            "shaped": reward + shaped,
+            "status": status,
+            "finish_reason": reason,
+        }
+        return Step(observation, reward, terminated, truncated, info)
+
+    def oracle(self) -> str:
+        """The reply that an expert would give in the current state: the truth, then what it found."""
+        base.check_running(self.running)
+        if self.goal.answer is None and self._state_right():
+            return self._answer([])
+        if self.goal.answer is not None and (self.tried or not self._untouched()):
+            return self._answer(self.goal.answer)
+        if self._untouched():
+            return self._operation("I run the statement that the task asks for.", self.goal.sql)
+        return self._operation("The table is not as it was; I put the right rows in it.", self._repair())
+
+    def _draw(self, rng: Random, split: str) -> Task:
+        skills = [skill for skill in self.config.skill.split(",") if skill]
+        if self.tasks is None:
+            return draw(
+                rng, rng.choice(skills or SKILLS), rng.choice(self.config.difficulty.split(",")), split, self.database
+            )
+        there = [skill for skill in self.tasks[split] if skill in skills or not skills]
+        if not there:
+            raise ValueError(
+                f"data: {self.config.data!r} has no task of {self.config.skill or 'any skill'} in split {split}"
+            )
+        return rng.choice(self.tasks[split][rng.choice(there)])
+
+    def _run(self, sql: str) -> tuple[list | None, str]:
+        """The rows of the last statement, None after an error, and what the agent is shown."""
+        try:
+            rows = self.database.run(sql)
+        except MySQLError as error:
+            return None, str(error)
+        text = str(rows)
+        return rows, text if len(text) <= MAX_REPLY else text[:MAX_REPLY] + "..."
+
+    def _progress(self, rows: list | None) -> float:
+        """The shaped reward of a statement: for the right rows, or the right state, once."""
+        right = rows is not None and (self._state_right() if self.goal.answer is None else same(rows, self.goal.answer))
+        self.tried = self.tried or right
+        if self.found or not right:
+            return 0.0
+        self.found = True
+        return FOUND
+
+    def _right(self, answer: str) -> bool:
+        if self.goal.answer is None:
+            return self._state_right()
+        return matches(answer, self.goal.answer, self.config.strict)
+
+    def _state_right(self) -> bool:
+        return digest(self.database.rows()) == self.goal.state
+
+    def _untouched(self) -> bool:
+        return self.database.rows() == [tuple(row) for row in self.goal.rows]
+
+    def _repair(self) -> str:
+        """Statements that give the table the rows that it should have, whatever it has now."""
+        fresh = Database().load(self.goal.table, self.goal.columns, self.goal.rows)
+        fresh.run(self.goal.sql)
+        rows = ", ".join(map(literal, fresh.rows()))
+        table = f"`{self.goal.table}`"
+        return f"DELETE FROM {table}" + (f"; INSERT INTO {table} VALUES {rows}" if rows else "")
+
+    def _operation(self, thought: str, sql: str) -> str:
+        return sql if self.config.prompt == "short" else f"{thought}\nAction: Operation\n```sql\n{sql}\n```"
+
+    def _answer(self, rows: list) -> str:
+        if self.config.prompt == "short":
+            return f"answer {rows}"
+        thought = "These are the rows." if rows else "That is done."
+        return f"{thought}\nAction: Answer\nFinal Answer: {rows}"
+
+
+def read_native(reply: str) -> tuple[str, str]:
+    """What a reply does, sql, answer or fail, and with what: the SQL, the answer, or the reason."""
+    action = re.search(ACTION, reply)
+    if not action:
+        return "fail", f"Can not find action in agent response. Pattern: {ACTION}"
+    if action[1] == "Answer":
+        answer = re.search(FINAL, reply)
+        return (
+            ("answer", answer[1])
+            if answer
+            else ("fail", f"Can not find final answer in agent response. Pattern: {FINAL}")
+        )
+    start = reply.find("```sql\n") + len("```sql\n")
+    end = reply.find("\n```", start)
+    if start < len("```sql\n") or end < 0:
+        return "fail", f"Can not find SQL in agent response. Pattern: {BLOCK}"
+    return "sql", reply[start:end].strip().replace("\n", " ")
+
+
+def read_short(reply: str) -> tuple[str, str]:
+    """As read_native, of a reply in the short form: every one does something."""
+    line = reply.strip().partition("\n")[0]
+    word, _, rest = line.partition(" ")
+    return ("answer", rest) if word.lower().rstrip(":") == "answer" else ("sql", line)
+
+
+def same(rows: list, truth: list) -> bool:
+    """Whether rows that were found are the right ones."""
+    if len(rows) != len(truth) or any(len(row) != len(right) for row, right in zip(rows, truth, strict=True)):
+        return False
+    pairs = ((a, b) for row, right in zip(rows, truth, strict=True) for a, b in zip(row, right, strict=True))
+    return all(equal(str(value), right, strict=True) for value, right in pairs)
+
+
+def matches(answer: str, truth: list, strict: bool = True) -> bool:
+    """Whether an answer's text gives the rows of the truth, in their order."""
+    rows = rows_in(answer)
+    if rows is None:
+        return False
+    if not rows and not truth:
+        return not strict or not answer.strip(" []'\"\t\r")
+    if not rows and len(truth) == 1:
+        rows = [answer.strip().removeprefix("[").removesuffix("]")]
+    if len(rows) != len(truth):
+        return False
+    for text, right in zip(rows, truth, strict=True):
+        parts = text.split(",")
+        if len(parts) == len(right) + 1 and not parts[-1].strip():  # (5,)
+            parts.pop()
+        if len(parts) != len(right) or not all(equal(p.strip(), v, strict) for p, v in zip(parts, right, strict=True)):
+            return False
+    return True
+
+
+def rows_in(answer: str) -> list[str] | None:
+    """What stands in each pair of round brackets, but for Decimal's; None if they do not fit one another."""
+    rows, start, inside = [], None, False
+    for mark in re.finditer(r"Decimal\(|[()]", answer):
+        if mark[0] == "Decimal(" and not inside:
+            inside = True
+        elif mark[0] == ")" and inside:
+            inside = False
+        elif mark[0] == "(" and start is None and not inside:
+            start = mark.end()
+        elif mark[0] == ")" and start is not None:
+            rows.append(answer[start : mark.start()])
+            start = None
+        else:
+            return None
+    return None if inside or start is not None else rows
+
+
+def equal(text: str, right, strict: bool) -> bool:
+    """Whether one value of an answer is right: a number nearly, a text exactly, but for a quote on each side."""
+    if right is None:
+        return text.strip("'\"") in ("None", "NULL")
+    if isinstance(right, str):
+        return unquoted(text) == right
+    if text.startswith("Decimal(") and text.endswith(")"):
+        text = unquoted(text[len("Decimal(") : -1])
+    number = plain(text) if strict else stripped(text)
+    return bool(NUMBER.fullmatch(number)) and math.isclose(float(number), float(right), rel_tol=1e-6, abs_tol=1e-6)
+
+
+def unquoted(text: str) -> str:
+    text = text[1:] if text[:1] in ("'", '"') else text
+    return text[:-1] if text[-1:] in ("'", '"') else text
+
+
+def plain(text: str) -> str:
+    """A number without its quotes, a $ or a %."""
+    return unquoted(text).strip().removeprefix("$").removesuffix("%").strip()
+
+
+def stripped(text: str) -> str:
+    """A number as the original frees it of other signs: all digits, and one sign more on each side."""
+    digits = [i for i, sign in enumerate(text) if sign.isdigit()]
+    return text[max(0, digits[0] - 1) : digits[-1] + 2].strip() if digits else text

@@ -1,0 +1,315 @@
+"""The tasks of db_bench: templates of one skill each over made-up tables, and files in LifelongAgentBench's layout.
+
+    python -m envs.db_bench.tasks             the skills, and how many of our tasks each has in 1,000 draws
+    python -m envs.db_bench.tasks data=db.json                 the skills of a file, with counts
+    python -m envs.db_bench.tasks data=db.json out=single.json  its tasks of a single skill, as {skill: [entry, ...]}
+    python -m envs.db_bench.tasks out=ours.json count=5000     tasks of ours, in the same layout
+
+Keys: data, out, count=1000, difficulty=3, seed=0.
+
+The templates and what tables hold are in templates.py. Numbers, days and names never repeat in a column, so
+that no order has ties; what is asked for has one row at least, and few.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+from envs.base import SPLITS, check_count, check_file, level_list, split_of
+from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
+from envs.simulators.mysql import Database, digest
+from envs.terminal import reader_may_leave, typed
+
+LEVELS = {"1": (4, 6, 4), "2": (8, 12, 5), "3": (20, 40, 8)}  # fewest and most rows of a table, most of an answer
+SCHEMAS = [line.split() for line in TABLES.strip().splitlines()]
+
+
+def read_templates(text: str) -> dict[str, list[tuple[str, str, list[str]]]]:
+    """Skill -> levels, SQL and ways to say it, of each of its templates."""
+    found: dict = {}
+    for line in text.strip().splitlines():
+        if not line.startswith(" "):
+            templates = found.setdefault(line, [])
+        elif line.startswith(" " * 8):
+            templates[-1][2].append(line.strip())
+        else:
+            levels, _, sql = line.strip().partition(" ")
+            templates.append((levels, sql, []))
+    return found
+
+
+BY_SKILL = read_templates(TEMPLATES)
+SKILLS = tuple(BY_SKILL)
+CHANGES = ("insert", "delete", "update")
+PAIRS = {  # drawn together: what SQL says, and what the instruction says
+    ("M", "most"): (("MAX", "highest"), ("MIN", "lowest")),
+    ("F", "what"): (("MAX", "highest"), ("MIN", "lowest"), ("SUM", "total"), ("AVG", "average")),
+    ("D", "way", "D2", "way2"): (("", "ascending", " DESC", "descending"), (" DESC", "descending", "", "ascending")),
+}
+MEASURES = {  # of the numbers of a group
+    "count": len,
+    "sum": sum,
+    "spread": lambda group: max(group) - min(group),
+    "mean": lambda group: -(-sum(group) // len(group)),
+}
+TABLES_TRIED, TASKS_TRIED = 100, 12  # before a split counts as empty
+
+
+@dataclass(frozen=True)
+class Task:
+    skill: str
+    instruction: str  # with the sentence on the table
+    table: str
+    columns: list  # (name, "INT" or "TEXT")
+    rows: list
+    sql: str  # the truth
+    answer: list | None = None  # rows; None where the table's state counts
+    state: str = ""  # the hash of the table after the truth
+    level: str = ""  # of LEVELS; "" for a task of a file
+
+    @property
+    def canonical(self) -> str:
+        """What makes it this task: other rows make no new one."""
+        return f"db_bench:{self.table}:{self.sql}"
+
+
+# -- tasks of our own
+
+
+def draw(rng: Random, skill: str, level: str, split: str, database: Database) -> Task:
+    """A task of a skill that falls in a split; the database is used to solve it."""
+    templates = [template for template in BY_SKILL[skill] if level in template[0]]
+    for _ in range(TABLES_TRIED):
+        table, columns, rows, new = draw_table(rng, level)
+        for _ in range(TASKS_TRIED):
+            levels, sql, ways = rng.choice(templates)
+            values = bind(rng, table, columns, rows, new)
+            task = Task(skill, "", table, columns, rows, sql.format(**values), level=level)
+            if split_of(task.canonical) != split:
+                continue
+            truth = solve(task, LEVELS[level][2], database)
+            if truth:
+                said = rng.choice(ways_at(level, levels, ways)).format(**values)
+                return replace(task, instruction=said if level == "1" else f"{said}\n{header(table, columns)}", **truth)
+    raise ValueError(f"no task of skill {skill} at level {level} is in split {split}")
+
+
+def ways_at(level: str, levels: str, ways: list[str]) -> list[str]:
+    """The ways in which a template of these levels is said at one of them."""
+    whole = ways["1" in levels :]
+    return ways[:1] if level == "1" else whole[:1] if level == "2" else whole
+
+
+def header(table: str, columns: list) -> str:
+    names = ", ".join(name for name, _ in columns)
+    return f"The name of this table is {table}, and the headers of this table are {names}."
+
+
+def draw_table(rng: Random, level: str) -> tuple[str, list, list, list]:
+    """A table's name, columns and rows, and two rows more that could be added."""
+    name, *fields = rng.choice(SCHEMAS)
+    fields = [field.split(":") for field in (fields[:4] if level == "1" else fields[:5] if level == "2" else fields)]
+    few, many, _ = LEVELS[level]
+    count = rng.randint(few, many) + 2
+    values = [draw_values(rng, kind, count, level, distinct=i == 0) for i, (_, kind) in enumerate(fields)]
+    columns = [(column, "INT" if "-" in kind else "TEXT") for column, kind in fields]
+    rows = list(zip(*values, strict=True))
+    return name, columns, rows[:-2], rows[-2:]
+
+
+def draw_values(rng: Random, kind: str, count: int, level: str, distinct: bool) -> list:
+    """The values of a column: numbers and days that do not repeat, or words of a pool."""
+    if "-" in kind:
+        low, high = (1, 50) if level == "1" else map(int, kind.split("-"))
+        return rng.sample(range(low, high + 1), count)
+    if kind == "date":
+        days = rng.sample(range(12 * 28 * 12), count)
+        return [f"{2012 + day // 336}-{day // 28 % 12 + 1:02}-{day % 28 + 1:02}" for day in days]
+    words = pool(kind, level == "1")
+    return rng.sample(words, count) if distinct else rng.sample(words, 2) + rng.choices(words, k=count - 2)
+
+
+@lru_cache(maxsize=64)
+def pool(kind: str, plain: bool) -> list[str]:
+    first, bar, second = POOLS[kind].partition("|")
+    if not bar or plain:
+        return (second or first).split()
+    return [f"{one} {other}" for one in first.split() for other in second.split()]
+
+
+def bind(rng: Random, table: str, columns: list, rows: list, new: list) -> dict:
+    """What a template's names stand for, drawn for one table."""
+    names = [name for name, _ in columns]
+    at = dict(zip(names, zip(*rows, strict=True), strict=True))
+    a, (k, g) = names[0], rng.sample(names[1:3], 2)
+    numbers = [name for name, kind in columns if kind == "INT"]
+    n, m = rng.sample(numbers, 2) if len(numbers) > 1 else numbers * 2
+    c = rng.choice([name for name in names if name != n])
+    b = rng.choice([name for name in names if name not in (a, c)])
+    v, w = rng.sample(sorted(set(at[k])), 2)
+    ordered, few, high = sorted(at[n]), rng.randint(1, 3), rng.random() < 0.5
+    groups: dict[str, list] = {}
+    for kind, number in zip(at[k], at[n], strict=True):
+        groups.setdefault(kind, []).append(number)
+    values = {"t": table, "s": table[0], "a": a, "b": b, "c": c, "k": k, "g": g, "n": n, "m": m, "v": v, "w": w}
+    values |= {"p": rng.choice(at[a]), "d": rng.randint(2, 9), "N": rng.randint(2, 4), "O": rng.randint(1, 4)}
+    values |= {"alias": f"{rng.choice(('best', 'result', 'value'))}_{n}", "u": new[0][names.index(n)]}
+    values |= {"over": ">" if high else "<", "above": "above" if high else "below"}
+    values |= {"some": ordered[-1 - few] if high else ordered[few], "low": ordered[1]}
+    values |= {"mid": rng.choice(ordered[1:-1]), "mid2": rng.choice(sorted(at[m])[1:-1])}
+    values |= {"e": names[-1], "day": sorted(at[names[-1]])[-1 - few]}
+    for name, measure in MEASURES.items():  # one group has it at most, and is left out; another has more
+        measured = sorted(set(map(measure, groups.values())))
+        values[name] = rng.choice(measured[:-1] or measured)
+    values |= {
+        "row": literal(new[0]),
+        "row2": literal(new[1]),
+        "said": said(names, new[0]),
+        "said2": said(names, new[1]),
+    }
+    for keys, choices in PAIRS.items():
+        values |= zip(keys, rng.choice(choices), strict=True)
+    return values
+
+
+def literal(row: list) -> str:
+    return "(" + ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in row) + ")"
+
+
+def said(names: list, row: list) -> str:
+    return ", ".join(f"{name} {value}" for name, value in zip(names, row, strict=True))
+
+
+def solve(task: Task, most: int, database: Database) -> dict | None:
+    """The answer or the state that the truth leads to; None if it asks for nothing, for all rows, or for too many."""
+    found = database.load(task.table, task.columns, task.rows).run(task.sql)
+    if task.skill in CHANGES:
+        left = database.rows()
+        return {"state": digest(left)} if left and left != task.rows else None
+    everything = len(found) == len(task.rows) and task.skill.startswith(("where", "table_alias"))
+    return {"answer": found} if 0 < len(found) <= most and not everything else None
+
+
+# -- files
+
+
+def skill_of(entry: dict) -> str | None:
+    """The one skill of an entry; None if it has several. Every query is labelled `select`: where there is another label
+    beside it, that one counts."""
+    skills = [skill for skill in entry.get("skill_list", []) if skill != "select"] or entry.get("skill_list", [])
+    return skills[0] if len(skills) == 1 else None
+
+
+def task_of(entry: dict, skill: str) -> Task:
+    """The task that an entry describes. KeyError, TypeError or ValueError if it is none."""
+    info, answer = entry["table_info"], entry["answer_info"]
+    columns = [(column["name"], column["type"].upper()) for column in info["column_info_list"]]
+    if not {kind for _, kind in columns} <= {"INT", "TEXT"}:
+        raise ValueError("columns must be INT or TEXT")
+    said = entry["instruction"]
+    said = said if "The name of this table is" in said else f"{said}\n{header(info['name'], columns)}"
+    rows = [tuple(row) for row in info["row_list"]]
+    direct = answer.get("direct")
+    if (direct is None) == (answer.get("md5") is None):
+        raise ValueError("answer_info must have one of direct and md5")
+    direct = None if direct is None else [tuple(row) for row in direct]
+    return Task(skill, said, info["name"], columns, rows, answer["sql"], direct, answer.get("md5") or "")
+
+
+def entry_of(task: Task) -> dict:
+    """A task in LifelongAgentBench's layout."""
+    columns = [{"name": name, "type": kind} for name, kind in task.columns]
+    answer = task.answer and [
+        [value if isinstance(value, (int, str)) else float(value) for value in row] for row in task.answer
+    ]
+    info = {"name": task.table, "column_info_list": columns, "row_list": [list(row) for row in task.rows]}
+    truth = {"direct": answer, "md5": None if answer else task.state, "sql": task.sql}
+    return {"instruction": task.instruction, "table_info": info, "answer_info": truth, "skill_list": [task.skill]}
+
+
+@lru_cache(maxsize=4)
+def read_entries(path: str) -> dict[str, list[dict]]:
+    """The entries of a single skill of a file, by skill: of {number: entry}, or of {skill: [entry, ...]}."""
+    check_file("a file of LifelongAgentBench's entries", path)
+    try:
+        data = json.loads(Path(path).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"data: {path!r} is no file of JSON: {error}") from None
+    if not isinstance(data, dict) or not data:
+        raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
+    if all(isinstance(value, list) for value in data.values()):
+        found = data
+    else:
+        found = {}
+        for entry in data.values():
+            if isinstance(entry, dict) and (skill := skill_of(entry)):
+                found.setdefault(skill, []).append(entry)
+    if not any(found.values()):
+        raise ValueError(f"data: {path!r} has no task of a single skill")
+    return found
+
+
+@lru_cache(maxsize=4)
+def read_tasks(path: str) -> dict[str, dict[str, list[Task]]]:
+    """The tasks of a file: split -> skill -> tasks."""
+    found: dict = {split: {} for split in SPLITS}
+    for skill, entries in read_entries(path).items():
+        for number, entry in enumerate(entries):
+            try:
+                task = task_of(entry, skill)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise ValueError(f"data: entry {number} of {skill} in {path!r} is no task: {error!r}") from None
+            found[split_of(task.canonical)].setdefault(skill, []).append(task)
+    return found
+
+
+@reader_may_leave()
+def main(args: list[str]) -> int:
+    keys = {"data": "", "out": "", "count": 1000, "difficulty": "3", "seed": 0}
+    if {"-h", "--help"} & set(args):
+        print(__doc__)
+        return 0
+    try:
+        for arg in args:
+            key, equals, value = arg.partition("=")
+            if not equals or key not in keys:
+                raise ValueError(f"expected key=value with a key of {', '.join(keys)}, not {arg!r}")
+            keys[key] = typed(key, value, type(keys[key]))
+        out = Path(keys["out"])
+        if keys["out"] and (out.is_dir() or not out.parent.is_dir()):
+            raise ValueError(f"out must be a file in a folder that is there, not {keys['out']!r}")
+        if keys["data"]:
+            read_tasks(keys["data"])  # what is no task is not counted
+        found = read_entries(keys["data"]) if keys["data"] else generate(keys)
+        if keys["out"]:
+            out.write_text(json.dumps(found, ensure_ascii=False, indent=1))
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print()
+        return 130
+    for skill in sorted(found, key=lambda skill: (SKILLS.index(skill) if skill in SKILLS else len(SKILLS), skill)):
+        print(f"{skill:<50}{len(found[skill]):>6}")
+    print(f"{len(found)} skills, {sum(map(len, found.values()))} tasks")
+    return 0
+
+
+def generate(keys: dict) -> dict[str, list[dict]]:
+    """Entries of our own, by skill."""
+    levels, found = level_list(keys["difficulty"], LEVELS).split(","), {}
+    check_count("count", keys["count"])
+    check_count("seed", keys["seed"], 0)
+    database = Database()
+    for seed in range(keys["seed"], keys["seed"] + keys["count"]):
+        rng = Random(f"db_tasks {seed}")
+        skill = rng.choice(SKILLS)
+        found.setdefault(skill, []).append(entry_of(draw(rng, skill, rng.choice(levels), rng.choice(SPLITS), database)))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

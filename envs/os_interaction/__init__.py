@@ -1,0 +1,463 @@
+r"""OS interaction: carry out a task on a Linux machine through bash.
+
+Task.     An instruction, such as `Set the mode of /srv/cedar/plan.txt to 640.`; a machine, prepared by a script; and
+          conditions that have to hold at the end, each a command with exit status 0. Every task fails as it starts and
+          is solved by the solution that belongs to it. The levels of difficulty are the commands of that solution:
+    1         one
+    2         2 to 4
+    3         5 to 8
+    4         9 to 12, as in the benchmark
+          The templates are in templates.py; `Env.current.skills`: the benchmark's skills in the solution.
+
+Machine.  A small Ubuntu, in memory (envs/simulators/shell): nothing real is touched. Each turn is a new `bash -c` as
+          root in /, with stdout and stderr together and without input: files stay, the working directory and variables
+          do not. A clock of its own goes on while commands run; `sleep` takes no time.
+
+Actions.  native: the first `Act: ...` of the reply, with anything before it.
+    Act: bash      in any case; all blocks that begin with a line ```bash, joined by empty lines, are executed
+    Act: finish    the task is done
+    Act: answer(x) only for a question of `data=`: the task is done, and x is the answer
+          short: the whole reply is executed; `finish` and `answer(x)` are the others.
+
+Replies.  The output of the OS:\n\n...
+          The output of the OS is empty.
+          The output of the OS:\n\nThe command is marked as timeout since it did not finish within 20 seconds.
+          Cannot extract action from agent response. Pattern: "Act:\s*(.+)"       these two end the episode
+          Invalid action string matched by pattern "Act:\s*(.+)"
+          Output of more than 800 characters is cut to 780, `\n[truncated because the output is too long]`.
+
+Ending.   Terminated by finish, by an answer, or by a native reply without an action that can be read: there is no
+          second try. Truncated after `max_turns` executed replies. In the original a further message is then asked
+          for, which is not executed whatever it says, not even a `finish`, and meets "Task limit reached. The limit is
+          5."; as it can change nothing, the episode is over here with the output of the last executed reply, and the
+          limit in info["reason"]. Whichever way it ended, the state is evaluated as it is: a task that is done counts
+          although the agent never said so. info["status"]: running, completed, agent_validation_failed or
+          task_limit_reached.
+
+Reward.   At the end 1 if all conditions hold, "correct"; -0.5 if not, "incorrect", at the limit too; 0 and "unknown"
+          if the evaluation cannot come to an end: not on a freshly prepared machine either. info["shaped"]: that, and
+          for each condition that did not hold at the start, the first time that it holds after a turn, its share of 1;
+          the guide's rewards are the native ones, the shares are ours and what `reward.rule=seed` pays.
+          info["valid"]: bash understood the reply and found its last command (no syntax error, no status 126 or 127),
+          or it was finish or an answer.
+
+Data.     `data=entry_dict.json` takes LifelongAgentBench's tasks, in which the conditions are one script;
+          `data=problems.json scripts=folder` AgentBench's, which ask questions as well: `match` compares the answer,
+          `check` runs scripts on it. Tasks that do not fail at the start and pass with their own solution on this
+          machine (no python3, no git, no network) are passed over; the first time the standard error says how many
+          they are, and why.
+
+From LifelongAgentBench's os_interaction, with these differences:
+- The tasks are our own; their words are not the original's. A task falls in its split by a hash of its instruction.
+- The machine is a likeness: what it knows and where it differs is said in envs/simulators/shell.
+- Long outputs are cut as AgentBench does; `max_output=0` cuts nothing, as LifelongAgentBench does.
+- A reply of more than 20,000 characters is not executed, and says what bash says of its own limit.
+- Programs that an agent put in the place of the system's take no part in the evaluation: before each condition the
+  system's programs, and the folders and links that lead to them, are as at the start.
+- AgentBench keeps one shell through an episode, takes the last action of a reply that can be read, has 8 turns, and at
+  the limit counts the task as failed.
+"""
+
+import re
+import sys
+from copy import copy
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from random import Random
+
+from envs import base
+from envs.base import Step
+from envs.os_interaction import data as os_data
+from envs.os_interaction import tasks as os_tasks
+from envs.os_interaction.tasks import LEVELS, Python, Task
+from envs.simulators import sandbox
+from envs.simulators.shell import Machine, Shell, base_machine
+from envs.simulators.shell.files import Caller, Frozen, Node
+
+INSTRUCTIONS = """\
+You are at work on an Ubuntu machine, as root and through bash. I give you a task; carry it out with commands.
+In each reply first think about what is to be done, then take exactly one action. To execute commands:
+
+Act: bash
+
+```bash
+the commands
+```
+
+When the task is done:
+
+Act: finish
+{answer}
+Commands must not ask for input. Each block is executed in a new shell that starts in /: files stay as you leave them, \
+the working directory and variables do not. You have {turns} rounds; the task ends after them, or with finish."""
+ANSWER = """
+When the task is a question, and you know the answer:
+
+Act: answer(what you answer, between these parentheses)
+"""
+AGREED = "OK."
+SHORT = "Reply with one bash command. When all is done: finish"
+NO_ACTION = r'Cannot extract action from agent response. Pattern: "Act:\s*(.+)"'
+BAD_ACTION = r'Invalid action string matched by pattern "Act:\s*(.+)"'
+OUTPUT = "The output of the OS:\n\n"
+EMPTY = "The output of the OS is empty."
+SLOW = "The command is marked as timeout since it did not finish within 20 seconds."
+CUT = "\n[truncated because the output is too long]"
+SYNTAX = "bash: -c: line "  # how bash begins to say that it does not understand a text
+MAX_SCRIPT = 20_000  # characters of a reply that are executed
+PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
+LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # to the last two
+TOO_LONG = "bash: Argument list too long\n"
+REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
+
+
+@dataclass
+class Config:
+    difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: tasks of our own
+    scripts: str = ""  # the folder of the files that AgentBench's tasks name
+    max_output: int = 800  # longer output is cut, to 20 characters less than this; 0: never
+    max_turns: int = 5  # replies that are executed before the episode is over
+    prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
+
+    def __post_init__(self):
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        base.check_count("max_output", self.max_output, 0)
+        if 0 < self.max_output <= 20:
+            raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
+        if self.scripts and not self.data:
+            raise ValueError("scripts is of use with data=problems.json alone, and there is no data")
+        if self.data:
+            os_data.read(self.data, self.scripts)
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.data = os_data.read(self.config.data, self.config.scripts) if self.config.data else None
+        self.slow = self.data is not None and any(_runs_python(task) for tasks in self.data.values() for task in tasks)
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: its instruction."""
+        return self.current.key
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's first turn."""
+        base.check_split(split)
+        rng = Random(f"os_interaction {split} {seed}")
+        if self.data:
+            self.current = self._entry(rng, split)
+        else:
+            self.current = os_tasks.draw(rng, rng.choice(self.config.difficulty.split(",")), split)
+        return self.begin(self.current)
+
+    def begin(self, task: Task) -> list[dict]:
+        """Start an episode of a task."""
+        self.current = task
+        self.machine = prepared(task)
+        self.done = 0  # scripts of the solution that were executed
+        self.output = ""
+        self.turns = 0
+        self.unmet = [] if task.answers else list(task.conditions)
+        self._progress()
+        self.share = 1 / max(1, len(self.unmet))
+        self.running = True
+        answer = ANSWER if task.answers else ""
+        instructions = INSTRUCTIONS.format(turns=self.config.max_turns, answer=answer)
+        return base.opening(self.config.prompt, task.instruction, instructions, AGREED, SHORT)
+
+    def step(self, action_text: str) -> Step:
+        """Execute the agent's reply; every reply counts as a turn."""
+        base.check_running(self.running)
+        self.turns += 1
+        action, content = self._read(action_text)
+        observation, reason, shaped, valid, status = "", "", 0.0, True, "completed"
+        if action == "bash":
+            observation, valid = self._execute(content)
+            shaped = self._progress() * self.share
+            status = "task_limit_reached" if self.turns >= self.config.max_turns else "running"
+            reason = f"Task limit reached. The limit is {self.turns}." if status != "running" else ""
+        elif not action:
+            observation, reason, valid, status = content, content, False, "agent_validation_failed"
+        self.running = status == "running"
+        outcome, reward = "unknown", 0.0
+        if not self.running:
+            outcome = judge(self.current, self.machine, content if action == "answer" else "None")
+            reward = REWARDS[outcome]
+        truncated = status == "task_limit_reached"
+        info = {"outcome": outcome, "success": outcome == "correct", "valid": valid, "shaped": shaped + reward}
+        info |= {"status": status, "reason": reason}
+        return Step(observation, reward, not (self.running or truncated), truncated, info)
+
+    def oracle(self) -> str:
+        """The reply of an expert: what is left of the solution, in as many turns as there are, then finish."""
+        base.check_running(self.running)
+        task, left = self.current, self.current.truth[self.done :]
+        if not task.truth and (task.match is None or task.match[0] == "regex"):
+            raise RuntimeError("no expert: the file has no solution of this task")
+        if left:
+            turns = max(1, self.config.max_turns - self.turns - 1)  # the last is for finish
+            return self._reply("bash", "\n".join(left[: -(-len(left) // turns)]))
+        if task.match:
+            return self._reply("answer", task.match[1])
+        if task.truth[-1] in task.conditions:  # a question, to which the output of the last script is the answer
+            return self._reply("answer", self.output.strip())
+        return self._reply("finish")
+
+    def _entry(self, rng: Random, split: str) -> Task:
+        """A task of the file that can be played here."""
+        for task in rng.sample(self.data[split], len(self.data[split])):
+            if not obstacle(task):
+                return task
+            _passed_over(self.config.data, self.config.scripts, split)
+        why = _passed_over(self.config.data, self.config.scripts, split) or "no task is there"
+        raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played: {why}")
+
+    def _read(self, reply: str) -> tuple[str, str]:
+        """The action in a reply (bash, finish or answer) and its content; or "" and why there is none."""
+        if self.config.prompt == "short":
+            said = reply.strip()
+            return _ended(said, self.current.answers) or ("bash", said)
+        found = re.search(r"Act:\s*(.+)", reply)
+        if not found:
+            return "", NO_ACTION
+        said = found[1].strip()
+        if said.lower().startswith("bash"):
+            return "bash", "\n\n".join(_blocks(reply))
+        return _ended(said, self.current.answers, exact=False) or ("", BAD_ACTION)
+
+    def _reply(self, action: str, content: str = "") -> str:
+        """An expert's action in the form of the prompt."""
+        said = f"answer({content})" if action == "answer" else action
+        if self.config.prompt == "short":
+            return content if action == "bash" else said
+        if action == "bash":
+            return f"Think: This is what comes next.\n\nAct: bash\n\n```bash\n{content}\n```"
+        return f"Think: All that was asked for is done.\n\nAct: {said}"
+
+    def _execute(self, script: str) -> tuple[str, bool]:
+        """Run a script: the observation, and whether bash understood it."""
+        for count in range(1, len(self.current.truth) - self.done + 1):
+            if script == "\n".join(self.current.truth[self.done : self.done + count]):
+                self.done += count
+                break
+        if len(script) > MAX_SCRIPT:
+            return OUTPUT + TOO_LONG, False
+        result = Shell(self.machine).run(script)
+        self.output = result.output
+        if result.timed_out:
+            return OUTPUT + SLOW, True
+        shown, most = result.output, self.config.max_output
+        if 0 < most < len(shown):
+            shown = shown[: most - 20] + CUT
+        refused = result.status in (126, 127) or (result.status and SYNTAX in result.output)
+        understood = script.strip() != "" and not refused
+        return OUTPUT + shown if shown else EMPTY, understood
+
+    def _progress(self) -> int:
+        """How many conditions hold for the first time. They must change nothing; if they would, as a condition may run
+        what an agent wrote, they are tried on a copy."""
+        machine, before = self.machine, len(self.unmet)
+        clock, pids = machine.clock, machine.pids
+        machine.frozen = True
+        try:
+            self.unmet = _failing(machine, self.unmet)
+        except Frozen:
+            self.unmet = _failing(twin(machine), self.unmet)
+        finally:
+            machine.frozen, machine.clock, machine.pids = False, clock, pids
+        return before - len(self.unmet)
+
+
+def _ended(said: str, answers: bool, exact: bool = True) -> tuple[str, str] | None:
+    """The action finish or answer; `exact`: nothing may follow it."""
+    lower = said.lower()
+    if lower == "finish" or (not exact and lower.startswith("finish")):
+        return "finish", ""
+    if answers and lower.startswith("answer") and "(" in said and ")" in said:
+        return "answer", said[said.find("(") + 1 : said.rfind(")")].strip()
+    return None
+
+
+def _blocks(reply: str) -> list[str]:
+    """What the fences ```bash ... ``` enclose. In linear time, as a lazy pattern is not."""
+    found, at = [], reply.find("```bash\n")
+    while at >= 0 and (end := reply.find("\n```", at + 8)) >= 0:
+        found.append(reply[at + 8 : end])
+        at = reply.find("```bash\n", end + 4)
+    return found
+
+
+def prepared(task: Task) -> Machine:
+    """A machine at the start of a task."""
+    machine = base_machine()
+    for script in task.init:
+        Shell(machine).run(script)
+    return machine
+
+
+def twin(machine: Machine) -> Machine:
+    """A copy of a machine, which shares nothing that changes."""
+    copies: dict[int, Node] = {}
+
+    def copied(node: Node) -> Node:
+        known = copies.get(id(node))  # a node may have several names
+        if known is None:
+            known = Node(node.kind, node.mode, node.data, node.uid, node.gid, node.mtime, node.ino)
+            known.atime, known.nlink = node.atime, node.nlink
+            copies[id(node)] = known
+            if node.kind == "dir":
+                folders.append(known)
+        return known
+
+    folders: list[Node] = []  # whose names still lead to the originals; no recursion, as an agent can nest them deeply
+    other = copy(machine)
+    other.frozen = False
+    other.root = copied(machine.root)
+    for folder in folders:
+        folder.data = {name: copied(child) for name, child in folder.data.items()}
+    return other
+
+
+@cache
+def _programs() -> dict[str, dict[str, bytes]]:
+    """What lies in the folders of the system's programs."""
+    root = Caller(base_machine())
+    return {folder: {name: node.data for name, node in root.lookup(folder).data.items()} for folder in PROGRAMS}
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(name for programs in _programs().values() for name in programs)
+
+
+def restore_programs(machine: Machine) -> None:
+    """Put the system's programs back, with what leads to them, and take away what would be found in their place."""
+    for path in ("/usr", "/usr/local", *PROGRAMS):
+        above, _, name = path.rpartition("/")
+        parent = machine.lookup(above or "/")
+        folder = parent.data.get(name)
+        if folder is None or folder.kind != "dir":
+            machine.change()
+            folder = parent.data[name] = Node("dir", 0o755, {})
+        if path in PROGRAMS and not _intact(folder.data, programs := _programs()[path]):
+            machine.change()
+            folder.data = {name: child for name, child in folder.data.items() if name not in _names()}
+            folder.data |= {name: Node("file", 0o755, data) for name, data in programs.items()}
+    for name, target in LINKS.items():
+        node = machine.root.data.get(name)
+        if node is None or node.kind != "link" or node.data != target:
+            machine.change()
+            machine.root.data[name] = Node("link", 0o777, target)
+
+
+def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
+    """Whether the system's programs are in a folder as they were, and nothing else under the name of any."""
+    if len(there) > len(programs) and _names() & (there.keys() - programs.keys()):
+        return False
+    for name, data in programs.items():
+        node = there.get(name)
+        if node is None or node.data != data or node.mode != 0o755:
+            return False
+    return True
+
+
+def _failing(machine: Machine, conditions: list[str]) -> list[str]:
+    """The conditions that do not hold."""
+    left = []
+    for place, condition in enumerate(conditions):
+        if not (place and machine.frozen):
+            restore_programs(machine)  # each time, as a condition may run what an agent wrote
+        if Shell(machine).run(condition).status:
+            left.append(condition)
+    return left
+
+
+def judge(task: Task, machine: Machine, answer: str) -> str:
+    """What a task has come to: correct, incorrect, or unknown if its evaluation never ends, whatever the agent does."""
+    if task.match:
+        kind, wanted = task.match
+        right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
+        return "correct" if right else "incorrect"
+    arguments = [answer] if task.answers else []
+    for condition in task.conditions:
+        if isinstance(condition, Python):
+            if not _python_passes(condition, arguments):
+                return "incorrect"
+            continue
+        restore_programs(machine)
+        result = Shell(machine).run(condition, args=arguments)
+        if result.timed_out and not _ends(task):
+            return "unknown"
+        if result.status:
+            return "incorrect"
+        arguments.append(result.output)
+    return "correct"
+
+
+@lru_cache(maxsize=4096)
+def _ends(task: Task) -> bool:
+    """Whether all conditions of a task come to an end where no agent has been."""
+    machine, arguments = prepared(task), ["None"] if task.answers else []
+    for condition in task.conditions:
+        if not isinstance(condition, Python):
+            result = Shell(machine).run(condition, args=arguments)
+            if result.timed_out:
+                return False
+            arguments.append(result.output)
+    return True
+
+
+def _runs_python(task: Task) -> bool:
+    return any(isinstance(condition, Python) for condition in task.conditions)
+
+
+@lru_cache(maxsize=4096)
+def obstacle(task: Task) -> str:
+    """Why a task cannot be played: it has to fail at its start, and to pass once its own solution was executed."""
+    if task.match:
+        return ""
+    machine = prepared(task)
+    before = judge(task, twin(machine), "None")
+    if before != "incorrect":
+        return "its check passes at the start" if before == "correct" else "its check does not end"
+    if not task.truth:
+        return "it has no solution that its check could be tried with"
+    for script in task.truth:
+        output = Shell(machine).run(script).output
+    answer = output.strip() if task.truth[-1] in task.conditions else "None"
+    right = "\n" not in answer and judge(task, machine, answer) == "correct"
+    return "" if right else "its own solution does not pass its check on this machine"
+
+
+@cache  # said once
+def _passed_over(path: str, scripts: str, split: str) -> str:
+    """What is passed over in a split of a file, and why; it is printed too where anything is left."""
+    tasks = os_data.read(path, scripts)[split]
+    bad = [(task, why) for task in tasks if (why := obstacle(task))]
+    if not bad:
+        return ""
+    task, why = bad[0]
+    said = f"{len(bad)} of {len(tasks)} tasks cannot be; the first, {task.instruction[:60]!r}: {why}"
+    if len(bad) < len(tasks):
+        print(f"data: of split {split} of {path} {said}", file=sys.stderr)
+    return said
+
+
+def _python_passes(script: str, arguments: list[str]) -> bool:
+    """Whether a script in Python ends with status 0 on its arguments; it sees nothing of the machine."""
+    program = f"""import sys
+sys.argv = {["-c", *arguments]!r}
+try:
+    exec({str(script)!r}, {{"__name__": "__main__"}})
+except SystemExit as end:
+    if end.code:
+        raise SystemExit("failed")
+"""
+    return not sandbox.run(program, "").stderr

@@ -1,0 +1,116 @@
+"""Tasks of os_interaction from a file: LifelongAgentBench's entries, or AgentBench's problems.
+
+LifelongAgentBench, `entry_dict.json`: an object of objects with `instruction`, `skill_list`,
+`initialization_command_item`, and in `evaluation_info` `evaluation_command_item` and `ground_truth_command_item`. Each
+of the three commands has a `script` in bash.
+
+AgentBench, a list of objects, or one object a line: `description`, `labels`; `create.init` and `start`, which prepare
+the machine; `evaluation`, which has `match` (a string, or an object with `answer` or `regex`), or `check` and
+`example`. A script is a string, or an object with `code` or `file`, and `language`: bash, or python for checks.
+"""
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from envs.base import SPLITS, check_file, split_of
+from envs.os_interaction.tasks import Python, Task
+
+
+@lru_cache(maxsize=4)  # a file is read once, however many environments there are
+def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
+    """The tasks of each split; `scripts` is the folder of files with scripts. ValueError says what is wrong."""
+    check_file("a file of LifelongAgentBench or AgentBench", path)
+    found: dict[str, list[Task]] = {split: [] for split in SPLITS}
+    for name, entry in _entries(path).items():
+        try:
+            task = _lifelong(entry) if "instruction" in entry else _agent_bench(entry, scripts)
+            if task:
+                _check(task)
+                found[split_of(task.key)].append(task)
+        except KeyError as error:
+            raise ValueError(f"data: entry {name} of {path} lacks {error}") from None
+        except (TypeError, AttributeError, IndexError, re.error) as error:
+            raise ValueError(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
+    if not any(found.values()):
+        raise ValueError(f"data: no entry of {path} can be used")
+    return found
+
+
+def _check(task: Task) -> None:
+    """TypeError where there is no text and one is needed, re.error where an answer's pattern is none."""
+    texts = (task.instruction, *task.init, *task.truth, *task.conditions, *(task.match or ()))
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"{wrong[0]!r} is no text")
+    if task.match and task.match[0] == "regex":
+        re.compile(task.match[1])
+
+
+def _entries(path: str) -> dict[str, dict]:
+    """The objects in a file by their names."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if path.endswith(".jsonl"):
+            data = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"data: {path} is not JSON: {error}") from None
+    if isinstance(data, dict):
+        data = [data] if "description" in data else data
+    if isinstance(data, list):
+        data = {str(number): entry for number, entry in enumerate(data)}
+    if not isinstance(data, dict):
+        raise ValueError(f"data: {path} holds no tasks, but only {str(data)[:40]}")
+    for name, entry in data.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"data: entry {name} of {path} is no object, but {str(entry)[:40]!r}")
+    return data
+
+
+def _lifelong(entry: dict) -> Task:
+    info = entry["evaluation_info"]
+    init = entry["initialization_command_item"]["script"]
+    check, truth = (info[f"{kind}_command_item"]["script"].strip() for kind in ("evaluation", "ground_truth"))
+    return Task(entry["instruction"], (init,), (truth,), (check,), tuple(entry["skill_list"]))
+
+
+def _agent_bench(entry: dict, folder: str) -> Task | None:
+    """A task of AgentBench; None if a script of it is in a language that is neither bash nor Python."""
+    create, evaluation = entry.get("create", {}), entry["evaluation"]
+    create = create if isinstance(create, dict) else {}  # one of the original's is a list by mistake, and not used
+    init = [_script(item, folder) for item in [*_listed(create.get("init")), *_listed(entry.get("start"))]]
+    common = {"instruction": entry["description"], "skills": tuple(entry.get("labels", ())), "answers": True}
+    if None in init:
+        return None
+    if "match" in evaluation:
+        match = evaluation["match"]
+        kind = "regex" if isinstance(match, dict) and "answer" not in match else "answer"
+        match = (kind, match[kind] if isinstance(match, dict) else match)
+        return Task(init=tuple(init), truth=(), conditions=(), match=match, **common)
+    example = (_script(evaluation.get("example"), folder) or "").strip()
+    checks = _listed(evaluation["check"]) or [None]
+    conditions = [example or None if item is None else _script(item, folder) for item in checks]
+    if None in conditions:
+        return None
+    return Task(init=tuple(init), truth=(example,) if example else (), conditions=tuple(conditions), **common)
+
+
+def _listed(value) -> list:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _script(item, folder: str) -> str | None:
+    """A script's text; None for no script, and for a language that is not known."""
+    if item is None or isinstance(item, str):
+        return item
+    if "code" in item:
+        text = item["code"]
+    else:
+        path = Path(folder, item["file"])
+        if not path.is_file():
+            raise ValueError(f"scripts must be the folder of AgentBench's scripts: there is no {path}")
+        text = path.read_text(encoding="utf-8")
+    language = item.get("language", "bash")
+    return text if language == "bash" else Python(text) if language == "python" else None

@@ -1,0 +1,134 @@
+"""The tasks of os_interaction, and how they are drawn from the templates (envs/os_interaction/templates.py)."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from shlex import shlex
+
+from envs.base import split_of
+from envs.os_interaction.templates import TEMPLATES
+
+LEVELS = {"1": range(1, 2), "2": range(2, 5), "3": range(5, 9), "4": range(9, 13)}  # level -> commands of a solution
+SKILLS = """
+addgroup awk cat cd chage chgrp chmod chown chsh cp echo exit find gpasswd grep groupadd ln ls mkdir mv rm sed sleep tee
+touch useradd usermod vi wc
+"""
+POOLS = """
+WORD amber birch cedar delta ember fjord grove heron ivory jolly koala lemon mango nylon olive pearl quartz raven tulip
+STEM agenda budget cities diary events facts guests hotels ideas jobs letter menu notes orders plan quotes
+USER alice bruno clara dmitri elena farid greta hugo irene jonas karin luis maria nadia oscar petra rosa stefan tania
+GROUP actors bakers coders divers editors farmers guides hikers judges keepers lawyers miners nurses owners pilots
+PLACE /srv /opt /mnt /tmp
+MODE 400 440 600 640 660 700 750 664
+DMODE 700 711 750 770 775 1777
+DAYS 7 14 30 45 60 90 120 180 365
+DATE 2030-01-31 2030-06-15 2031-03-01 2031-12-31 2032-02-29 2033-10-05
+SHELL /bin/sh /bin/dash /bin/rbash /usr/sbin/nologin
+EXT log tmp csv dat bak conf
+"""
+WORDS = {kind: words for kind, *words in map(str.split, POOLS.strip().splitlines())}
+MADE: dict[str, Callable[[Random], str]] = {  # slots that are put together
+    "DIR": lambda rng: f"{rng.choice(WORDS['PLACE'])}/{rng.choice(WORDS['WORD'])}",
+    "NAME": lambda rng: f"{rng.choice(WORDS['STEM'])}.{rng.choice(('txt', 'md'))}",
+    "NUM": lambda rng: str(rng.randint(3, 9)),
+    "ID": lambda rng: str(rng.randint(3000, 3999)),
+}
+SLOT = re.compile(r"(?<![A-Z])(DIR|NAME|WORD|USER|GROUP|MODE|DMODE|NUM|ID|DAYS|DATE|SHELL|EXT)([2-9]?)(?![A-Z0-9])")
+MARKS = "+ ", "$ ", "? "  # of the lines of a paragraph
+TRIES = 1000  # draws before a split counts as empty
+
+
+class Python(str):
+    """A script in Python, where others are in bash."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked for, how the machine is prepared, how it can be solved, and what has to hold at the end."""
+
+    instruction: str
+    init: tuple[str, ...]  # scripts that prepare the machine
+    truth: tuple[str, ...]  # scripts that solve it, one after the other
+    conditions: tuple[str, ...]  # scripts that have to end with status 0; together, joined by &&, the evaluation
+    skills: tuple[str, ...]  # which of SKILLS the solution has, or the labels of a file
+    level: str = ""  # of LEVELS, by the number of commands; "" for a task of a file
+    answers: bool = False  # it may be answered: conditions get the answer and the outputs before theirs as arguments
+    match: tuple[str, str] | None = None  # ("answer", text) or ("regex", pattern), in the place of conditions
+
+    @property
+    def key(self) -> str:
+        """The canonical task: what is asked for, so that a held-out task was never read in training."""
+        return f"os_interaction:{self.instruction}"
+
+
+@dataclass(frozen=True)
+class Template:
+    """A paragraph of TEMPLATES, with its slots still in it."""
+
+    instruction: str
+    init: tuple[str, ...]
+    truth: tuple[str, ...]
+    conditions: tuple[str, ...]
+    skills: tuple[str, ...]
+    level: str
+
+    def draw(self, rng: Random) -> Task:
+        """A task: every slot gets a value that no other of its kind has."""
+        values: dict[str, str] = {}
+        taken: set[tuple[str, str]] = set()
+
+        def fill(found: re.Match) -> str:
+            slot, kind = found[0], found[1]
+            while slot not in values:
+                value = MADE[kind](rng) if kind in MADE else rng.choice(WORDS[kind])
+                if (kind, value) not in taken:
+                    taken.add((kind, value))
+                    values[slot] = value
+            return values[slot]
+
+        fields = [self.instruction], self.init, self.truth, self.conditions
+        (instruction,), init, truth, conditions = (tuple(SLOT.sub(fill, line) for line in lines) for lines in fields)
+        return Task(instruction, init, truth, conditions, self.skills, self.level)
+
+
+def parse(paragraph: str) -> Template:
+    """The template in a paragraph."""
+    lines = paragraph.split("\n")
+    init, truth, conditions = (tuple(line[2:] for line in lines if line.startswith(mark)) for mark in MARKS)
+    instruction = " ".join(line for line in lines if not line.startswith(MARKS))
+    names = [name for line in truth for name in commands(line)]
+    level = next(level for level, counts in LEVELS.items() if len(names) in counts)
+    return Template(instruction, init, truth, conditions, tuple(sorted({*names} & {*SKILLS.split()})), level)
+
+
+@cache
+def templates(level: str) -> list[Template]:
+    """All templates of a level."""
+    return [template for template in map(parse, TEMPLATES.strip().split("\n\n")) if template.level == level]
+
+
+def draw(rng: Random, level: str, split: str) -> Task:
+    """A task of a level and a split."""
+    template = rng.choice(templates(level))
+    for _ in range(TRIES):
+        task = template.draw(rng)
+        if split_of(task.key) == split:
+            return task
+    raise ValueError(f"no task of level {level} is in split {split}: {template.instruction}")
+
+
+def commands(line: str) -> list[str]:
+    """The names of the commands in a line of bash, in their order."""
+    names, first = [], True
+    tokens = shlex(line, posix=True, punctuation_chars=True)
+    tokens.commenters = ""
+    for token in tokens:
+        if set(token) <= set("|&;()"):
+            first = True
+        elif first and token not in ("if", "do", "then", "else", "!", "{"):
+            first = False
+            if token not in ("for", "done", "fi", "}"):
+                names.append(token)
+    return names

@@ -1,0 +1,341 @@
+"""Planner: split a word problem into parts, which a worker then solves and puts together.
+
+Task.     `Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pens are left?` The agent does not solve
+          it but says how it is to be solved. The levels, of the 52 templates in envs/planner/word_problems.py:
+    1         two steps
+    2         three or four
+    3         five or six
+
+Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "plan": "how the results are put together"}
+          Of the JSON objects in a reply, fenced or not, with or without raw line breaks in their texts, the first that
+          has should_decompose counts, else the first with another of these keys. Without should_decompose, or without a
+          subproblem that is a text, the worker gets the problem whole.
+          short: arithmetic, a step in each line or behind a `;`: `3*12`, then `a-5`, where a, b, c, ... are the results
+          of those before. Each is a subproblem. A line that computes nothing and is no number spoils the plan. Numbers
+          alone are no plan: who says only the answer has planned nothing.
+
+Worker.   model: the frozen base. It is asked for each subproblem by itself, and shown those before it; then it is asked
+          to put the results together. Or it is asked for the whole at once. What it is asked goes out as requests
+          (envs/base.py): `step` gives a Step that is not finished, `answer` takes the results. The prediction is the
+          final_answer of its JSON, else the last number that it wrote.
+          rules: no model, arithmetic alone. Of a subproblem it takes the last piece that computes, in signs or with the
+          words plus, minus, times, divided by, where `result 1` is the result of the first subproblem. The prediction
+          is the result of the last. It understands no problem: given the whole at once, or numbers alone, it predicts
+          nothing.
+
+Replies.  The worker's answer is 31. That is right.
+
+Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * (1 - the worker's tokens / 1000, at least 0),
+          + 0.3 * independence: 1 - the mean cosine of each two subproblems' embeddings, within 0 and 1, or 0.5 where
+          there are fewer than two. The embeddings are the base's mean hidden states, which a weight of 0 does not ask
+          for; with worker=rules, which writes a token for each number and sign, they count words. A reply without a
+          plan gets 0.1. As a wrong plan gets up to 0.5, reward.rule=binary may teach more.
+          info["valid"]: there was a plan. info["shaped"]: the reward. info["metrics"]: correctness, decomposition,
+          token_efficiency and independence; 0 without a plan, independence 0.5 where it is not measured. The guide's
+          own reward is the native one; reward.rule=seed, which pays info["shaped"], also takes reward.invalid for a
+          reply without a plan.
+
+Ending.   Terminated by the first reply, whatever it is, once the worker has answered; outcome "correct" or "incorrect".
+
+From the guide's trainer, a planner before a frozen worker on GSM8K, with these differences:
+- The problems are ours; `data=gsm8k.jsonl` takes GSM8K's rows {question, answer}. These fall in their splits by a hash
+  of the question, whichever file they are from; ours by a hash of the template and its numbers.
+- A prediction of 0 is one. A JSON object with none of the three keys is no plan. should_decompose may be "true".
+- Of a reply 8,000 characters are read, of its subproblems eight, of each 400 characters.
+- All prompts are in our words. The expert makes each step a subproblem, and of a row that shows no calculation its
+  answer, added to 0; with worker=rules it is always right.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from random import Random
+
+from envs import base, rows
+from envs.base import Request, Result, Step, split_of
+from envs.planner.word_problems import ATOM, LETTERS, LEVELS, arithmetic_in, in_words, number_of, of_row, work_out
+
+WORKERS = ("model", "rules")
+HELPERS = {
+    "model": "A helper works them out one by one and then puts the results together.",
+    "rules": "A helper works them out one by one, and the last result is the answer. It only knows arithmetic, so end "
+    'each with a calculation such as "3 times 12" or "result 1 minus 5", where result 1 is that of the first.',
+}
+NATIVE = """\
+Do not solve this problem. Plan how it should be solved.
+
+Problem: {question}
+
+Is it better split into parts? Then write a few subproblems, mostly two or three, with one calculation each. {helper} \
+Otherwise the helper gets the whole problem.
+
+Reply with one JSON object and nothing else:
+{{"should_decompose": true or false, "subproblems": ["...", "..."], "plan": "how the results give the answer"}}"""
+SHORT = "Reply with the steps, one a line, such as 3*12 and then a-5.\n{question}"
+PART = """\
+A problem is solved in parts. Work out part {name} and no other.
+
+Problem: {question}
+
+{parts}
+
+Reply with one JSON object: {{"solution": "how you work out part {name}", "result": its result}}"""
+COMBINE = """\
+A problem was solved in parts. Find its answer from their results.
+
+Problem: {question}
+
+{parts}
+
+Plan: {plan}
+
+Reply with one JSON object: {{"final_calculation": "how the results give the answer", "final_answer": a number}}"""
+WHOLE = """\
+Solve this problem step by step.
+
+Problem: {question}
+
+Reply with one JSON object: {{"solution": "the steps", "final_answer": a number}}"""
+ASKING = "worker=model has to ask a model, and there is none here; worker=rules does without."
+NO_PLAN, NO_ANSWER = "There is no plan in the reply.", "The worker has no answer."
+VERDICT = {True: "That is right.", False: "That is wrong."}
+NO_PLAN_REWARD = 0.1
+CLOSE = 0.01  # a prediction nearer than this is right
+MAX_REPLY, MAX_PARTS, MAX_PART = 8000, len(LETTERS), 400  # characters, subproblems, characters of one
+TRIES = 1000  # draws before a split counts as empty
+LINE = re.compile(r"[\d.]+|[\d.a-h+*/() -]*[-+*/][\d.a-h+*/() -]*")  # a number, or what computes
+SIGN = re.compile(r"[-+*/]")
+NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+
+
+@dataclass
+class Config:
+    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    data: str = ""  # a file of GSM8K, with a row in each line; empty: problems of our own
+    worker: str = "rules"  # who solves: model (the frozen base) | rules (arithmetic alone, needs no model)
+    worker_tokens: int = 256  # most tokens of an answer of worker=model
+    worker_temperature: float = 0.0  # at which worker=model is sampled; 0 is greedy
+    max_tokens: int = 1000  # tokens of the worker's answers from which on they earn nothing for being few
+    correctness_weight: float = 1.0  # reward of a right answer
+    token_weight: float = 0.2  # reward of using no tokens; less in proportion
+    independence_weight: float = 0.3  # reward of subproblems that have nothing in common; less in proportion
+    prompt: str = "native"  # "native": instructions and a plan in JSON; "short": lines of arithmetic
+
+    def __post_init__(self):
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        if self.worker not in WORKERS:
+            raise ValueError(f"worker must be 'model' or 'rules', not {self.worker!r}")
+        base.check_count("worker_tokens", self.worker_tokens)
+        base.check_count("max_tokens", self.max_tokens)
+        for name in ("worker_temperature", "correctness_weight", "token_weight", "independence_weight"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 <= value < float("inf"):
+                raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
+        base.check_prompt(self.prompt)
+        if self.data:
+            rows.row_places(self.data, task_of_row)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the agent wants done."""
+
+    parts: list[str]  # the subproblems; none: the problem is solved whole
+    how: str = ""  # how their results are put together
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
+        self.running = False
+        self.work: Generator | None = None  # what goes on when the worker has answered
+
+    @property
+    def task(self) -> str:
+        """The canonical task: the template and its numbers, or a row's question."""
+        return self.problem.task
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's only turn."""
+        base.check_split(split)
+        rng = Random(f"planner {split} {seed}")
+        if self.places:
+            self.problem = of_row(rows.row_at(self.config.data, self.places, rng, split))
+        else:
+            template = rng.choice(LEVELS[rng.choice(self.config.difficulty.split(","))])
+            drawn = (template.draw(rng) for _ in range(TRIES))
+            self.problem = next(problem for problem in drawn if split_of(problem.task) == split)
+        self.running, self.work = True, None
+        form = SHORT if self.config.prompt == "short" else NATIVE
+        content = form.format(question=self.problem.question, helper=HELPERS[self.config.worker])
+        return [{"role": "user", "content": content}]
+
+    def step(self, action_text: str) -> Step:
+        """Read the agent's plan and have it carried out. The step has requests if a model is to do that."""
+        base.check_running(self.running)
+        if self.work is not None:
+            raise RuntimeError("the worker was asked: hand its results to answer()")
+        plan = read_lines(action_text) if self.config.prompt == "short" else read_json(action_text)
+        if plan is None:
+            return self._no_plan()
+        if self.config.worker == "rules":
+            return self._by_rules(plan)
+        self.work = self._by_model(plan)
+        return self._go_on(None)
+
+    def answer(self, results: list[Result]) -> Step:
+        """Go on with the worker's results, one for each request of the step before, in their order."""
+        if self.work is None:
+            raise RuntimeError("the worker was not asked: there is nothing to answer")
+        return self._go_on(results)
+
+    def _go_on(self, results: list[Result] | None) -> Step:
+        try:
+            requests = self.work.send(results)
+        except StopIteration as end:
+            self.work = None
+            return end.value
+        info = {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.0}
+        return Step(ASKING, 0.0, False, False, info, requests)
+
+    def oracle(self) -> str:
+        """The plan of an expert: a subproblem for each step."""
+        base.check_running(self.running)
+        steps = self.problem.steps
+        if not computes(line for _, line in steps):
+            steps = tuple((what, f"0+{line}") for what, line in steps)
+        if self.config.prompt == "short":
+            return "\n".join(arithmetic for _, arithmetic in steps)
+        parts = [(what and f"{what[0].upper()}{what[1:]}: ") + in_words(arithmetic) for what, arithmetic in steps]
+        plan = {"should_decompose": True, "subproblems": parts, "plan": "The last result is the answer."}
+        return json.dumps(plan, ensure_ascii=False)
+
+    def _by_rules(self, plan: Plan) -> Step:
+        lines = plan.parts if self.config.prompt == "short" else [arithmetic_in(part) for part in plan.parts]
+        tokens = sum(len(ATOM.findall(line)) + 2 for line in lines)  # those of 3*12=36
+        counts = [Counter(re.findall(r"\w+|[^\w\s]", part.lower())) for part in plan.parts]
+        prediction = work_out(lines)[-1] if computes(lines) else None
+        return self._over(plan, prediction, tokens, independence(counts))
+
+    def _by_model(self, plan: Plan) -> Generator[list[Request], list[Result], Step]:
+        """Yields what the model is asked, and is sent its results."""
+        question, parts = self.problem.question, plan.parts
+        if not parts:
+            (final,) = yield [self._chat(WHOLE.format(question=question))]
+            return self._over(plan, prediction_in(final.text), final.tokens, independence([]))
+        names = LETTERS if self.config.prompt == "short" else "12345678"
+        listed = [f"{name}. {part}" for name, part in zip(names, parts, strict=False)]
+        asked = [
+            self._chat(PART.format(question=question, name=name, parts="\n".join(listed[:count])))
+            for count, name in enumerate(names[: len(parts)], 1)
+        ]
+        embeds = [Request("embed", texts=parts)] if len(parts) > 1 and self.config.independence_weight else []
+        results = yield asked + embeds
+        solved, vectors = results[: len(parts)], results[-1].vector if embeds else []
+        done = [f"{part}\nResult: {result_in(result.text)}" for part, result in zip(listed, solved, strict=True)]
+        (final,) = yield [self._chat(COMBINE.format(question=question, parts="\n".join(done), plan=plan.how or "-"))]
+        tokens = sum(result.tokens for result in (*solved, final))
+        return self._over(
+            plan, prediction_in(final.text), tokens, independence([dict(enumerate(vector)) for vector in vectors])
+        )
+
+    def _chat(self, content: str) -> Request:
+        limits = {"max_tokens": self.config.worker_tokens, "temperature": self.config.worker_temperature}
+        return Request("chat", messages=[{"role": "user", "content": content}], **limits)
+
+    def _no_plan(self) -> Step:
+        metrics = dict.fromkeys(("correctness", "decomposition", "token_efficiency", "independence"), 0.0)
+        return self._end(NO_PLAN, NO_PLAN_REWARD, False, metrics, valid=False)
+
+    def _over(self, plan: Plan, prediction: float | None, tokens: int, apart: float) -> Step:
+        right = prediction is not None and abs(prediction - self.problem.truth) < CLOSE
+        efficiency = 1 - min(tokens / self.config.max_tokens, 1)
+        cfg = self.config
+        reward = cfg.correctness_weight * right + cfg.token_weight * efficiency + cfg.independence_weight * apart
+        metrics = {"correctness": float(right), "decomposition": float(bool(plan.parts))}
+        metrics |= {"token_efficiency": efficiency, "independence": apart}
+        said = NO_ANSWER if prediction is None else f"The worker's answer is {prediction:.10g}. {VERDICT[right]}"
+        return self._end(said, reward, right, metrics)
+
+    def _end(self, observation: str, reward: float, won: bool, metrics: dict, valid: bool = True) -> Step:
+        self.running = False
+        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": reward}
+        return Step(observation, reward, True, False, {**info, "metrics": metrics})
+
+
+def task_of_row(row: dict) -> str:
+    """The canonical task of a row of GSM8K; none if it is not one."""
+    problem = of_row(row)
+    return problem.task if problem else ""
+
+
+def read_lines(reply: str) -> Plan | None:
+    """The plan in a reply of lines of arithmetic; None if there is none, or one line is something else."""
+    lines = [line.strip() for line in re.split(r"[\n;]", reply[:MAX_REPLY]) if line.strip()]
+    whole = all(len(line) <= MAX_PART and LINE.fullmatch(line) for line in lines)
+    return Plan(lines) if whole and computes(lines) and len(lines) <= MAX_PARTS else None
+
+
+def computes(lines: Iterable[str]) -> bool:
+    """Whether one of these lines of arithmetic is more than a number."""
+    return any(map(SIGN.search, lines))
+
+
+def read_json(reply: str) -> Plan | None:
+    """The plan in a reply; None if there is none."""
+    plans = [found for found in objects_in(reply) if found.keys() & {"should_decompose", "subproblems", "plan"}]
+    if not plans:
+        return None
+    plan = next((found for found in plans if "should_decompose" in found), plans[0])
+    parts, how = plan.get("subproblems"), plan.get("plan")
+    if str(plan.get("should_decompose")).lower() != "true" or not isinstance(parts, list):
+        parts = []
+    texts = [part.strip()[:MAX_PART] for part in parts if isinstance(part, str) and part.strip()]
+    return Plan(texts[:MAX_PARTS], how.strip()[:MAX_PART] if isinstance(how, str) else "")
+
+
+def objects_in(text: str) -> list[dict]:
+    """The JSON objects in a text, one after the other, whatever stands around them."""
+    decoder, at, found = json.JSONDecoder(strict=False), 0, []
+    text = text[:MAX_REPLY]
+    while (at := text.find("{", at)) >= 0:
+        try:
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
+        except (ValueError, RecursionError):
+            at += 1
+    return found
+
+
+def result_in(text: str) -> str:
+    """What the model found for a subproblem: the result of its JSON, else all that it wrote."""
+    found = next((found["result"] for found in objects_in(text) if "result" in found), text.strip())
+    return str(found)[:MAX_PART]
+
+
+def prediction_in(text: str) -> float | None:
+    """The number that the model answers with: the final_answer of its JSON, else the last one that it wrote."""
+    found = next((found["final_answer"] for found in objects_in(text) if "final_answer" in found), None)
+    if type(found) in (int, float) and abs(found) < 1e300 and isfinite(found):
+        return float(found)
+    for place in (found if isinstance(found, str) else "", text[:MAX_REPLY]):
+        if numbers := NUMBER.findall(place):
+            return number_of(numbers[-1])
+    return None
+
+
+def independence(vectors: list[dict]) -> float:
+    """1 less the mean cosine of each two vectors, {place: value}, within 0 and 1; 0.5 of fewer than two."""
+    if len(vectors) < 2:
+        return 0.5
+    lengths = [sqrt(sum(x * x for x in vector.values())) or 1.0 for vector in vectors]
+    units = [{at: x / length for at, x in vector.items()} for vector, length in zip(vectors, lengths, strict=True)]
+    pairs = [(one, other) for i, one in enumerate(units) for other in units[:i]]
+    cosines = [sum(x * other.get(at, 0.0) for at, x in one.items()) for one, other in pairs]
+    return min(max(1 - sum(cosines) / len(cosines), 0.0), 1.0)

@@ -1,0 +1,213 @@
+"""A MySQL 8 of one database in memory, on Python's sqlite3: what an agent sees of one, and nothing that it could harm.
+
+    database = Database().load("shop", [("id", "INT"), ("name", "TEXT")], [(1, "tea")])
+    database.run("SELECT name, 7 / 2 FROM shop")        # [("tea", Decimal("3.5000"))]
+    database.run("SELECT nope FROM shop")           # MySQLError: 1054 (42S22): Unknown column 'nope' in 'field list'
+
+A statement is parsed (parse.py, grammar.py), its names and types are found and SQLite's statement is written
+(queries.py, changes.py, expressions.py). What the agent wrote never reaches SQLite itself.
+
+Spoken.   SELECT with joins, subqueries, WITH, UNION, GROUP BY, HAVING, windows without frames; INSERT, REPLACE, UPDATE,
+          DELETE, TRUNCATE; SHOW TABLES, DATABASES and COLUMNS, DESCRIBE. The functions of functions.py and
+          expressions.py. Columns are INT or TEXT. Errors have MySQL's codes and texts.
+Not.      Other functions (1305), CREATE, ALTER and DROP (1142), information_schema (1146), transactions, variables,
+          REGEXP, INTERVAL, row values, WITH RECURSIVE and what else is left of MySQL's grammar (1064).
+
+As MySQL 8 with its default modes, but for these:
+- Texts are equal without the case of A to Z only; accents count, and texts sort by code point.
+- Exact numbers are floats of 53 bits inside: from 16 digits on the last ones may differ.
+- Groups come sorted by what they are grouped by, where MySQL promises no order.
+- In a change a text that is no number counts as 0 where one is wanted, and a division by 0 gives NULL; MySQL may refuse
+  them (1292, 1365).
+- Statements have 10,000 characters, 61 tables, 4,096 columns (one SELECT 2,000) and expressions 60 deep at most, the
+  table 4 MB.
+- Time is counted in steps of SQLite's machine, so that a statement ends alike everywhere.
+"""
+
+import sqlite3
+from datetime import date
+from hashlib import md5
+
+from envs.simulators.mysql.changes import ChangeBlock
+from envs.simulators.mysql.expressions import Type, quoted
+from envs.simulators.mysql.functions import FUNCTIONS, GroupConcat, decimal
+from envs.simulators.mysql.parse import Change, Parser
+from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
+
+__all__ = ["Database", "MySQLError", "digest"]
+
+MAX_LENGTH = 10_000  # characters of statements that are run at once
+MAX_STEPS = 200  # thousands of steps of SQLite's machine that they may take
+MAX_ROWS = 1_000  # of a result that are read
+MAX_VALUE = 4_000  # bytes of a value, or of a row
+MAX_PAGES = 1_000  # of 4 kB, that the table may fill
+MAX_PATTERN = 200  # bytes of what LIKE looks for
+TYPES = {"INT": Type("int"), "TEXT": Type("text")}
+DECLARED = {"INT": "INT", "TEXT": "TEXT COLLATE NOCASE"}
+OUT_OF_RANGE = MySQLError(1690, "22003", "BIGINT value is out of range")
+PERMITTED = {  # to SQLite, once the table is there
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_INSERT,
+    sqlite3.SQLITE_UPDATE,
+    sqlite3.SQLITE_DELETE,
+    sqlite3.SQLITE_FUNCTION,
+}
+
+
+class Database:
+    """A database with one table, both of the same name; `load` puts another in their place."""
+
+    def __init__(self):
+        self.name, self.steps = "", 0
+        self.columns: list[tuple[str, Type]] = []
+        self.failure: MySQLError | None = None  # of a function that SQLite has called
+        self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        for function, code in FUNCTIONS.items():
+            self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
+        self.sqlite.create_function("whole_", 3, self._whole)
+        self.sqlite.create_function("only_one_", 2, self._only_one)
+        self.sqlite.create_aggregate("GROUP_CONCAT_", -1, GroupConcat)
+        self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+        self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
+        self.sqlite.set_progress_handler(self._tick, 1000)
+        self.sqlite.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
+        self.sqlite.execute("PRAGMA temp_store = MEMORY")  # sorting writes no files
+
+    def load(self, name: str, columns: list[tuple[str, str]], rows: list) -> "Database":
+        """Start anew with a table. columns: (name, "INT" or "TEXT"); rows: tuples of int, str or None."""
+        self.sqlite.set_authorizer(None)
+        if self.name:
+            self.sqlite.execute(f"DROP TABLE {quoted(self.name)}")
+        self.name, self.columns, self.steps = name, [(column, TYPES[kind]) for column, kind in columns], 0
+        listed = ", ".join(f"{quoted(column)} {DECLARED[kind]}" for column, kind in columns)
+        self.sqlite.execute(f"CREATE TABLE {quoted(name)} ({listed})")
+        self.sqlite.executemany(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(columns))})", rows)
+        self.sqlite.set_authorizer(_permit)
+        return self
+
+    def run(self, sql: str) -> list[tuple]:
+        """The rows of a statement, as MySQL's Python connectors give them; a change has none. Of several, cut at every
+        `;` whatever it stands in, the last one's. MySQLError if one fails, which then has changed nothing."""
+        self.steps = 0
+        if len(sql) > MAX_LENGTH:
+            raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
+        rows: list[tuple] = []
+        for part in [part for part in sql.split(";") if part.strip()] or [""]:
+            rows = self._statement(part.encode("utf-8", "replace").decode().replace("\0", "?"))
+        return rows
+
+    def rows(self) -> list[tuple]:
+        """The whole table."""
+        self.steps = -(10**9)  # this may take what it takes
+        return self.sqlite.execute(f"SELECT * FROM {quoted(self.name)}").fetchall()
+
+    def _statement(self, sql: str) -> list[tuple]:
+        statement, parameters = Parser(sql).statement(), {}
+        block = ChangeBlock(self.name, {self.name: self.columns}, parameters)
+        if isinstance(statement, tuple):
+            return self._show(block, *statement[1:])
+        if isinstance(statement, Change):
+            self._execute(block.change(statement), parameters)
+            return []
+        text, columns = block.query(statement)
+        kinds = [kind for _, kind in columns]
+        return [tuple(map(_read, row, kinds)) for row in self._execute(text, parameters)]
+
+    def _execute(self, sql: str, parameters: dict[str, int]) -> list[tuple]:
+        self.failure = None
+        try:
+            return self.sqlite.execute(sql, tuple(parameters)).fetchmany(MAX_ROWS)
+        except sqlite3.Error as error:
+            raise self.failure or _as_mysql(error, self.name) from None
+
+    def _show(self, block: ChangeBlock, what: str, table: str | None) -> list[tuple]:
+        if what != "COLUMNS":
+            return [(self.name,)]
+        _, columns = block.known(table)
+        return [(name, kind.kind, "YES", "", None, "") for name, kind in columns]
+
+    def _tick(self) -> bool:
+        self.steps += 1
+        return self.steps > MAX_STEPS
+
+    def _fail(self, code: int, state: str, text: str):
+        self.failure = MySQLError(code, state, text)
+        raise self.failure
+
+    def _only_one(self, count: int, value):
+        return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
+
+    def _whole(self, value, column: str, row: int) -> int | None:
+        """What a column of whole numbers keeps of a value, or an error."""
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = self._number(value, column, row)
+        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15
+        if not -(2**31) <= number < 2**31:
+            self._fail(1264, "22003", f"Out of range value for column '{column}' at row {row}")
+        return number
+
+    def _number(self, text: str, column: str, row: int) -> float:
+        try:
+            if text.isascii() and "_" not in text:
+                return float(text)
+        except ValueError:
+            pass
+        if text.strip()[:1].isdigit():
+            self._fail(1265, "01000", f"Data truncated for column '{column}' at row {row}")
+        self._fail(1366, "HY000", f"Incorrect integer value: '{text[:80]}' for column '{column}' at row {row}")
+
+
+def digest(rows: list[tuple]) -> str:
+    """LifelongAgentBench's hash of a table, whatever the order of its rows: the MD5 of the sorted first five digits of
+    the rows' MD5s. NULLs are passed over, as CONCAT_WS does."""
+    texts = (",".join(str(value) for value in row if value is not None) for row in rows)
+    return _md5(",".join(sorted(_md5(text)[:5] for text in texts)))
+
+
+def _md5(text: str) -> str:
+    return md5(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+
+
+def _permit(action: int, *details) -> int:
+    """SQLite's authorizer. What agents write never reaches SQLite; this holds should it do so all the same."""
+    hidden = action == sqlite3.SQLITE_READ and str(details[0]).startswith("sqlite_")
+    loads = action == sqlite3.SQLITE_FUNCTION and details[1] == "load_extension"
+    return sqlite3.SQLITE_OK if action in PERMITTED and not hidden and not loads else sqlite3.SQLITE_DENY
+
+
+def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
+    """What MySQL might say where SQLite failed."""
+    text = str(error)
+    if "interrupted" in text:
+        message = "Query execution was interrupted, maximum statement execution time exceeded"
+        return MySQLError(3024, "HY000", message)
+    if "too many columns" in text:
+        return too_many_columns()
+    if "full" in text:
+        return MySQLError(1114, "HY000", f"The table '{table}' is full")
+    if "too big" in text:
+        return MySQLError(1406, "22001", "Data too long")
+    if "integer overflow" in text or "raised exception" in text:
+        return OUT_OF_RANGE
+    return too_deep()
+
+
+def _read(value, kind: Type):
+    """A value of SQLite's as MySQL's connectors give it."""
+    if value is None:
+        return None
+    if kind.kind == "date":
+        return date.fromisoformat(value)
+    try:
+        if kind.kind == "decimal":
+            return decimal(value, kind.scale)
+        if kind.kind == "double":
+            return float(value)
+    except ArithmeticError:
+        raise OUT_OF_RANGE from None
+    if kind.kind == "int" and isinstance(value, float):
+        raise OUT_OF_RANGE
+    return value

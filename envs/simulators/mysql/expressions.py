@@ -1,0 +1,397 @@
+"""From MySQL's expressions to SQLite's, with the types that MySQL gives to them.
+
+Numbers with places are floats inside SQLite and become Decimals when they are read: MySQL knows of every expression,
+before any row, whether its values are whole, exact, approximate or text, and how many places they have. So do we.
+"""
+
+from typing import NamedTuple
+
+from envs.simulators.mysql.functions import ALSO, SIGNATURES
+from envs.simulators.mysql.tokens import AGGREGATES, MySQLError, syntax_error, too_deep
+
+
+class Type(NamedTuple):
+    """What MySQL takes an expression for."""
+
+    kind: str  # int, decimal, double, text, date, null
+    scale: int = 0  # places of a decimal
+    digits: int = 10  # before the point, at most: whether CEIL gives a whole number hangs on it
+
+
+class Typed(NamedTuple):
+    sql: str  # SQLite's
+    type: Type
+
+
+TEXT, DATE, DOUBLE, NULL, BOOL = Type("text"), Type("date"), Type("double"), Type("null"), Type("int", 0, 1)
+COUNT = Type("int", 0, 20)
+MAX_SQL = 20_000  # characters of an expression of SQLite's: NULLIF, BETWEEN and CASE write some of it twice
+WIDE = 20  # digits from which CEIL and FLOOR of a decimal give a decimal
+RANKS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
+CLAUSES = {"select": "field list", "where": "where clause", "group": "group statement", "having": "having clause"}
+CLAUSES |= {"order": "order clause", "on": "on clause", "set": "field list"}
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def unified(types: list[Type]) -> Type:
+    """The type of what may be of any of these."""
+    kinds = {type.kind for type in types} - {"null"}
+    scale, digits = max(type.scale for type in types), max(type.digits for type in types)
+    if len(kinds) < 2:
+        return Type(kinds.pop() if kinds else "null", scale, digits)
+    kind = next(kind for kind in ("text", "date", "double", "decimal") if kind in kinds)
+    return Type("text" if kind == "date" else kind, scale, digits)
+
+
+def as_text(value: Typed) -> str:
+    """SQL of an expression as the text that MySQL writes for it."""
+    if value.type.kind == "int":
+        return f"CAST({value.sql} AS TEXT)"
+    if value.type.kind == "decimal":
+        return f"decimal_text_({value.sql}, {value.type.scale})"
+    return f"double_text_({value.sql})" if value.type.kind == "double" else value.sql
+
+
+def as_number(value: Typed) -> str:
+    """SQL of an expression as a number: of a text what stands at its beginning."""
+    return f"CAST({value.sql} AS REAL)" if value.type.kind in ("text", "date") else value.sql
+
+
+def without_case(value: Typed) -> str:
+    """SQL of an expression, compared and sorted as MySQL does its texts."""
+    return f"{value.sql} COLLATE NOCASE" if value.type.kind in ("text", "date") else value.sql
+
+
+def calls(node) -> bool:
+    """Whether an expression has an aggregate of its own, outside of its subqueries."""
+    if not isinstance(node, (tuple, list)):
+        return False
+    if node and node[0] == "call" and node[1] in AGGREGATES:
+        return True
+    return any(map(calls, node[2:] if node and node[0] == "window" else node))
+
+
+def numeric(type: Type) -> Type:
+    """The type of a number that is made of a value of this type."""
+    return DOUBLE if type.kind in ("text", "date") else type
+
+
+def alike(values: list[Typed]) -> tuple[list[str], Type]:
+    """SQL of values any of which may be the result, and the type that they have then."""
+    kind = unified([value.type for value in values])
+    return [as_text(value) if kind.kind == "text" else value.sql for value in values], kind
+
+
+def compared(operator: str, one: Typed, other: Typed) -> str:
+    """SQL of a comparison: texts without case, else as numbers."""
+    texts = [value.type.kind in ("text", "date") for value in (one, other)]
+    nothing = "null" in (one.type.kind, other.type.kind)
+    if all(texts) or nothing:
+        return f"({without_case(one)} {operator} {other.sql})"
+    return f"({as_number(one)} {operator} {as_number(other)})"
+
+
+def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
+    """+, -, *, /, % and DIV. Sums and products of decimals are freed of what floats add to them."""
+    one, other = as_number(left), as_number(right)
+    (kind, scale, digits), (other_kind, other_scale, other_digits) = numeric(left.type), numeric(right.type)
+    approximate = "double" in (kind, other_kind)
+    whole = {kind, other_kind} <= {"int", "null"}
+    if operator == "DIV":
+        return Typed(f"int_divide_({one}, {other})", Type("int", 0, digits))
+    if operator == "/":
+        result = DOUBLE if approximate else Type("decimal", min(scale + 4, 30), digits + other_scale)
+        return Typed(f"(CAST({one} AS REAL) / {other})", result)
+    if operator == "%":
+        result = DOUBLE if approximate else Type("int" if whole else "decimal", max(scale, other_scale), digits)
+        return Typed(f"({one} % {other})" if whole else f"modulo_({one}, {other})", result)
+    sql = f"({one} {operator} {other})"
+    if approximate:
+        return Typed(sql, DOUBLE)
+    if operator == "*":
+        result = Type("int" if whole else "decimal", min(scale + other_scale, 30), digits + other_digits)
+    else:
+        result = Type("int" if whole else "decimal", max(scale, other_scale), max(digits, other_digits) + 1)
+    return Typed(sql if whole else f"round({sql}, {result.scale})", result)
+
+
+def one_column(columns: list) -> None:
+    if len(columns) != 1:
+        raise MySQLError(1241, "21000", "Operand should contain 1 column(s)")
+
+
+def one_row(query) -> bool:
+    """Whether a query, by its form, has one row at most."""
+    if query.limit and query.limit[0] <= 1:
+        return True
+    return not query.parts and not query.groups and any(calls(item[0]) for item in query.items)
+
+
+def check_arguments(name: str, count: int, few: int, many: int) -> None:
+    if not few <= count <= many:
+        raise MySQLError(1582, "42000", f"Incorrect parameter count in the call to native function '{name}'")
+
+
+class Expressions:
+    """Translates expressions, for a Block that knows what their names mean (envs/mysql/queries.py).
+
+    `parameters`: the texts of the statement, which SQLite is given apart from it, and their numbers.
+    """
+
+    def __init__(self, parameters: dict[str, int]):
+        self.parameters = parameters
+        self.clause = "select"  # where the expression stands
+        self.aggregates = False  # whether one may stand there
+        self.within = False  # whether this is what an aggregate is called with
+
+    def typed(self, node: tuple) -> Typed:
+        value = getattr(self, f"_{node[0]}")(*node[1:])
+        if len(value.sql) > MAX_SQL:
+            raise too_deep()
+        return value
+
+    def truth(self, node: tuple) -> str:
+        return as_number(self.typed(node))
+
+    # -- literals
+
+    def _int(self, value: int) -> Typed:
+        return Typed(str(value), Type("int", 0, len(str(value))))
+
+    def _decimal(self, digits: str) -> Typed:
+        whole, _, places = digits.partition(".")
+        return Typed(f"{whole or 0}.{places or 0}", Type("decimal", min(len(places), 30), len(whole)))
+
+    def _double(self, digits: str) -> Typed:
+        return Typed(digits, DOUBLE)
+
+    def _null(self) -> Typed:
+        return Typed("NULL", NULL)
+
+    def _text(self, text: str) -> Typed:
+        return Typed(f"?{self.parameters.setdefault(text, len(self.parameters) + 1)}", TEXT)
+
+    # -- operators
+
+    def _negate(self, node: tuple) -> Typed:
+        value = self.typed(node)
+        return Typed(f"(-{as_number(value)})", DOUBLE if value.type.kind == "text" else value.type)
+
+    def _not(self, node: tuple) -> Typed:
+        return Typed(f"(NOT {self.truth(node)})", BOOL)
+
+    def _binary(self, operator: str, left: tuple, right: tuple) -> Typed:
+        if operator in ("AND", "OR"):
+            return Typed(f"({self.truth(left)} {operator} {self.truth(right)})", BOOL)
+        if operator == "XOR":
+            return Typed(f"((NOT {self.truth(left)}) <> (NOT {self.truth(right)}))", BOOL)
+        one, other = self.typed(left), self.typed(right)
+        if operator in ("+", "-", "*", "/", "%", "DIV"):
+            return arithmetic(operator, one, other)
+        return Typed(compared("IS" if operator == "<=>" else operator, one, other), BOOL)
+
+    def _is(self, node: tuple, what: str, negated: bool) -> Typed:
+        if what == "NULL":
+            test = f"({self.typed(node).sql} IS NULL)"
+        else:
+            test = f"({self.truth(node)} IS {what})"
+        return Typed(f"(NOT {test})" if negated else test, BOOL)
+
+    def _in(self, node: tuple, among, negated: bool) -> Typed:
+        value, word = self.typed(node), "NOT IN" if negated else "IN"
+        if isinstance(among, list):
+            others = [self.typed(other) for other in among]
+            texts = value.type.kind in ("text", "date") and all(o.type.kind in ("text", "date", "null") for o in others)
+            listed = ", ".join(other.sql if texts else as_number(other) for other in others)
+            return Typed(f"({without_case(value) if texts else as_number(value)} {word} ({listed}))", BOOL)
+        sql, columns = self.subquery(among)
+        one_column(columns)
+        if among.limit and not among.parts:
+            text = "This version of MySQL doesn't yet support 'LIMIT & IN/ALL/ANY/SOME subquery'"
+            raise MySQLError(1235, "42000", text)
+        return Typed(f"({without_case(value)} {word} ({sql}))", BOOL)
+
+    def _like(self, node: tuple, pattern: tuple, negated: bool) -> Typed:
+        word = "NOT LIKE" if negated else "LIKE"
+        return Typed(f"({as_text(self.typed(node))} {word} {as_text(self.typed(pattern))} ESCAPE '\\')", BOOL)
+
+    def _between(self, node: tuple, low: tuple, high: tuple, negated: bool) -> Typed:
+        value = self.typed(node)
+        test = f"({compared('>=', value, self.typed(low))} AND {compared('<=', value, self.typed(high))})"
+        return Typed(f"(NOT {test})" if negated else test, BOOL)
+
+    def _case(self, operand: tuple | None, branches: list, otherwise: tuple) -> Typed:
+        if operand is not None:
+            branches = [(("binary", "=", operand, when), then) for when, then in branches]
+        tests = [self.truth(when) for when, _ in branches]
+        values, kind = alike([*(self.typed(then) for _, then in branches), self.typed(otherwise)])
+        listed = " ".join(f"WHEN {test} THEN {value}" for test, value in zip(tests, values, strict=False))
+        return Typed(f"(CASE {listed} ELSE {values[-1]} END)", kind)
+
+    def _cast(self, node: tuple, kind: str, scale: int) -> Typed:
+        value = self.typed(node)
+        if kind == "CHAR":
+            return Typed(as_text(value), TEXT)
+        if kind == "DATE":
+            return Typed(f"DATE_({as_text(value)})", DATE)
+        if kind in ("DOUBLE", "FLOAT"):
+            return Typed(f"CAST({as_number(value)} AS REAL)", DOUBLE)
+        if kind == "DECIMAL":
+            return Typed(f"rounded_({as_number(value)}, {scale}, 1)", Type("decimal", scale))
+        if value.type.kind in ("text", "date"):
+            return Typed(f"CAST({value.sql} AS INTEGER)", COUNT)
+        return Typed(f"CAST(rounded_({value.sql}, 0, 1) AS INTEGER)", COUNT)
+
+    # -- queries
+
+    def _exists(self, query) -> Typed:
+        return Typed(f"EXISTS ({self.subquery(query)[0]})", BOOL)
+
+    def _query(self, query) -> Typed:
+        sql, columns = self.subquery(query)
+        one_column(columns)
+        name, kind = columns[0]
+        if one_row(query):
+            return Typed(f"({sql})", kind)
+        # of several rows SQLite would take the first, where MySQL refuses
+        return Typed(f"(SELECT only_one_(COUNT(*), {quoted(name)}) FROM (SELECT * FROM ({sql}) LIMIT 2))", kind)
+
+    # -- functions
+
+    def _call(self, name: str, arguments: list, distinct: bool, order: list, separator: str) -> Typed:
+        if name in AGGREGATES:
+            return self.aggregate(name, arguments, distinct, order, separator)
+        if name in ANY_TYPE:
+            few, many, method = ANY_TYPE[name]
+            check_arguments(name, len(arguments), few, many)
+            return method(self, name, arguments)
+        if name not in SIGNATURES:
+            raise MySQLError(1305, "42000", f"FUNCTION {self.database}.{name} does not exist")
+        takes, result = SIGNATURES[name]
+        must, _, may = takes.partition("?")
+        repeats = must.endswith("*")
+        must = must.rstrip("*")
+        check_arguments(name, len(arguments), len(must), 1000 if repeats else len(must + may))
+        takes = (must + may).ljust(len(arguments), must[-1])
+        values = [AS[takes[i]](self.typed(argument)) for i, argument in enumerate(arguments)]
+        return Typed(f"{ALSO.get(name, name)}_({', '.join(values)})", Type(result))
+
+    def _database(self, name: str, arguments: list) -> Typed:
+        return self._text(self.database)
+
+    def aggregate(self, name: str, arguments: list, distinct: bool, order: list, separator: str) -> Typed:
+        """AVG, COUNT, GROUP_CONCAT, MAX, MIN or SUM."""
+        if not self.aggregates or self.within:
+            raise MySQLError(1111, "HY000", "Invalid use of group function")
+        if arguments == [("star", None)]:
+            return Typed("COUNT(*)", COUNT)
+        check_arguments(
+            name, len(arguments), 1, 1000 if name in ("GROUP_CONCAT", "COUNT") and (distinct or name[0] == "G") else 1
+        )
+        self.within = True
+        values = [self.typed(argument) for argument in arguments]
+        orders = [f", {self.typed(node).sql}, {int(descends)}" for node, descends in order]
+        self.within = False
+        value, once = values[0], "DISTINCT " if distinct else ""
+        kind, scale, digits = value.type
+        if name == "GROUP_CONCAT":
+            text = as_text(value) if len(values) == 1 else f"CONCAT_({', '.join(map(as_text, values))})"
+            return Typed(f"GROUP_CONCAT_({self._text(separator).sql}, {int(distinct)}, {text}{''.join(orders)})", TEXT)
+        if name == "COUNT":
+            one = without_case(value) if len(values) == 1 else f"key_of_({', '.join(value.sql for value in values)})"
+            return Typed(f"COUNT({once}{one})", COUNT)
+        if name in ("MIN", "MAX"):
+            return Typed(f"{name}({without_case(value)})", value.type)
+        if kind in ("text", "date", "double"):
+            return Typed(f"{name}({once}{as_number(value)})", DOUBLE)
+        result = Type("decimal", min(scale + 4, 30), digits) if name == "AVG" else Type("decimal", scale, digits + 22)
+        return Typed(f"{name}({once}{value.sql})", result)
+
+    def _window(self, call: tuple, partition: list, order: list) -> Typed:
+        _, name, arguments, *_ = call
+        if self.clause not in ("select", "order"):
+            text = f"You cannot use the window function '{name.lower()}' in this context.'"
+            raise MySQLError(3593, "HY000", text)
+        if name in RANKS:
+            check_arguments(name, len(arguments), 0, 0)
+            value = Typed(f"{name}()", COUNT)
+        elif name in AGGREGATES and name != "GROUP_CONCAT":
+            value = self.typed(call)
+        else:
+            raise syntax_error("OVER")
+        parts = ", ".join(without_case(self.typed(node)) for node in partition)
+        orders = ", ".join(without_case(self.typed(node)) + " DESC" * descends for node, descends in order)
+        window = " ".join(filter(None, (parts and f"PARTITION BY {parts}", orders and f"ORDER BY {orders}")))
+        return Typed(f"{value.sql} OVER ({window})", value.type)
+
+    def _if(self, name: str, arguments: list) -> Typed:
+        (one, other), kind = alike([self.typed(argument) for argument in arguments[1:]])
+        return Typed(f"(CASE WHEN {self.truth(arguments[0])} THEN {one} ELSE {other} END)", kind)
+
+    def _coalesce(self, name: str, arguments: list) -> Typed:
+        values, kind = alike([self.typed(argument) for argument in arguments])
+        return Typed(f"COALESCE({', '.join(values)}, NULL)", kind)
+
+    def _nullif(self, name: str, arguments: list) -> Typed:
+        value = self.typed(arguments[0])
+        same = self.truth(("binary", "=", *arguments))
+        return Typed(f"(CASE WHEN {same} THEN NULL ELSE {value.sql} END)", value.type)
+
+    def _extreme(self, name: str, arguments: list) -> Typed:
+        values = [self.typed(argument) for argument in arguments]
+        function, kinds = "MAX" if name == "GREATEST" else "MIN", {value.type.kind for value in values} - {"null"}
+        if kinds <= {"text", "date"}:
+            return Typed(f"{function}({', '.join(map(without_case, values))})", unified([v.type for v in values]))
+        kind = DOUBLE if kinds & {"text", "date"} else unified([value.type for value in values])
+        return Typed(f"{function}({', '.join(map(as_number, values))})", kind)
+
+    def _abs(self, name: str, arguments: list) -> Typed:
+        value = self.typed(arguments[0])
+        return Typed(f"ABS({as_number(value)})", numeric(value.type))
+
+    def _whole(self, name: str, arguments: list) -> Typed:
+        """CEIL and FLOOR: whole numbers, but a decimal for one that may be too long."""
+        value = self.typed(arguments[0])
+        kind = numeric(value.type)
+        if kind.kind == "decimal":
+            kind = Type("int" if kind.digits < WIDE else "decimal", 0, kind.digits)
+        return Typed(f"{'floored' if name == 'FLOOR' else 'ceiling'}_({as_number(value)})", kind)
+
+    def _round(self, name: str, arguments: list) -> Typed:
+        """ROUND and TRUNCATE."""
+        value, places = self.typed(arguments[0]), Typed("0", BOOL)
+        kind = numeric(value.type)
+        if len(arguments) == 2:
+            places = self.typed(arguments[1])
+        scale = int(places.sql.strip("(-)")) if places.sql.strip("(-)").isdigit() else kind.scale
+        if kind.kind == "decimal":
+            kind = kind._replace(scale=0 if "-" in places.sql else min(scale, kind.scale))
+        exact = f", {int(kind.kind != 'double')}" if name == "ROUND" else ""
+        function = "rounded" if name == "ROUND" else "truncated"
+        return Typed(f"{function}_({as_number(value)}, {as_number(places)}{exact})", kind)
+
+    def _mod(self, name: str, arguments: list) -> Typed:
+        return arithmetic("%", *(self.typed(argument) for argument in arguments))
+
+
+ANY_TYPE = {  # functions whose result takes after their arguments: how many they take, and their method
+    "ABS": (1, 1, Expressions._abs),
+    "CEIL": (1, 1, Expressions._whole),
+    "CEILING": (1, 1, Expressions._whole),
+    "COALESCE": (1, 1000, Expressions._coalesce),
+    "DATABASE": (0, 0, Expressions._database),
+    "FLOOR": (1, 1, Expressions._whole),
+    "GREATEST": (2, 1000, Expressions._extreme),
+    "IF": (3, 3, Expressions._if),
+    "IFNULL": (2, 2, Expressions._coalesce),
+    "LEAST": (2, 1000, Expressions._extreme),
+    "MOD": (2, 2, Expressions._mod),
+    "NULLIF": (2, 2, Expressions._nullif),
+    "ROUND": (1, 2, Expressions._round),
+    "SCHEMA": (0, 0, Expressions._database),
+    "TRUNCATE": (2, 2, Expressions._round),
+}
+AS = {"t": lambda value: as_text(value), "n": lambda value: as_number(value), "a": lambda value: value.sql}

@@ -1,0 +1,274 @@
+"""The expressions of MySQL's language, read into nested tuples.
+
+("text", s), ("int", n), ("decimal", digits), ("double", digits), ("null",), ("column", table, name), ("star", table),
+("negate", e), ("not", e), ("binary", operator, left, right), ("is", e, what, negated),
+("in", e, list or Select, negated), ("like", e, pattern, negated), ("between", e, low, high, negated),
+("case", operand, [(when, then)], otherwise), ("exists", Select), ("query", Select), ("cast", e, type, scale),
+("call", NAME, arguments, distinct, order, separator), ("window", call, partition, order).
+"""
+
+from envs.simulators.mysql.tokens import (
+    AGGREGATES,
+    CALLED,
+    RESERVED,
+    TOKEN,
+    MySQLError,
+    syntax_error,
+    too_deep,
+    unquoted,
+)
+
+STRENGTH = {"OR": 1, "||": 1, "XOR": 2, "AND": 3, "&&": 3, "+": 10, "-": 10, "*": 11, "/": 11, "%": 11}
+STRENGTH |= {"DIV": 11, "MOD": 11} | dict.fromkeys(("=", "<=>", "<", ">", "<=", ">=", "<>", "!="), 6)
+SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
+CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DOUBLE", "FLOAT")
+MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
+
+
+class Grammar:
+    """One statement, `self.at` of its tokens read. Every method reads what its name says, or raises MySQLError. Queries
+    are read by its subclass, envs.simulators.mysql.parse.Parser."""
+
+    def __init__(self, sql: str):
+        self.sql = sql
+        self.tokens = []  # (kind, text; of words and signs in capitals, where it begins)
+        self.at, self.depth = 0, 0
+        place = 0
+        while place < len(sql):
+            match = TOKEN.match(sql, place)
+            if not match:
+                self.tokens.append(("bad", "", place))
+                break
+            if kind := match.lastgroup:
+                self.tokens.append((kind, match[0].upper() if kind in ("word", "sign") else match[0], place))
+            place = match.end()
+        self.tokens.append(("end", "", len(sql)))
+
+    # -- tokens
+
+    def error(self) -> MySQLError:
+        return syntax_error(self.sql[self.tokens[self.at][2] :].rstrip())
+
+    def sees(self, *words: str) -> bool:
+        """Whether the next token is one of these words or signs."""
+        kind, text, _ = self.tokens[self.at]
+        return text in words and kind in ("word", "sign")
+
+    def accept(self, *words: str) -> bool:
+        """Read these words or signs if all of them are next."""
+        for i, word in enumerate(words):
+            kind, text, _ = self.tokens[min(self.at + i, len(self.tokens) - 1)]
+            if text != word or kind not in ("word", "sign"):
+                return False
+        self.at += len(words)
+        return True
+
+    def expect(self, *words: str) -> None:
+        for word in words:
+            if not self.accept(word):
+                raise self.error()
+
+    def name(self, words: bool = False) -> str:
+        """An identifier; `words`: one that is reserved will do."""
+        kind, text, place = self.tokens[self.at]
+        if kind not in ("word", "name") or (kind == "word" and text in RESERVED and not words):
+            raise self.error()
+        self.at += 1
+        return text[1:-1] if kind == "name" else self.sql[place : place + len(text)]
+
+    def listed(self, read) -> list:
+        """What `read` reads, once or more, separated by commas."""
+        found = [read()]
+        while self.accept(","):
+            found.append(read())
+        return found
+
+    # -- expressions
+
+    def deeper(self, by: int = 1) -> None:
+        self.depth += by
+        if self.depth > MAX_DEPTH:
+            raise too_deep()
+
+    def expression(self, least: int = 1) -> tuple:
+        """An expression whose operators bind at least so strongly."""
+        self.deeper()
+        links = 0
+        found = self.unary(least)
+        while True:
+            kind, text, _ = self.tokens[self.at]
+            strength = STRENGTH.get(text) if kind in ("word", "sign") else None
+            if strength:
+                if strength < least:
+                    break
+                self.at += 1
+                found = ("binary", SAME.get(text, text), found, self.expression(strength + 1))
+            elif least <= 6 and (after := self.predicate(found)):
+                found = after
+            else:
+                break
+            links += 1
+            self.deeper()
+        self.depth -= links + 1
+        return found
+
+    def predicate(self, left: tuple) -> tuple | None:
+        """What IS, IN, LIKE or BETWEEN says of an expression; None if none of them follows."""
+        if self.accept("IS"):
+            negated = self.accept("NOT")
+            for what in ("NULL", "TRUE", "FALSE"):
+                if self.accept(what):
+                    return "is", left, what, negated
+            raise self.error()
+        following = self.tokens[self.at + 1][1] if self.sees("NOT") else ""
+        negated = following in ("IN", "LIKE", "BETWEEN") and self.accept("NOT")
+        if self.accept("IN"):
+            self.expect("(")
+            among = self.query() if self.sees("SELECT", "WITH") else self.listed(self.expression)
+            self.expect(")")
+            return "in", left, among, negated
+        if self.accept("LIKE"):
+            return "like", left, self.expression(7), negated
+        if self.accept("BETWEEN"):
+            low = self.expression(7)
+            self.expect("AND")
+            return "between", left, low, self.expression(7), negated
+        return None
+
+    def unary(self, least: int) -> tuple:
+        if least <= 4 and self.accept("NOT"):
+            return "not", self.expression(4)
+        if self.accept("!"):
+            return "not", self.expression(14)
+        if self.accept("-"):
+            return "negate", self.expression(13)
+        if self.accept("+"):
+            return self.expression(13)
+        return self.primary()
+
+    def primary(self) -> tuple:
+        kind, text, _ = self.tokens[self.at]
+        if kind in ("int", "decimal", "double"):
+            self.at += 1
+            if kind == "int" and int(text[:20]) < 2**63:
+                return kind, int(text)
+            return "decimal" if kind == "int" else kind, text
+        if kind == "text":
+            parts = []
+            while self.tokens[self.at][0] == "text":
+                parts.append(unquoted(self.tokens[self.at][1]))
+                self.at += 1
+            return "text", "".join(parts)
+        if self.accept("("):
+            if self.sees("SELECT", "WITH"):
+                found = "query", self.query()
+            else:
+                found = self.expression()
+            self.expect(")")
+            return found
+        if kind == "word" and text in WORDS:
+            self.at += 1
+            return WORDS[text](self)
+        if (
+            kind == "word"
+            and self.tokens[self.at + 1][:2] == ("sign", "(")
+            and (text not in RESERVED or text in CALLED)
+        ):
+            return self.call()
+        return self.column()
+
+    def column(self) -> tuple:
+        """A column, perhaps with its table and database, or all columns of a table."""
+        table, name = None, self.name()
+        while self.accept("."):
+            table = f"{table}.{name}" if table else name
+            if self.accept("*"):
+                return "star", table
+            name = self.name(words=True)
+        return "column", table, name
+
+    def call(self) -> tuple:
+        kind, name, place = self.tokens[self.at]
+        self.at += 2
+        if name in AGGREGATES and self.tokens[self.at - 1][2] != place + len(name):
+            raise self.error()  # MySQL takes COUNT (x) for a function of the user's
+        distinct, order, separator, arguments = False, [], ",", []
+        if name == "COUNT" and self.accept("*"):
+            arguments = [("star", None)]
+        elif not self.sees(")"):
+            distinct = name in AGGREGATES and self.accept("DISTINCT")
+            arguments = self.listed(self.expression)
+            if name in ("SUBSTRING", "SUBSTR", "MID") and len(arguments) == 1 and self.accept("FROM"):
+                arguments.append(self.expression())
+                arguments += [self.expression()] if self.accept("FOR") else []
+            if name == "GROUP_CONCAT":
+                order = self.order_by()
+                if self.accept("SEPARATOR"):
+                    kind, text, _ = self.tokens[self.at]
+                    if kind != "text":
+                        raise self.error()
+                    self.at += 1
+                    separator = unquoted(text)
+        self.expect(")")
+        found = ("call", name, arguments, distinct, order, separator)
+        return ("window", found, *self.over()) if self.accept("OVER") else found
+
+    def over(self) -> tuple:
+        """The partition and the order of a window."""
+        self.expect("(")
+        partition = []
+        if self.accept("PARTITION"):
+            self.expect("BY")
+            partition = self.listed(self.expression)
+        order = self.order_by()
+        self.expect(")")
+        return partition, order
+
+    def case(self) -> tuple:
+        operand = None if self.sees("WHEN") else self.expression()
+        branches, otherwise = [], ("null",)
+        while self.accept("WHEN"):
+            when = self.expression()
+            self.expect("THEN")
+            branches.append((when, self.expression()))
+        if not branches:
+            raise self.error()
+        if self.accept("ELSE"):
+            otherwise = self.expression()
+        self.expect("END")
+        return "case", operand, branches, otherwise
+
+    def exists(self) -> tuple:
+        self.expect("(")
+        query = self.query()
+        self.expect(")")
+        return "exists", query
+
+    def cast(self) -> tuple:
+        """What follows CAST or CONVERT."""
+        word = self.tokens[self.at - 1][1]
+        self.expect("(")
+        expression = self.expression()
+        self.expect("AS" if word == "CAST" else ",")
+        kind = next((kind for kind in CASTS if self.accept(kind)), None)
+        if kind is None:
+            raise self.error()
+        sizes = [0]
+        if kind in ("SIGNED", "UNSIGNED"):
+            self.accept("INTEGER")
+        elif kind in ("DECIMAL", "CHAR") and self.accept("("):
+            sizes = self.listed(self.count)
+            self.expect(")")
+        self.expect(")")
+        return "cast", expression, kind, min(sizes[1], 30) if len(sizes) > 1 else 0
+
+
+WORDS = {  # what begins with a word of its own, once that is read
+    "NULL": lambda grammar: ("null",),
+    "TRUE": lambda grammar: ("int", 1),
+    "FALSE": lambda grammar: ("int", 0),
+    "CASE": Grammar.case,
+    "EXISTS": Grammar.exists,
+    "CAST": Grammar.cast,
+    "CONVERT": Grammar.cast,
+}

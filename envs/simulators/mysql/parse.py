@@ -1,0 +1,297 @@
+"""The statements that our MySQL takes, read into Select, Change, or ("show", what, table).
+
+Sources of a Select: ("table", name, alias), ("derived", Select, alias),
+("join", kind, left, right, condition, columns of USING).
+"""
+
+from dataclasses import dataclass, field
+
+from envs.simulators.mysql.grammar import Grammar
+from envs.simulators.mysql.tokens import RESERVED, MySQLError, unquoted
+
+MAX_TABLES = 61  # that one statement may join, as in MySQL
+
+
+@dataclass
+class Select:
+    """SELECT, or in `parts` a UNION, of which only the order and the limit are its own."""
+
+    items: list = field(default_factory=list)  # (expression, alias or None, the text of the expression)
+    distinct: bool = False
+    source: tuple | None = None
+    where: tuple | None = None
+    groups: list = field(default_factory=list)  # expressions
+    having: tuple | None = None
+    order: list = field(default_factory=list)  # (expression, whether it descends)
+    limit: tuple | None = None  # rows, rows before them
+    parts: list = field(default_factory=list)  # of a union: (query, whether it keeps what is there already)
+
+
+@dataclass
+class Change:
+    """INSERT, UPDATE or DELETE."""
+
+    verb: str
+    table: str
+    alias: str | None = None
+    columns: list | None = None  # of INSERT
+    rows: list | None = None  # of INSERT, expressions; None for DEFAULT
+    query: Select | None = None  # of INSERT ... SELECT
+    sets: list = field(default_factory=list)  # of UPDATE: (table, column, expression)
+    where: tuple | None = None
+    order: list = field(default_factory=list)
+    limit: tuple | None = None
+
+
+class Parser(Grammar):
+    """Reads a whole statement; see Grammar."""
+
+    def __init__(self, sql: str):
+        super().__init__(sql)
+        self.tables = 0  # that are joined so far, derived ones too
+        self.named: dict[str, tuple[Select, int]] = {}  # WITH: a query, and how many tables it joins
+
+    # -- statements
+
+    def statement(self):
+        """The statement: Select, Change, or ("show", what, table)."""
+        if self.tokens[0][0] == "end":
+            raise MySQLError(1065, "42000", "Query was empty")
+        if self.sees("SELECT", "WITH", "("):
+            found = self.query()
+        elif self.accept("INSERT") or self.accept("REPLACE"):
+            found = self.insert()
+        elif self.accept("UPDATE"):
+            found = self.update()
+        elif self.accept("DELETE"):
+            self.expect("FROM")
+            found = self.rest_of_change(Change("DELETE", self.table_name(), self.alias()))
+        elif self.accept("TRUNCATE"):
+            self.accept("TABLE")
+            found = Change("DELETE", self.table_name())
+        elif self.accept("SHOW"):
+            found = self.show()
+        elif self.accept("DESCRIBE") or self.accept("DESC") or self.accept("EXPLAIN"):
+            found = ("show", "COLUMNS", self.table_name())
+        elif self.sees("CREATE", "DROP", "ALTER"):
+            verb = self.tokens[0][1]
+            raise MySQLError(1142, "42000", f"{verb} command denied to user 'agent'@'localhost'")
+        else:
+            raise self.error()
+        if self.tokens[self.at][0] != "end":
+            raise self.error()
+        return found
+
+    def show(self) -> tuple:
+        if self.accept("TABLES"):
+            return "show", "TABLES", None
+        if self.accept("DATABASES"):
+            return "show", "DATABASES", None
+        self.accept("FULL")
+        if not (self.accept("COLUMNS") or self.accept("FIELDS")):
+            raise self.error()
+        if not (self.accept("FROM") or self.accept("IN")):
+            raise self.error()
+        return "show", "COLUMNS", self.table_name()
+
+    def insert(self) -> Change:
+        self.accept("INTO")
+        change = Change("INSERT", self.table_name())
+        if self.accept("SET"):
+            pairs = self.listed(self.assignment)
+            change.columns, change.rows = [column for _, column, _ in pairs], [[value for *_, value in pairs]]
+            return change
+        if self.accept("("):
+            change.columns = [] if self.sees(")") else self.listed(self.name)
+            self.expect(")")
+        if self.accept("VALUES") or self.accept("VALUE"):
+            change.rows = self.listed(self.row)
+        else:
+            change.query = self.query()
+        return change
+
+    def row(self) -> list:
+        self.expect("(")
+        values = [] if self.sees(")") else self.listed(self.value)
+        self.expect(")")
+        return values
+
+    def value(self) -> tuple:
+        return ("null",) if self.accept("DEFAULT") else self.expression()
+
+    def update(self) -> Change:
+        change = Change("UPDATE", self.table_name(), self.alias())
+        self.expect("SET")
+        change.sets = self.listed(self.assignment)
+        return self.rest_of_change(change)
+
+    def assignment(self) -> tuple:
+        table, column = None, self.name()
+        if self.accept("."):
+            table, column = column, self.name(words=True)
+        self.expect("=")
+        return table, column, self.value()
+
+    def rest_of_change(self, change: Change) -> Change:
+        change.where = self.expression() if self.accept("WHERE") else None
+        change.order = self.order_by()
+        if self.accept("LIMIT"):
+            change.limit = self.count(), 0
+        return change
+
+    # -- queries
+
+    def query(self) -> Select:
+        """SELECT or UNION, with its WITH, ORDER BY and LIMIT."""
+        self.deeper()
+        outer = self.named
+        if self.accept("WITH"):
+            self.named = dict(outer)
+            self.listed(self.common_table)
+        bracketed = self.sees("(")
+        parts = [(self.part(), True)]
+        while self.accept("UNION"):
+            keeps = self.accept("ALL")
+            if not keeps:
+                self.accept("DISTINCT")
+            parts.append((self.part(), keeps))
+        found = parts[0][0] if len(parts) == 1 else Select(parts=parts)
+        order, limit = self.order_by(), self.limit()
+        if len(parts) == 1 and bracketed and (order or limit):
+            found = Select(parts=parts)
+        if order or limit:
+            found.order, found.limit = order, limit
+        self.depth -= 1
+        self.named = outer
+        return found
+
+    def common_table(self) -> None:
+        name = self.name()
+        self.expect("AS", "(")
+        before, self.tables = self.tables, 0
+        query = self.query()
+        self.expect(")")
+        self.named[name.lower()] = query, max(1, self.tables)
+        self.tables = before
+
+    def part(self) -> Select:
+        """SELECT without its order and limit, or a query in brackets."""
+        if self.accept("("):
+            found = self.query()
+            self.expect(")")
+            return found
+        self.expect("SELECT")
+        found = Select(distinct=self.accept("DISTINCT"))
+        if not found.distinct:
+            self.accept("ALL")
+        found.items = self.listed(self.item)
+        if self.accept("FROM") and not self.accept("DUAL"):
+            found.source = self.sources()
+        found.where = self.expression() if self.accept("WHERE") else None
+        if self.accept("GROUP"):
+            self.expect("BY")
+            found.groups = self.listed(self.expression)
+        found.having = self.expression() if self.accept("HAVING") else None
+        return found
+
+    def item(self) -> tuple:
+        """An expression of the SELECT list, its alias and its text."""
+        start = self.tokens[self.at][2]
+        if self.accept("*"):
+            return ("star", None), None, "*"
+        expression = self.expression()
+        end = self.tokens[self.at][2]
+        return expression, self.alias(texts=True), self.sql[start:end].strip()
+
+    def alias(self, texts: bool = False) -> str | None:
+        """A name after AS, or without it; `texts`: in quotes will do."""
+        said = self.accept("AS")
+        kind, text, _ = self.tokens[self.at]
+        if texts and kind == "text":
+            self.at += 1
+            return unquoted(text)
+        return self.name() if said or kind == "name" or (kind == "word" and text not in RESERVED) else None
+
+    def sources(self) -> tuple:
+        """The tables of FROM, and their joins."""
+        found = self.source()
+        while True:
+            kind = "INNER"
+            if self.accept(","):
+                found = ("join", "INNER", found, self.source(), None, None)
+                continue
+            if self.accept("LEFT") or self.accept("RIGHT"):
+                kind = self.tokens[self.at - 1][1]
+                self.accept("OUTER")
+                self.expect("JOIN")
+            elif self.accept("INNER") or self.accept("CROSS"):
+                self.expect("JOIN")
+            elif not self.accept("JOIN"):
+                return found
+            right, condition, using = self.source(), None, None
+            if self.accept("ON"):
+                condition = self.expression()
+            elif self.accept("USING"):
+                self.expect("(")
+                using = self.listed(self.name)
+                self.expect(")")
+            elif kind != "INNER":
+                raise self.error()
+            found = ("join", kind, found, right, condition, using)
+
+    def source(self) -> tuple:
+        if self.accept("("):
+            if not self.sees("SELECT", "WITH", "("):
+                found = self.sources()
+                self.expect(")")
+                return found
+            query = self.query()
+            self.expect(")")
+            alias = self.alias()
+            if alias is None:
+                raise MySQLError(1248, "42000", "Every derived table must have its own alias")
+            self.joins(1)
+            return "derived", query, alias
+        name = self.table_name()
+        alias = self.alias()
+        query, tables = self.named.get(name.lower(), (None, 1))
+        self.joins(tables)
+        return ("derived", query, alias or name) if query else ("table", name, alias)
+
+    def joins(self, tables: int) -> None:
+        self.tables += tables
+        if self.tables > MAX_TABLES:
+            raise MySQLError(1116, "HY000", "Too many tables; MySQL can only use 61 tables in a join")
+
+    def table_name(self) -> str:
+        """The name of a table; a database before it stays with it."""
+        name = self.name()
+        return f"{name}.{self.name(words=True)}" if self.accept(".") else name
+
+    def order_by(self) -> list:
+        if not self.accept("ORDER"):
+            return []
+        self.expect("BY")
+        return self.listed(self.ordering)
+
+    def ordering(self) -> tuple:
+        expression = self.expression()
+        descends = self.accept("DESC")
+        if not descends:
+            self.accept("ASC")
+        return expression, descends
+
+    def limit(self) -> tuple | None:
+        if not self.accept("LIMIT"):
+            return None
+        first = self.count()
+        if self.accept(","):
+            return self.count(), first
+        return (first, self.count()) if self.accept("OFFSET") else (first, 0)
+
+    def count(self) -> int:
+        kind, text, _ = self.tokens[self.at]
+        if kind != "int":
+            raise self.error()
+        self.at += 1
+        return min(int(text[:20]), 2**62)

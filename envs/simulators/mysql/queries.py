@@ -1,0 +1,336 @@
+"""From MySQL's queries to SQLite's: what names mean, and what MySQL refuses."""
+
+from dataclasses import dataclass
+
+from envs.simulators.mysql.expressions import (
+    CLAUSES,
+    Expressions,
+    Type,
+    Typed,
+    alike,
+    calls,
+    quoted,
+    without_case,
+)
+from envs.simulators.mysql.parse import Select
+from envs.simulators.mysql.tokens import MySQLError, too_many_columns
+
+Columns = list[tuple[str, Type]]
+MODE = "this is incompatible with sql_mode=only_full_group_by"
+MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
+
+
+@dataclass
+class Table:
+    """What stands in FROM: columns, and those of them that USING has joined with another table's."""
+
+    alias: str
+    columns: Columns
+    hidden: frozenset = frozenset()
+
+    def __post_init__(self):
+        self.named = {name.lower(): (name, kind) for name, kind in self.columns}
+
+
+class Block(Expressions):
+    """One SELECT, or the part of a change that names columns: the tables that it knows, and `outer`, what it stands in.
+
+    `tables` are those of the database; `target` is the table that is being changed, which no subquery may read; `root`
+    is the statement's own block, and `listed` what its SELECT lists have come to.
+    """
+
+    def __init__(self, database: str, tables: dict[str, Columns], parameters: dict[str, int], outer=None):
+        super().__init__(parameters)
+        self.database, self.catalog, self.outer = database, tables, outer
+        self.target: str | None = outer.target if outer else None
+        self.root: Block = outer.root if outer else self
+        self.listed = 0
+        self.tables: list[Table] = []
+        self.aliases: dict[str, Typed] = {}  # of the SELECT list, in lower case
+        self.assigned: dict[str, Typed] = {}  # what UPDATE has set so far
+        self.visible: set[str] | None = None  # SQL of the columns that HAVING may name; None: any
+
+    def inner(self) -> "Block":
+        return Block(self.database, self.catalog, self.parameters, self)
+
+    # -- names
+
+    def known(self, name: str) -> tuple[str, Columns]:
+        """The name and the columns of a table of the database."""
+        database, _, table = name.rpartition(".")
+        if database and database != self.database and database.lower() != "information_schema":
+            raise MySQLError(1049, "42000", f"Unknown database '{database}'")
+        if table not in self.catalog or database.lower() == "information_schema":
+            raise MySQLError(1146, "42S02", f"Table '{database or self.database}.{table}' doesn't exist")
+        return table, self.catalog[table]
+
+    def lookup(self, table: str | None, name: str) -> Typed | None:
+        """A column of the tables in FROM; None if they have none of the name."""
+        table, low = table and table.rpartition(".")[2], name.lower()
+        found = [
+            (source.alias, *source.named[low])
+            for source in self.tables
+            if table in (None, source.alias) and low in source.named and (table or low not in source.hidden)
+        ]
+        if len(found) > 1:
+            raise MySQLError(1052, "23000", f"Column '{name}' in {CLAUSES[self.clause]} is ambiguous")
+        if not found:
+            return None
+        alias, column, kind = found[0]
+        return Typed(f"{quoted(alias)}.{quoted(column)}", kind)
+
+    def _column(self, table: str | None, name: str) -> Typed:
+        low, plain = name.lower(), table is None and not self.within
+        if plain and self.clause in ("order", "having") and low in self.aliases:
+            return self.aliases[low]
+        found = self.lookup(table, name)
+        if found and self.clause == "set" and low in self.assigned:
+            return self.assigned[low]
+        if found and self.clause == "having" and not self.within and self.visible is not None:
+            found = found if found.sql in self.visible else None
+        if not found and plain and self.clause == "group" and low in self.aliases:
+            return self.aliases[low]
+        block = self.outer
+        while not found and block:
+            found, block = block.lookup(table, name), block.outer
+        if not found:
+            whole = f"{table}.{name}" if table else name
+            raise MySQLError(1054, "42S22", f"Unknown column '{whole}' in '{CLAUSES[self.clause]}'")
+        return found
+
+    def _star(self, table: str | None) -> Typed:
+        raise MySQLError(1064, "42000", "You have an error in your SQL syntax; '*' stands for no single value")
+
+    # -- FROM
+
+    def sources(self, source: tuple) -> str:
+        """SQL of what FROM names; its tables are known from then on."""
+        if source[0] == "join":
+            return self.join(*source[1:])
+        _, what, alias = source
+        if source[0] == "table":
+            name, columns = self.known(what)
+            if name == self.target:
+                text = f"You can't specify target table '{name}' for update in FROM clause"
+                raise MySQLError(1093, "HY000", text)
+            alias, sql = alias or name, quoted(name)
+        else:
+            block = self.inner()
+            block.target = None
+            sql, columns = block.query(what)
+            names = [name.lower() for name, _ in columns]
+            if len(set(names)) < len(names):
+                twice = next(name for i, (name, _) in enumerate(columns) if name.lower() in names[:i])
+                raise MySQLError(1060, "42S21", f"Duplicate column name '{twice}'")
+            sql = f"({sql})"
+        if any(table.alias == alias for table in self.tables):
+            raise MySQLError(1066, "42000", f"Not unique table/alias: '{alias}'")
+        self.tables.append(Table(alias, columns))
+        return f"{sql} AS {quoted(alias)}"
+
+    def join(self, kind: str, left: tuple, right: tuple, condition: tuple | None, using: list | None) -> str:
+        one = self.sources(left)
+        count = len(self.tables)
+        other = self.sources(right)
+        other = f"({other})" if right[0] == "join" else other
+        self.clause, test = "on", "1"
+        if condition:
+            test = self.truth(condition)
+        elif using:
+            new, self.tables = self.tables[count:], self.tables[:count]
+            before = [self._column(None, name).sql for name in using]
+            old, self.tables = self.tables, new
+            after = [self._column(None, name).sql for name in using]
+            for table in new:
+                table.hidden = frozenset(name.lower() for name in using)
+            self.tables = old + new
+            test = " AND ".join(f"{a} = {b}" for a, b in zip(before, after, strict=True))
+        return f"{one} {kind} JOIN {other} ON {test}"
+
+    # -- SELECT
+
+    def subquery(self, query: Select) -> tuple[str, Columns]:
+        return self.inner().query(query)
+
+    def query(self, query: Select) -> tuple[str, Columns]:
+        """SQL of a query, and the names and types of its columns."""
+        if not query.parts:
+            return self.select(query)
+        if query.order or query.limit:  # those are the union's
+            union = Select(parts=query.parts)
+            whole = Select([(("star", None), None, "*")], source=("derived", union, "union"))
+            whole.order, whole.limit = query.order, query.limit
+            return self.select(whole)
+        parts = [self.inner().query(part) for part, _ in query.parts]
+        if len({len(columns) for _, columns in parts}) > 1:
+            raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
+        names = unique(name for name, _ in parts[0][1])
+        kinds, rows = [], [[] for _ in parts]
+        inside = [unique(name for name, _ in columns) for _, columns in parts]
+        for i, name in enumerate(names):
+            values, kind = alike(
+                [Typed(quoted(its[i]), columns[i][1]) for its, (_, columns) in zip(inside, parts, strict=True)]
+            )
+            kinds.append(kind)
+            for row, value in zip(rows, values, strict=True):
+                row.append(f"{without_case(Typed(value, kind))} AS {quoted(name)}")
+        texts = [f"SELECT {', '.join(row)} FROM ({sql})" for row, (sql, _) in zip(rows, parts, strict=True)]
+        joined = texts[0]
+        for text, (_, keeps) in zip(texts[1:], query.parts[1:], strict=True):
+            joined += f" UNION {'ALL ' * keeps}{text}"
+        return joined, list(zip(names, kinds, strict=True))
+
+    def select(self, query: Select) -> tuple[str, Columns]:
+        source = f" FROM {self.sources(query.source)}" if query.source else ""
+        self.clause = "where"
+        where = self.truth(query.where) if query.where else ""
+        self.clause, self.aggregates = "select", True
+        items = self.items(query)
+        values = [self.typed(node) for node, *_ in items]
+        for (node, alias, _), value in zip(items, values, strict=True):
+            if alias or node[0] == "column":
+                self.aliases.setdefault((alias or node[2]).lower(), value)
+        groups = self.groups(query, values)
+        order = self.order(query, values)
+        grouped = bool(groups) or any(calls(node) for node, *_ in items) or calls(query.having)
+        having = ""
+        if query.having:
+            self.clause, self.visible = "having", {*groups, *(value.sql for value in values)}
+            having = self.truth(query.having)
+        if grouped:
+            self.check_groups(query, items, groups)
+        elif having:  # SQLite wants groups for it
+            where, having = " AND ".join(filter(None, (where, having))), ""
+        names = unique(alias or (node[2] if node[0] == "column" else text) for node, alias, text in items)
+        named = (
+            f"{without_case(value) if query.distinct else value.sql} AS {quoted(name)}"
+            for value, name in zip(values, names, strict=True)
+        )
+        sql = f"SELECT {'DISTINCT ' * query.distinct}{', '.join(named)}{source}"
+        sql += f" WHERE {where}" if where else ""
+        sql += f" GROUP BY {', '.join(f'{group} COLLATE NOCASE' for group in groups)}" if groups else ""
+        sql += f" HAVING {having}" if having else ""
+        sql += order + limited(query.limit)
+        names = [alias or (node[2] if node[0] == "column" else text) for node, alias, text in items]
+        return sql, [(name, value.type) for name, value in zip(names, values, strict=True)]
+
+    def items(self, query: Select) -> list:
+        """The SELECT list, with the columns that a * stands for."""
+        items = []
+        for item in query.items:
+            found = self.star(item[0][1]) if item[0][0] == "star" else [item]
+            self.root.listed += len(found)
+            if self.root.listed > MAX_COLUMNS:
+                raise too_many_columns()
+            items += found
+        return items
+
+    def star(self, wanted: str | None) -> list:
+        """The columns that a *, or the * of one table, stands for."""
+        if not self.tables:
+            raise MySQLError(1096, "HY000", "No tables used")
+        wanted = wanted and wanted.rpartition(".")[2]
+        tables = [table for table in self.tables if wanted in (None, table.alias)]
+        if not tables:
+            raise MySQLError(1051, "42S02", f"Unknown table '{wanted}'")
+        return [
+            (("column", table.alias, name), None, name)
+            for table in tables
+            for name, _ in table.columns
+            if wanted or name.lower() not in table.hidden
+        ]
+
+    def groups(self, query: Select, values: list[Typed]) -> list[str]:
+        self.clause, self.aggregates = "group", False
+        groups = []
+        for node in query.groups:
+            value = self.ordinal(node, values) or self.typed(node)
+            if node[0] == "column" and "(" in value.sql and calls_of(query, node[2]):
+                raise MySQLError(1056, "42000", f"Can't group on '{node[2]}'")
+            groups.append(value.sql)
+        self.aggregates = True
+        return groups
+
+    def order(self, query: Select, values: list[Typed]) -> str:
+        self.clause = "order"
+        parts, selected = [], [value.sql for value in values]
+        for i, (node, descends) in enumerate(query.order):
+            value = self.ordinal(node, values) or self.typed(node)
+            if query.distinct and value.sql not in selected and (name := self.ungrouped(node, selected, [])):
+                text = (
+                    f"Expression #{i + 1} of ORDER BY clause is not in SELECT list, references column '{name}' which "
+                )
+                raise MySQLError(3065, "HY000", f"{text}is not in SELECT list; this is incompatible with DISTINCT")
+            place = str(selected.index(value.sql) + 1) if value.sql in selected else value.sql
+            place = f"(0 + {place})" if node[0] == "negate" else place  # or SQLite takes -1 for a column's number
+            parts.append(without_case(Typed(place, value.type)) + " DESC" * descends)
+        return f" ORDER BY {', '.join(parts)}" if parts else ""
+
+    def ordinal(self, node: tuple, values: list[Typed]) -> Typed | None:
+        """The column of the SELECT list that a number stands for."""
+        if node[0] != "int":
+            return None
+        if not 1 <= node[1] <= len(values):
+            raise MySQLError(1054, "42S22", f"Unknown column '{node[1]}' in '{CLAUSES[self.clause]}'")
+        return values[node[1] - 1]
+
+    # -- ONLY_FULL_GROUP_BY
+
+    def check_groups(self, query: Select, items: list, groups: list[str]) -> None:
+        """Refuse a column that may have several values in a group."""
+        self.clause = "where"
+        fixed = self.fixed(query.where)
+        for clause, said, listed in (("select", "SELECT list", items), ("order", "ORDER BY", query.order)):
+            self.clause = clause
+            for i, (node, *_) in enumerate(listed):
+                if not (name := self.ungrouped(node, groups, fixed)):
+                    continue
+                if groups:
+                    text = f"Expression #{i + 1} of {said} is not in GROUP BY clause and contains nonaggregated "
+                    text += f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
+                    raise MySQLError(1055, "42000", text + MODE)
+                text = f"In aggregated query without GROUP BY, expression #{i + 1} of {said} contains nonaggregated "
+                raise MySQLError(1140, "42000", f"{text}column '{name}'; {MODE}")
+
+    def ungrouped(self, node, groups: list[str], fixed: list[str]) -> str | None:
+        """The first column in an expression that is in no aggregate, is no group and has no fixed value."""
+        if isinstance(node, list) or (isinstance(node, tuple) and not (node and isinstance(node[0], str))):
+            return next(filter(None, (self.ungrouped(part, groups, fixed) for part in node)), None)
+        if not isinstance(node, tuple) or (node[0] == "call" and calls(node[:2])) or node[0] in ("text", "int", "null"):
+            return None
+        if node[0] in ("query", "exists") or self.typed(node).sql in groups:
+            return None
+        if node[0] != "column":
+            return self.ungrouped(list(node[1:]), groups, fixed)
+        if self.clause == "order" and node[1] is None and node[2].lower() in self.aliases:
+            return None  # that is for the SELECT list to answer
+        sql = self.typed(node).sql
+        table = next((table for table in self.tables if sql.startswith(f"{quoted(table.alias)}.")), None)
+        return f"{self.database}.{table.alias}.{node[2]}" if table and sql not in fixed else None
+
+    def fixed(self, node: tuple | None) -> list[str]:
+        """SQL of the columns that WHERE holds to one value."""
+        if not node or node[0] != "binary" or node[1] not in ("AND", "="):
+            return []
+        if node[1] == "AND":
+            return self.fixed(node[2]) + self.fixed(node[3])
+        pairs = (node[2], node[3]), (node[3], node[2])
+        return [self.typed(a).sql for a, b in pairs if a[0] == "column" and b[0] in ("text", "int", "decimal")]
+
+
+def limited(limit: tuple | None) -> str:
+    return f" LIMIT {limit[0]} OFFSET {limit[1]}" if limit else ""
+
+
+def calls_of(query: Select, alias: str) -> bool:
+    """Whether the item of the SELECT list with this alias has an aggregate."""
+    return any(calls(node) for node, name, _ in query.items if name and name.lower() == alias.lower())
+
+
+def unique(names) -> list[str]:
+    """The names, with a number behind those that were there before: SQLite's own, where MySQL's may repeat."""
+    found, seen = [], set()
+    for name in names:
+        found.append(f"{name}:{len(found)}" if name.lower() in seen else name)
+        seen.add(name.lower())
+    return found

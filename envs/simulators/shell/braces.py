@@ -1,0 +1,68 @@
+"""Brace expansion: a word to several."""
+
+import re
+from itertools import pairwise
+
+from envs.simulators.shell import patterns
+from envs.simulators.shell.tree import Lit, Word, make_word
+
+BRACES = re.compile(r"([{},])")
+
+
+def braces(sh, word: Word) -> list[Word]:
+    """The words that braces make of one."""
+    if not any(type(part) is Lit and "{" in part.text for part in word.parts):
+        return [word]
+    atoms: list = []
+    for part in word.parts:
+        atoms += BRACES.split(part.text) if type(part) is Lit else [part]
+    made = _alternatives(sh, [atom for atom in atoms if atom != ""])
+    if len(made) == 1:
+        return [word]
+    return [make_word([Lit(atom) if type(atom) is str else atom for atom in _merged(parts)], "") for parts in made]
+
+
+def _merged(atoms: list) -> list:
+    """Neighbouring texts put together."""
+    out: list = []
+    for atom in atoms:
+        if out and type(atom) is str and type(out[-1]) is str:
+            out[-1] += atom
+        else:
+            out.append(atom)
+    return out
+
+
+def _alternatives(sh, atoms: list, depth: int = 0) -> list[list]:
+    """Every list of atoms that the braces in one stand for."""
+    sh.machine.tick(1 + (len(atoms) >> 6))
+    for start, (closing, commas) in sorted(_pairs(atoms).items()) if depth < 30 else ():
+        if commas:
+            edges = [start, *commas, closing]
+            options = [atoms[a + 1 : b] for a, b in pairwise(edges)]
+            options = [choice for option in options for choice in _alternatives(sh, option, depth + 1)]
+        elif closing == start + 2 and type(atoms[start + 1]) is str:
+            members = patterns.sequence(atoms[start + 1])
+            if members is None:
+                continue
+            options = [[member] for member in members]
+        else:
+            continue
+        rest = _alternatives(sh, atoms[closing + 1 :], depth + 1)
+        sh.machine.tick(len(options) * len(rest) * (4 + (len(atoms) >> 4)) >> 4)
+        return [[*atoms[:start], *option, *tail] for option in options for tail in rest]
+    return [atoms]
+
+
+def _pairs(atoms: list) -> dict[int, tuple[int, list[int]]]:
+    """Where each closed brace is closed, and the commas of its own level."""
+    found, opened = {}, []
+    for i, atom in enumerate(atoms):
+        if atom == "{":
+            opened.append((i, []))
+        elif atom == "," and opened:
+            opened[-1][1].append(i)
+        elif atom == "}" and opened:
+            start, commas = opened.pop()
+            found[start] = (i, commas)
+    return found

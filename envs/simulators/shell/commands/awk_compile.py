@@ -1,0 +1,268 @@
+"""awk's tree to closures over the running program: a statement is called for what it does, an expression for its value.
+
+Variables live in `awk.vars`, those of a function in the last of `awk.frames`; arrays are dicts from strings.
+"""
+
+from dataclasses import dataclass, field
+
+from envs.simulators.shell.commands.awk_evaluate import Expressions, Return
+from envs.simulators.shell.commands.awk_values import (
+    Field,
+    Unset,
+    key_order,
+    sprintf,
+    text_of,
+    truth,
+    whole,
+)
+
+MOST_CALLS = 100  # functions within one another
+
+
+class Next(Exception):
+    """next, and with an argument nextfile."""
+
+
+class Leave(Exception):
+    """exit."""
+
+
+class Break(Exception):
+    """break."""
+
+
+class Continue(Exception):
+    """continue."""
+
+
+@dataclass
+class Compiled:
+    """A program to run."""
+
+    begin: list = field(default_factory=list)
+    rules: list = field(default_factory=list)
+    end: list = field(default_factory=list)
+
+
+class Compiler(Expressions):
+    """Makes the closures of one program."""
+
+    def __init__(self, awk):
+        self.awk = awk
+        self.parameters: list[str] = []
+        self.functions: dict[str, tuple[list[str], list]] = {}  # parameters, and the body in a list once it is made
+        self.arrays: dict[str, set[int]] = {}  # which parameters are arrays
+
+    def program(self, program) -> Compiled:
+        for name, (parameters, _) in program.functions.items():
+            self.functions[name] = (parameters, [])
+        self.find_arrays(program.functions)
+        for name, (parameters, body) in program.functions.items():
+            self.parameters = parameters
+            self.functions[name][1].append(self.statement(body))
+        self.parameters = []
+        compiled = Compiled([self.statement(s) for s in program.begin], [], [self.statement(s) for s in program.end])
+        compiled.rules = [self.rule(*rule) for rule in program.rules]
+        return compiled
+
+    # -- which parameters are arrays
+
+    def find_arrays(self, functions: dict) -> None:
+        self.arrays = {name: set() for name in functions}
+        calls: list[tuple] = []
+
+        def walk(node, name: str, parameters: list[str]) -> None:
+            if isinstance(node, list):
+                for part in node:
+                    walk(part, name, parameters)
+            elif isinstance(node, tuple) and node:
+                used = {"index": 1, "delete": 1, "in": 2, "forin": 2}.get(node[0])
+                array = node[used] if used else node[2][1][1] if node[:2] == ("builtin", "split") else None
+                if isinstance(array, str) and array in parameters:
+                    self.arrays[name].add(parameters.index(array))
+                if node[0] == "call":
+                    calls.append((name, parameters, node[1], node[2]))
+                for part in node[1:]:
+                    walk(part, name, parameters)
+
+        for name, (parameters, body) in functions.items():
+            walk(body, name, parameters)
+        changed = True
+        while changed:
+            changed = False
+            for name, parameters, called, arguments in calls:
+                for at in self.arrays.get(called, ()):
+                    if at < len(arguments) and arguments[at][0] == "var" and arguments[at][1] in parameters:
+                        place = parameters.index(arguments[at][1])
+                        changed = changed or place not in self.arrays[name]
+                        self.arrays[name].add(place)
+
+    # -- rules and statements
+
+    def rule(self, pattern, stop, body):
+        awk = self.awk
+        act = self.statement(body) if body else lambda: awk.emit(awk.field(0) + text_of(awk.vars["ORS"], "%.6g"))
+        if pattern is None:
+            return act
+        first = self.expression(pattern)
+        if stop is None:
+            return lambda: act() if truth(first()) else None
+        last, inside = self.expression(stop), [False]
+
+        def ranged() -> None:
+            if inside[0] or truth(first()):
+                inside[0] = not truth(last())
+                act()
+
+        return ranged
+
+    def statement(self, node):
+        return getattr(self, "do_" + node[0])(*node[1:])
+
+    def do_block(self, statements):
+        made, tick = [self.statement(statement) for statement in statements], self.awk.p.tick
+        if len(made) == 1:
+            return made[0]
+
+        def run() -> None:
+            tick(len(made))
+            for statement in made:
+                statement()
+
+        return run
+
+    def do_expr(self, node):
+        return self.expression(node)
+
+    def do_if(self, condition, then, otherwise):
+        test, yes = self.expression(condition), self.statement(then)
+        no = self.statement(otherwise) if otherwise else lambda: None
+        return lambda: yes() if truth(test()) else no()
+
+    def do_while(self, condition, body):
+        return self.do_for(None, condition, None, body)
+
+    def do_do(self, body, condition):
+        loop, once = self.do_for(None, condition, None, body), self.statement(body)
+
+        def run() -> None:
+            try:
+                once()
+            except Continue:
+                pass
+            except Break:
+                return
+            loop()
+
+        return run
+
+    def do_for(self, first, condition, after, body):
+        nothing = lambda: None  # noqa: E731
+        start, follow = (self.statement(node) if node else nothing for node in (first, after))
+        test = self.expression(condition) if condition else lambda: 1.0
+        act, tick = self.statement(body), self.awk.p.tick
+
+        def run() -> None:
+            start()
+            while truth(test()):
+                tick(2)
+                try:
+                    act()
+                except Continue:
+                    pass
+                except Break:
+                    return
+                follow()
+
+        return run
+
+    def do_forin(self, name, array, body):
+        _, put = self.variable(name)
+        table, act, tick = self.array(array), self.statement(body), self.awk.p.tick
+
+        def run() -> None:
+            for key in key_order(table()):
+                tick(2)
+                put(Field(key))
+                try:
+                    act()
+                except Continue:
+                    pass
+                except Break:
+                    return
+
+        return run
+
+    def do_break(self):
+        return _raiser(Break)
+
+    def do_continue(self):
+        return _raiser(Continue)
+
+    def do_next(self):
+        return _raiser(Next)
+
+    def do_nextfile(self):
+        return _raiser(Next, "file")
+
+    def do_exit(self, value):
+        made = self.expression(value) if value else None
+
+        def run() -> None:
+            if made:
+                self.awk.status = whole(made()) & 255
+            self.awk.exits += 1
+            raise Leave
+
+        return run
+
+    def do_return(self, value):
+        made = self.expression(value) if value else lambda: Unset.value
+
+        def run() -> None:
+            raise Return(made())
+
+        return run
+
+    def do_delete(self, name, subscript):
+        table = self.array(name)
+        if subscript is None:
+            return lambda: table().clear()
+        key = self.key(subscript)
+        return lambda: table().pop(key(), None)
+
+    def do_print(self, arguments, kind, target):
+        awk = self.awk
+        made = [self.expression(argument) for argument in arguments]
+        where = self.text(target) if target else lambda: ""
+
+        def run() -> None:
+            form = awk.vars["OFMT"]
+            shown = [text_of(value(), form) for value in made] if made else [awk.field(0)]
+            line = (awk.joined(shown) if len(shown) > 1 else shown[0]) + text_of(awk.vars["ORS"], form)
+            awk.print(line, kind, where())
+
+        return run
+
+    def do_printf(self, arguments, kind, target):
+        awk = self.awk
+        made = [self.expression(argument) for argument in arguments]
+        where = self.text(target) if target else lambda: ""
+
+        def run() -> None:
+            form = text_of(made[0](), "%.6g")
+
+            def missing(shown: str) -> None:
+                awk.print(shown, kind, where())
+                awk.fail(f'not enough arguments passed to printf("{form}")')
+
+            awk.print(sprintf(form, [value() for value in made[1:]], missing), kind, where())
+
+        return run
+
+
+def _raiser(kind: type, *arguments):
+    def run() -> None:
+        raise kind(*arguments)
+
+    return run

@@ -1,0 +1,278 @@
+"""awk's variables and expressions to closures that give values."""
+
+import math
+
+from envs.simulators.shell.commands.awk_functions import Functions
+from envs.simulators.shell.commands.awk_values import Field, Nothing, Unset, compare, number, text_of, truth, whole
+from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.files import MAX_TEXT, Timeout
+
+MOST_CALLS = 100  # functions within one another
+COMPARISONS = {"<": lambda c: c < 0, "<=": lambda c: c <= 0, "==": lambda c: c == 0, "!=": lambda c: c != 0}
+COMPARISONS |= {">": lambda c: c > 0, ">=": lambda c: c >= 0}
+
+
+class Return(Exception):
+    """return: its argument is the value."""
+
+
+def arithmetic(op: str, a: float, b: float) -> float:
+    """a op b as C does it: division by nothing is infinite."""
+    try:
+        if op == "+":
+            return a + b
+        if op == "-":
+            return a - b
+        if op == "*":
+            return a * b
+        if op == "/":
+            return a / b
+        if op == "%":
+            return math.fmod(a, b)
+        result = math.pow(a, b)
+        return result
+    except ZeroDivisionError:
+        return math.nan if a == 0 or a != a else math.copysign(math.inf, a)
+    except OverflowError:
+        return math.inf
+    except ValueError:
+        return math.nan if op == "%" or a < 0 else math.inf
+
+
+class Expressions(Functions):
+    """The part of the compiler that knows expressions."""
+
+    # -- variables, arrays and fields
+
+    def variable(self, name: str):
+        """How to get and how to set a variable."""
+        awk = self.awk
+        if name in self.parameters:
+            at, frames = self.parameters.index(name), awk.frames
+            return lambda: frames[-1][at], lambda value: frames[-1].__setitem__(at, value)
+        if name == "NF":
+
+            def count() -> float:
+                awk.need_fields()
+                return float(len(awk.fields))
+
+            return count, lambda value: awk.set_count(whole(value))
+        values, unset = awk.vars, Unset.value
+        return lambda: values.get(name, unset), lambda value: values.__setitem__(name, value)
+
+    def array(self, name: str):
+        """How to get an array; it is made where there is none yet."""
+        awk = self.awk
+        if name in self.parameters:
+            at, frames = self.parameters.index(name), awk.frames
+
+            def local() -> dict:
+                if isinstance(frames[-1][at], Nothing):
+                    frames[-1][at] = {}
+                if not isinstance(frames[-1][at], dict):
+                    awk.fail(f"scalar {name} used as an array")
+                return frames[-1][at]
+
+            return local
+
+        def shared() -> dict:
+            table = awk.vars.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise Fail(f"type error in reference to {name}", 2)
+            return table
+
+        return shared
+
+    def key(self, subscript: list):
+        """The string that a subscript is."""
+        awk, made = self.awk, [self.expression(part) for part in subscript]
+        if len(made) == 1:
+            only = made[0]
+            return lambda: str(text_of(only(), awk.vars["CONVFMT"]))
+        return lambda: text_of(awk.vars["SUBSEP"], "").join(text_of(part(), awk.vars["CONVFMT"]) for part in made)
+
+    def place(self, node):
+        """How to get and how to set what stands left of an assignment."""
+        if node[0] == "var":
+            return self.variable(node[1])
+        if node[0] == "field":
+            awk, index = self.awk, self.number(node[1])
+            return lambda: awk.field(whole(index())), lambda value: awk.set_field(whole(index()), value)
+        table, key = self.array(node[1]), self.key(node[2])
+        return lambda: table().setdefault(key(), Unset.value), lambda value: table().__setitem__(key(), value)
+
+    # -- expressions
+
+    def expression(self, node):
+        return getattr(self, "get_" + node[0])(*node[1:])
+
+    def number(self, node):
+        made = self.expression(node)
+        return lambda: number(made())
+
+    def text(self, node):
+        awk, made = self.awk, self.expression(node)
+        return lambda: text_of(made(), awk.vars["CONVFMT"])
+
+    def get_num(self, value):
+        return lambda: value
+
+    def get_str(self, value):
+        return lambda: value
+
+    def get_regex(self, pattern):
+        awk, regex = self.awk, self.awk.regexes.get(pattern)
+        return lambda: float(regex.test(awk.field(0), awk.p.tick))
+
+    def get_var(self, name):
+        return self.variable(name)[0]
+
+    def get_field(self, node):
+        return self.place(("field", node))[0]
+
+    def get_index(self, name, subscript):
+        return self.place(("index", name, subscript))[0]
+
+    def get_paren(self, node):
+        return self.expression(node)
+
+    def get_group(self, nodes):
+        raise Fail("line 1: syntax error at or near ,", 2)
+
+    def get_in(self, subscript, name):
+        table, key = self.array(name), self.key(subscript)
+        return lambda: float(key() in table())
+
+    def get_assign(self, op, target, node):
+        (get, put), made, tick = self.place(target), self.expression(node), self.awk.p.tick
+        if op:
+            calculated = self.number(node)
+            made = lambda: arithmetic(op, number(get()), calculated())  # noqa: E731
+
+        def run():
+            value = made()
+            if isinstance(value, dict):
+                raise Fail("type error: an array where a value is needed", 2)
+            tick()
+            put(value)
+            return value
+
+        return run
+
+    def get_cond(self, condition, then, otherwise):
+        test, yes, no = map(self.expression, (condition, then, otherwise))
+        return lambda: yes() if truth(test()) else no()
+
+    def get_or(self, a, b):
+        left, right = self.expression(a), self.expression(b)
+        return lambda: float(truth(left()) or truth(right()))
+
+    def get_and(self, a, b):
+        left, right = self.expression(a), self.expression(b)
+        return lambda: float(truth(left()) and truth(right()))
+
+    def get_not(self, node):
+        made = self.expression(node)
+        return lambda: float(not truth(made()))
+
+    def get_neg(self, node):
+        made = self.number(node)
+        return lambda: -made()
+
+    def get_plus(self, node):
+        return self.number(node)
+
+    def get_cat(self, a, b):
+        left, right, tick = self.text(a), self.text(b), self.awk.p.tick
+
+        def run() -> str:
+            joined = left() + right()
+            tick(1 + (len(joined) >> 8))
+            if len(joined) > MAX_TEXT:
+                raise Timeout
+            return joined
+
+        return run
+
+    def get_binary(self, op, a, b):
+        left, right = self.number(a), self.number(b)
+        if op == "+":
+            return lambda: left() + right()
+        return lambda: arithmetic(op, left(), right())
+
+    def get_compare(self, op, a, b):
+        awk, left, right, holds = self.awk, self.expression(a), self.expression(b), COMPARISONS[op]
+        return lambda: float(holds(compare(left(), right(), awk.vars["CONVFMT"])))
+
+    def pattern(self, node):
+        """How to get the expression that a node is: itself, or the string that it gives."""
+        if node[0] == "regex":
+            regex = self.awk.regexes.get(node[1])
+            return lambda: regex
+        made, regexes = self.text(node), self.awk.regexes
+        return lambda: regexes.get(made())
+
+    def get_match(self, negated, a, b):
+        subject, pattern, tick = self.text(a), self.pattern(b), self.awk.p.tick
+        return lambda: float(pattern().test(subject(), tick) != negated)
+
+    def get_step(self, before, amount, target):
+        (get, put), tick = self.place(target), self.awk.p.tick
+
+        def run() -> float:
+            tick()
+            old = number(get())
+            put(old + amount)
+            return old + amount if before else old
+
+        return run
+
+    def get_call(self, name, arguments):
+        awk, (parameters, body) = self.awk, self.functions.get(name, ([], []))
+        if len(arguments) > len(parameters):
+            raise Fail(f"line 1: too many arguments in call to {name}", 2)
+        wanted = self.arrays.get(name, set())
+        made = []
+        for at, argument in enumerate(arguments):
+            if at in wanted and argument[0] == "var":
+                made.append(self.array(argument[1]))
+            else:
+                made.append(self.expression(argument))
+        empty = len(parameters) - len(made)
+
+        def run():
+            awk.p.tick(4)
+            if len(awk.frames) >= MOST_CALLS:
+                raise Timeout
+            frame = [argument() for argument in made] + [Unset.value] * empty
+            awk.frames.append(frame)
+            try:
+                body[0]()
+            except Return as result:
+                return result.args[0]
+            finally:
+                awk.frames.pop()
+            return Unset.value
+
+        return run
+
+    def get_getline(self, kind, source, target):
+        awk = self.awk
+        name = self.text(source) if source else None
+        put = self.place(target)[1] if target else awk.set_record
+
+        def run() -> float:
+            if kind == "input":
+                line = awk.next_record()
+            else:
+                records = awk.reader(kind, name())
+                if records is None:
+                    return -1.0
+                line = next(records, None)
+            if line is None:
+                return 0.0
+            awk.p.tick()
+            put(Field(line))
+            return 1.0
+
+        return run

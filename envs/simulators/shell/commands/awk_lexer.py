@@ -1,0 +1,101 @@
+"""The words of an awk program."""
+
+import re
+
+from envs.simulators.shell.commands.options import Fail
+
+KEYWORDS = {
+    "BEGIN", "END", "function", "func", "if", "else", "while", "for", "do", "break", "continue", "next",
+    "nextfile", "exit", "return", "delete", "in", "getline", "print", "printf",
+}  # fmt: skip
+BUILTINS = {
+    "length", "substr", "index", "split", "sub", "gsub", "match", "sprintf", "sin", "cos", "atan2", "exp", "log",
+    "sqrt", "int", "rand", "srand", "tolower", "toupper", "system", "close", "fflush",
+}  # fmt: skip
+TOKEN = re.compile(
+    r"(?P<space>(?:[ \t\r]|\\\r?\n)+)|(?P<comment>#[^\n]*)|(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"|(?P<name>[A-Za-z_]\w*)|(?P<newline>\n)"
+    r"|(?P<op>\+\+|--|\+=|-=|\*=|/=|%=|\^=|==|<=|>=|!=|!~|&&|\|\||>>|[-+*/%^!<>|?:~$=,;(){}\[\]&@])",
+    re.ASCII,
+)
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", '"': '"', "\\": "\\"}
+
+
+def unescaped(text: str) -> str:
+    """A string constant without its escapes; those that are none stay."""
+
+    def char(found: re.Match) -> str:
+        body = found[1]
+        if body[0] in "01234567":
+            return chr(int(body, 8) & 255)
+        if body[0] == "x" and len(body) > 1:
+            return chr(int(body[1:], 16))
+        return ESCAPES.get(body, "" if body == "\n" else "\\" + body)
+
+    return re.sub(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", char, text, flags=re.DOTALL)
+
+
+class Lexer:
+    """Tokens (kind, text, line). A slash begins a regular expression where no operand stands before it."""
+
+    def __init__(self, text: str):
+        self.text, self.at, self.line = text, 0, 1
+        self.tokens: list[tuple[str, str, int]] = []
+        while self.at < len(text):
+            self.next()
+        self.line += not text.endswith("\n")
+        self.tokens.append(("end", "", self.line))
+
+    def next(self) -> None:
+        text, at = self.text, self.at
+        if text[at] == '"':
+            return self.quoted('"', "string constant", "str")
+        if text[at] == "/" and not self.after_operand():
+            return self.quoted("/", "regular expression", "regex")
+        found = TOKEN.match(text, at)
+        if not found:
+            shown = text[at] if " " <= text[at] <= "~" else f"\\{ord(text[at]):03o}"
+            raise Fail(f"line {self.line}: unexpected character '{shown}'", 2)
+        kind, token = found.lastgroup, found[0]
+        self.at = found.end()
+        if kind == "newline":
+            self.tokens.append(("newline", "\n", self.line))
+            self.line += 1
+        elif kind in ("space", "comment"):
+            self.line += token.count("\n")
+        elif kind == "name":
+            called = text.startswith("(", self.at) and token not in KEYWORDS and token not in BUILTINS
+            kind = "keyword" if token in KEYWORDS else "builtin" if token in BUILTINS else "func" if called else "name"
+            self.tokens.append((kind, token, self.line))
+        else:
+            self.tokens.append((kind, token, self.line))
+        return None
+
+    def after_operand(self) -> bool:
+        if not self.tokens:
+            return False
+        kind, token, _ = self.tokens[-1]
+        return kind in ("num", "name", "str", "regex", "builtin") or token in (")", "]", "$", "++", "--")
+
+    def quoted(self, delimiter: str, what: str, kind: str) -> None:
+        at, in_bracket = self.at + 1, False
+        while True:
+            char = self.text[at : at + 1]
+            if char in ("", "\n"):
+                start = self.text[self.at : self.at + 20].split("\n")[0]
+                raise Fail(f"line {self.line}: runaway {what} {start} ...", 2)
+            if char == "\\":
+                at += 2
+                continue
+            if kind == "regex" and char == "[" and not in_bracket:
+                in_bracket = True
+                at += 1 + (self.text[at + 1 : at + 2] in ("]", "^"))
+                continue
+            if char == "]":
+                in_bracket = False
+            elif char == delimiter and not in_bracket:
+                break
+            at += 1
+        body = self.text[self.at + 1 : at]
+        self.tokens.append((kind, body if kind == "regex" else unescaped(body), self.line))
+        self.at = at + 1

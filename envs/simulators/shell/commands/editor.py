@@ -1,0 +1,374 @@
+"""vi, vim and ex where there is no terminal: commands from -c, and from standard input as ex reads them or as keys.
+
+Keys are i a I A o O with their text up to Escape, x dd D J G gg j k h l 0 $ u-less, and : commands.
+"""
+
+import re
+
+from envs.simulators.shell.commands.editor_keys import ESCAPE, Keys, Quit, Wrong
+from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.regex import compile_regex
+from envs.simulators.shell.commands.regex_syntax import RegexError
+from envs.simulators.shell.commands.sed_text import replacement
+from envs.simulators.shell.files import raw, text
+from envs.simulators.shell.process import Process
+
+WARNINGS = "Vim: Warning: Output is not to a terminal\nVim: Warning: Input is not from a terminal\n"
+ENDING = "Vim: Error reading input, exiting...\nVim: Finished.\n"
+
+
+def vi(p: Process) -> int:
+    ex = p.argv[0].rpartition("/")[2] == "ex"
+    silent = False
+    commands: list[str] = []
+    files: list[str] = []
+    words = iter(p.argv[1:])
+    for word in words:
+        if word == "--":
+            files += words
+        elif word in ("-c", "--cmd", "-S"):
+            commands.append(next(words, ""))
+        elif word.startswith("+") and len(word) > 1:
+            commands.append(word[1:])
+        elif word.startswith("-") and len(word) > 1:
+            flags = word[1:]
+            if flags.strip("eEsnNRZmMyvbuUiXTtdorp"):
+                raise Fail(
+                    f'VIM - Vi IMproved\nUnknown option argument: "{word}"\nMore info with: "vim -h"', 1, plain=True
+                )
+            if flags[:1] in ("u", "U", "i", "T") and len(flags) == 1:
+                next(words, None)
+            ex, silent = ex or "e" in flags or "E" in flags, silent or "s" in flags
+        else:
+            files.append(word)
+    if not ex:
+        p.stderr.write(WARNINGS)
+    editor = Editor(p, files[0] if files else "", not ex or not silent)
+    editor.row = max(0, len(editor.lines) - 1) if ex else 0
+    try:
+        for command in commands:
+            editor.execute(command)
+        if ex:
+            editor.lines_of_commands(text(p.stdin))
+            return editor.status
+        editor.keys(text(p.stdin).rstrip("\n") + "\n")
+    except Quit as leaving:
+        return leaving.args[0] or (editor.status if ex else 0)
+    p.stderr.write(ENDING)
+    return 1
+
+
+class Editor(Keys):
+    """A file's lines, the line and column where the cursor is, and what went wrong."""
+
+    def __init__(self, p: Process, name: str, shows: bool):
+        self.p, self.name, self.shows, self.status = p, name, shows, 0
+        self.lines: list[str] = []
+        self.last_pattern = ""
+        if name:
+            try:
+                data = text(p.read(name))
+                self.lines = data.removesuffix("\n").split("\n") if data else []
+            except OSError:
+                self.lines = []
+        self.row, self.column = 0, 0
+        self.changed = False
+        self.kept: list[str] = []
+
+    def execute(self, command: str, depth: int = 0) -> None:
+        """One ex command; an error is remembered and, where there is someone to see it, shown."""
+        self.p.tick(5)
+        try:
+            self.command(command.lstrip(": \t"), depth)
+        except Wrong as wrong:
+            self.status = 1
+            if self.shows:
+                self.p.stderr.write(f"{wrong}\n")
+        except RegexError:
+            self.status = 1
+
+    def lines_of_commands(self, data: str) -> None:
+        """What ex reads from standard input: commands, and after a, i and c a text that ends in a dot."""
+        rest = data.split("\n")
+        while rest:
+            line = rest.pop(0)
+            found = re.fullmatch(r":?\s*(\S*?)\s*(a|i|c|append|insert|change)!?", line)
+            if found:
+                added = []
+                while rest and rest[0] != ".":
+                    added.append(rest.pop(0))
+                del rest[:1]
+                self.insert(found[1], found[2][0], added)
+            elif line.strip():
+                self.execute(line)
+
+    def insert(self, address: str, kind: str, added: list[str]) -> None:
+        try:
+            low, high, _ = self.range(address)
+        except Wrong:
+            self.status = 1
+            return
+        if kind == "c":
+            at = max(low - 1, 0)
+            self.lines[at : max(high, 1)] = added
+        else:
+            at = high if kind == "a" else max(0, high - 1)
+            self.lines[at:at] = added
+        self.changed = True
+        self.row = max(0, at + len(added) - 1)
+
+    # -- ex commands
+
+    def range(self, command: str) -> tuple[int, int, str]:
+        """The lines that a command names, from 1, and the rest of it."""
+        if command.startswith("%"):
+            return 1, len(self.lines), command[1:]
+        found = self.address(command)
+        if found is None:
+            return self.row + 1, self.row + 1, command
+        low, rest = found
+        if rest[:1] in (",", ";"):
+            second = self.address(rest[1:])
+            high, rest = second if second else (self.row + 1, rest[1:])
+        else:
+            high = low
+        if low > high:
+            low, high = high, low
+        if high > max(len(self.lines), 1) or low < 0:
+            raise Wrong("E16: Invalid range")
+        return low, high, rest
+
+    def address(self, command: str) -> tuple[int, str] | None:
+        if found := re.match(r"\d{1,9}", command):
+            line, rest = int(found[0]), command[found.end() :]
+        elif command[:1] == "$":
+            line, rest = len(self.lines), command[1:]
+        elif command[:1] == ".":
+            line, rest = self.row + 1, command[1:]
+        elif command[:1] in ("/", "?") and command:
+            pattern, rest = self.delimited(command[1:], command[0])
+            regex = self.regex(pattern)
+            order = [*range(self.row + 1, len(self.lines)), *range(self.row + 1)]
+            order = order if command[0] == "/" else [(2 * self.row - i) % max(1, len(self.lines)) for i in order]
+            held = (i for i in order if i < len(self.lines))  # none, in an empty text
+            line = next((i + 1 for i in held if regex.test(self.lines[i], self.p.tick)), 0)
+            if not line:
+                raise Wrong(f"E486: Pattern not found: {pattern}")
+        elif command[:1] in ("+", "-") and command:
+            line, rest = self.row + 1, command
+        else:
+            return None
+        while found := re.match(r"([-+])(\d{0,9})", rest):
+            line += int(found[1] + (found[2] or "1"))
+            rest = rest[found.end() :]
+        return line, rest
+
+    def delimited(self, text: str, delimiter: str) -> tuple[str, str]:
+        """The text up to a delimiter, and what is behind it."""
+        at, found = 0, []
+        while at < len(text) and text[at] != delimiter:
+            if text[at] == "\\" and at + 1 < len(text):
+                found.append(text[at + 1] if text[at + 1] == delimiter else text[at : at + 2])
+                at += 2
+            else:
+                found.append(text[at])
+                at += 1
+        return "".join(found), text[at + 1 :]
+
+    def regex(self, pattern: str):
+        pattern = pattern or self.last_pattern
+        if not pattern:
+            raise Wrong("E35: No previous regular expression")
+        self.last_pattern = pattern
+        if pattern.startswith("\\v"):
+            return compile_regex(pattern[2:], "sed extended")
+        icase = "\\c" in pattern
+        return compile_regex(pattern.replace("\\c", ""), "sed", icase)
+
+    def command(self, command: str, depth: int) -> None:
+        if not command or command[0] == '"':
+            return
+        if depth > 5:
+            raise Wrong("E147: Cannot do :global recursive")
+        low, high, rest = self.range(command)
+        given = len(rest) < len(command)
+        rest = rest.lstrip(" \t")
+        name = re.match(r"[a-zA-Z]+|[&<>=!]|", rest)[0]
+        if name not in ("pu", "put", "r", "read"):  # line 0 is a place to put behind; elsewhere the first line is meant
+            low, high = max(low, 1), max(high, 1)
+        if name[:1] == "s" and re.match(r"s(u|ub|ubstitute)?([^a-zA-Z0-9\s\"|]|$)", rest):
+            rest = rest[re.match(r"s(u|ub|ubstitute)?", rest).end() :]
+            after = self.substitute(low, high, rest)
+            if after:
+                self.execute(after, depth)
+            return
+        if name in ("g", "global", "v", "vglobal"):
+            self.globally(rest[len(name) :], (low, high) if given else (1, len(self.lines)), name[0] == "v", depth)
+            return
+        if name in ("normal", "norm"):
+            keys = rest[len(name) :].removeprefix("!").removeprefix(" ")
+            for row in range(low, high + 1) if given else [self.row + 1]:
+                self.row, self.column = min(row, len(self.lines)) - 1, 0
+                self.keys(keys.replace("\\<Esc>", ESCAPE) + ESCAPE)
+            return
+        body, bar, after = rest[len(name) :].partition("|")
+        self.plain(name, body.strip(), low, high, given)
+        if bar:
+            self.execute(after, depth)
+
+    def plain(self, name: str, body: str, low: int, high: int, given: bool) -> None:
+        """The commands that take a range and perhaps a name."""
+        if not name:
+            self.row = max(0, min(high, len(self.lines)) - 1)
+        elif name in ("d", "de", "delete"):
+            if high > len(self.lines):
+                raise Wrong("E16: Invalid range")
+            self.kept = self.lines[low - 1 : high]
+            del self.lines[low - 1 : high]
+            self.row, self.changed = max(0, min(low - 1, len(self.lines) - 1)), True
+        elif name in ("w", "write", "up", "update", "wq", "x", "xit", "wall", "wa", "wqa", "xa", "exit"):
+            self.write(body.lstrip("! "), self.lines[low - 1 : high] if given else self.lines, name)
+            if name[0] == "x" or "q" in name or name == "exit":
+                raise Quit(0)
+        elif name in ("q", "quit", "qa", "qall", "cq", "cquit"):
+            if self.changed and not body.startswith("!") and name[0] != "c":
+                raise Wrong("E37: No write since last change (add ! to override)")
+            raise Quit(1 if name[0] == "c" else 0)
+        elif name in ("p", "print", "P", "nu", "number"):
+            prefix = (lambda i: f"{i + 1:3} ") if name[:2] == "nu" else lambda i: ""
+            self.p.out("".join(prefix(i) + self.lines[i] + "\n" for i in range(low - 1, min(high, len(self.lines)))))
+            self.row = max(0, min(high, len(self.lines)) - 1)
+        elif name in ("y", "yank"):
+            self.kept = self.lines[low - 1 : high]
+        elif name in ("pu", "put"):
+            if not body.startswith("="):  # an expression; there is no evaluation
+                if not self.kept:
+                    raise Wrong('E353: Nothing in register "')
+                self.lines[high:high] = self.kept
+                self.row, self.changed = high, True
+        elif name in ("t", "co", "copy", "m", "move"):
+            self.transfer(name, body, low, high)
+        elif name in ("j", "join"):
+            high = high if high > low else low + 1
+            joined = " ".join(line if i == 0 else line.lstrip() for i, line in enumerate(self.lines[low - 1 : high]))
+            self.lines[low - 1 : high] = [joined]
+            self.changed = True
+        elif name in ("r", "read"):
+            try:
+                data = text(self.p.read(body)).removesuffix("\n").split("\n")
+            except OSError:
+                raise Wrong(f"E484: Can't open file {body}") from None
+            self.lines[high:high] = data
+            self.row, self.changed = high, True
+        elif name in ("e", "edit") and body in ("!", ""):
+            self.__init__(self.p, self.name, self.shows)
+        elif name in (">", "<"):
+            if not re.fullmatch(rf"{name}*\s*\d*", body):
+                raise Wrong(f"E488: Trailing characters: {body}")
+            for i in range(low - 1, min(high, len(self.lines))):
+                self.lines[i] = "\t" + self.lines[i] if name == ">" else self.lines[i].removeprefix("\t")
+            self.changed = True
+        elif name not in ("set", "se", "syntax", "noh", "nohlsearch", "let", "echo", "silent", "u", "undo"):
+            raise Wrong(f"E492: Not an editor command: {name}{body}")
+
+    def transfer(self, name: str, body: str, low: int, high: int) -> None:
+        """:copy and :move lines behind an address."""
+        found = self.address(body)
+        if found is None:
+            raise Wrong("E14: Invalid address")
+        moved, at = self.lines[low - 1 : high], 0 if body == "0" else found[0]
+        if name[0] == "m":
+            if low - 1 < at < high:
+                raise Wrong("E134: Cannot move a range of lines into itself")
+            del self.lines[low - 1 : high]
+            at -= len(moved) if at >= high else 0
+        self.lines[at:at] = moved
+        self.row, self.changed = at + len(moved) - 1, True
+
+    def write(self, name: str, lines: list[str], command: str) -> None:
+        target = name or self.name
+        if not target:
+            raise Wrong("E32: No file name")
+        if command[0] in "xu" and not self.changed and not name:
+            return
+        try:
+            self.p.write(target, raw("".join(line + "\n" for line in lines)))
+        except OSError:
+            raise Wrong(f'"{target}" E212: Can\'t open file for writing') from None
+        if target == self.name or not self.name:
+            self.changed = False
+
+    def substitute(self, low: int, high: int, rest: str) -> str:
+        """:s on lines; returns what stands behind a bar."""
+        delimiter = rest[:1]
+        if not delimiter:
+            raise Wrong("E35: No previous regular expression")
+        pattern, rest = self.delimited(rest[1:], delimiter)
+        with_, rest = self.delimited(rest, delimiter)
+        flags, _, after = rest.partition("|")
+        regex = self.regex(pattern + ("\\c" if "i" in flags else ""))
+        parts = _parts(with_)
+        count = 0
+        for row in range(min(high, len(self.lines)) - 1, low - 2, -1):
+            changed, many = self.replaced(regex, self.lines[row], parts, "g" in flags)
+            if many:
+                self.lines[row : row + 1] = changed.split("\n")
+                self.row = row if not count else self.row
+                count += many
+        if not count and "e" not in flags:
+            raise Wrong(f"E486: Pattern not found: {pattern}")
+        self.changed = self.changed or bool(count)
+        return after
+
+    def replaced(self, regex, line: str, parts: list, everywhere: bool) -> tuple[str, int]:
+        shown, at, copied, count = [], 0, 0, 0
+        while at <= len(line):
+            found = regex.search(line, at, self.p.tick)
+            if not found:
+                break
+            count += 1
+            shown += [line[copied : found[0]], replacement(parts, line, found)]
+            copied = found[1]
+            at = found[1] if found[1] > found[0] else found[1] + 1
+            if not everywhere or (found[1] == len(line) and found[1] > found[0]):
+                break
+        return "".join(shown) + line[copied:], count
+
+    def globally(self, rest: str, lines: tuple[int, int], inverted: bool, depth: int) -> None:
+        """:g: a command on each line that matches, or that does not."""
+        inverted = inverted or rest.startswith("!")
+        rest = rest.removeprefix("!")
+        pattern, command = self.delimited(rest[1:], rest[:1] or "/")
+        regex = self.regex(pattern)
+        chosen = [i for i in range(lines[0] - 1, min(lines[1], len(self.lines)))
+                  if regex.test(self.lines[i], self.p.tick) != inverted]  # fmt: skip
+        moved = 0
+        for row in chosen:
+            before = len(self.lines)
+            self.row = row + moved
+            self.execute(command or "p", depth + 1)
+            moved += len(self.lines) - before
+
+
+def _parts(with_: str) -> list:
+    """The replacement of :s as sed's."""
+    parts: list = []
+    at = 0
+    while at < len(with_):
+        char = with_[at]
+        at += 1
+        if char == "&":
+            parts.append(0)
+        elif char == "\\" and at < len(with_):
+            char = with_[at]
+            at += 1
+            known = {"r": "\n", "n": "\0", "t": "\t"}
+            parts.append(
+                int(char) if char.isdecimal() else ("case", char) if char in "uUlLE" else known.get(char, char)
+            )
+        else:
+            parts.append(char)
+    return parts
+
+
+COMMANDS = dict.fromkeys(("vi", "vim", "ex"), vi)

@@ -1,0 +1,386 @@
+"""Making, naming and removing files: mkdir, rmdir, touch, rm, ln, basename, dirname, readlink, realpath, mktemp."""
+
+import errno
+import string
+from random import Random
+
+from envs.simulators.shell.commands.modes import parse_mode
+from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.times import TimeError, parse_stamp, parse_time
+from envs.simulators.shell.files import Node, fault
+from envs.simulators.shell.process import Process
+
+KINDS = {"file": "regular file", "dir": "directory", "link": "symbolic link", "device": "character special file"}
+
+
+def mkdir(p: Process) -> int:
+    options, names = getopt(p.argv, "pm:vZ", {"parents": "p", "mode:": "m", "verbose": "v", "context::": "Z"})
+    chosen = dict(options)
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    change = parse_mode(chosen["m"]) if "m" in chosen else None
+    if "m" in chosen and not change:
+        raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
+    status = 0
+    for name in names:
+        try:
+            if "p" in chosen:
+                _parents(p, name, "v" in chosen)
+            node = p.mkdir(name)
+            if change:
+                node.mode = change(0o777, True, p.umask)
+            if "v" in chosen:
+                p.out(f"{p.argv[0]}: created directory {quote(name)}\n")
+        except OSError as error:
+            if "p" in chosen and error.errno == errno.EEXIST and p.exists(name) and p.lookup(name).kind == "dir":
+                continue
+            status = p.fail(f"cannot create directory {quote(error.filename or name)}: {error.strerror}")
+    return status
+
+
+def _parents(p: Process, name: str, verbose: bool) -> None:
+    """Make the folders above one that is to be made."""
+    at = name.find("/", 1)
+    while 0 < at < len(name.rstrip("/")):
+        part = name[:at]
+        try:
+            if not p.exists(part, follow=False):
+                node = p.mkdir(part)
+                node.mode |= 0o300
+                if verbose:
+                    p.out(f"{p.argv[0]}: created directory {quote(part)}\n")
+            elif p.lookup(part).kind != "dir":
+                raise fault(errno.ENOTDIR)
+        except OSError as error:
+            error.filename = part
+            raise
+        at = name.find("/", at + 1)
+        while 0 < at < len(name) and name[at - 1] == "/":
+            at = name.find("/", at + 1)
+
+
+def rmdir(p: Process) -> int:
+    long = {"parents": "p", "verbose": "v", "ignore-fail-on-non-empty": "i"}
+    options, names = getopt(p.argv, "pv", long)
+    flags = {flag for flag, _ in options}
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    status = 0
+    for name in names:
+        path = name
+        while path:
+            if "v" in flags:
+                p.out(f"{p.argv[0]}: removing directory, {quote(path)}\n")
+            try:
+                p.rmdir(path)
+            except OSError as error:
+                if not ("i" in flags and error.errno == errno.ENOTEMPTY):
+                    what = "failed to remove" if path == name else "failed to remove directory"
+                    status = p.fail(f"{what} {quote(path)}: {error.strerror}")
+                break
+            path = path.rstrip("/").rpartition("/")[0] if "p" in flags else ""
+    return status
+
+
+def touch(p: Process) -> int:
+    long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h", "time:": "T"}
+    options, names = getopt(p.argv, "acd:fhmr:t:", long)
+    chosen, flags = dict(options), {flag for flag, _ in options}
+    when = mtime = atime = p.machine.clock
+    if "r" in chosen:
+        try:
+            reference = p.lookup(chosen["r"])
+        except OSError as error:
+            raise Fail(f"failed to get attributes of {quote(chosen['r'])}: {error.strerror}") from None
+        mtime, atime = reference.mtime, reference.atime
+    try:
+        if "d" in chosen:
+            mtime = atime = parse_time(chosen["d"], mtime if "r" in chosen else when)
+        elif "t" in chosen:
+            mtime = atime = parse_stamp(chosen["t"], when)
+    except TimeError:
+        raise Fail(f"invalid date format {quote_locale(chosen['d' if 'd' in chosen else 't'])}") from None
+    if chosen.get("T") in ("access", "atime", "use"):
+        flags.add("a")
+    elif chosen.get("T") in ("modify", "mtime"):
+        flags.add("m")
+    if not names:
+        raise Fail("missing file operand", try_help=True)
+    status = 0
+    for name in names:
+        try:
+            if not p.exists(name, follow="h" not in flags):
+                if "c" in flags or "h" in flags:
+                    continue
+                if name.endswith("/"):
+                    p.lookup(name)
+                p.write(name, b"")
+            node = p.lookup(name, follow="h" not in flags)
+            if not p.may(node, 2) or {"d", "t", "r"} & flags:
+                p.utime(node, node.mtime, node.atime)
+            only_a, only_m = "a" in flags and "m" not in flags, "m" in flags and "a" not in flags
+            node.mtime, node.atime = node.mtime if only_a else mtime, node.atime if only_m else atime
+        except OSError as error:
+            setting = "setting times of" if p.exists(name) or name.endswith("/") else "cannot touch"
+            setting = "cannot touch" if error.errno == errno.EPERM and not {"d", "t", "r"} & flags else setting
+            message = (
+                "Permission denied" if setting == "cannot touch" and error.errno == errno.EPERM else error.strerror
+            )
+            status = p.fail(f"{setting} {quote(name)}: {message}")
+    return status
+
+
+def rm(p: Process) -> int:
+    long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive::": "i"}
+    long |= {"no-preserve-root": "N", "preserve-root::": "P", "one-file-system": "x"}
+    options, names = getopt(p.argv, "dfirRvI", long)
+    flags = {flag.replace("R", "r") for flag, _ in options}
+    asking = next((flag for flag, _ in reversed(options) if flag in "fiI"), "")
+    if not names:
+        if "f" in flags:
+            return 0
+        raise Fail("missing operand", try_help=True)
+    if asking == "I" and (len(names) > 3 or "r" in flags):
+        plural = "argument" if len(names) == 1 else "arguments"
+        how = " recursively" if "r" in flags else ""
+        if not ask(p, f"remove {len(names)} {plural}{how}?"):
+            return 0
+    removal = Removal(p, flags, asking)
+    for name in names:
+        removal.start(name)
+    return removal.status
+
+
+def ask(p: Process, question: str) -> bool:
+    """Whether the next line of standard input says yes."""
+    p.stderr.write(f"{p.argv[0]}: {question} ")
+    return p.stream(0).readline()[:1] in (b"y", b"Y")
+
+
+class Removal:
+    """What rm was told, and its exit status so far."""
+
+    def __init__(self, p: Process, flags: set, asking: str):
+        self.p, self.flags, self.asking, self.status = p, flags, asking == "i", 0
+        self.verbose = "v" in flags
+
+    def start(self, name: str) -> None:
+        p = self.p
+        try:
+            node = p.lookup(name, follow=False)
+        except OSError as error:
+            if not ("f" in self.flags and error.errno in (errno.ENOENT, errno.ENOTDIR)):
+                self.status = p.fail(f"cannot remove {quote(name)}: {error.strerror}")
+            return
+        if name.endswith("/") and "r" in self.flags and p.lookup(name.rstrip("/") or "/", False).kind == "link":
+            self.status = p.fail(f"cannot remove {quote(name)}: Not a directory")
+            return
+        last = name.rstrip("/").rpartition("/")[2]
+        if node.kind == "dir" and "r" in self.flags:
+            if last in (".", "..") or name in (".", ".."):
+                message = f"refusing to remove '.' or '..' directory: skipping {quote(name)}"
+                self.status = p.fail(message)
+                return
+            if node is p.machine.root and "N" not in self.flags:
+                p.fail(
+                    f"it is dangerous to operate recursively on {quote(name)}"
+                    + (" (same as '/')" if name != "/" else "")
+                )
+                self.status = p.fail("use --no-preserve-root to override this failsafe")
+                return
+        self.remove(name, node)
+
+    def remove(self, path: str, node: Node) -> bool:
+        """Remove one name and what is below; whether it is gone."""
+        p = self.p
+        p.tick()
+        if node.kind == "dir" and "r" not in self.flags and not ("d" in self.flags and not node.data):
+            reason = "Directory not empty" if "d" in self.flags else "Is a directory"
+            self.status = p.fail(f"cannot remove {quote(path)}: {reason}")
+            return False
+        if node.kind == "dir" and node.data:
+            if not p.may(node, 7):
+                self.status = p.fail(f"cannot remove {quote(path)}: Permission denied")
+                return False
+            if self.asking and not ask(p, f"descend into directory {quote(path)}?"):
+                return False
+            prefix = path.rstrip("/") + "/"
+            gone = [self.remove(prefix + name, node.data[name]) for name in sorted(node.data)]
+            if not all(gone):
+                return False
+        if self.asking:
+            kind = "regular empty file" if node.kind == "file" and not node.data else KINDS[node.kind]
+            if not ask(p, f"remove {kind} {quote(path)}?"):
+                return False
+        try:
+            if node.kind == "dir":
+                p.rmdir(path)
+            else:
+                p.unlink(path)
+        except OSError as error:
+            self.status = p.fail(f"cannot remove {quote(path)}: {error.strerror}")
+            return False
+        if self.verbose:
+            p.out(f"removed {'directory ' if node.kind == 'dir' else ''}{quote(path)}\n")
+        return True
+
+
+def unlink(p: Process) -> int:
+    _, names = getopt(p.argv, "")
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    if len(names) > 1:
+        raise Fail(f"extra operand {quote_locale(names[1])}", try_help=True)
+    try:
+        p.unlink(names[0])
+    except OSError as error:
+        raise Fail(f"cannot unlink {quote(names[0])}: {error.strerror}") from None
+    return 0
+
+
+def basename(p: Process) -> int:
+    options, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False)
+    chosen = dict(options)
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    several, suffix = "a" in chosen or "s" in chosen, chosen.get("s", "")
+    if not several:
+        if len(names) > 2:
+            raise Fail(f"extra operand {quote_locale(names[2])}", try_help=True)
+        names, suffix = names[:1], (*names, "")[1]
+    for name in names:
+        base = name.rstrip("/").rpartition("/")[2] or name[:1]
+        if suffix and base != suffix and base.endswith(suffix):
+            base = base[: -len(suffix)]
+        p.out(base + ("\0" if "z" in chosen else "\n"))
+    return 0
+
+
+def dirname(p: Process) -> int:
+    options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False)
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    for name in names:
+        bare = name.rstrip("/") or name[:1]
+        folder = bare.rpartition("/")[0] if "/" in bare else "."
+        p.out((folder.rstrip("/") or "/") + ("\0" if options else "\n") if bare != "/" else "/\n")
+    return 0
+
+
+def readlink(p: Process) -> int:
+    long = {"canonicalize": "f", "canonicalize-existing": "e", "canonicalize-missing": "m", "no-newline": "n"}
+    options, names = getopt(p.argv, "femnqsvz", long | {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"})
+    flags = {flag for flag, _ in options}
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    status, end = 0, "" if "n" in flags and len(names) == 1 else "\0" if "z" in flags else "\n"
+    for name in names:
+        try:
+            if flags & {"f", "e", "m"}:
+                p.out(_canonical(p, name, next(flag for flag in "emf" if flag in flags)) + end)
+            else:
+                node = p.lookup(name, follow=False)
+                if node.kind != "link":
+                    raise fault(errno.EINVAL)
+                p.out(node.data + end)
+        except OSError as error:
+            status = p.fail(f"{quote_if(name)}: {error.strerror}") if "v" in flags else 1
+    return status
+
+
+def _canonical(p: Process, name: str, missing: str) -> str:
+    """The absolute path without links. `missing`: e, all must exist; f, all but the last; m, nothing need."""
+    if missing == "e":
+        p.lookup(name)
+    try:
+        return p.realpath(name)
+    except OSError:
+        if missing != "m":
+            raise
+        head, _, last = name.rstrip("/").rpartition("/")
+        above = _canonical(p, head or ("/" if name.startswith("/") else "."), "m")
+        return normal(f"{above}/{last}")
+
+
+def normal(path: str) -> str:
+    """An absolute path without `.`, `..` and doubled slashes, links left alone."""
+    kept: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del kept[-1:]
+        elif part not in ("", "."):
+            kept.append(part)
+    return "/" + "/".join(kept)
+
+
+def realpath(p: Process) -> int:
+    long = {"canonicalize-existing": "e", "canonicalize-missing": "m", "no-symlinks": "s", "strip": "s", "quiet": "q"}
+    options, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r", "relative-base:": "b"})
+    chosen = dict(options)
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    status = 0
+    for name in names:
+        try:
+            path = _canonical(p, name, "e" if "e" in chosen else "m" if "m" in chosen else "f")
+            if "s" in chosen:
+                path = normal(name if name.startswith("/") else f"{p.cwd}/{name}")
+            if "r" in chosen:
+                path = relative(path, _canonical(p, chosen["r"], "m"))
+            p.out(path + ("\0" if "z" in chosen else "\n"))
+        except OSError as error:
+            status = 1 if "q" in chosen else p.fail(f"{quote_if(name)}: {error.strerror}")
+    return status
+
+
+def relative(path: str, start: str) -> str:
+    """An absolute path as seen from a folder."""
+    there, here = ([part for part in text.split("/") if part] for text in (path, start))
+    same = 0
+    while same < min(len(there), len(here)) and there[same] == here[same]:
+        same += 1
+    return "/".join([".."] * (len(here) - same) + there[same:]) or "."
+
+
+def mktemp(p: Process) -> int:
+    long = {"directory": "d", "dry-run": "u", "quiet": "q", "suffix:": "s", "tmpdir::": "p"}
+    options, names = getopt(p.argv, "dqtup:", long)
+    chosen = dict(options)
+    template = (names[0] if names else "tmp.XXXXXXXXXX") + chosen.get("s", "")
+    at = template.rfind("X") + 1
+    count = at - len(template[:at].rstrip("X"))
+    if count < 3:
+        raise Fail(f"too few X's in template {quote(template)}")
+    if not names or "t" in chosen or "p" in chosen:
+        folder = chosen.get("p") or p.env.get("TMPDIR") or "/tmp"
+        template, at = f"{folder}/{template}", at + len(folder) + 1
+    at -= count
+    rng = Random(f"mktemp {p.machine.nodes} {p.machine.clock} {template}")
+    while True:
+        letters = "".join(rng.choices(string.ascii_letters + string.digits, k=count))
+        path = template[:at] + letters + template[at + count :]
+        if not p.exists(path, follow=False):
+            break
+    try:
+        if "u" not in chosen:
+            node = p.mkdir(path, 0o700) if "d" in chosen else p.write(path, b"", mode=0o600)
+            node.mode = 0o700 if "d" in chosen else 0o600
+    except OSError as error:
+        what = "directory" if "d" in chosen else "file"
+        raise Fail(f"failed to create {what} via template {quote(template)}: {error.strerror}") from None
+    p.out(path + "\n")
+    return 0
+
+
+COMMANDS = {
+    "mkdir": mkdir,
+    "rmdir": rmdir,
+    "touch": touch,
+    "rm": rm,
+    "unlink": unlink,
+    "basename": basename,
+    "dirname": dirname,
+    "readlink": readlink,
+    "realpath": realpath,
+    "mktemp": mktemp,
+}

@@ -1,0 +1,367 @@
+"""find: a walk through folders, and an expression for each node."""
+
+import re
+from collections.abc import Callable
+from fnmatch import translate
+
+from envs.simulators.shell.commands.find_format import formatted, listed
+from envs.simulators.shell.commands.find_tests import Measures
+from envs.simulators.shell.commands.modes import group_id, user_id
+from envs.simulators.shell.commands.options import Fail, quote, quote_locale
+from envs.simulators.shell.commands.regex import compile_regex
+from envs.simulators.shell.commands.regex_syntax import RegexError
+from envs.simulators.shell.files import Node
+from envs.simulators.shell.process import Process
+
+KINDS = {"f": "file", "d": "dir", "l": "link", "c": "device"}
+ARGUMENT = {
+    "-name", "-iname", "-path", "-wholename", "-ipath", "-type", "-size", "-perm", "-user", "-group", "-uid",
+    "-gid", "-newer", "-mtime", "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-regex", "-iregex", "-printf",
+    "-links", "-maxdepth", "-mindepth", "-newermt", "-samefile", "-regextype", "-fprint", "-inum", "-xtype",
+    "-lname", "-ilname", "-anewer", "-cnewer",
+}  # fmt: skip
+MOST_ARGUMENTS = 5000  # of one command that {} + makes
+
+
+def find(p: Process) -> int:
+    words = list(p.argv[1:])
+    follow = False
+    while words and words[0] in ("-H", "-L", "-P", "-O1", "-O2", "-O3"):
+        follow = words.pop(0) == "-L"
+    paths = []
+    while words and not ((words[0][:1] == "-" and len(words[0]) > 1) or words[0] in ("(", ")", "!", ",")):
+        paths.append(words.pop(0))
+    search = Search(p, words, follow)
+    for path in paths or ["."]:
+        search.start(path)
+    search.finish()
+    return search.status
+
+
+class Search(Measures):
+    """An expression, and the walk that it is applied to."""
+
+    def __init__(self, p: Process, words: list[str], follow: bool):
+        self.p, self.follow, self.status = p, follow, 0
+        self.deepest, self.least, self.depth_first = 10**6, 0, "-depth" in words or "-delete" in words
+        self.words, self.at, self.nested = words, 0, 0
+        self.acts = False
+        self.pruned = False
+        self.stopped = False
+        self.regextype = "basic"
+        self.batches: list[tuple[list[str], list[str]]] = []  # commands of -exec ... +, and their files
+        self.now = p.machine.clock
+        test = self.either() if words else lambda path, node, depth: True
+        if self.at < len(words):
+            word = words[self.at]
+            if word == ")":
+                raise Fail("you have too many ')'")
+            raise Fail(f"paths must precede expression: `{word}'")
+        if self.acts:
+            self.test = test
+        else:
+            self.test = lambda path, node, depth: test(path, node, depth) and self.print(path)
+
+    def print(self, path: str, end: str = "\n") -> bool:
+        self.p.out(path + end)
+        return True
+
+    # -- the expression
+
+    def peek(self) -> str:
+        return self.words[self.at] if self.at < len(self.words) else ""
+
+    def either(self) -> Callable:
+        self.nested += 1
+        if self.nested > 60:
+            raise Fail("invalid expression; expression nested too deeply")
+        found = self.both()
+        while self.peek() in ("-o", "-or", ","):
+            comma = self.peek() == ","
+            self.at += 1
+            self.operand_follows("," if comma else self.words[self.at - 1])
+            found = _sequence(found, self.both()) if comma else _or(found, self.both())
+        self.nested -= 1
+        return found
+
+    def operand_follows(self, operator: str) -> None:
+        if not self.peek() or self.peek() in (")", "-o", "-or", "-a", "-and"):
+            raise Fail(f"expected an expression after '{operator}'")
+
+    def both(self) -> Callable:
+        if self.peek() in ("-o", "-or", "-a", "-and", ","):
+            raise Fail(f"invalid expression; you have used a binary operator '{self.peek()}' with nothing before it.")
+        found = self.single()
+        while self.peek() and self.peek() not in (")", "-o", "-or", ","):
+            if self.peek() in ("-a", "-and"):
+                self.at += 1
+                self.operand_follows(self.words[self.at - 1])
+            found = _and(found, self.single())
+        return found
+
+    def single(self) -> Callable:
+        word = self.peek()
+        self.at += 1
+        if word in ("!", "-not"):
+            if not self.peek():
+                raise Fail(f"expected an expression after '{word}'")
+            self.nested += 1
+            if self.nested > 60:
+                raise Fail("invalid expression; expression nested too deeply")
+            inner = self.single()
+            self.nested -= 1
+            return lambda path, node, depth: not inner(path, node, depth)
+        if word == "(":
+            if self.peek() == ")":
+                raise Fail("invalid expression; empty parentheses are not allowed.")
+            inner = self.either() if self.peek() else None
+            if inner is None or self.peek() != ")":
+                raise Fail("invalid expression; I was expecting to find a ')' somewhere but did not see one.")
+            self.at += 1
+            return inner
+        if word in ("-exec", "-execdir", "-ok", "-okdir"):
+            return self.exec(word)
+        if word in ARGUMENT:
+            if self.at >= len(self.words):
+                raise Fail(f"missing argument to `{word}'")
+            value = self.words[self.at]
+            self.at += 1
+            return self.with_argument(word, value)
+        return self.without(word)
+
+    def without(self, word: str) -> Callable:
+        """The tests and actions that take no argument."""
+        p = self.p
+        if word in ("-print", "-print0"):
+            self.acts = True
+            end = "\n" if word == "-print" else "\0"
+            return lambda path, node, depth: self.print(path, end)
+        if word == "-ls":
+            self.acts = True
+            return lambda path, node, depth: self.print(listed(p, path, node))
+        if word == "-delete":
+            self.acts = True
+            return self.delete
+        if word == "-prune":
+            return self.prune
+        if word == "-quit":
+            self.acts = True
+            return self.quit
+        if word == "-empty":
+            return lambda path, node, depth: node.kind in ("file", "dir") and not node.data
+        if word in ("-readable", "-writable", "-executable"):
+            bits = {"-readable": 4, "-writable": 2, "-executable": 1}[word]
+            return lambda path, node, depth: p.may(node, bits)
+        if word == "-nouser":
+            return lambda path, node, depth: p.machine.user(node.uid) is None
+        if word == "-nogroup":
+            return lambda path, node, depth: p.machine.group(node.gid) is None
+        if word in ("-true", "-depth", "-d", "-follow", "-mount", "-xdev", "-noleaf", "-daystart", "-warn", "-nowarn"):
+            self.depth_first = self.depth_first or word == "-d"
+            return lambda path, node, depth: True
+        if word == "-false":
+            return lambda path, node, depth: False
+        if word.startswith("-"):
+            raise Fail(f"unknown predicate `{word}'")
+        hint = f"\n{self.p.argv[0]}: possible unquoted pattern after predicate `{self.words[self.at - 2]}'?"
+        earlier = self.at > 2 and self.words[self.at - 3] in ("-name", "-iname", "-path")
+        raise Fail(f"paths must precede expression: `{word}'" + (hint.replace(
+            self.words[self.at - 2], self.words[self.at - 3]) if earlier and self.p.exists(word) else ""))  # fmt: skip
+
+    def with_argument(self, word: str, value: str) -> Callable:
+        p = self.p
+        if word in ("-name", "-iname", "-path", "-ipath", "-wholename", "-lname", "-ilname"):
+            shape = re.compile(translate(_classes(value)), re.IGNORECASE if word[1] == "i" else 0)
+            if "lname" in word:
+                return lambda path, node, depth: node.kind == "link" and bool(shape.match(node.data))
+            if "name" in word and word != "-wholename":
+                return lambda path, node, depth: bool(shape.match(path.rstrip("/").rpartition("/")[2] or path))
+            return lambda path, node, depth: bool(shape.match(path))
+        if word in ("-type", "-xtype"):
+            wanted = value.split(",")
+            for letter in wanted:
+                if letter not in (*KINDS, "b", "p", "s"):
+                    if len(letter) > 1:
+                        raise Fail(f"Must separate multiple arguments to {word} using: ','")
+                    raise Fail(f"Unknown argument to {word}: {letter}")
+            kinds = {KINDS.get(letter) for letter in wanted}
+            if word == "-xtype":
+                return lambda path, node, depth: (p.lookup(path) if p.exists(path) else node).kind in kinds
+            return lambda path, node, depth: node.kind in kinds
+        if word == "-size":
+            return self.size(value)
+        if word == "-perm":
+            return self.perm(value)
+        if word in ("-user", "-group"):
+            number = (user_id if word == "-user" else group_id)(p, value)
+            if number is None:
+                kind = "a known user" if word == "-user" else "an existing group"
+                raise Fail(f"{quote_locale(value)} is not the name of {kind}")
+            return lambda path, node, depth: (node.uid if word == "-user" else node.gid) == number
+        if word in ("-uid", "-gid", "-links", "-inum"):
+            count = self.count(word, value)
+            field = {"-uid": "uid", "-gid": "gid", "-links": "nlink", "-inum": "ino"}[word]
+            return lambda path, node, depth: count(getattr(node, field))
+        if word in ("-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin"):
+            return self.age(word, value)
+        if word in ("-newer", "-anewer", "-cnewer", "-newermt"):
+            return self.newer(word, value)
+        if word == "-samefile":
+            same = p.lookup(value)
+            return lambda path, node, depth: node is same
+        if word in ("-regex", "-iregex"):
+            try:
+                regex = compile_regex(value, self.regextype, word == "-iregex", bounds="x")
+            except RegexError as error:
+                raise Fail(f"failed to compile regular expression {quote_locale(value)}: {error}") from None
+            return lambda path, node, depth: regex.test(path, p.tick)
+        if word == "-regextype":
+            self.regextype = "extended" if "extended" in value or value in ("egrep", "awk", "posix-awk") else "basic"
+            return lambda path, node, depth: True
+        if word in ("-maxdepth", "-mindepth"):
+            if not value.isdecimal():
+                raise Fail(f"Expected a positive decimal integer argument to {word}, but got {quote_locale(value)}")
+            if word == "-maxdepth":
+                self.deepest = int(value[:6])
+            else:
+                self.least = int(value[:6])
+            return lambda path, node, depth: True
+        self.acts = True
+        if word == "-fprint":
+            p.write(value, b"")
+            return lambda path, node, depth: bool(p.write(value, (path + "\n").encode("latin-1"), append=True))
+        return lambda path, node, depth: self.print(formatted(p, value, path, node, depth, self.starting), "")
+
+    def exec(self, word: str) -> Callable:
+        self.acts = True
+        command = []
+        while True:
+            if self.at >= len(self.words):
+                raise Fail(f"missing argument to `{word}'")
+            part = self.words[self.at]
+            self.at += 1
+            if part == ";" or (part == "+" and command[-1:] == ["{}"]):
+                break
+            command.append(part)
+        if not command:
+            raise Fail(f"invalid argument `{part}' to `{word}'")
+        if part == "+":
+            batch: tuple[list[str], list[str]] = (command[:-1], [])
+            self.batches.append(batch)
+            return lambda path, node, depth: self.collect(batch, path)
+        inside = word.endswith("dir")
+
+        def run(path: str, node: Node, depth: int) -> bool:
+            folder, _, name = path.rpartition("/")
+            shown = f"./{name}" if inside else path
+            changes = {"cwd": self.p.realpath(folder or ("/" if path.startswith("/") else "."))} if inside else {}
+            return self.execute([part.replace("{}", shown) for part in command], **changes) == 0
+
+        return run
+
+    def collect(self, batch: tuple[list[str], list[str]], path: str) -> bool:
+        batch[1].append(path)
+        if len(batch[1]) >= MOST_ARGUMENTS:
+            self.run_batch(batch)
+        return True
+
+    def run_batch(self, batch: tuple[list[str], list[str]]) -> None:
+        if batch[1]:
+            if self.execute(batch[0] + batch[1]):
+                self.status = 1
+            batch[1].clear()
+
+    def execute(self, argv: list[str], **changes) -> int:
+        try:
+            return self.p.run(argv, stdin=b"", **changes)
+        except OSError as error:
+            self.p.fail(f"{quote(argv[0])}: {error.strerror}")
+            return 127
+
+    def finish(self) -> None:
+        for batch in self.batches:
+            self.run_batch(batch)
+
+    # -- actions on the walk
+
+    def delete(self, path: str, node: Node, depth: int) -> bool:
+        if path == ".":
+            return True
+        try:
+            if node.kind == "dir":
+                self.p.rmdir(path)
+            else:
+                self.p.unlink(path)
+            return True
+        except OSError as error:
+            self.status = self.p.fail(f"cannot delete {quote(path)}: {error.strerror}")
+            return False
+
+    def prune(self, path: str, node: Node, depth: int) -> bool:
+        self.pruned = True
+        return True
+
+    def quit(self, path: str, node: Node, depth: int) -> bool:
+        self.stopped = True
+        return True
+
+    # -- the walk
+
+    def start(self, path: str) -> None:
+        self.starting = path
+        try:
+            node = self.p.lookup(path, self.follow or path.endswith("/"))
+        except OSError as error:
+            if self.follow and self.p.exists(path, follow=False):
+                node = self.p.lookup(path, follow=False)
+            else:
+                self.status = self.p.fail(f"{quote(path)}: {error.strerror}")
+                return
+        self.walk(path, node, 0)
+
+    def walk(self, path: str, node: Node, depth: int) -> None:
+        if self.stopped:
+            return
+        self.p.tick(2)
+        self.pruned = False
+        if not self.depth_first and depth >= self.least:
+            self.test(path, node, depth)
+        if node.kind == "dir" and depth < self.deepest and not (self.pruned and not self.depth_first):
+            self.inside(path, node, depth)
+        if self.depth_first and depth >= self.least and not self.stopped:
+            self.test(path, node, depth)
+
+    def inside(self, path: str, node: Node, depth: int) -> None:
+        if not self.p.may(node, 5):
+            self.status = self.p.fail(f"{quote(path)}: Permission denied")
+            return
+        for name in sorted(node.data):
+            below = node.data.get(name)
+            if below is None:
+                continue
+            here = f"{path}{'' if path.endswith('/') else '/'}{name}"
+            if self.follow and below.kind == "link" and self.p.exists(here):
+                below = self.p.lookup(here)
+                if depth > 40:
+                    continue
+            self.walk(here, below, depth + 1)
+
+
+def _and(a: Callable, b: Callable) -> Callable:
+    return lambda path, node, depth: a(path, node, depth) and b(path, node, depth)
+
+
+def _or(a: Callable, b: Callable) -> Callable:
+    return lambda path, node, depth: a(path, node, depth) or b(path, node, depth)
+
+
+def _sequence(a: Callable, b: Callable) -> Callable:
+    return lambda path, node, depth: (a(path, node, depth), b(path, node, depth))[1]
+
+
+def _classes(shape: str) -> str:
+    """A pattern with [^...] as fnmatch writes it."""
+    return re.sub(r"\*+", "*", shape.replace("[^", "[!"))[:2000]
+
+
+COMMANDS = {"find": find}

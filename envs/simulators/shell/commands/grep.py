@@ -1,0 +1,255 @@
+"""grep, egrep, fgrep and grep -r."""
+
+import re
+from collections.abc import Iterator
+from fnmatch import translate
+
+from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.commands.regex import RegexError, compile_regex
+from envs.simulators.shell.process import Process
+
+SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZbTd:D:0123456789"
+LONG = {"extended-regexp": "E", "fixed-strings": "F", "basic-regexp": "G", "perl-regexp": "P", "ignore-case": "i"}
+LONG |= {"invert-match": "v", "word-regexp": "w", "line-regexp": "x", "count": "c", "files-with-matches": "l"}
+LONG |= {"files-without-match": "L", "line-number": "n", "only-matching": "o", "quiet": "q", "silent": "q"}
+LONG |= {"no-messages": "s", "no-filename": "h", "with-filename": "H", "recursive": "r", "regexp:": "e", "file:": "f"}
+LONG |= {"dereference-recursive": "R", "after-context:": "A", "before-context:": "B", "context:": "C", "text": "a"}
+LONG |= {"max-count:": "m", "include:": "+", "exclude:": "-", "exclude-dir:": "/", "color::": "k", "colour::": "k"}
+LONG |= {"byte-offset": "b", "null-data": "z", "null": "Z", "label:": "N", "no-ignore-case": "J", "line-buffered": "k"}
+LONG |= {"binary-files:": "Y", "directories:": "d", "initial-tab": "T"}
+USAGE = "Usage: grep [OPTION]... PATTERNS [FILE]...\nTry 'grep --help' for more information."
+
+
+def grep(p: Process) -> int:
+    kind = {"egrep": "E", "fgrep": "F"}.get(p.argv[0].rpartition("/")[2], "G")
+    try:
+        options, operands = getopt(p.argv, SHORT, LONG, status=2)
+    except Fail as failure:
+        raise Fail(f"{p.argv[0]}: {failure.message}\n{USAGE}", 2, plain=True) from None
+    flags = {flag for flag, _ in options}
+    chosen = dict(options)
+    kind = next((flag for flag, _ in reversed(options) if flag in "EFGP"), kind)
+    patterns = _patterns(p, options)
+    if patterns is None:
+        if not operands:
+            raise Fail(USAGE, 2, plain=True)
+        patterns = operands.pop(0).split("\n")
+    search = Search(p, patterns, kind, flags, chosen, options)
+    recursive = bool(flags & {"r", "R"}) or chosen.get("d") == "recurse"
+    files = operands or (["."] if recursive else ["-"])
+    folders = recursive and any(p.exists(name) and p.lookup(name).kind == "dir" for name in files)
+    search.named = "H" in flags or ((len(files) > 1 or folders) and "h" not in flags)
+    for name in _names(p, files, recursive, search, bare=not operands):
+        search.file(name)
+        if search.found and "q" in flags:
+            return 0
+    return 2 if search.failed else 0 if search.found else 1
+
+
+def _patterns(p: Process, options: list) -> list[str] | None:
+    """The patterns of -e and -f, None where there is neither."""
+    found = None
+    for flag, value in options:
+        if flag == "e":
+            found = (found or []) + value.split("\n")
+        elif flag == "f":
+            try:
+                data = read(p, value)
+            except OSError as error:
+                raise Fail(f"{value}: {error.strerror}", 2) from None
+            found = (found or []) + (data.removesuffix("\n").split("\n") if data else [])
+    return found
+
+
+def _names(p: Process, files: list[str], recursive: bool, search: "Search", bare: bool) -> Iterator[str]:
+    """The files to look into, folders opened where that is asked for."""
+    for name in files:
+        node = p.lookup(name) if name != "-" and p.exists(name) else None
+        if not (recursive and node and node.kind == "dir"):
+            if search.wanted(name, command_line=True) or name == "-":
+                yield name
+            continue
+        yield from _inside(p, "" if bare else name.rstrip("/") + "/" if name != "/" else "/", node, search)
+
+
+def _inside(p: Process, prefix: str, folder, search: "Search") -> Iterator[str]:
+    for name in sorted(folder.data):
+        p.tick()
+        node = folder.data[name]
+        path = prefix + name
+        if node.kind == "link":
+            if not search.follow:
+                continue
+            try:
+                node = p.lookup(path)
+            except OSError:
+                yield path
+                continue
+        if node.kind == "dir":
+            if not any(shape.match(name) for shape in search.skip_dirs):
+                if not p.may(node, 5):
+                    search.complain(path, "Permission denied")
+                    continue
+                yield from _inside(p, path + "/", node, search)
+        elif search.wanted(name):
+            yield path
+
+
+class Search:
+    """What to look for, how to show it, and what was found."""
+
+    def __init__(self, p: Process, patterns: list[str], kind: str, flags: set, chosen: dict, options: list):
+        self.p, self.flags = p, flags
+        self.found = self.failed = self.named = False
+        self.follow = "R" in flags
+        self.most = _length(chosen["m"], "max count") if "m" in chosen else None
+        around = chosen.get("C")
+        digits = "".join(flag for flag, _ in options if flag.isdecimal())
+        around = digits or around
+        self.after = _length(chosen.get("A", around or "0"), "context length argument")
+        self.before = _length(chosen.get("B", around or "0"), "context length argument")
+        self.end = "\0" if "z" in flags else "\n"
+        self.label = chosen.get("N", "(standard input)")
+        shapes = {flag: [re.compile(translate(v)) for f, v in options if f == flag] for flag in "+-/"}
+        self.include, self.exclude, self.skip_dirs = shapes["+"], shapes["-"], shapes["/"]
+        case = [flag for flag, _ in options if flag in "iyJ"]
+        dialect = {"G": "basic", "E": "extended", "F": "fixed", "P": "perl"}[kind]
+        bounds = "x" if "x" in flags else "w" if "w" in flags else ""
+        try:
+            icase = bool(case) and case[-1] != "J"
+            for pattern in patterns if kind in "GE" else ():
+                if re.fullmatch(r"\[:[^\]]*:\]", pattern):
+                    raise RegexError("character class syntax is [[:space:]], not [:space:]")
+            self.regexes = [compile_regex(pattern, dialect, icase, bounds=bounds) for pattern in patterns]
+        except RegexError as error:
+            raise Fail(str(error), 2) from None
+        if kind == "E":
+            for pattern in patterns:
+                if found := re.search(r"(?:^|(?<!\\)[(|])([*+?])", pattern):
+                    p.fail(f"warning: {found[1]} at start of expression")
+        self.skip_folders = chosen.get("d") == "skip"
+        self.context = bool(flags & set("ABC0123456789"))
+        self.shown_before = False
+
+    def wanted(self, name: str, command_line: bool = False) -> bool:
+        base = name.rstrip("/").rpartition("/")[2]
+        if any(shape.match(base) or (command_line and shape.match(name)) for shape in self.exclude):
+            return False
+        return not self.include or any(shape.match(base) for shape in self.include)
+
+    def complain(self, name: str, message: str) -> None:
+        self.failed = True
+        if "s" not in self.flags:
+            self.p.fail(f"{name}: {message}")
+
+    def selected(self, line: str) -> bool:
+        self.p.tick(1 + (len(line) >> 8))
+        return any(regex.test(line, self.p.tick) for regex in self.regexes) != ("v" in self.flags)
+
+    def matches(self, line: str) -> Iterator[tuple[int, int]]:
+        """The matched parts of a line, from left to right, none empty."""
+        at = 0
+        while at <= len(line):
+            hits = [hit for regex in self.regexes if (hit := regex.search(line, at, self.p.tick))]
+            if not hits:
+                return
+            begin, end = min((hit[0], -hit[1]) for hit in hits)
+            if -end > begin:
+                yield begin, -end
+            at = max(-end, begin + 1)
+
+    def file(self, name: str) -> None:
+        """Look into one file and print what there is."""
+        try:
+            data = read(self.p, name)
+        except OSError as error:
+            if error.strerror == "Is a directory" and self.skip_folders:
+                return
+            self.complain(name, error.strerror)
+            if error.strerror != "Is a directory":
+                return
+            data = ""
+        flags, label = self.flags, self.label if name == "-" else name
+        kept = data.split(self.end)
+        if not kept[-1]:
+            kept.pop()
+        binary = "\0" in data and not flags & {"a", "z"}
+        if binary and "I" in flags:
+            kept = []
+        listing = bool(flags & set("lLqc"))
+        hits, at, limit = [], 0, self.most
+        enough = 1 if flags & set("lLq") or (binary and not listing) else None
+        for at, line in enumerate(kept):
+            if limit is not None and len(hits) >= limit:
+                break
+            if self.selected(line):
+                hits.append(at)
+                if enough:
+                    break
+        self.found = self.found or bool(hits)
+        if "q" in flags:
+            return
+        end = "\0" if "Z" in flags else "\n"
+        if "c" in flags and not flags & {"l", "L"}:
+            self.p.out((label + ("\0" if "Z" in flags else ":") if self.named else "") + f"{len(hits)}\n")
+        if "l" in flags or "L" in flags:
+            if bool(hits) == ("L" not in flags):
+                self.p.out(label + end)
+            return
+        if "c" in flags or not hits:
+            return
+        if binary:
+            if not ("o" in flags and "v" in flags):
+                self.p.out(f"{self.p.argv[0]}: {label}: binary file matches\n")
+            return
+        self.show(label, kept, hits)
+
+    def show(self, label: str, kept: list[str], hits: list[int]) -> None:
+        """Print lines with their context."""
+        offsets = []
+        if "b" in self.flags:
+            total = 0
+            for line in kept:
+                offsets.append(total)
+                total += len(line) + 1
+        chosen, last = set(hits), -1
+        shown: list[str] = []
+        for hit in hits:
+            start = max(last + 1, hit - self.before)
+            if (
+                self.context
+                and (self.before or self.after)
+                and ((last >= 0 and start > last + 1) or (last < 0 and self.shown_before))
+            ):
+                shown.append("--\n")
+            for at in range(start, min(len(kept), hit + self.after + 1)):
+                if at > hit and at in chosen:
+                    break
+                shown += self.line(label, at, kept[at], at in chosen, offsets)
+                last = at
+        self.shown_before = True
+        self.p.out("".join(shown))
+
+    def line(self, label: str, at: int, line: str, hit: bool, offsets: list[int]) -> list[str]:
+        """One line, or the matched parts of it, with what stands before."""
+        mark = ":" if hit else "-"
+        prefix = (label + ("\0" if "Z" in self.flags else mark)) if self.named else ""
+        if "n" in self.flags:
+            prefix += f"{at + 1:{4 if 'T' in self.flags else 0}}{mark}"
+        if "T" in self.flags:
+            prefix += "\t"
+        place = (lambda begin: f"{offsets[at] + begin}{mark}") if offsets else lambda begin: ""
+        if "o" not in self.flags:
+            return [f"{prefix}{place(0)}{line}{self.end}"]
+        if "v" in self.flags or not hit:
+            return []
+        return [f"{prefix}{place(begin)}{line[begin:end]}\n" for begin, end in self.matches(line)]
+
+
+def _length(text: str, what: str) -> int:
+    if not text.isdecimal():
+        raise Fail(f"{text}: invalid {what}" if what[0] == "c" else f"invalid {what}", 2)
+    return int(text[:12])
+
+
+COMMANDS = {"grep": grep, "egrep": grep, "fgrep": grep}

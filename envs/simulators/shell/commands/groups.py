@@ -1,0 +1,168 @@
+"""Groups come, change and go: groupadd, groupmod, groupdel, gpasswd."""
+
+from envs.simulators.shell.commands.accounts import Accounts, find, need_root, usage_error, usage_options, valid_name
+from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.passwords import secret
+from envs.simulators.shell.files import text
+from envs.simulators.shell.process import Process
+
+
+def group_number(value: str) -> str:
+    if not (value.isdecimal() and len(value) < 10):
+        raise Fail(f"invalid group ID '{value}'", 3)
+    return str(int(value))
+
+
+def groupadd(p: Process) -> int:
+    usage = "groupadd [options] GROUP"
+    long = {"force": "f", "gid:": "g", "key:": "K", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
+    options, names = usage_options(p, "fg:K:op:rU:", long, usage)
+    chosen = dict(options)
+    gid = group_number(chosen["g"]) if "g" in chosen else None
+    if len(names) != 1:
+        raise usage_error(p, usage)
+    name, accounts = names[0], Accounts(p)
+    if not valid_name(name):
+        raise Fail(f"'{name}' is not a valid group name", 3)
+    need_root(p, "/etc/group")
+    if find(accounts.group, name):
+        if "f" in chosen:
+            return 0
+        raise Fail(f"group '{name}' already exists", 9)
+    if gid is not None and "o" not in chosen and find(accounts.group, gid, 2):
+        if "f" not in chosen:
+            raise Fail(f"GID '{gid}' already exists", 4)
+        gid = None
+    number = int(gid) if gid is not None else accounts.free_id(accounts.group, "r" in chosen, "GID")
+    accounts.new_group(name, number, chosen.get("p", ""), chosen.get("U", ""))
+    accounts.save()
+    return 0
+
+
+def groupdel(p: Process) -> int:
+    usage = "groupdel [options] GROUP"
+    options, names = usage_options(p, "f", {"force": "f"}, usage)
+    if len(names) != 1:
+        raise usage_error(p, usage)
+    return remove_group(p, names[0], bool(options), p.argv[0])
+
+
+def remove_group(p: Process, name: str, force: bool, program: str) -> int:
+    accounts = Accounts(p)
+    group = find(accounts.group, name)
+    if not group:
+        p.stderr.write(f"{program}: group '{name}' does not exist\n")
+        return 6
+    need_root(p, "/etc/group")
+    primary = find(accounts.passwd, group[2], 3)
+    if primary and not force:
+        p.stderr.write(f"{program}: cannot remove the primary group of user '{primary[0]}'\n")
+        return 8
+    accounts.remove_group(name)
+    accounts.save()
+    return 0
+
+
+def groupmod(p: Process) -> int:
+    usage = "groupmod [options] GROUP"
+    long = {"append": "a", "gid:": "g", "new-name:": "n", "non-unique": "o", "password:": "p", "users:": "U"}
+    options, names = usage_options(p, "ag:n:op:U:", long, usage)
+    chosen = dict(options)
+    gid = group_number(chosen["g"]) if "g" in chosen else None
+    if len(names) != 1:
+        raise usage_error(p, usage)
+    accounts, name, new = Accounts(p), names[0], chosen.get("n", names[0])
+    group, secrets = find(accounts.group, name), find(accounts.gshadow, name)
+    if not group:
+        raise Fail(f"group '{name}' does not exist", 6)
+    if new != name and not valid_name(new):
+        raise Fail(f"invalid group name '{new}'", 3)
+    if new != name and find(accounts.group, new):
+        raise Fail(f"group '{new}' already exists", 9)
+    need_root(p, "/etc/group")
+    if gid is not None and gid != group[2]:
+        if "o" not in chosen and find(accounts.group, gid, 2):
+            raise Fail(f"GID '{gid}' already exists", 4)
+        for user in accounts.passwd:
+            user[3] = gid if user[3] == group[2] else user[3]
+        group[2] = gid
+    for record in (group, secrets):
+        if record:
+            record[0] = new
+            if "U" in chosen:
+                old = [member for member in record[3].split(",") if member] if "a" in chosen else []
+                record[3] = ",".join(dict.fromkeys([*old, *(m for m in chosen["U"].split(",") if m)]))
+    if "p" in chosen and secrets:
+        secrets[1] = chosen["p"]
+    accounts.save()
+    return 0
+
+
+def gpasswd(p: Process) -> int:
+    usage = "gpasswd [option] GROUP"
+    long = {
+        "add:": "a",
+        "delete:": "d",
+        "remove-password": "r",
+        "restrict": "R",
+        "members:": "M",
+        "administrators:": "A",
+    }
+    options, names = usage_options(p, "a:d:rRM:A:Q:", long, usage)
+    chosen = dict(options)
+    if len(names) != 1 or len(set(chosen) - {"A", "M"}) + bool({"A", "M"} & set(chosen)) > 1:
+        raise usage_error(p, usage)
+    accounts, name = Accounts(p), names[0]
+    named = [chosen["a"]] if "a" in chosen else names_in(chosen.get("A")) + names_in(chosen.get("M"))
+    unknown = [user for user in named if not accounts.user(user)]
+    for user in unknown:
+        p.fail(f"user '{user}' does not exist")
+    if unknown:
+        return 3
+    group = find(accounts.group, name)
+    if not group:
+        raise Fail(f"group '{name}' does not exist in /etc/group", 3)
+    secrets = find(accounts.gshadow, name)
+    if secrets is None:
+        secrets = [name, "!", "", group[3]]
+        accounts.gshadow.append(secrets)
+    me = find(accounts.passwd, str(p.uid), 2)
+    if p.uid and ({"A", "M"} & set(chosen) or not me or me[0] not in names_in(secrets[2])):
+        raise Fail("Permission denied.")
+    if "a" in chosen:
+        p.out(f"Adding user {chosen['a']} to group {name}\n")
+        accounts.join(chosen["a"], name)
+    elif "d" in chosen:
+        p.out(f"Removing user {chosen['d']} from group {name}\n")
+        if chosen["d"] not in names_in(group[3]):
+            raise Fail(f"user '{chosen['d']}' is not a member of '{name}'", 3)
+        accounts.leave(chosen["d"], name)
+    elif "r" in chosen or "R" in chosen:
+        secrets[1] = "" if "r" in chosen else "!"
+    elif not chosen:
+        return _group_password(p, accounts, secrets, name)
+    if "A" in chosen:
+        secrets[2] = chosen["A"]
+    if "M" in chosen:
+        group[3] = secrets[3] = chosen["M"]
+    accounts.save()
+    return 0
+
+
+def names_in(names: str | None) -> list[str]:
+    return [name for name in (names or "").split(",") if name]
+
+
+def _group_password(p: Process, accounts: Accounts, secrets: list[str], name: str) -> int:
+    p.out(f"Changing the password for group {name}\n")
+    first, second = (text(p.stream(0).readline()).rstrip("\n") for _ in range(2))
+    p.out("New Password: ")
+    if not first or first != second:
+        return 1
+    p.out("Re-enter new password: ")
+    secrets[1] = secret(first, name)
+    accounts.save()
+    return 0
+
+
+COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "groupmod": groupmod, "gpasswd": gpasswd}

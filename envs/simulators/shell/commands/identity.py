@@ -1,0 +1,162 @@
+"""Who is who: id, groups, whoami, getent, su, runuser."""
+
+from envs.simulators.shell.commands.modes import group_name, user_name
+from envs.simulators.shell.commands.options import Fail, getopt, quote_locale
+from envs.simulators.shell.files import text
+from envs.simulators.shell.process import Process
+
+DATABASES = {"passwd": (0, 2), "group": (0, 2), "shadow": (0,), "gshadow": (0,)}  # columns that keys are looked up in
+HOSTS = {"hosts": "/etc/hosts", "services": "/etc/services", "protocols": "/etc/protocols"}
+
+
+def id_(p: Process) -> int:
+    long = {"user": "u", "group": "g", "groups": "G", "name": "n", "real": "r", "zero": "z", "context": "Z"}
+    options, names = getopt(p.argv, "agGnruzZ", long)
+    flags = {flag for flag, _ in options}
+    only = flags & {"u", "g", "G"}
+    if len(only) > 1:
+        raise Fail('cannot print "only" of more than one choice')
+    if flags & {"n", "r"} and not only:
+        raise Fail("cannot print only names or real IDs in default format")
+    if "z" in flags and not only:
+        raise Fail("option --zero not permitted in default format")
+    status = 0
+    for name in names or [None]:
+        found = _ids(p, name)
+        if found is None:
+            status = p.fail(f"{quote_locale(name)}: no such user")
+            continue
+        p.out(_shown(p, *found, only, "n" in flags) + ("\0" if "z" in flags else "\n"))
+    return status
+
+
+def _ids(p: Process, name: str | None) -> tuple[int, int, list[int]] | None:
+    """Numbers of user, group and all groups; None for a user that there is not."""
+    if name is None:
+        return p.uid, p.gid, list(dict.fromkeys([p.gid, *p.groups]))
+    record = p.machine.user(name) or (p.machine.user(int(name[:12])) if name.isdecimal() else None)
+    if not record:
+        return None
+    return int(record[2]), int(record[3]), list(p.machine.groups_of(record[0]))
+
+
+def _shown(p: Process, uid: int, gid: int, groups: list[int], only: set, names: bool) -> str:
+    if "u" in only:
+        return user_name(p, uid) if names else str(uid)
+    if "g" in only:
+        return group_name(p, gid) if names else str(gid)
+    if "G" in only:
+        return " ".join(group_name(p, group) if names else str(group) for group in groups)
+
+    def both(number: int, record: list[str] | None) -> str:
+        return f"{number}({record[0]})" if record else str(number)
+
+    every = ",".join(both(group, p.machine.group(group)) for group in groups)
+    return f"uid={both(uid, p.machine.user(uid))} gid={both(gid, p.machine.group(gid))} groups={every}"
+
+
+def groups(p: Process) -> int:
+    _, names = getopt(p.argv, "")
+    status = 0
+    for name in names or [None]:
+        found = _ids(p, name) if name is None or p.machine.user(name) else None
+        if found is None:
+            status = p.fail(f"{quote_locale(name)}: no such user")
+            continue
+        prefix = f"{name} : " if name else ""
+        p.out(prefix + " ".join(group_name(p, group) for group in found[2]) + "\n")
+    return status
+
+
+def whoami(p: Process) -> int:
+    _, names = getopt(p.argv, "")
+    if names:
+        raise Fail(f"extra operand {quote_locale(names[0])}", try_help=True)
+    if not p.machine.user(p.uid):
+        raise Fail(f"cannot find name for user ID {p.uid}")
+    p.out(user_name(p, p.uid) + "\n")
+    return 0
+
+
+def getent(p: Process) -> int:
+    hint = "Try `getent --help' or `getent --usage' for more information."
+    _, names = getopt(p.argv, "")
+    if not names:
+        raise Fail(f"{p.argv[0]}: wrong number of arguments\n{hint}", 1, plain=True)
+    database, keys = names[0], names[1:]
+    if database in HOSTS:
+        return _lines_with(p, HOSTS[database], keys)
+    if database not in DATABASES:
+        raise Fail(f"Unknown database: {database}\n{hint}", 1, plain=True)
+    if p.uid and "shadow" in database:
+        return 2
+    records = p.machine.records(f"/etc/{database}")
+    if not keys:
+        p.out("".join(":".join(record) + "\n" for record in records))
+        return 0
+    status = 0
+    for key in keys:
+        columns = [column for column in DATABASES[database] if column == 0 or key.isdecimal()]
+        found = next((r for c in columns for r in records if len(r) > c and r[c] == key), None)
+        if found:
+            p.out(":".join(found) + "\n")
+        else:
+            status = 2
+    return status
+
+
+def _lines_with(p: Process, path: str, keys: list[str]) -> int:
+    data = text(p.read(path)) if p.exists(path) else ""
+    rows = [line.split("#")[0].split() for line in data.split("\n")]
+    status = 0
+    for key in keys:
+        found = next((row for row in rows if key in row), None)
+        if found:
+            p.out(f"{found[0]:<15} {' '.join(found[1:])}\n")
+        else:
+            status = 2
+    return status
+
+
+def su(p: Process) -> int:
+    """su and runuser: a shell, or a command, as another user. Nobody can type a password: only root may."""
+    long = {"command:": "c", "login": "l", "shell:": "s", "preserve-environment": "m", "user:": "u", "group:": "g"}
+    options, operands = getopt(p.argv, "c:lms:pu:g:", long, permute=False)
+    chosen = dict(options)
+    login = "l" in chosen
+    if operands[:1] == ["-"]:
+        login, operands = True, operands[1:]
+    direct = "u" in chosen
+    name = chosen["u"] if direct else operands.pop(0) if operands else "root"
+    more, operands = getopt([p.argv[0], *operands], "c:lms:pu:g:", long) if not direct else ([], operands)
+    chosen |= dict(more)
+    user = p.machine.user(name)
+    if not user:
+        raise Fail(f"user {name} does not exist or the user entry does not contain all the required fields")
+    if p.uid:
+        p.stderr.write("Password: ")
+        raise Fail("Authentication failure")
+    env = dict(p.env) if not login else {key: p.env[key] for key in ("TERM",) if key in p.env}
+    shell = chosen.get("s") or user[6] or "/bin/sh"
+    env |= {"HOME": user[5], "SHELL": shell}
+    if user[2] != "0" or login:
+        env |= {"USER": name, "LOGNAME": name}
+    if login:
+        env["PATH"] = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
+    changes = {"uid": int(user[2]), "gid": int(user[3]), "groups": p.machine.groups_of(name), "env": env}
+    if login:
+        there = p.exists(user[5])
+        if not there:
+            p.fail(f"warning: cannot change directory to {user[5]}: No such file or directory")
+        changes["cwd"] = p.realpath(user[5]) if there else p.cwd
+    if direct:
+        argv = operands
+    else:
+        argv = [shell, *(["-c", chosen["c"]] if "c" in chosen else []), *operands]
+    try:
+        return p.run(argv, **changes)
+    except OSError as error:
+        return p.fail(f"failed to execute {argv[0]}: {error.strerror}", 127 if error.errno == 2 else 126)
+
+
+COMMANDS = {"id": id_, "groups": groups, "whoami": whoami, "getent": getent, "su": su, "runuser": su}

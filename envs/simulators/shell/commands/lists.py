@@ -1,0 +1,384 @@
+"""Lines and their fields: cut, paste, tr, uniq, comm, fold."""
+
+import string
+
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote_if, quote_locale, read
+from envs.simulators.shell.commands.regex_syntax import CLASSES
+from envs.simulators.shell.files import raw
+from envs.simulators.shell.process import Process
+
+
+def cut(p: Process) -> int:
+    long = {"bytes:": "b", "characters:": "c", "fields:": "f", "delimiter:": "d", "only-delimited": "s"}
+    long |= {"complement": "C", "output-delimiter:": "O", "zero-terminated": "z"}
+    options, files = getopt(p.argv, "b:c:f:d:snz", long)
+    modes = [(flag, value) for flag, value in options if flag in "bcf"]
+    chosen = dict(options)
+    if len(modes) > 1:
+        raise Fail("only one list may be specified", try_help=True)
+    if not modes:
+        raise Fail("you must specify a list of bytes, characters, or fields", try_help=True)
+    mode, spec = modes[0]
+    if len(chosen.get("d", "")) > 1:
+        raise Fail("the delimiter must be a single character", try_help=True)
+    if mode != "f" and "d" in chosen:
+        raise Fail("an input delimiter may be specified only when operating on fields", try_help=True)
+    if mode != "f" and "s" in chosen:
+        message = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
+        raise Fail(message, try_help=True)
+    wanted = _ranges(spec, mode == "f")
+    if "C" in chosen:
+        wanted = _complement(wanted)
+    delimiter = (chosen.get("d", "\t") or "\0") if mode == "f" else ""
+    end = "\0" if "z" in chosen else "\n"
+    status = 0
+    for _, data in inputs(p, files):
+        if data is None:
+            status = 1
+            continue
+        shown = []
+        for line in lines(data, end):
+            p.tick(1 + (len(line) >> 8) + (len(wanted) * (8 + len(chosen.get("O", ""))) >> 8))
+            if mode != "f":
+                parts = [line[low - 1 : high] for low, high in wanted]
+                shown.append(chosen.get("O", "").join(part for part in parts if part) + end)
+            elif delimiter not in line:
+                shown.append("" if "s" in chosen else line + end)
+            else:
+                fields = line.split(delimiter)
+                kept = [field for low, high in wanted for field in fields[low - 1 : high]]
+                shown.append(chosen.get("O", delimiter).join(kept) + end)
+        p.out("".join(shown))
+    return status
+
+
+def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
+    """A list such as 1,3-5,7- as sorted ranges that do not touch, None for no end."""
+    found = []
+    for item in spec.replace(" ", ",").replace("\t", ",").split(","):
+        low, dash, high = item.partition("-")
+        if not (low or high) and dash:
+            raise Fail("invalid range with no endpoint: -", try_help=True)
+        if not (low + high).isdecimal() and (low + high):
+            what = "field value" if fields else "byte/character position"
+            raise Fail(f"invalid {what} {quote_locale(item.lstrip('0123456789-') if dash else item)}", try_help=True)
+        start = int(low[:18]) if low else 1
+        if start == 0 or (not low and not dash):
+            what = "fields are numbered from 1" if fields else "byte/character positions are numbered from 1"
+            raise Fail(what, try_help=True)
+        stop = int(high[:18]) if high else None if dash else start
+        if stop is not None and stop < start:
+            raise Fail("invalid decreasing range", try_help=True)
+        found.append((start, stop))
+    return _merged(sorted(found, key=lambda pair: pair[0]))
+
+
+def _merged(ranges: list) -> list[tuple[int, int | None]]:
+    merged: list[tuple[int, int | None]] = []
+    for low, high in ranges:
+        if merged and (merged[-1][1] is None or low <= merged[-1][1]):
+            last = merged[-1][1]
+            merged[-1] = (merged[-1][0], None if last is None or high is None else max(last, high))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def _complement(ranges: list) -> list[tuple[int, int | None]]:
+    found, start = [], 1
+    for low, high in ranges:
+        if low > start:
+            found.append((start, low - 1))
+        if high is None:
+            return found
+        start = high + 1
+    return [*found, (start, None)]
+
+
+def paste(p: Process) -> int:
+    long = {"delimiters:": "d", "serial": "s"}
+    options, files = getopt(p.argv, "d:s", long)
+    chosen = dict(options)
+    spec = chosen.get("d", "\t")
+    delimiters = _unescaped(spec) or [""]
+    columns = []
+    stdin = None
+    names = files or ["-"]
+    for name in names:
+        if name == "-":
+            if stdin is None:
+                stdin = lines(read(p, name))
+            columns.append(stdin)
+            continue
+        try:
+            columns.append(lines(read(p, name)))
+        except OSError as error:
+            status = p.fail(f"{quote_if(name)}: {error.strerror}")
+            if "s" not in chosen:
+                return status
+            columns.append([])
+    if "s" in chosen:
+        for column in columns:
+            p.out(_joined(column, delimiters) + "\n")
+        return 0
+    dashes = names.count("-")
+    if dashes > 1:  # standard input gives a line to each dash in turn
+        turns = iter([i for i, name in enumerate(names) if name == "-"])
+        for turn, i in enumerate(turns):
+            columns[i] = (stdin or [])[turn::dashes]
+    height = max(map(len, columns))
+    for row in range(height):
+        p.tick()
+        p.out(_joined([column[row] if row < len(column) else "" for column in columns], delimiters) + "\n")
+    return 0
+
+
+def _joined(parts: list[str], delimiters: list[str]) -> str:
+    shown = parts[:1]
+    for i, part in enumerate(parts[1:]):
+        shown += delimiters[i % len(delimiters)], part
+    return "".join(shown)
+
+
+def _unescaped(spec: str) -> list[str]:
+    found, at = [], 0
+    while at < len(spec):
+        if spec[at] == "\\" and at + 1 < len(spec):
+            at += 1
+            found.append({"n": "\n", "t": "\t", "0": "", "\\": "\\"}.get(spec[at], spec[at]))
+        else:
+            found.append(spec[at])
+        at += 1
+    return found
+
+
+def tr(p: Process) -> int:
+    long = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
+    options, sets = getopt(p.argv, "cCdst", long, permute=False)
+    flags = {flag.lower() for flag, _ in options}
+    if not sets:
+        raise Fail("missing operand", try_help=True)
+    needs = 2 if ("d" not in flags and "s" not in flags) or ("d" in flags and "s" in flags) else 1
+    if len(sets) < needs:
+        what = "deleting and squeezing repeats" if flags >= {"d", "s"} else "translating"
+        raise Fail(
+            f"missing operand after {quote_locale(sets[-1])}\nTwo strings must be given when {what}.", try_help=True
+        )
+    if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
+        extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
+        raise Fail(f"extra operand {quote_locale(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
+    first = _set(p, sets[0], None)
+    if "c" in flags:
+        members = set(first)
+        first = [char for char in map(chr, range(256)) if char not in members]
+    data = read(p, "-")
+    p.tick(1 + (len(data) >> 8))
+    if "d" in flags:
+        data = data.translate({ord(char): None for char in first})
+        p.out(_squeezed(p, data, set(_set(p, sets[1], None))) if "s" in flags else data)
+        return 0
+    if len(sets) == 1:
+        p.out(_squeezed(p, data, set(first)))
+        return 0
+    second = _set(p, sets[1], len(first))
+    if not second and "t" not in flags:
+        raise Fail("when not truncating set1, string2 must be non-empty")
+    if len(second) < len(first) and "t" not in flags:
+        second += second[-1:] * (len(first) - len(second))
+    data = data.translate({ord(a): b for a, b in zip(first, second, strict=False)})
+    p.out(_squeezed(p, data, set(second)) if "s" in flags else data)
+    return 0
+
+
+def _squeezed(p: Process, data: str, members: set[str]) -> str:
+    p.tick(len(data) >> 5)
+    shown, before = [], None
+    for char in data:
+        if char != before or char not in members:
+            shown.append(char)
+        before = char
+    return "".join(shown)
+
+
+def _set(p: Process, spec: str, fill: int | None) -> list[str]:
+    """The characters of tr's set; [x*] fills up to `fill`."""
+    chars = _literals(spec)
+    p.tick(1 + (len(chars) >> 2))
+    plain = "".join(char for char, _ in chars)
+    colon, bracket = plain.rfind(":]"), plain.rfind("]")  # behind them no construct is closed
+    found: list[str] = []
+    at = 0
+    while at < len(chars):
+        char, literal = chars[at]
+        opens = char == "[" and not literal
+        if opens and plain.startswith("[:", at) and at + 2 <= colon:
+            name = plain[at + 2 : plain.index(":]", at + 2)]
+            if name not in CLASSES:
+                raise Fail(f"invalid character class {quote_locale(name)}")
+            order = string.ascii_uppercase + string.ascii_lowercase
+            found += order[:26] if name == "upper" else order[26:] if name == "lower" else sorted(CLASSES[name])
+            at += len(name) + 4
+        elif opens and plain.startswith("[=", at) and plain[at + 3 : at + 5] == "=]":
+            found.append(plain[at + 2])
+            at += 5
+        elif opens and plain[at + 2 : at + 3] == "*" and at + 3 <= bracket:
+            count = plain[at + 3 : plain.index("]", at + 3)]
+            if count and not count.isdecimal():
+                raise Fail(f"invalid repeat count {quote_locale(count)} in [c*n] construct")
+            times = int(count[:6], 8 if count.startswith("0") else 10) if count else 0
+            found += [plain[at + 1]] * min(times or max(0, (fill or 0) - len(found)), 65536)
+            p.tick(len(found) >> 6)
+            at += 4 + len(count)
+        elif at + 2 < len(chars) and chars[at + 1] == ("-", False):
+            low, high = char, chars[at + 2][0]
+            if low > high:
+                raise Fail(
+                    f"range-endpoints of {quote_locale(f'{low}-{high}')} are in reverse collating sequence order"
+                )
+            found += map(chr, range(ord(low), ord(high) + 1))
+            at += 3
+        else:
+            found.append(char)
+            at += 1
+    return found
+
+
+def _literals(spec: str) -> list[tuple[str, bool]]:
+    """The characters of a set, and whether each was escaped."""
+    names = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", "\\": "\\"}
+    found, at = [], 0
+    while at < len(spec):
+        char = spec[at]
+        at += 1
+        if char != "\\" or at == len(spec):
+            found.append((char, False))
+            continue
+        digits = ""
+        while at < len(spec) and len(digits) < 3 and spec[at] in "01234567":
+            digits += spec[at]
+            at += 1
+        if digits:
+            found.append((chr(int(digits, 8) & 255), True))
+        else:
+            found.append((names.get(spec[at], spec[at]), True))
+            at += 1
+    return found
+
+
+def uniq(p: Process) -> int:
+    long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "skip-fields:": "f", "skip-chars:": "s"}
+    long |= {"check-chars:": "w", "zero-terminated": "z", "all-repeated::": "D"}
+    options, files = getopt(p.argv, "cdDuif:s:w:z", long)
+    chosen = dict(options)
+    if len(files) > 2:
+        raise Fail(f"extra operand {quote_locale(files[2])}", try_help=True)
+    counts = {"f": "number of fields to skip", "s": "number of bytes to skip", "w": "number of bytes to compare"}
+    skip, drop, width = (number(chosen[flag], counts[flag]) if flag in chosen else None for flag in "fsw")
+    name = files[0] if files else "-"
+    data = read(p, name)
+    end = "\0" if "z" in chosen else "\n"
+
+    def key(line: str) -> str:
+        at = 0
+        for _ in range(skip or 0):
+            while at < len(line) and line[at] in " \t":
+                at += 1
+            while at < len(line) and line[at] not in " \t":
+                at += 1
+            if at >= len(line):
+                break
+        line = line[at + (drop or 0) :]
+        line = line if width is None else line[:width]
+        return line.lower() if "i" in chosen else line
+
+    groups: list[list[str]] = []
+    previous = None
+    for line in lines(data, end):
+        p.tick()
+        this = key(line)
+        if groups and this == previous:
+            groups[-1].append(line)
+        else:
+            groups.append([line])
+        previous = this
+    shown = []
+    for group in groups:
+        if (len(group) == 1 and ("d" in chosen or "D" in chosen)) or (len(group) > 1 and "u" in chosen):
+            continue
+        prefix = f"{len(group):7} " if "c" in chosen else ""
+        shown += [line + end for line in group] if "D" in chosen else [prefix + group[0] + end]
+    if len(files) == 2 and files[1] != "-":
+        p.write(files[1], raw("".join(shown)))
+    else:
+        p.out("".join(shown))
+    return 0
+
+
+def comm(p: Process) -> int:
+    options, files = getopt(p.argv, "123", {"check-order": "o", "nocheck-order": "n", "output-delimiter:": "O"})
+    flags, chosen = {flag for flag, _ in options}, dict(options)
+    if len(files) < 2:
+        raise Fail(f"missing operand{f' after {quote_locale(files[0])}' if files else ''}", try_help=True)
+    if len(files) > 2:
+        raise Fail(f"extra operand {quote_locale(files[2])}", try_help=True)
+    sides = [lines(read(p, name)) for name in files]
+    tab = chosen.get("O", "\t")
+    indent = ["", "" if "1" in flags else tab, tab * (2 - len(flags & {"1", "2"}))]
+    at, unpaired, unsorted = [0, 0], False, set()
+
+    def passed(side: int) -> None:
+        """Go on in one file, and say once where it is not sorted, if that has led to lines without a pair."""
+        here, rest = at[side], sides[side]
+        at[side] += 1
+        if unpaired and here + 1 < len(rest) and rest[here] > rest[here + 1] and side not in unsorted:
+            unsorted.add(side)
+            p.fail(f"file {side + 1} is not in sorted order")
+
+    while at[0] < len(sides[0]) or at[1] < len(sides[1]):
+        p.tick()
+        left, right = (side[i : i + 1] for side, i in zip(sides, at, strict=True))
+        column = 0 if not right or (left and left < right) else 1 if not left or right < left else 2
+        unpaired = unpaired or column < 2
+        if str(column + 1) not in flags:
+            p.out(indent[column] + (left if column != 1 else right)[0] + "\n")
+        for side in (0, 1) if column == 2 else (column,):
+            passed(side)
+    return p.fail("input is not in sorted order") if unsorted else 0
+
+
+def fold(p: Process) -> int:
+    options, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
+    chosen = dict(options)
+    width = number(chosen.get("w", "80"), "number of columns")
+    if not width:
+        raise Fail(f"invalid number of columns: {quote_locale(chosen['w'])}")
+    status = 0
+    for _, data in inputs(p, files):
+        if data is None:
+            status = 1
+            continue
+        p.tick(len(data) >> 4)
+        p.out("\n".join(_folded(line, width, "s" in chosen, "b" in chosen) for line in data.split("\n")))
+    return status
+
+
+def _folded(line: str, width: int, at_blanks: bool, count_bytes: bool) -> str:
+    """A line broken so that no part is wider, tabs counted as far as they reach."""
+    parts, start, column, blank = [], 0, 0, 0
+    at = 0
+    while at < len(line):
+        wider = column // 8 * 8 + 8 if line[at] == "\t" and not count_bytes else column + 1
+        if wider > width and column:
+            cut = blank if at_blanks and blank > start else at
+            parts.append(line[start:cut])
+            start = blank = at = cut
+            column = 0
+            continue
+        column = wider
+        at += 1
+        if line[at - 1] in " \t":
+            blank = at
+    return "\n".join([*parts, line[start:]])
+
+
+COMMANDS = {"cut": cut, "paste": paste, "tr": tr, "uniq": uniq, "comm": comm, "fold": fold}

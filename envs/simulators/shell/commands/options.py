@@ -1,0 +1,185 @@
+"""What the commands share: options as getopt_long reads them, names quoted as coreutils quotes them, and failing."""
+
+from collections.abc import Iterator
+
+from envs.simulators.shell.process import Process
+
+
+class Fail(Exception):
+    """Ends a command: `Fail("missing operand", try_help=True)` prints it after the command's name."""
+
+    def __init__(self, message: str = "", status: int = 1, try_help: bool = False, plain: bool = False):
+        self.message, self.status, self.try_help, self.plain = message, status, try_help, plain
+
+
+def guarded(command):
+    """A command whose Fail and OSError are printed, as the program itself would."""
+
+    def run(p: Process) -> int:
+        try:
+            return command(p)
+        except Fail as failure:
+            if failure.message and failure.plain:
+                p.stderr.write(failure.message + "\n")
+            elif failure.message:
+                p.fail(failure.message)
+            if failure.try_help:
+                p.stderr.write(f"Try '{p.argv[0]} --help' for more information.\n")
+            return failure.status
+        except OSError as error:
+            return p.fail(f"{quote_if(error.filename)}: {error.strerror}" if error.filename else error.strerror)
+
+    return run
+
+
+def getopt(
+    argv: list[str], short: str, long: dict[str, str] | None = None, permute: bool = True, status: int = 1
+) -> tuple[list[tuple[str, str | None]], list[str]]:
+    """The options of a command line, as (flag, value), and its operands; Fail with `status` for one that is none.
+
+    `short` is getopt's: "ab:c::" has a flag a, a value after b and perhaps one joined to c. `long` maps a long name to
+    its flag, the name ending in ":" where a value must follow and "::" where one may. Long names may be shortened.
+    """
+    found: list[tuple[str, str | None]] = []
+    operands: list[str] = []
+    names = {name.rstrip(":"): (flag, name.count(":")) for name, flag in (long or {}).items()}
+    words = iter(argv[1:])
+    for word in words:
+        if word == "--":
+            operands += words
+        elif word.startswith("--") and names:
+            found.append(_long(word[2:], names, words, status))
+        elif word.startswith("-") and word != "-":
+            found += _short(word[1:], short, words, status)
+        else:
+            operands.append(word)
+            if not permute:
+                operands += words
+    return found, operands
+
+
+def _long(word: str, names: dict, words: Iterator[str], status: int) -> tuple[str, str | None]:
+    name, has_value, value = word.partition("=")
+    matches = [name] if name in names else [known for known in names if known.startswith(name)]
+    if not matches:
+        raise Fail(f"unrecognized option '--{name}'", status, try_help=True)
+    if len({names[match] for match in matches}) > 1:
+        possible = "".join(f" '--{match}'" for match in matches)
+        raise Fail(f"option '--{word}' is ambiguous; possibilities:{possible}", status, try_help=True)
+    flag, takes = names[matches[0]]
+    if has_value and not takes:
+        raise Fail(f"option '--{matches[0]}' doesn't allow an argument", status, try_help=True)
+    if not has_value and takes == 1:
+        value = next(words, None)
+        if value is None:
+            raise Fail(f"option '--{matches[0]}' requires an argument", status, try_help=True)
+        return flag, value
+    return flag, value if has_value else None
+
+
+def _short(cluster: str, short: str, words: Iterator[str], status: int) -> Iterator[tuple[str, str | None]]:
+    for i, flag in enumerate(cluster):
+        at = short.find(flag)
+        if at < 0 or flag == ":":
+            raise Fail(f"invalid option -- '{flag}'", status, try_help=True)
+        takes = len(short[at + 1 : at + 3]) - len(short[at + 1 : at + 3].lstrip(":"))
+        if not takes:
+            yield flag, None
+            continue
+        rest = cluster[i + 1 :]
+        if takes == 1 and not rest:
+            rest = next(words, None)
+            if rest is None:
+                raise Fail(f"option requires an argument -- '{flag}'", status, try_help=True)
+        yield flag, rest or (None if takes == 2 else "")
+        return
+
+
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:+@%^{}]~#")
+ESCAPES = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
+
+
+def quote(name: str) -> str:
+    """A name in quotes that a shell would read back: 'a', "it's", 'a'$'\\n''b'."""
+    if all(" " <= char <= "~" for char in name):
+        if "'" not in name:
+            return f"'{name}'"
+        if not any(char in '"$`\\!' for char in name):
+            return f'"{name}"'
+        return "'" + name.replace("'", "'\\''") + "'"
+    shown, special = ["'"], False
+    for char in name:
+        if " " <= char <= "~":
+            shown.append(("''" if special else "") + ("'\\''" if char == "'" else char))
+            special = False
+        else:
+            shown.append(("" if special else "'$'") + ESCAPES.get(char, f"\\{ord(char):03o}"))
+            special = True
+    return "".join(shown) + "'"
+
+
+def quote_if(name: str) -> str:
+    """A name, in quotes only where a shell would need them."""
+    if name and all(char in PLAIN for char in name) and name[0] not in "#~":
+        return name
+    return quote(name)
+
+
+def quote_locale(text: str) -> str:
+    """A value in quotes, as messages show what is no name: ' and \\ escaped, control characters as \\n or \\003."""
+    escaped = []
+    for char in text:
+        if char in "'\\":
+            escaped.append("\\" + char)
+        elif " " <= char <= "~":
+            escaped.append(char)
+        else:
+            escaped.append(ESCAPES.get(char, f"\\{ord(char):03o}"))
+    return "'" + "".join(escaped) + "'"
+
+
+def number(text: str, what: str) -> int:
+    """A count with coreutils' suffixes (k, K, KB, M, ...); Fail where it is none."""
+    digits = text.lstrip(" \t").removeprefix("+")
+    stripped = digits.lstrip("0123456789")
+    suffix, digits = stripped, digits[: len(digits) - len(stripped)]
+    if not digits or suffix not in SUFFIXES:
+        raise Fail(f"invalid {what}: {quote_locale(text)}")
+    return int(digits[:30]) * SUFFIXES[suffix]
+
+
+SUFFIXES = {"": 1, "b": 512}
+for _power, _letter in enumerate("KMGTPE", 1):
+    SUFFIXES |= {_letter: 1024**_power, f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power}
+SUFFIXES |= {"k": 1024, "kB": 1000, "m": 1024**2}
+
+
+def read(p: Process, name: str) -> str:
+    """The text of a file, of standard input for `-`; the OSError of one that cannot be read names it."""
+    try:
+        data = p.stdin if name == "-" else p.read(name)
+    except OSError as error:
+        error.filename = name
+        raise
+    p.tick(1 + (len(data) >> 10))
+    return data.decode("latin-1")
+
+
+def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str | None]]:
+    """The name and the text of each input, standard input for `-` and where none is named; text None, and a message,
+    where it cannot be read."""
+    for name in operands or ["-"]:
+        try:
+            data = read(p, name)
+        except OSError as error:
+            p.fail(f"{quote_if(name)}: {error.strerror}")
+            data = None
+        yield name, data
+
+
+def lines(text: str, end: str = "\n") -> list[str]:
+    """The lines of a text without their ends; a last one without an end counts."""
+    found = text.split(end)
+    if not found[-1]:
+        found.pop()
+    return found

@@ -1,0 +1,316 @@
+"""POSIX regular expressions over bytes, as GNU's grep, find and sed and mawk read them.
+
+    compile_regex(r"\\(a\\|ab\\)c", "basic").search("xabc") -> (1, 4, 1, 3)
+
+Texts are bytes decoded as Latin-1: a character is a byte, as in the C locale. The longest of the leftmost matches is
+found. Where Python's `re` provably finds the same one in little time, it does the work; elsewhere a machine of our own
+does, which visits each pair of instruction and position once, so that its time grows with pattern times text, whatever
+both are. Only back-references lead it to visit pairs again. `spend` counts both kinds of work.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from envs.simulators.shell.commands.regex_syntax import WORD, Parser, PerlParser, RegexError
+
+MOST_INSTRUCTIONS = 20_000  # of a compiled expression: "Regular expression too big" beyond
+FAST_STEPS = 1 << 19  # most steps that a search with Python's `re` may take by our estimate
+VISITS = 8  # of the machine, in the time of one step; with back-references one
+
+PLACES = {  # assertions in Python's words
+    "start": r"\A",
+    "end": r"\Z",
+    "line start": r"(?m:^)",
+    "line end": r"(?m:$)",
+    "text start": r"\A",
+    "text end": r"\Z",
+    "word start": r"(?<![A-Za-z0-9_])(?=[A-Za-z0-9_])",
+    "word end": r"(?<=[A-Za-z0-9_])(?![A-Za-z0-9_])",
+    "no word before": "(?<![A-Za-z0-9_])",
+    "no word after": "(?![A-Za-z0-9_])",
+    "edge": r"(?a:\b)",
+    "no edge": r"(?a:(?!\b))",
+}
+
+
+@lru_cache(maxsize=512)
+def compile_regex(
+    pattern: str, dialect: str = "basic", icase: bool = False, lines: bool = False, bounds: str = ""
+) -> "Regex":
+    """An expression in the dialect "basic", "extended", "sed", "sed extended", "awk", "perl" or "fixed" (no expression
+    at all); RegexError if it is none. With `lines`, ^ and $ also match around newlines. `bounds`: "w", words, or "x",
+    whole lines, alone."""
+    if dialect == "fixed":
+        both = (lambda c: frozenset((c.lower(), c.upper()))) if icase else frozenset
+        parser, tree = None, ("cat", [("set", both(char) if char.isascii() else frozenset(char)) for char in pattern])
+    else:
+        parser = PerlParser(pattern, icase) if dialect == "perl" else Parser(pattern, dialect, icase, lines)
+        tree = parser.parse()
+    if bounds:
+        first, last = ("start", "end") if bounds == "x" else ("no word before", "no word after")
+        tree = ("cat", [("place", first), tree, ("place", last)])
+    return Regex(tree, parser.groups if parser else 0, bool(parser and parser.backrefs), dialect == "perl")
+
+
+class Regex:
+    """A compiled expression; `groups` is how many parentheses it has."""
+
+    def __init__(self, tree: tuple, groups: int, backrefs: bool, first: bool):
+        self.tree, self.groups, self.backrefs = tree, groups, backrefs
+        self.first = first  # Perl's way: the first match that is tried, not the longest
+        self.cost, self.loops, exact = _cost(tree)
+        self.exact = exact or first
+        self.fast = re.compile(_python(tree), re.DOTALL) if not backrefs and self.cost <= 4096 else None
+        self.program: list | None = None
+
+    def search(self, text: str, start: int = 0, spend: Callable[[int], None] | None = None) -> tuple | None:
+        """The leftmost longest match from `start` on: (start, end, start 1, end 1, ...), -1 for a group not matched."""
+        if self.fast and self.exact and self._cheap(text, start):
+            found = self.fast.search(text, start)
+            self._count(found, text, start, spend)
+            return found and tuple(place for group in found.regs for place in group)
+        return self._machine(text, start, spend)
+
+    def test(self, text: str, spend: Callable[[int], None] | None = None) -> bool:
+        """Whether the text has a match."""
+        if self.fast and self._cheap(text, 0):
+            found = self.fast.search(text)
+            self._count(found, text, 0, spend)
+            return found is not None
+        return self._machine(text, 0, spend) is not None
+
+    def _count(self, found: re.Match | None, text: str, start: int, spend) -> None:
+        """Count what a search with Python's `re` may have taken."""
+        if spend:
+            tried = (found.end() if found else len(text)) - start + 1
+            spend(1 + (self.cost * tried * (len(text) - start + 1) ** self.loops >> 11))
+
+    def _cheap(self, text: str, start: int) -> bool:
+        return self.cost * (len(text) - start + 1) ** (self.loops + 1) <= FAST_STEPS
+
+    def _machine(self, text: str, start: int, spend) -> tuple | None:
+        if self.program is None:
+            self.program = assemble(self.tree, self.groups)
+        seen: set = set()
+        for begin in range(start, len(text) + 1):
+            found = self._run(self.program, text, begin, seen, spend)
+            if found:
+                return found
+        return None
+
+    def _run(self, program: list, text: str, begin: int, seen: set, spend) -> tuple | None:
+        """The match that begins at one place. `seen` holds what is known not to lead to another one."""
+        best, best_end, size, steps = None, -1, len(text), 0
+        stack = [(0, begin, (-1, -1) * self.groups + (begin,))]
+        while stack:
+            pc, at, marks = stack.pop()
+            while True:
+                steps += 1
+                if steps & 1023 == 0 and spend:
+                    spend(1024 if self.backrefs else 1024 // VISITS)
+                key = (pc, at, marks) if self.backrefs else pc * (size + 1) + at
+                if key in seen:
+                    break
+                seen.add(key)
+                op, value, after = program[pc]
+                if op == "set":
+                    if at >= size or text[at] not in value:
+                        break
+                    at += 1
+                elif op == "split":
+                    stack.append((value, at, marks))
+                elif op == "save":
+                    marks = marks[:value] + (at,) + marks[value + 1 :]
+                elif op == "place":
+                    if not _holds(value, text, at):
+                        break
+                elif op == "back":
+                    word = text[marks[2 * value - 2] : marks[2 * value - 1]]
+                    if marks[2 * value - 1] < 0 or not text.startswith(word, at):
+                        break
+                    at += len(word)
+                elif op == "look":
+                    if not self._looks(value, text, at, spend):
+                        break
+                else:
+                    if at > best_end:
+                        best, best_end = marks, at
+                    if self.first:
+                        stack.clear()
+                    break
+                pc = after
+        if spend:
+            steps &= 1023
+            spend(1 + (steps if self.backrefs else steps // VISITS))
+        return None if best is None else (best[-1], best_end, *best[:-1])
+
+    def _looks(self, value: tuple, text: str, at: int, spend) -> bool:
+        """Whether what must, or must not, stand around a place does."""
+        program, ahead, negated = value
+        if ahead:
+            return (self._run(program, text, at, set(), spend) is None) == negated
+        ends = (self._run(program, text[:at], begin, set(), spend) for begin in range(at, -1, -1))
+        return any(found and found[1] == at for found in ends) != negated
+
+
+def _holds(place: str, text: str, at: int) -> bool:
+    """Whether an assertion holds at a place."""
+    if place in ("start", "text start"):
+        return at == 0
+    if place in ("end", "text end"):
+        return at == len(text)
+    if place == "line start":
+        return at == 0 or text[at - 1] == "\n"
+    if place == "line end":
+        return at == len(text) or text[at] == "\n"
+    if place in ("no word before", "no word after"):
+        at -= place == "no word before"
+        return not (0 <= at < len(text) and text[at] in WORD)
+    before, here = at > 0 and text[at - 1] in WORD, at < len(text) and text[at] in WORD
+    if place == "word start":
+        return here and not before
+    if place == "word end":
+        return before and not here
+    return (before != here) == (place == "edge")
+
+
+def assemble(tree: tuple, groups: int) -> list[tuple]:
+    """The machine's instructions (name, value, next) of a tree."""
+    program: list = []
+
+    def put(op: str, value=None) -> int:
+        if len(program) >= MOST_INSTRUCTIONS:
+            raise RegexError("Regular expression too big")
+        program.append([op, value, len(program) + 1])
+        return len(program) - 1
+
+    def emit(node: tuple) -> None:
+        kind = node[0]
+        if kind in ("set", "place", "back"):
+            put(kind, node[1])
+        elif kind == "cat":
+            for part in node[1]:
+                emit(part)
+        elif kind == "group":
+            put("save", 2 * node[1] - 2)
+            emit(node[2])
+            put("save", 2 * node[1] - 1)
+        elif kind == "alt":
+            jumps = []
+            for branch in node[1][:-1]:
+                split = put("split")
+                emit(branch)
+                jumps.append(put("jump"))
+                program[split][1] = len(program)
+            emit(node[1][-1])
+            for jump in jumps:
+                program[jump][2] = len(program)
+        elif kind == "look":
+            put("look", (assemble(node[3], groups), node[1], node[2]))
+        elif kind == "keep":
+            put("save", 2 * groups)
+        else:
+            repeat(*node)
+
+    def repeat(kind: str, body: tuple, least: int, most: int | None) -> None:
+        for _ in range(least):
+            emit(body)
+        splits = []
+        for _ in range(1 if most is None else most - least):
+            splits.append(put("split"))
+            emit(body)
+        if most is None:
+            program[put("jump")][2] = splits[0]
+        for split in splits:  # a split goes on with what follows it first, then with its value
+            program[split][1] = len(program)
+            if kind == "lazy":
+                program[split][1:] = program[split][2], program[split][1]
+
+    emit(tree)
+    put("match")
+
+    def target(pc: int) -> int:
+        while program[pc][0] == "jump":
+            pc = program[pc][2]
+        return pc
+
+    for step in program:
+        step[2] = target(step[2]) if step[0] != "match" else 0
+        if step[0] == "split":
+            step[1] = target(step[1])
+    return [tuple(step) for step in program]
+
+
+def _cost(node: tuple) -> tuple[int, int, bool]:
+    """Of Python's `re` on a tree: a factor of its steps, how many loops without bound, and whether its match is the
+    longest."""
+    kind = node[0]
+    if kind == "cat":
+        parts = [_cost(part) for part in node[1]]
+        factor = 1
+        for part in parts:
+            factor = min(factor * part[0], 1 << 20)
+        return factor, sum(part[1] for part in parts), all(part[2] for part in parts)
+    if kind == "group":
+        return _cost(node[2])
+    if kind == "alt":
+        parts = [_cost(part) for part in node[1]]
+        return min(sum(part[0] for part in parts) + 1, 1 << 20), max(part[1] for part in parts), False
+    if kind in ("look", "keep"):
+        return (1, 1, True) if kind == "look" and _python_look(node) else (1 << 20, 0, True)
+    if kind in ("rep", "lazy"):
+        _, body, least, most = node
+        factor, loops, exact = _cost(body)
+        if body[0] == "set":
+            return (1, 1, True) if most is None or most - least > 64 else (most - least + 1, 0, True)
+        if most is None or loops or most > 8:
+            return 1 << 20, 0, False
+        return min((factor + (most > least)) ** most, 1 << 20), 0, exact and least == most
+    return 1, 0, True
+
+
+def _python(node: tuple) -> str:
+    """A tree as an expression of Python's."""
+    kind = node[0]
+    if kind == "set":
+        return _python_set(node[1])
+    if kind == "place":
+        return PLACES[node[1]]
+    if kind == "cat":
+        return "".join(map(_python, node[1]))
+    if kind == "group":
+        return f"({_python(node[2])})"
+    if kind == "alt":
+        return "(?:" + "|".join(map(_python, node[1])) + ")"
+    if kind == "look":
+        return _python_look(node)
+    if kind == "keep":
+        return ""
+    kind, body, least, most = node
+    text = _python(body)
+    text = text if body[0] in ("set", "group") else f"(?:{text})"
+    return f"{text}{{{least},{'' if most is None else most}}}{'?' if kind == 'lazy' else ''}"
+
+
+def _python_look(node: tuple) -> str:
+    """A look around as Python's, "" where it is none of a single character."""
+    _, ahead, negated, body = node
+    return f"(?{'' if ahead else '<'}{'!' if negated else '='}{_python(body)})" if body[0] == "set" else ""
+
+
+@lru_cache(maxsize=4096)
+def _python_set(members: frozenset) -> str:
+    if len(members) == 256:
+        return "."
+    if len(members) == 1:
+        return re.escape(next(iter(members)))
+    if not members:
+        return "(?!)"
+    codes, ranges = sorted(map(ord, members)), []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(f"\\x{a:02x}-\\x{b:02x}" for a, b in ranges) + "]"

@@ -1,0 +1,397 @@
+"""sed: the stream editor."""
+
+from collections.abc import Iterator
+
+from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.commands.sed_parse import Command, Script
+from envs.simulators.shell.commands.sed_select import Selection
+from envs.simulators.shell.commands.sed_text import replacement, visible
+from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
+from envs.simulators.shell.process import Process
+
+LONG = {"quiet": "n", "silent": "n", "expression:": "e", "file:": "f", "in-place::": "i", "regexp-extended": "E"}
+LONG |= {
+    "separate": "s",
+    "null-data": "z",
+    "line-length:": "l",
+    "posix": "p",
+    "unbuffered": "u",
+    "follow-symlinks": "F",
+}
+USAGE = "Usage: {name} [OPTION]... {{script-only-if-no-other-script}} [input-file]..."
+
+
+def sed(p: Process) -> int:
+    try:
+        options, operands = getopt(p.argv, "ne:f:i::Erszl:u", LONG)
+    except Fail as failure:
+        usage = USAGE.format(name=p.argv[0])
+        raise Fail(f"{p.argv[0]}: {failure.message}\n{usage}", failure.status, plain=True) from None
+    chunks: list[tuple[str, str | None]] = []
+    for flag, value in options:
+        if flag == "e":
+            chunks.append((value, None))
+        elif flag == "f":
+            try:
+                chunks.append((read(p, value).removesuffix("\n"), value))
+            except OSError as error:
+                raise Fail(f"couldn't open file {value}: {error.strerror}", 4) from None
+    if not chunks:
+        if not operands:
+            raise Fail(USAGE.format(name=p.argv[0]), 1, plain=True)
+        chunks = [(operands.pop(0), None)]
+    flags, chosen = {flag for flag, _ in options}, dict(options)
+    silent = "n" in flags or chunks[0][0].startswith("#n\n") or chunks[0][0] == "#n"
+    commands = Script(chunks, bool(flags & {"E", "r"})).parse()
+    return Editor(p, commands, operands, flags, chosen.get("i"), silent).run()
+
+
+class Quit(Exception):
+    """q and Q: the exit status, and whether the pattern space is printed."""
+
+
+class Editor(Selection):
+    """What sed keeps between commands: pattern and hold space, the line's number, the input."""
+
+    def __init__(self, p: Process, commands: list[Command], files: list[str], flags: set, suffix, silent: bool):
+        self.p, self.commands, self.silent = p, commands, silent
+        self.in_place = "i" in flags
+        self.suffix = suffix or ""
+        self.separate = "s" in flags or self.in_place
+        self.end = "\0" if "z" in flags else "\n"
+        self.files = files or ["-"]
+        self.status = 0
+        self.number, self.space, self.hold = 0, "", ""
+        self.missing_end = False  # the last line read had no newline
+        self.out: list[str] = []
+        self.open_line = False
+        self.later: list[tuple[str, str]] = []  # what a, r and R leave for the end of the cycle
+        self.written: dict[str, list[str]] = {}  # the files of w
+        self.pending: dict[str, Iterator[str]] = {}  # the files of R
+        self.last_regex = None
+        self.replaced = False
+        self.lines: Iterator | None = None
+        self.ahead: tuple[str, bool] | None = None
+
+    def run(self) -> int:
+        for command in self.commands:  # the files of w are emptied first
+            for path in (command.file, command.text if command.name in "wW" else None):
+                if path and path not in ("/dev/stdout", "/dev/stderr") and path not in self.written:
+                    self.written[path] = []
+                    self.save(path)
+        groups = [[name] for name in self.files] if self.separate else [self.files]
+        quitting = None
+        for names in groups:
+            if quitting is None or self.in_place:
+                quitting = self.edit(names, quitting)
+        for path in self.written:
+            self.save(path)
+        return self.status if quitting is None else quitting
+
+    def save(self, path: str) -> None:
+        try:
+            self.p.write(path, raw("".join(self.written[path])))
+        except OSError as error:
+            raise Fail(f"couldn't open file {path}: {error.strerror}", 4) from None
+
+    def edit(self, names: list[str], quitting: int | None) -> int | None:
+        """One stream of lines from its start to its end; the status if it was left with q."""
+        if quitting is not None:
+            return quitting
+        p = self.p
+        if self.in_place and not self.readable(names[0]):
+            return None
+        self.lines = self.input(names)
+        self.ahead = next(self.lines, None)
+        self.number, self.hold = 0, ""
+        for command in self.commands:
+            command.end = -1
+        try:
+            while self.next_line():
+                self.cycle()
+        except Quit as leaving:
+            quitting = leaving.args[0]
+            if self.in_place:
+                self.flush_rest()
+        if self.in_place:
+            self.replace(names[0])
+            self.open_line = False
+        else:
+            p.out("".join(self.out))
+        self.out = []
+        return quitting
+
+    def readable(self, name: str) -> bool:
+        """Whether a file can be edited in place; complains if not."""
+        p = self.p
+        try:
+            node = p.lookup(name)
+        except OSError as error:
+            p.fail(f"can't read {name}: {error.strerror}")
+            self.status = 2
+            return False
+        if node.kind != "file":
+            p.fail(f"couldn't edit {name}: not a regular file")
+            self.status = 4
+            return False
+        return True
+
+    def replace(self, name: str) -> None:
+        """The edited text takes the file's place, as a new file of the same owner and mode."""
+        p = self.p
+        node = p.lookup(name)
+        mode, uid, gid = node.mode, node.uid, node.gid
+        folder, _, base = name.rpartition("/")
+        try:
+            if self.suffix:
+                backup = self.suffix.replace("*", base) if "*" in self.suffix else base + self.suffix
+                backup = backup if "/" in backup or not folder else f"{folder}/{backup}"
+                if p.exists(backup, follow=False):
+                    p.unlink(backup)
+                p.rename(name, backup)
+            else:
+                p.unlink(name)
+            made = p.write(name, raw("".join(self.out)))
+        except OSError as error:
+            shown = (folder or ".") + "/sedXXXXXX"
+            raise Fail(f"couldn't open temporary file {shown}: {error.strerror}", 4) from None
+        made.mode, made.uid, made.gid = mode, uid, gid
+
+    def input(self, names: list[str]) -> Iterator[tuple[str, bool]]:
+        """The lines of the files, each with whether its end is missing."""
+        for name in names:
+            try:
+                data = read(self.p, name)
+            except OSError as error:
+                self.p.out("".join(self.out))
+                self.out = []
+                if error.strerror == "Is a directory":
+                    raise Fail(f"read error on {name}: {error.strerror}", 4) from None
+                self.p.fail(f"can't read {name}: {error.strerror}")
+                self.status = 2
+                continue
+            kept = data.split(self.end)
+            whole = not kept[-1]
+            if whole:
+                kept.pop()
+            for at, line in enumerate(kept):
+                yield line, at == len(kept) - 1 and not whole
+
+    def next_line(self) -> bool:
+        """Read the next line into the pattern space; whether there was one."""
+        if self.ahead is None:
+            return False
+        self.space, self.missing_end = self.ahead
+        self.ahead = next(self.lines, None)
+        self.number += 1
+        return True
+
+    def flush_rest(self) -> None:
+        while self.next_line():
+            self.print(self.space)
+
+    def print(self, text: str, ending: bool = True) -> None:
+        """A line: without an end where the last of the input has none, which later output makes up for."""
+        last = self.missing_end and self.ahead is None and ending
+        self.put(text if last else text + self.end, whole=not last)
+
+    def put(self, text: str, whole: bool = True) -> None:
+        if self.open_line:
+            self.out.append(self.end)
+        self.open_line = not whole
+        self.out.append(text)
+
+    def finish(self) -> None:
+        """The end of a cycle: print what there is, then what a, r and R have left."""
+        if not self.silent:
+            self.print(self.space)
+        self.leave()
+
+    def leave(self) -> None:
+        for kind, text in self.later:
+            if kind == "text":
+                self.put(text)
+                continue
+            try:
+                data = self.p.stdin if text == "/dev/stdin" else self.p.read(text)
+            except OSError:
+                continue
+            self.put(data.decode("latin-1"))
+        self.later = []
+
+    def cycle(self) -> None:
+        """All commands on one line; D starts over without reading."""
+        while True:
+            again = self.commands_on_space()
+            if not again:
+                return
+
+    def commands_on_space(self) -> bool:
+        p, pc, many = self.p, 0, len(self.commands)
+        self.replaced = False
+        while pc < many:
+            p.tick(1 + (len(self.space) >> 9))
+            command = self.commands[pc]
+            pc += 1
+            if self.selects(command) == command.negated:
+                if command.name == "{":
+                    pc = command.target
+                continue
+            name = command.name
+            if name == "s":
+                self.substitute(command)
+            elif name == "p":
+                self.print(self.space)
+            elif name == "d":
+                self.leave()
+                return False
+            elif name == "D":
+                _, newline, rest = self.space.partition("\n")
+                self.leave()
+                if not newline:
+                    return False
+                self.space = rest
+                return True
+            elif name in "btT":
+                if name == "b" or (name == "t") == self.replaced:
+                    pc = command.target
+                if name != "b":
+                    self.replaced = False
+            elif name in "nN":
+                if not self.more(name):
+                    return False
+            elif name == "c":
+                if command.negated or not command.second or command.end == -1:
+                    self.put(command.text)
+                self.leave()
+                return False
+            elif name in "qQ":
+                if name == "q":
+                    self.finish()
+                raise Quit(command.status)
+            else:
+                self.simple(command)
+            if len(self.space) > MAX_TEXT or len(self.hold) > MAX_TEXT:
+                raise Timeout
+        self.finish()
+        return False
+
+    def more(self, name: str) -> bool:
+        """n and N: the next line; without one the script ends."""
+        if self.ahead is None:
+            if not self.silent:
+                self.print(self.space)
+            self.leave()
+            return False
+        if name == "n":
+            if not self.silent:
+                self.print(self.space)
+            self.leave()
+            self.next_line()
+        else:
+            before = self.space
+            self.leave()
+            self.next_line()
+            self.space = before + self.end + self.space
+        return True
+
+    def simple(self, command: Command) -> None:
+        """The commands that leave the order of commands alone."""
+        name = command.name
+        if name == "a":
+            self.later.append(("text", command.text))
+        elif name == "i":
+            self.put(command.text)
+        elif name == "r":
+            self.later.append(("file", command.text))
+        elif name == "R":
+            self.next_of(command.text)
+        elif name in "wW":
+            self.write(command.text, self.space if name == "w" else self.space.partition("\n")[0])
+        elif name == "g":
+            self.space = self.hold
+        elif name == "G":
+            self.space += self.end + self.hold
+        elif name == "h":
+            self.hold = self.space
+        elif name == "H":
+            self.hold += self.end + self.space
+        elif name == "x":
+            self.space, self.hold = self.hold, self.space
+        elif name == "P":
+            self.print(self.space.partition("\n")[0], ending="\n" not in self.space)
+        elif name == "=":
+            self.put(f"{self.number}\n")
+        elif name == "l":
+            self.p.tick(len(self.space) >> 4)
+            self.put(visible(self.space, command.status))
+        elif name == "y":
+            self.space = self.space.translate(command.table)
+        elif name == "z":
+            self.space = ""
+        elif name == "F":
+            self.put(f"{self.files[0]}\n")
+
+    def next_of(self, path: str) -> None:
+        if path not in self.pending:
+            try:
+                data = read(self.p, path)
+            except OSError:
+                data = ""
+            self.pending[path] = iter(data.removesuffix("\n").split("\n") if data else [])
+        line = next(self.pending[path], None)
+        if line is not None:
+            self.later.append(("text", line + "\n"))
+
+    def write(self, path: str, text: str) -> None:
+        if path == "/dev/stdout":
+            self.print(text)
+        elif path == "/dev/stderr":
+            self.p.stderr.write(text + self.end)
+        else:
+            self.written[path].append(text + self.end)
+
+    def regex(self, regex):
+        """The regex, or the last one for an empty one."""
+        if regex is None:
+            if self.last_regex is None:
+                raise Fail("-e expression #1, char 0: no previous regular expression")
+            return self.last_regex
+        self.last_regex = regex
+        return regex
+
+    def substitute(self, command: Command) -> None:
+        regex, text = self.regex(command.regex), self.space
+        at, count, copied, shown, size = 0, 0, 0, [], 0
+        last_end = -1
+        while at <= len(text):
+            found = regex.search(text, at, self.p.tick)
+            if not found:
+                break
+            begin, end = found[0], found[1]
+            if begin == end == last_end:  # nothing, right behind a match, is no match
+                at = end + 1
+                continue
+            count += 1
+            if count >= command.nth:
+                shown += [text[copied:begin], replacement(command.parts, text, found)]
+                copied = end
+                size += len(shown[-2]) + len(shown[-1])
+                self.p.tick((len(command.parts) >> 3) + (len(shown[-1]) >> 10))
+                if size > MAX_TEXT:
+                    raise Timeout
+                if not command.everywhere:
+                    break
+            last_end = end
+            at = end if end > begin else end + 1
+        if not shown:
+            return
+        self.space = "".join(shown) + text[copied:]
+        self.replaced = True
+        for _ in range(command.prints):
+            self.print(self.space)
+        if command.file:
+            self.write(command.file, self.space)
+
+
+COMMANDS = {"sed": sed}

@@ -1,0 +1,391 @@
+"""The script of sed to a list of commands."""
+
+from dataclasses import dataclass, field
+
+from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.regex import Regex, compile_regex
+from envs.simulators.shell.commands.regex_syntax import RegexError
+
+MOST_COMMANDS = 10_000
+ESCAPES = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+@dataclass
+class Address:
+    """Which lines: a number, every `step`-th from `number`, the last, or those that match."""
+
+    kind: str  # "line", "step", "last", "regex", "plus" (so many more lines), "multiple" (up to a multiple)
+    number: int = 0
+    step: int = 0
+    regex: Regex | None = None  # None: the last regex that was used
+
+
+@dataclass
+class Command:
+    """One command with its addresses and what it needs."""
+
+    name: str
+    first: Address | None = None
+    second: Address | None = None
+    negated: bool = False
+    text: str = ""  # of a, i, c; the label of b, t, T; the file of r, R, w, W
+    regex: Regex | None = None
+    parts: list = field(default_factory=list)  # of the replacement: str, a group's number, or a case's letter
+    nth: int = 1
+    everywhere: bool = False
+    prints: int = 0
+    file: str | None = None
+    table: dict | None = None  # of y
+    target: int = 0  # of {, b, t, T: the command to go on with
+    status: int = 0  # of q, Q
+    end: int = -1  # while a range is open: its last line, or 0 for one that is not known; -1: closed, -2: for good
+
+
+class Script:
+    """Reads a script. `chunks` are those of -e, and of -f with the file's name, which newlines join."""
+
+    def __init__(self, chunks: list[tuple[str, str | None]], extended: bool):
+        self.dialect = "sed extended" if extended else "sed"
+        self.text, self.at = "\n".join(chunk for chunk, _ in chunks), 0
+        self.starts: list[tuple[int, str | None]] = []
+        total = 0
+        for chunk, name in chunks:
+            self.starts.append((total, name))
+            total += len(chunk) + 1
+        self.commands: list[Command] = []
+        self.labels: dict[str, int] = {}
+        self.blocks: list[int] = []
+
+    def error(self, message: str) -> Fail:
+        """What sed says of a script, and where: the expression and the character in it."""
+        number, (start, name) = max((i, chunk) for i, chunk in enumerate(self.starts) if chunk[0] <= self.at or not i)
+        if name is not None:
+            return Fail(f"file {name} line {self.text.count(chr(10), start, self.at) + 1}: {message}")
+        expressions = sum(name is None for _, name in self.starts[: number + 1])
+        return Fail(f"-e expression #{expressions}, char {self.at - start}: {message}")
+
+    def char(self) -> str:
+        """The next character, "" at the end."""
+        char = self.text[self.at : self.at + 1]
+        self.at += bool(char)
+        return char
+
+    def skip(self, chars: str) -> None:
+        while self.at < len(self.text) and self.text[self.at] in chars:
+            self.at += 1
+
+    def parse(self) -> list[Command]:
+        while True:
+            self.skip(" \t\n;")
+            if self.at >= len(self.text):
+                break
+            self.command()
+            if len(self.commands) > MOST_COMMANDS:
+                raise self.error("memory exhausted")
+        if self.blocks:
+            self.at = 0
+            raise self.error("unmatched `{'")
+        for command in self.commands:
+            if command.name in "btT" and command.text:
+                if command.text not in self.labels:
+                    raise Fail(f"can't find label for jump to `{command.text}'", 4)
+                command.target = self.labels[command.text]
+            elif command.name in "btT":
+                command.target = len(self.commands)
+        return self.commands
+
+    def command(self) -> None:
+        first = self.address(first=True)
+        second = None
+        if first is not None:
+            self.skip(" \t")
+            if self.text.startswith(",", self.at):
+                self.at += 1
+                self.skip(" \t")
+                second = self.address(first=False)
+                if second is None:
+                    self.at += 1
+                    raise self.error("unexpected `,'")
+        if (
+            first is not None
+            and first.kind == "line"
+            and first.number == 0
+            and (second is None or second.kind != "regex")
+        ):
+            self.at += 1
+            raise self.error("invalid usage of line address 0")
+        self.skip(" \t")
+        negated = False
+        while self.text.startswith("!", self.at):
+            negated = True
+            self.at += 1
+            self.skip(" \t")
+        name = self.char()
+        if not name or name == "\n":
+            raise self.error("missing command")
+        command = Command(name, first, second, negated)
+        self.commands.append(command)
+        if name == "#":
+            if first is not None:
+                raise self.error("comments don't accept any addresses")
+            self.commands.pop()
+            self.until_newline()
+        elif name == ":":
+            self.label(command)
+        elif name == "{":
+            self.blocks.append(len(self.commands) - 1)
+        elif name == "}":
+            self.close(command)
+        else:
+            self.arguments(command)
+
+    def label(self, command: Command) -> None:
+        if command.first is not None:
+            raise self.error(": doesn't want any addresses")
+        self.skip(" \t")
+        start = self.at
+        while self.at < len(self.text) and self.text[self.at] not in "\n;":
+            self.at += 1
+        label = self.text[start : self.at].rstrip()
+        if not label:
+            raise self.error('":" lacks a label')
+        self.commands.pop()
+        self.labels[label] = len(self.commands)
+
+    def close(self, command: Command) -> None:
+        if not self.blocks:
+            raise self.error("unexpected `}'")
+        if command.first is not None:
+            raise self.error("} doesn't want any addresses")
+        self.commands.pop()
+        self.commands[self.blocks.pop()].target = len(self.commands)
+        self.ending()
+
+    def arguments(self, command: Command) -> None:
+        name = command.name
+        if name in "=dDgGhHnNpPxzF":
+            self.ending()
+        elif name in "aic":
+            self.appended(command)
+        elif name in "btT":
+            self.skip(" \t")
+            start = self.at
+            while self.at < len(self.text) and self.text[self.at] not in "\n;}":
+                self.at += 1
+            command.text = self.text[start : self.at].rstrip()
+        elif name in "rRwW":
+            self.skip(" \t")
+            command.text = self.until_newline()
+            if not command.text:
+                raise self.error("missing filename in r/R/w/W commands")
+        elif name in "qQlL":
+            if command.second is not None and name in "qQ":
+                raise self.error("command only uses one address")
+            self.skip(" \t")
+            command.status = self.number(0)
+            self.ending()
+        elif name == "s":
+            self.substitution(command)
+        elif name == "y":
+            self.transliteration(command)
+        elif name == "v":
+            self.until_newline()
+        else:
+            raise self.error(f"unknown command: `{name}'")
+
+    def until_newline(self) -> str:
+        end = self.text.find("\n", self.at)
+        end = len(self.text) if end < 0 else end
+        found, self.at = self.text[self.at : end], end
+        return found
+
+    def ending(self) -> None:
+        """After a command there may be blanks, then ; } # or the end of the line."""
+        self.skip(" \t")
+        if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
+            self.at += 1
+            raise self.error("extra characters after command")
+
+    def number(self, default: int) -> int:
+        start = self.at
+        self.skip("0123456789")
+        return int(self.text[start : self.at][:15]) if self.at > start else default
+
+    def address(self, first: bool) -> Address | None:
+        char = self.text[self.at : self.at + 1]
+        if char.isdecimal():
+            number = self.number(0)
+            if first and self.text.startswith("~", self.at):
+                self.at += 1
+                return Address("step", number, self.number(0))
+            return Address("line", number)
+        if char == "$":
+            self.at += 1
+            return Address("last")
+        if char in ("+", "~") and char and not first:
+            self.at += 1
+            return Address("plus" if char == "+" else "multiple", self.number(0))
+        if char == "/" or (char == "\\" and self.at + 1 < len(self.text)):
+            self.at += 1 + (char == "\\")
+            delimiter = self.text[self.at - 1]
+            pattern = self.delimited(delimiter, "unterminated address regex", True)
+            flags = ""
+            while self.text[self.at : self.at + 1] in ("I", "M"):
+                flags += self.char()
+            return Address("regex", regex=self.compiled(pattern, flags))
+        return None
+
+    def delimited(self, delimiter: str, unterminated: str, regex: bool) -> str:
+        """The text up to a delimiter, which a backslash makes a character of the text."""
+        found: list[str] = []
+        while True:
+            char = self.char()
+            if not char or (char == "\n" and regex and "address" in unterminated):
+                raise self.error(unterminated)
+            if char == "[" and regex:
+                found.append(self.bracket(unterminated))
+            elif char == "\\":
+                after = self.char()
+                if not after:
+                    raise self.error(unterminated)
+                plain = after == delimiter and not (regex and delimiter in "().*[]^$+?{}|")
+                found.append(after if plain else "\\" + after)
+            elif char == delimiter:
+                return "".join(found)
+            else:
+                found.append(char)
+
+    def bracket(self, unterminated: str) -> str:
+        """A bracket expression, whose [ is taken: a delimiter in it is none."""
+        start = self.at - 1
+        self.at += self.text.startswith("^", self.at)
+        self.at += self.text.startswith("]", self.at)
+        while True:
+            char = self.char()
+            if not char:
+                raise self.error(unterminated)
+            if char == "]":
+                return self.text[start : self.at]
+            kind = self.text[self.at : self.at + 1]
+            if char == "[" and kind and kind in ":.=":
+                end = self.text.find(kind + "]", self.at + 1)
+                self.at = end + 2 if end >= 0 else self.at
+
+    def compiled(self, pattern: str, flags: str) -> Regex | None:
+        if not pattern:
+            return None
+        try:
+            return compile_regex(pattern, self.dialect, "i" in flags.lower(), lines="m" in flags.lower())
+        except RegexError as error:
+            raise self.error(str(error)) from None
+
+    def appended(self, command: Command) -> None:
+        """The text of a, i and c: of one line, or of lines that end in a backslash."""
+        self.skip(" \t")
+        if self.at >= len(self.text):
+            raise self.error("expected \\ after `a', `c' or `i'")
+        if self.text.startswith("\\", self.at):
+            self.at += 1
+            start = self.at
+            self.skip(" \t")
+            if self.text.startswith("\n", self.at):
+                self.at += 1
+            elif self.at >= len(self.text):
+                return
+            else:
+                self.at = start
+        shown = []
+        while self.at < len(self.text):
+            char = self.char()
+            if char == "\n":
+                break
+            if char == "\\":
+                char = self.char()
+                char = ESCAPES.get(char, char)
+            shown.append(char)
+        command.text = "".join(shown) + "\n"
+
+    def substitution(self, command: Command) -> None:
+        delimiter = self.char()
+        unterminated = "unterminated `s' command"
+        if not delimiter or delimiter in "\n\\":
+            raise self.error(unterminated)
+        pattern = self.delimited(delimiter, unterminated, True)
+        replacement = self.delimited(delimiter, unterminated, False)
+        flags = ""
+        while True:
+            char = self.text[self.at : self.at + 1]
+            if char in ("g", "p", "i", "I", "m", "M", "e"):
+                self.at += 1
+                if char in "gp" and char in flags:
+                    raise self.error(f"multiple `{char}' options to `s' command")
+                flags += char
+            elif char.isdecimal():
+                start = self.at
+                command.nth = self.number(0)
+                if not command.nth:
+                    self.at = start + 1
+                    raise self.error("number option to `s' command may not be zero")
+            elif char == "w":
+                self.at += 1
+                self.skip(" \t")
+                command.file = self.until_newline()
+                if not command.file:
+                    raise self.error("missing filename in r/R/w/W commands")
+            elif char in ("", "\n", ";", "}", "#", " ", "\t"):
+                self.skip(" \t")
+                if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
+                    self.at += 1
+                    raise self.error("unknown option to `s'")
+                break
+            else:
+                self.at += 1
+                raise self.error("unknown option to `s'")
+        command.everywhere, command.prints = "g" in flags, flags.count("p")
+        command.regex = self.compiled(pattern, flags)
+        command.parts = self.replacement(replacement, command.regex)
+
+    def replacement(self, text: str, regex: Regex | None) -> list:
+        parts: list = []
+        at = 0
+        while at < len(text):
+            char = text[at]
+            at += 1
+            if char == "&":
+                parts.append(0)
+            elif char != "\\":
+                parts.append(char)
+            else:
+                char = text[at : at + 1]
+                at += 1
+                if char.isdecimal():
+                    if regex is not None and int(char) > regex.groups:
+                        raise self.error(f"invalid reference \\{char} on `s' command's RHS")
+                    parts.append(int(char))
+                elif char in ("U", "L", "u", "l", "E") and char:
+                    parts.append(("case", char))
+                else:
+                    parts.append(ESCAPES.get(char, char))
+        return parts
+
+    def transliteration(self, command: Command) -> None:
+        delimiter = self.char()
+        unterminated = "unterminated `y' command"
+        if not delimiter or delimiter in "\n\\":
+            raise self.error(unterminated)
+        sides = []
+        for _ in range(2):
+            side = self.delimited(delimiter, unterminated, False)
+            chars, at = [], 0
+            while at < len(side):
+                if side[at] == "\\" and at + 1 < len(side):
+                    at += 1
+                    chars.append(ESCAPES.get(side[at], side[at]))
+                else:
+                    chars.append(side[at])
+                at += 1
+            sides.append(chars)
+        if len(sides[0]) != len(sides[1]):
+            raise self.error("strings for `y' command are different lengths")
+        command.table = {ord(a): b for a, b in zip(*sides, strict=True)}
+        self.ending()

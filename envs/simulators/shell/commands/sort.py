@@ -1,0 +1,246 @@
+"""sort: by whole lines or by keys, each of which is a sort of its own, the last key first."""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+from envs.simulators.shell.commands.options import Fail, getopt, lines, quote_if, quote_locale, read
+from envs.simulators.shell.files import raw
+from envs.simulators.shell.process import Process
+
+LONG = {"numeric-sort": "n", "reverse": "r", "unique": "u", "ignore-case": "f", "ignore-leading-blanks": "b"}
+LONG |= {"dictionary-order": "d", "general-numeric-sort": "g", "human-numeric-sort": "h", "version-sort": "V"}
+LONG |= {"month-sort": "M", "stable": "s", "check::": "c", "merge": "m", "zero-terminated": "z", "random-sort": "R"}
+LONG |= {"key:": "k", "field-separator:": "t", "output:": "o", "ignore-nonprinting": "i", "parallel:": "P"}
+ORDERS = "bdfgiMhnRrV"
+MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+
+
+@dataclass
+class Key:
+    """Where a key begins and ends in a line (field and character, from 0), and how it is compared."""
+
+    start: tuple[int, int] = (0, 0)
+    end: tuple[int, int] | None = None  # None: the end of the line; character 0: the end of the field
+    flags: str = ""
+    skip_start: bool = False  # blanks before the start character do not count
+    skip_end: bool = False
+
+
+def sort(p: Process) -> int:
+    options, files = getopt(p.argv, "bdfghiMnRrVcCmsuzk:t:o:S:T:", LONG, status=2)
+    flags = "".join(flag for flag, _ in options)
+    chosen = dict(options)
+    separator = _separator(chosen["t"]) if "t" in chosen else None
+    keys = _keys([value for flag, value in options if flag == "k"], [f for f in flags if f in ORDERS])
+    end = "\0" if "z" in chosen else "\n"
+    if ("c" in chosen or "C" in chosen) and len(files) > 1:
+        raise Fail(f"extra operand {quote_locale(files[1])} not allowed with -{'c' if 'c' in chosen else 'C'}", 2)
+    found = []
+    for name in files or ["-"]:
+        try:
+            found += lines(read(p, name), end)
+        except OSError as error:
+            reading = error.strerror == "Is a directory"
+            what = "read failed" if reading else "cannot read"
+            raise Fail(f"{what}: {quote_if(name)}: {error.strerror}", 2) from None
+    p.tick(len(found) * (1 + len(keys)) + (sum(map(len, found)) * len(keys) >> 6))
+    if "c" in chosen or "C" in chosen:
+        return _check(p, found, keys, separator, flags, (files or ["-"])[0])
+    unique, reverse = "u" in chosen, "r" in flags
+    if not unique and "s" not in chosen:
+        found.sort(reverse=reverse)
+    for key in reversed(keys):
+        found.sort(key=lambda line, key=key: _value(line, key, separator), reverse="r" in key.flags)
+    if unique:
+        found = _first_of_equals(found, keys, separator)
+    data = "".join(line + end for line in found)
+    if "o" in chosen:
+        try:
+            p.write(chosen["o"], raw(data))
+        except OSError as error:
+            raise Fail(f"open failed: {quote_if(chosen['o'])}: {error.strerror}", 2) from None
+    else:
+        p.out(data)
+    return 0
+
+
+def _separator(value: str) -> str:
+    if value == "\\0":
+        return "\0"
+    if not value:
+        raise Fail("empty tab", 2)
+    if len(value) > 1:
+        raise Fail(f"multi-character tab {quote_locale(value)}", 2)
+    return value
+
+
+def _keys(specs: list[str], general: list[str]) -> list[Key]:
+    """The keys; those without flags of their own take the general ones. Without keys, the whole line is one."""
+    keys = [_key(spec) for spec in specs]
+    for key in keys:
+        if not key.flags and not (key.skip_start or key.skip_end):
+            key.flags = "".join(general)
+            key.skip_start = key.skip_end = "b" in general
+    if not keys and (set(general) - {"r"}):
+        keys = [Key(flags="".join(general), skip_start="b" in general)]
+    for key in keys or [Key(flags="".join(general))]:
+        kinds = [flag for flag in "dghMnRV" if flag in key.flags.replace("i", "d")]
+        if len(kinds) > 1:
+            shown = "".join(flag for flag in "dfghiMnRV" if flag in key.flags and flag != "f")
+            raise Fail(f"options '-{shown}' are incompatible", 2)
+    return keys or [Key(flags="r" if "r" in general else "")]
+
+
+def _key(spec: str) -> Key:
+    shape = re.compile(r"(\d*)(?:\.(\d*))?([bdfgiMhnRrV]*)(?:,(\d*)(?:\.(\d*))?([bdfgiMhnRrV]*))?")
+    found = shape.match(spec)
+    if not found[1]:
+        raise Fail(f"invalid number at field start: invalid count at start of {quote_locale(spec)}", 2)
+    if int(found[1][:9]) == 0:
+        raise Fail(f"field number is zero: invalid field specification {quote_locale(spec)}", 2)
+    if found[2] is not None and found[2] and int(found[2][:9]) == 0:
+        raise Fail(f"character offset is zero: invalid field specification {quote_locale(spec)}", 2)
+    if (found[4] is None and spec[found.end() : found.end() + 1] == ",") or (
+        found[4] == "" and found.end() < len(spec)
+    ):
+        bad = spec[found.end() :].removeprefix(",")
+        raise Fail(f"invalid number after ',': invalid count at start of {quote_locale(bad)}", 2)
+    if found.end() < len(spec):
+        raise Fail(f"stray character in field spec: invalid field specification {quote_locale(spec)}", 2)
+    end = None
+    if found[4] is not None:
+        if not found[4]:
+            bad = spec[found.start(4) :]
+            raise Fail(f"invalid number after ',': invalid count at start of {quote_locale(bad)}", 2)
+        if int(found[4][:9]) == 0:
+            raise Fail(f"field number is zero: invalid field specification {quote_locale(spec)}", 2)
+        end = (int(found[4][:9]) - 1, int((found[5] or "0")[:9]))
+    first, last = found[3] or "", found[6] or ""
+    flags = "".join(dict.fromkeys((first + last).replace("b", "")))
+    return Key((int(found[1][:9]) - 1, int((found[2] or "1")[:9]) - 1), end, flags, "b" in first, "b" in last)
+
+
+def _part(line: str, key: Key, separator: str | None) -> str:
+    """The characters of a key."""
+    if key.start == (0, 0) and key.end is None:
+        return line.lstrip(" \t") if key.skip_start else line
+    begin = _field(line, key.start[0], separator)
+    if key.skip_start:
+        begin = _after_blanks(line, begin)
+    begin = min(len(line), begin + key.start[1])
+    if key.end is None:
+        return line[begin:]
+    field, char = key.end
+    stop = _field(line, field + (not char and separator is None), separator)
+    if not char:
+        found = line.find(separator, stop) if separator is not None else stop
+        return line[begin : len(line) if found < 0 else found]
+    if key.skip_end:
+        stop = _after_blanks(line, stop)
+    return line[begin : min(len(line), stop + char)]
+
+
+def _field(line: str, index: int, separator: str | None) -> int:
+    """Where a field begins: behind its separator, or with the blanks before it."""
+    at = 0
+    for _ in range(index):
+        if at >= len(line):
+            return len(line)
+        if separator is not None:
+            found = line.find(separator, at)
+            if found < 0:
+                return len(line)
+            at = found + 1
+        else:
+            at = _after_blanks(line, at)
+            while at < len(line) and line[at] not in " \t":
+                at += 1
+    return at
+
+
+def _after_blanks(line: str, at: int) -> int:
+    while at < len(line) and line[at] in " \t":
+        at += 1
+    return at
+
+
+def _value(line: str, key: Key, separator: str | None):
+    """What Python compares for a key."""
+    part = _part(line, key, separator)
+    flags = key.flags
+    if "n" in flags:
+        return _number(part)
+    if "g" in flags:
+        found = re.match(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", part, re.IGNORECASE)
+        return (1, float(found[0])) if found else (0, 0.0)
+    if "h" in flags:
+        found = re.match(r"\s*(-?)(\d*\.?\d*)([KMGTPEZYk]?)", part)
+        power = "kMGTPEZY".find(found[3].replace("K", "k")) + 1 if found[3] and found[2] else 0
+        value, sign = _number(part), -1 if found[1] else 1
+        return (sign * power if value else 0, value)
+    if "V" in flags:
+        return version_key(part)
+    if "M" in flags:
+        name = part.lstrip(" \t")[:3].upper()
+        return MONTHS.index(name) + 1 if name in MONTHS else 0
+    if "d" in flags:
+        part = re.sub(r"[^A-Za-z0-9 \t]", "", part)
+    if "i" in flags:
+        part = re.sub(r"[^ -~]", "", part)
+    return part.upper() if "f" in flags else part
+
+
+def _number(part: str):
+    found = re.match(r"[ \t]*(-?)(\d*)(?:\.(\d*))?", part)
+    whole, fraction = found[2], (found[3] or "").rstrip("0")
+    if not fraction and len(whole) < 18:
+        return int(found[1] + whole) if whole else 0
+    return Decimal(f"{found[1]}{whole or 0}.{fraction or 0}")
+
+
+def version_key(name: str) -> tuple[list, list]:
+    """What -V compares: first without the suffix, .tar.gz or the like."""
+    suffix = re.search(r"(\.[A-Za-z~][A-Za-z0-9~]*)*$", name).start()
+    return _version(name[:suffix] if suffix else name), _version(name)
+
+
+def _version(part: str) -> list:
+    """Digits count as numbers; ~ is before the end, and letters are before other characters."""
+    weights = []
+    for text, digits in re.findall(r"([^0-9]*)([0-9]*)", part):
+        weights.append([*(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text), 0])
+        digits = digits.lstrip("0")
+        weights.append([len(digits), digits])
+    return weights
+
+
+def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -> list[str]:
+    kept, last = [], None
+    for line in found:
+        this = [_value(line, key, separator) for key in keys]
+        if this != last:
+            kept.append(line)
+        last = this
+    return kept
+
+
+def _check(p: Process, found: list[str], keys: list[Key], separator: str | None, flags: str, name: str) -> int:
+    """Whether the lines are in order; the first that is not is printed."""
+
+    def disordered(a: str, b: str) -> bool:
+        for key in keys:
+            left, right = _value(a, key, separator), _value(b, key, separator)
+            if left != right:
+                return (left < right) if "r" in key.flags else left > right
+        if "u" in flags:
+            return True
+        return "s" not in flags and (a < b if "r" in flags else a > b)
+
+    for i in range(1, len(found)):
+        if disordered(found[i - 1], found[i]):
+            return 1 if "C" in flags else p.fail(f"{name}:{i + 1}: disorder: {found[i]}")
+    return 0
+
+
+COMMANDS = {"sort": sort}

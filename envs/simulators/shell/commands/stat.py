@@ -1,0 +1,127 @@
+"""What the system says of files and disks: stat, df."""
+
+import re
+
+from envs.simulators.shell.commands.listing import human
+from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
+from envs.simulators.shell.commands.options import Fail, getopt, quote
+from envs.simulators.shell.commands.times import show
+from envs.simulators.shell.files import Node
+from envs.simulators.shell.process import Process
+
+KINDS = {"dir": "directory", "link": "symbolic link", "file": "regular file", "device": "character special file"}
+TYPE_BITS = {"dir": 0o40000, "link": 0o120000, "file": 0o100000, "device": 0o20000}
+STAMP = "%Y-%m-%d %H:%M:%S.%N +0000"
+DISK = 64 << 20  # kilobytes that the disk is said to have
+
+
+def stat(p: Process) -> int:
+    long = {"dereference": "L", "file-system": "f", "format:": "c", "printf:": "P", "terse": "t", "cached:": "C"}
+    options, names = getopt(p.argv, "Lfc:t", long)
+    flags, chosen = {flag for flag, _ in options}, dict(options)
+    if not names:
+        raise Fail("missing operand", try_help=True)
+    status = 0
+    for name in names:
+        p.tick(8)
+        try:
+            node = p.lookup(name, follow="L" in flags)
+        except OSError as error:
+            status = p.fail(f"cannot statx {quote(name)}: {error.strerror}")
+            continue
+        if "P" in chosen:
+            p.out(_filled(p, _unescaped(chosen["P"]), name, node))
+        elif "c" in chosen:
+            p.out(_filled(p, chosen["c"], name, node) + "\n")
+        elif "t" in flags:
+            p.out(_filled(p, "%n %s %b %f %u %g %D %i %h %t %T %X %Y %Z %W %o", name, node) + "\n")
+        else:
+            p.out(_filled(p, _whole(node), name, node))
+    return status
+
+
+def _whole(node: Node) -> str:
+    return (
+        "  File: %N\n  Size: %-10s\tBlocks: %-10b IO Block: %-6o %F\nDevice: %Hd,%Ld\tInode: %-10i  Links: %h\n"
+        "Access: (%04a/%10.10A)  Uid: (%5u/%8U)   Gid: (%5g/%8G)\nAccess: %x\nModify: %y\nChange: %z\n Birth: %w\n"
+    )
+
+
+def _unescaped(form: str) -> str:
+    known = {"n": "\n", "t": "\t", "\\": "\\", "a": "\a", "r": "\r", '"': '"', "e": "\x1b"}
+    return re.sub(r"\\(.)", lambda found: known.get(found[1], found[0]), form, flags=re.DOTALL)
+
+
+def _filled(p: Process, form: str, name: str, node: Node) -> str:
+    """A format with what it asks for."""
+    size = len(node.data) if node.kind == "link" else node.size
+    kind = "regular empty file" if node.kind == "file" and not size else KINDS[node.kind]
+    arrow = f"{quote(name)} -> {quote(node.data)}" if node.kind == "link" else quote(name)
+    blocks = -(-size // 4096) * 8 if node.kind in ("file", "dir") else 0
+    values = {
+        "a": node.mode, "A": LETTERS[node.kind] + mode_text(node.mode), "b": blocks,
+        "B": 512, "d": 65024, "D": "fe00", "f": f"{TYPE_BITS[node.kind] | node.mode:x}", "F": kind, "g": node.gid,
+        "G": group_name(p, node.gid), "h": node.nlink, "i": node.ino, "m": "/", "n": name, "N": arrow, "o": 4096,
+        "s": size, "t": 0, "T": 0, "u": node.uid, "U": user_name(p, node.uid), "W": 0, "w": "-",
+        "X": int(node.atime // 1), "Y": int(node.mtime // 1), "Z": int(node.mtime // 1), "C": "?",
+    }  # fmt: skip
+    times = {"x": node.atime, "y": node.mtime, "z": node.mtime}
+    values |= {"Hd": 254, "Ld": 0, "Hr": 0, "Lr": 0, "r": 0, "R": 0}
+
+    def fill(found: re.Match) -> str:
+        flags, width, precision, letter = found.groups()
+        if letter == "%":
+            return "%"
+        if letter in times:
+            value = show(STAMP, times[letter])
+        elif letter not in values:
+            return "?" if letter else "%"
+        else:
+            value = values[letter]
+        if letter == "a":
+            value = f"{value:o}" if "#" not in flags else f"0{value:o}"
+        text = str(value)
+        if precision is not None:
+            text = text[: int(precision[:4] or 0)]
+        size = min(int(width[:9] or 0), 1000)
+        if "-" in flags:
+            return text.ljust(size)
+        numeric = letter in ("a", "b", "g", "h", "i", "s", "u", "o", "X", "Y", "Z", "W")
+        return text.rjust(size, "0" if "0" in flags and numeric else " ")
+
+    return re.sub(r"%([-#+ 0']*)(\d*)(?:\.(\d*))?([HL][dr]|[a-zA-Z%]|)", fill, form)
+
+
+def df(p: Process) -> int:
+    long = {"human-readable": "h", "inodes": "i", "print-type": "T", "all": "a", "output::": "O", "type:": "t"}
+    options, names = getopt(p.argv, "ahHikTPlt:x:B:", long)
+    flags = {flag for flag, _ in options}
+    status = 0
+    for name in names:
+        if not p.exists(name):
+            status = p.fail(f"{name}: No such file or directory")
+    if names and status:
+        return status
+    used = p.machine.bytes // 1024 + 4 * p.machine.nodes
+    rows = [["overlay", *(["overlay"] if "T" in flags else [])]]
+    head = ["Filesystem", *(["Type"] if "T" in flags else [])]
+    if "i" in flags:
+        head += ["Inodes", "IUsed", "IFree", "IUse%"]
+        total, taken = p.machine.max_nodes, p.machine.nodes
+        rows[0] += [str(total), str(taken), str(total - taken), f"{-(-taken * 100 // total)}%"]
+    else:
+        head += ["Size", "Used", "Avail", "Use%"] if "h" in flags else ["1K-blocks", "Used", "Available", "Use%"]
+        cells = [DISK, used, DISK - used]
+        rows[0] += [human(cell * 1024) if "h" in flags else str(cell) for cell in cells]
+        rows[0].append(f"{-(-used * 100 // DISK)}%")
+    rows = [[*head, "Mounted on"], [*rows[0], "/"]]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths[0] = max(widths[0], 14)
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+        p.out(" ".join([*cells, row[-1]]) + "\n")
+    return status
+
+
+COMMANDS = {"stat": stat, "df": df}

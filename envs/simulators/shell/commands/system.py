@@ -1,0 +1,276 @@
+"""The machine and its clock: date, env, sleep, timeout, which, hostname, uname, ps, nproc, uptime and the like."""
+
+import re
+
+from envs.simulators.shell.commands.modes import user_name
+from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.times import TimeError, parse_time, show
+from envs.simulators.shell.process import Process
+
+DATE = {"date:": "d", "file:": "f", "iso-8601::": "I", "rfc-email": "R", "reference:": "r", "set:": "s", "utc": "u"}
+DATE |= {"universal": "u", "rfc-3339:": "3", "rfc-2822": "R"}
+ISO = {"": "%Y-%m-%d", "date": "%Y-%m-%d", "hours": "%Y-%m-%dT%H%:z", "minutes": "%Y-%m-%dT%H:%M%:z"}
+ISO |= {"seconds": "%Y-%m-%dT%H:%M:%S%:z", "ns": "%Y-%m-%dT%H:%M:%S,%N%:z"}
+KERNEL = {"s": "Linux", "r": "5.15.0", "v": "#1 SMP", "m": "x86_64", "p": "x86_64", "i": "x86_64", "o": "GNU/Linux"}
+
+
+def date(p: Process) -> int:
+    options, operands = getopt(p.argv, "d:f:I::Rr:s:u", DATE)
+    chosen = dict(options)
+    when = p.machine.clock
+    form = "%a %b %e %H:%M:%S %Z %Y"
+    if "r" in chosen:
+        try:
+            when = p.lookup(chosen["r"]).mtime
+        except OSError as error:
+            raise Fail(f"{quote_if(chosen['r'])}: {error.strerror}") from None
+    if "I" in chosen:
+        form = ISO.get(chosen["I"] or "")
+        if form is None:
+            raise Fail(f"invalid argument {quote_locale(chosen['I'])} for '--iso-8601'", try_help=True)
+    elif "R" in chosen:
+        form = "%a, %d %b %Y %H:%M:%S %z"
+    elif "3" in chosen:
+        form = {"date": "%Y-%m-%d", "seconds": "%Y-%m-%d %H:%M:%S%:z"}.get(chosen["3"], "%Y-%m-%d %H:%M:%S.%N%:z")
+    if operands:
+        if not operands[0].startswith("+"):
+            if len(operands) == 1 and not re.fullmatch(r"\d{8,12}(\.\d\d)?", operands[0]):
+                raise Fail(f"invalid date {quote_locale(operands[0])}")
+            if len(operands) == 1:
+                raise Fail("cannot set date: Operation not permitted")
+            raise Fail(f"extra operand {quote_locale(operands[1])}", try_help=True)
+        if len(operands) > 1:
+            raise Fail(f"extra operand {quote_locale(operands[1])}", try_help=True)
+        form = operands[0][1:]
+    try:
+        if "d" in chosen:
+            when = parse_time(chosen["d"], when)
+        if "s" in chosen:
+            when = parse_time(chosen["s"], when)
+            if p.uid:
+                raise Fail("cannot set date: Operation not permitted")
+            p.machine.clock = when
+        p.out(show(form, when) + "\n")
+    except TimeError:
+        raise Fail(f"invalid date {quote_locale(chosen.get('d') or chosen.get('s', ''))}") from None
+    return 0
+
+
+def env(p: Process) -> int:
+    long = {"ignore-environment": "i", "null": "0", "unset:": "u", "chdir:": "C", "split-string:": "S"}
+    options, operands = getopt(p.argv, "i0u:C:S:", long, permute=False, status=125)
+    flags, changed = {flag for flag, _ in options}, {} if ("i", None) in options else dict(p.env)
+    for flag, value in options:
+        if flag == "u":
+            changed.pop(value, None)
+        elif flag == "S":
+            operands = value.split() + operands
+    if operands[:1] == ["-"]:
+        operands, changed = operands[1:], {}
+    while operands and "=" in operands[0]:
+        name, _, value = operands.pop(0).partition("=")
+        changed[name] = value
+    if not operands:
+        end = "\0" if "0" in flags else "\n"
+        p.out("".join(f"{name}={value}{end}" for name, value in changed.items()))
+        return 0
+    cwd = {"cwd": p.realpath(dict(options)["C"])} if "C" in flags else {}
+    try:
+        return p.run(operands, env=changed, **cwd)
+    except OSError as error:
+        return p.fail(f"{quote(operands[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
+
+
+def printenv(p: Process) -> int:
+    options, names = getopt(p.argv, "0", {"null": "0"}, permute=False, status=2)
+    end = "\0" if options else "\n"
+    if not names:
+        p.out("".join(f"{name}={value}{end}" for name, value in p.env.items()))
+        return 0
+    found = [p.env[name] for name in names if name in p.env]
+    p.out("".join(value + end for value in found))
+    return int(len(found) < len(names))
+
+
+def sleep(p: Process) -> int:
+    _, operands = getopt(p.argv, "")
+    if not operands:
+        raise Fail("missing operand", try_help=True)
+    total = 0.0
+    for operand in operands:
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+|inf|infinity)([smhd]?)", operand)
+        if not found:
+            raise Fail(f"invalid time interval {quote_locale(operand)}", try_help=True)
+        total += float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    return nap(p, total)
+
+
+MOST_SLEEP = 86400.0  # seconds that one command may wait: more is for ever
+
+
+def nap(p: Process, seconds: float) -> int:
+    """Let time pass, on the machine's clock alone."""
+    if seconds > MOST_SLEEP:
+        p.tick(1 << 40)
+    p.machine.clock += seconds
+    return 0
+
+
+def timeout(p: Process) -> int:
+    """Runs a command; what sleeps too long in it has slept as long as it may."""
+    _, operands = getopt(p.argv, "k:s:v", {"kill-after:": "k", "signal:": "s", "preserve-status": "p"}, False, 125)
+    if len(operands) < 2:
+        raise Fail("missing operand", 125, try_help=True)
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", operands[0])
+    if not found:
+        raise Fail(f"invalid time interval {quote_locale(operands[0])}", 125, try_help=True)
+    limit = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    start = p.machine.clock
+    try:
+        status = p.run(operands[1:])
+    except OSError as error:
+        return p.fail(f"failed to run command {quote(operands[1])}: {error.strerror}", 127 if error.errno == 2 else 126)
+    if limit and p.machine.clock - start > limit:
+        p.machine.clock = start + limit
+        return 124
+    return status
+
+
+def which(p: Process) -> int:
+    options, names = getopt(p.argv, "as", permute=False, status=2)
+    status = 0
+    for name in names:
+        places = (
+            [name] if "/" in name else [f"{folder}/{name}" for folder in p.env.get("PATH", "").split(":") if folder]
+        )
+        found = [place for place in places if p.exists(place) and _runs(p, place)]
+        if not found:
+            status = 1
+        if ("s", None) not in options:
+            p.out("".join(place + "\n" for place in (found if ("a", None) in options else found[:1])))
+    return status if names else 1
+
+
+def _runs(p: Process, path: str) -> bool:
+    node = p.lookup(path)
+    return node.kind == "file" and p.may(node, 1)
+
+
+def hostname(p: Process) -> int:
+    options, names = getopt(p.argv, "sfidIyAbF:", {"short": "s", "fqdn": "f", "ip-address": "i", "domain": "d"})
+    flags = {flag for flag, _ in options}
+    if names:
+        if p.uid:
+            raise Fail("you must be root to change the host name")
+        p.machine.change()
+        p.machine.hostname = names[0][:64]
+        return 0
+    if flags & {"i", "I"}:
+        p.out("127.0.0.1\n" if "i" in flags else "127.0.0.1 \n")
+    elif "d" in flags:
+        p.out("\n")
+    else:
+        p.out(p.machine.hostname + "\n")
+    return 0
+
+
+def uname(p: Process) -> int:
+    long = {
+        "all": "a",
+        "kernel-name": "s",
+        "nodename": "n",
+        "kernel-release": "r",
+        "kernel-version": "v",
+        "machine": "m",
+    }
+    long |= {"operating-system": "o", "processor": "p", "hardware-platform": "i"}
+    options, operands = getopt(p.argv, "asnrvmpio", long)
+    if operands:
+        raise Fail(f"extra operand {quote_locale(operands[0])}", try_help=True)
+    flags = {flag for flag, _ in options} or {"s"}
+    values = KERNEL | {"n": p.machine.hostname}
+    p.out(" ".join(values[flag] for flag in "snrvmpio" if flag in flags or "a" in flags) + "\n")
+    return 0
+
+
+def arch(p: Process) -> int:
+    p.out("x86_64\n")
+    return 0
+
+
+def nproc(p: Process) -> int:
+    p.out("1\n")
+    return 0
+
+
+def ps(p: Process) -> int:
+    """Two processes are all there ever is: the shell, and this."""
+    words = "".join(p.argv[1:])
+    user = user_name(p, p.uid)
+    if "u" in words and "e" not in words.replace("-", "")[:1]:
+        start = show("%H:%M", p.machine.clock)
+        p.out("USER         PID %CPU %MEM    VSZ   RSS TTY      STAT START   TIME COMMAND\n")
+        for pid, name in ((1, "bash"), (7, "ps " + " ".join(p.argv[1:]))):
+            p.out(f"{user:<8} {pid:7}  0.0  0.0   4364  3200 ?        Ss   {start}   0:00 {name}\n")
+    elif "f" in words:
+        start = show("%H:%M", p.machine.clock)
+        p.out("UID          PID    PPID  C STIME TTY          TIME CMD\n")
+        for pid, parent, name in ((1, 0, "bash"), (7, 1, " ".join(p.argv))):
+            p.out(f"{user:<8} {pid:7} {parent:7}  0 {start} ?        00:00:00 {name}\n")
+    else:
+        p.out("    PID TTY          TIME CMD\n      1 ?        00:00:00 bash\n      7 ?        00:00:00 ps\n")
+    return 0
+
+
+def sync(p: Process) -> int:
+    return 0
+
+
+def nologin(p: Process) -> int:
+    p.out("This account is currently not available.\n")
+    return 1
+
+
+def tty(p: Process) -> int:
+    p.out("not a tty\n")
+    return 1
+
+
+def uptime(p: Process) -> int:
+    p.out(show(" %H:%M:%S up 1 min,  0 users,  load average: 0.00, 0.00, 0.00\n", p.machine.clock))
+    return 0
+
+
+def nohup(p: Process) -> int:
+    """nohup, nice, stdbuf: the command that they run."""
+    words = p.argv[1:]
+    while words and words[0].startswith("-"):
+        words = words[2:] if words[0] in ("-n", "-o", "-e", "-i") else words[1:]
+    if not words:
+        raise Fail("missing operand", 125, try_help=True)
+    try:
+        return p.run(words)
+    except OSError as error:
+        return p.fail(f"failed to run command {quote(words[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
+
+
+COMMANDS = {
+    "date": date,
+    "env": env,
+    "printenv": printenv,
+    "sleep": sleep,
+    "timeout": timeout,
+    "which": which,
+    "hostname": hostname,
+    "uname": uname,
+    "arch": arch,
+    "nproc": nproc,
+    "ps": ps,
+    "sync": sync,
+    "nologin": nologin,
+    "tty": tty,
+    "uptime": uptime,
+    "nohup": nohup,
+    "nice": nohup,
+    "stdbuf": nohup,
+}

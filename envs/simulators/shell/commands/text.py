@@ -1,0 +1,385 @@
+"""Whole texts and their ends: cat, head, tail, wc, tee, nl, tac, rev, seq, yes."""
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_locale
+from envs.simulators.shell.files import ENDLESS, MAX_TEXT, Timeout, text
+from envs.simulators.shell.process import Process
+
+
+def cat(p: Process) -> int:
+    long = {"show-all": "A", "number-nonblank": "b", "show-ends": "E", "number": "n", "squeeze-blank": "s"}
+    options, files = getopt(p.argv, "AbeEnstTuv", long | {"show-tabs": "T", "show-nonprinting": "v"})
+    flags = "".join(flag.replace("A", "vET").replace("e", "vE").replace("t", "vT") for flag, _ in options)
+    status, count, blank = 0, 0, False
+    for _, data in inputs(p, files):
+        if data is None:
+            status = 1
+            continue
+        if not flags.strip("u"):
+            p.out(data)
+            continue
+        p.tick(len(data) >> 4)
+        shown = []
+        for line in data.splitlines(keepends=True) if "\r" not in data else _split(data):
+            bare, end = (line[:-1], "\n") if line.endswith("\n") else (line, "")
+            if "s" in flags and not bare and blank:
+                continue
+            blank = not bare
+            if ("n" in flags or "b" in flags) and (bare or "b" not in flags):
+                count += 1
+                shown.append(f"{count:6}\t")
+            shown.append(_visible(bare, flags) + ("$" if "E" in flags and end else "") + end)
+        p.out("".join(shown))
+    return status
+
+
+def _split(data: str) -> list[str]:
+    return [line + "\n" for line in data.split("\n")[:-1]] + [data.rpartition("\n")[2]] * (not data.endswith("\n"))
+
+
+def _visible(line: str, flags: str) -> str:
+    if "T" in flags:
+        line = line.replace("\t", "^I")
+    if "v" not in flags:
+        return line
+    shown = []
+    for char in line:
+        code = ord(char)
+        prefix, code = ("M-", code - 128) if code >= 128 else ("", code)
+        if char == "\t":
+            shown.append(char)
+        else:
+            shown.append(prefix + (f"^{chr(code + 64)}" if code < 32 else "^?" if code == 127 else chr(code)))
+    return "".join(shown)
+
+
+def _part_options(p: Process) -> tuple[list, list[str], str, str]:
+    """The options of head and tail, -5 among them, the files, what is counted and how many."""
+    argv = list(p.argv)
+    if (
+        len(argv) > 1
+        and argv[1][:1] in "-+"
+        and argv[1][1:2].isdecimal()
+        and (p.argv[0][-4:] != "head" or argv[1][0] == "-")
+    ):
+        digits = argv[1][1:].rstrip("clbkmqvf")
+        unit = "c" if "c" in argv[1] else "n"
+        extra = [f"-{flag}" for flag in argv[1][1 + len(digits) :] if flag in "qvf"]
+        if digits.isdecimal():
+            argv[1:2] = [f"-{unit}", ("+" if argv[1][0] == "+" else "") + digits, *extra]
+    long = {"lines:": "n", "bytes:": "c", "quiet": "q", "silent": "q", "verbose": "v", "zero-terminated": "z"}
+    tail_only = (
+        {"follow::": "f", "retry": "F", "pid:": "p", "sleep-interval:": "s"} if p.argv[0].endswith("tail") else {}
+    )
+    options, files = getopt(argv, "n:c:qvz" + ("fFs:" if tail_only else ""), long | tail_only)
+    unit, count = "n", "10"
+    for flag, value in options:
+        if flag in "nc":
+            unit, count = flag, value
+    return options, files, unit, count
+
+
+def _each_part(p: Process, options: list, files: list[str], cut, most: int = ENDLESS) -> int:
+    """Print a part of each input under its header; `most` bytes are read of a device without an end."""
+    flags = {flag for flag, _ in options}
+    headers = "v" in flags or (len(files) > 1 and "q" not in flags)
+    status, before = 0, ""
+    for name in files or ["-"]:
+        try:
+            data = text(p.stream(0).read(most) if name == "-" else p.read(name, most))
+        except OSError as error:
+            reading = error.strerror == "Is a directory"
+            if reading and headers:
+                p.out(f"{before}==> {name} <==\n")
+                before = "\n"
+            what = "error reading" if reading else "cannot open"
+            status = p.fail(f"{what} {quote(name)}{'' if reading else ' for reading'}: {error.strerror}")
+            continue
+        if headers:
+            p.out(f"{before}==> {'standard input' if name == '-' else name} <==\n")
+            before = "\n"
+        p.out(cut(data))
+    if flags & {"f", "F"} and files:
+        raise Timeout  # nothing will ever be appended
+    return status
+
+
+def _count(text: str, unit: str) -> int:
+    return number(text, "number of lines" if unit == "n" else "number of bytes")
+
+
+def head(p: Process) -> int:
+    options, files, unit, count = _part_options(p)
+    end = "\0" if ("z", None) in options else "\n"
+    but_last = count.startswith("-")
+    many = _count(count.removeprefix("-"), unit)
+
+    def cut(data: str) -> str:
+        if unit == "c":
+            return data[: max(0, len(data) - many)] if but_last else data[:many]
+        if not but_last:
+            return data[: _after_lines(data, many, end)]
+        return data[: _before_last_lines(data, many, end)]
+
+    return _each_part(p, options, files, cut, many if unit == "c" and not but_last else ENDLESS)
+
+
+def tail(p: Process) -> int:
+    options, files, unit, count = _part_options(p)
+    end = "\0" if ("z", None) in options else "\n"
+    from_start = count.startswith("+")
+    many = _count(count.lstrip("+-") if count[:1] in "+-" else count, unit)
+
+    def cut(data: str) -> str:
+        if unit == "c":
+            return data[max(0, many - 1) :] if from_start else data[max(0, len(data) - many) :]
+        if from_start:
+            return data[_after_lines(data, max(0, many - 1), end) :]
+        return data[_before_last_lines(data, many, end) :]
+
+    return _each_part(p, options, files, cut)
+
+
+def _after_lines(data: str, many: int, end: str) -> int:
+    """The position behind the first lines."""
+    at = 0
+    for _ in range(min(many, len(data))):
+        at = data.find(end, at) + 1
+        if not at:
+            return len(data)
+    return at
+
+
+def _before_last_lines(data: str, many: int, end: str) -> int:
+    """The position where the last lines begin."""
+    if not many:
+        return len(data)
+    at = len(data) - data.endswith(end)
+    for _ in range(min(many, len(data) + 1)):
+        at = data.rfind(end, 0, at)
+        if at < 0:
+            return 0
+    return at + 1
+
+
+def wc(p: Process) -> int:
+    long = {"lines": "l", "words": "w", "chars": "m", "bytes": "c", "max-line-length": "L"}
+    options, files = getopt(p.argv, "lwcmL", long)
+    flags = [flag for flag in "lwmcL" if (flag, None) in options] or ["l", "w", "c"]
+    width = _wc_width(p, files, flags)
+    status, totals = 0, dict.fromkeys(flags, 0)
+    for name in files or ["-"]:
+        try:
+            data = p.stdin if name == "-" else p.read(name)
+        except OSError as error:
+            status = p.fail(f"{quote_if(name)}: {error.strerror}")
+            if error.strerror != "Is a directory":
+                continue
+            data = b""
+        p.tick(1 + (len(data) >> 8))
+        counts = {flag: _wc_count(data, flag) for flag in flags}
+        p.out(" ".join(f"{counts[flag]:{width}}" for flag in flags) + (f" {name}" if files else "") + "\n")
+        totals = {f: max(totals[f], counts[f]) if f == "L" else totals[f] + counts[f] for f in flags}
+    if len(files) > 1:
+        p.out(" ".join(f"{totals[flag]:{width}}" for flag in flags) + " total\n")
+    return status
+
+
+def _wc_width(p: Process, files: list[str], flags: list[str]) -> int:
+    """How wide the numbers are: as the sum of the sizes, 7 where one is not known beforehand."""
+    if len(files) <= 1 and len(flags) == 1:
+        return 1
+    size, least = 0, 1
+    for name in files or ["-"]:
+        try:
+            node = p.stream(0).node if name == "-" else p.lookup(name)
+        except OSError:
+            continue
+        if node.kind == "file" and isinstance(node.data, bytes):
+            size += node.size
+        else:
+            least = 7
+    return max(least, len(str(size)))
+
+
+def _wc_count(data: bytes, flag: str) -> int:
+    if flag == "l":
+        return data.count(b"\n")
+    if flag == "w":
+        return len(data.split())
+    if flag == "L":
+        return max((len(line.expandtabs()) for line in data.split(b"\n")), default=0)
+    return len(data)
+
+
+def tee(p: Process) -> int:
+    options, files = getopt(p.argv, "aip", {"append": "a", "ignore-interrupts": "i", "output-error::": "p"})
+    data, status = p.stdin, 0
+    outputs = []
+    for name in files:
+        try:
+            if ("a", None) not in options:
+                p.write(name, b"")
+            outputs.append(name)
+            p.write(name, b"", append=True)
+        except OSError as error:
+            outputs = [output for output in outputs if output != name]
+            status = p.fail(f"{quote_if(name)}: {error.strerror}")
+    p.out(data)
+    for name in outputs:
+        p.write(name, data, append=True)
+    return status
+
+
+def nl(p: Process) -> int:
+    long = {"body-numbering:": "b", "number-width:": "w", "number-separator:": "s", "starting-line-number:": "v"}
+    long |= {"line-increment:": "i", "number-format:": "n"}
+    options, files = getopt(p.argv, "b:w:s:v:i:n:h:f:d:l:p", long)
+    chosen = {"b": "t", "w": "6", "s": "\t", "v": "1", "i": "1", "n": "rn"} | dict(options)
+    if chosen["b"][:1] not in ("a", "t", "n"):
+        raise Fail(f"invalid body numbering style: {quote_locale(chosen['b'])}", try_help=True)
+    if chosen["n"] not in ("ln", "rn", "rz"):
+        raise Fail(f"invalid line numbering format: {quote_locale(chosen['n'])}", try_help=True)
+    width = min(number(chosen["w"], "line number field width"), 1000)
+    for flag, what in (("v", "starting line number"), ("i", "line number increment")):
+        if not re.fullmatch(r"[-+]?\d{1,18}", chosen[flag]):
+            raise Fail(f"invalid {what}: {quote_locale(chosen[flag])}")
+    count, by = int(chosen["v"]), int(chosen["i"])
+    status, shown = 0, []
+    for _, data in inputs(p, files):
+        if data is None:
+            status = 1
+            continue
+        for line in lines(data):
+            p.tick(1 + (width + len(chosen["s"]) + len(line) >> 8))
+            if chosen["b"][0] == "a" or (chosen["b"][0] == "t" and line):
+                form = {"ln": "<", "rn": ">", "rz": "0>"}[chosen["n"]]
+                shown.append(f"{count:{form}{width}}{chosen['s']}{line}\n")
+                count += by
+            else:
+                shown.append(" " * (width + len(chosen["s"])) + line + "\n")
+    p.out("".join(shown))
+    return status
+
+
+def tac(p: Process) -> int:
+    _, files = getopt(p.argv, "")
+    status = 0
+    for name in files or ["-"]:
+        try:
+            data = text(p.stdin if name == "-" else p.read(name))
+        except OSError as error:
+            reading = error.strerror == "Is a directory"
+            message = f"{quote_if(name)}: read error" if reading else f"failed to open {quote(name)} for reading"
+            status = p.fail(f"{message}: {'Invalid argument' if reading else error.strerror}")
+            continue
+        kept = _split(data) if data else []
+        p.out("".join(reversed(kept)))
+    return status
+
+
+def rev(p: Process) -> int:
+    _, files = getopt(p.argv, "")
+    status = 0
+    for name in files or ["-"]:
+        try:
+            data = text(p.stdin if name == "-" else p.read(name))
+        except OSError as error:
+            status = p.fail(f"cannot open {name}: {error.strerror}")
+            continue
+        p.out("\n".join(line[::-1] for line in data.split("\n")))
+    return status
+
+
+def seq(p: Process) -> int:
+    long = {"separator:": "s", "format:": "f", "equal-width": "w"}
+    split = 1
+    while split < len(p.argv) and not p.argv[split].lstrip("-.")[:1].isdecimal():  # a negative number is no option
+        split += 2 if p.argv[split] in ("-s", "-f") else 1
+    options, operands = getopt(p.argv[:split], "s:f:w", long, permute=False)
+    operands += p.argv[split:]
+    chosen = dict(options)
+    separator, padded = chosen.get("s", "\n"), "w" in chosen
+    form = _format(chosen["f"]) if "f" in chosen else None
+    if not operands:
+        raise Fail("missing operand", try_help=True)
+    if len(operands) > 3:
+        raise Fail(f"extra operand {quote_locale(operands[3])}", try_help=True)
+    numbers = [_decimal(operand) for operand in operands]
+    first = numbers[0] if len(numbers) > 1 else Decimal(1)
+    step, last = numbers[1] if len(numbers) == 3 else Decimal(1), numbers[-1]
+    if step == 0:
+        raise Fail(f"invalid Zero increment value: {quote_locale(operands[1])}", try_help=True)
+    places = max(0, -min(first.as_tuple().exponent, step.as_tuple().exponent))
+    shown = list(_sequence(p, first, step, last, places, form, len(separator)))
+    if padded and shown:
+        width = max(map(len, shown))
+        shown = [("-" if item[0] == "-" else "") + item.lstrip("-").zfill(width - (item[0] == "-")) for item in shown]
+    if shown:
+        p.out(separator.join(shown) + "\n")
+    return 0
+
+
+def _format(said: str) -> str:
+    """seq's -f as Python's % takes it; Fail where it is none, Timeout where it is too wide."""
+    found = re.fullmatch(r"((?:[^%]|%%)*)(?:%([-+#0 ']*)(\d*)(?:\.(\d*))?L?(.?)(.*))?", said, re.DOTALL)
+    before, flags, width, precision, letter, rest = found.groups() if found else ("", "", "", "", "", "")
+    if letter is None:
+        raise Fail(f"format {quote_locale(said)} has no % directive")
+    if not letter:
+        raise Fail(f"format {quote_locale(said)} ends in %")
+    if letter not in "efgEFG":
+        raise Fail(f"format {quote_locale(said)} has unknown %{letter} directive")
+    if not re.fullmatch("(?:[^%]|%%)*", rest, re.DOTALL):
+        raise Fail(f"format {quote_locale(said)} has too many % directives")
+    if max(int(width[:9] or 0), int((precision or "")[:9] or 0)) > MAX_TEXT:
+        raise Timeout
+    return f"{before}%{flags.replace(chr(39), '')}{width}{'' if precision is None else '.' + precision}{letter}{rest}"
+
+
+def _sequence(
+    p: Process, first: Decimal, step: Decimal, last: Decimal, places: int, form: str | None, between: int
+) -> Iterator[str]:
+    value, size = first, 0
+    while value <= last if step > 0 else value >= last:
+        item = form % value if form else f"{value:.{places}f}"
+        size += len(item) + between
+        p.tick(1 + (len(item) >> 8))
+        if size > MAX_TEXT:
+            raise Timeout
+        yield item
+        value += step
+
+
+def _decimal(operand: str) -> Decimal:
+    try:
+        value = Decimal(operand)
+        if not value.is_finite() or len(operand) > 40 or abs(value.as_tuple().exponent) > 30:
+            raise InvalidOperation
+        return value
+    except InvalidOperation:
+        raise Fail(f"invalid floating point argument: {quote_locale(operand)}", try_help=True) from None
+
+
+def yes(p: Process) -> int:
+    line = " ".join(p.argv[1:] or ["y"]) + "\n"
+    while True:
+        p.tick(100)
+        p.out(line * (8192 // len(line) + 1))
+
+
+COMMANDS = {
+    "cat": cat,
+    "head": head,
+    "tail": tail,
+    "wc": wc,
+    "tee": tee,
+    "nl": nl,
+    "tac": tac,
+    "rev": rev,
+    "seq": seq,
+    "yes": yes,
+}

@@ -1,0 +1,115 @@
+"""xargs: a command for what standard input names."""
+
+from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.files import MAX_TEXT, Timeout
+from envs.simulators.shell.process import Process
+
+MOST_ARGUMENTS = 5000  # of one command
+
+
+def xargs(p: Process) -> int:
+    long = {"null": "0", "arg-file:": "a", "delimiter:": "d", "replace::": "I", "max-lines::": "L", "max-args:": "n"}
+    long |= {"no-run-if-empty": "r", "verbose": "t", "max-procs:": "P", "exit": "x", "max-chars:": "s"}
+    options, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
+    chosen = dict(options)
+    command = command or ["echo"]
+    for flag, name in (("n", "n"), ("L", "L"), ("P", "P"), ("s", "s")):
+        value = chosen.get(flag)
+        if value is not None and not value.isdecimal():
+            raise Fail(f'invalid number "{value}" for -{name} option', try_help=True)
+        if value is not None and not int(value[:9]) and flag in "nL":
+            raise Fail(f"value {value} for -{name} option should be >= 1", try_help=True)
+    data = read(p, chosen["a"]) if "a" in chosen else read(p, "-")
+    marker = chosen.get("I") or ("{}" if "I" in chosen or "i" in chosen else None)
+    if "0" in chosen or "d" in chosen:
+        end = "\0" if "0" in chosen else _delimiter(chosen["d"])
+        rows = [[item] for item in data.removesuffix(end).split(end)] if data else []
+    elif marker is not None:
+        rows = [[line.lstrip(" \t")] for line in data.split("\n") if line.strip(" \t")]
+        rows = [
+            [_unquoted(p, line[0])[0] if "'" in line[0] or '"' in line[0] or "\\" in line[0] else line[0]]
+            for line in rows
+        ]
+    else:
+        rows = [items for line in data.split("\n") if (items := _unquoted(p, line))]
+    if marker is not None:
+        calls = [_filled(p, command, marker, row[0]) for row in rows]
+    else:
+        calls = _calls(command, rows, chosen)
+        if not rows and "r" not in chosen:
+            calls = [command]
+    return _run_calls(p, calls, "t" in chosen)
+
+
+def _filled(p: Process, command: list[str], marker: str, item: str) -> list[str]:
+    """A command with an item for each marker in it."""
+    size = sum(map(len, command)) + sum(part.count(marker) for part in command) * len(item)
+    p.tick(size >> 8)
+    if size > MAX_TEXT:
+        raise Timeout
+    return [part.replace(marker, item) for part in command]
+
+
+def _delimiter(value: str) -> str:
+    return {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}.get(value, value[:1] or "\0")
+
+
+def _unquoted(p: Process, line: str) -> list[str]:
+    """The items of a line: between blanks, with quotes and backslashes undone."""
+    if not ("'" in line or '"' in line or "\\" in line):
+        return line.split()
+    items, item, at, started = [], [], 0, False
+    while at < len(line):
+        char = line[at]
+        at += 1
+        if char in " \t":
+            if started:
+                items.append("".join(item))
+            item, started = [], False
+        elif char in "'\"":
+            end = line.find(char, at)
+            if end < 0:
+                kind = "single" if char == "'" else "double"
+                raise Fail(
+                    f"unmatched {kind} quote; by default quotes are special to xargs unless you use the -0 option"
+                )
+            item.append(line[at:end])
+            at, started = end + 1, True
+        else:
+            if char == "\\" and at < len(line):
+                char = line[at]
+                at += 1
+            item.append(char)
+            started = True
+    return [*items, "".join(item)] if started else items
+
+
+def _calls(command: list[str], rows: list[list[str]], chosen: dict) -> list[list[str]]:
+    if "L" in chosen or "l" in chosen:
+        step = int((chosen.get("L") or chosen.get("l") or "1")[:9])
+        groups = [[item for row in rows[i : i + step] for item in row] for i in range(0, len(rows), step)]
+    else:
+        items = [item for row in rows for item in row]
+        step = int(chosen["n"][:9]) if "n" in chosen else MOST_ARGUMENTS
+        groups = [items[i : i + step] for i in range(0, len(items), step)]
+    return [command + group for group in groups]
+
+
+def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int:
+    status = 0
+    for argv in calls:
+        p.tick(10)
+        if verbose:
+            p.stderr.write(" ".join(argv) + "\n")
+        try:
+            ended = p.run(argv, stdin=b"")
+        except OSError as error:
+            return p.fail(f"{argv[0]}: {error.strerror}", 127 if error.errno == 2 else 126)
+        if ended == 255:
+            return p.fail(f"{argv[0]}: exited with status 255; aborting", 124)
+        if ended:
+            status = 123
+    return status
+
+
+COMMANDS = {"xargs": xargs}

@@ -1,0 +1,314 @@
+"""Bash text to a tree, one complete command at a time: what stands behind a syntax error has not been read yet."""
+
+import re
+from collections.abc import Iterator
+
+from envs.simulators.shell.compound import OPERATOR, Compound
+from envs.simulators.shell.tree import (
+    AndOr,
+    Assign,
+    Background,
+    Double,
+    Function,
+    Pipe,
+    Quoted,
+    Redirect,
+    Redirected,
+    Simple,
+    SyntaxFailed,
+    Word,
+    make_word,
+)
+
+BLANKS = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")
+REDIRECT = re.compile(r"(\d*)(&>>|&>|<<<|<<-|<<|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")
+BARE = re.compile(r"([^ \t\n;&|<>()'\"\\$`]+)(?=[ \t\n;&|<>()]|$)")
+ASSIGN = re.compile(r"([A-Za-z_]\w*)(\[[^]\n]*\])?(\+?=)", re.ASCII)
+FUNCTION = re.compile(r"([^ \t\n;&|<>()'\"\\$`{}]+)[ \t]*\([ \t]*\)")
+ENDS = {"then", "do", "done", "fi", "else", "elif", "esac", "}", "in"}
+DECLARING = {"declare", "typeset", "local", "export", "readonly"}
+
+
+class Parser(Compound):
+    """One pass over a script; `programs` yields each complete command as a list, and raises SyntaxFailed."""
+
+    def programs(self) -> Iterator[list]:
+        """The commands of each line that ends one."""
+        while True:
+            while self.peek() == "\n":
+                self.newline()
+            if self.i >= self.n:
+                return
+            items = []
+            while self.i < self.n:
+                token = self.peek()
+                if token is None or token == "\n":
+                    break
+                items.append(self.item())
+                if self.stopped:
+                    break
+            if self.pending and (self.i >= self.n or self.s[self.i] == "\n"):
+                self.newline()
+            yield items
+
+    def skip(self) -> None:
+        self.i = BLANKS.match(self.s, self.i).end()
+
+    def peek(self) -> str | None:
+        """The token at hand: an operator, a bare word, "" for any other word, None at the end."""
+        self.i = i = BLANKS.match(self.s, self.i).end()
+        if i >= self.n:
+            return None
+        if match := BARE.match(self.s, i):
+            return match.group()
+        match = OPERATOR.match(self.s, i)
+        if not match or (match.group() in "<>" and self.s[i + 1 : i + 2] == "("):
+            return ""
+        return match.group()
+
+    def unexpected(self) -> SyntaxFailed:
+        """The error for the token at hand."""
+        token = self.peek()
+        if token is None:
+            return SyntaxFailed(self.last_line(), "syntax error: unexpected end of file")
+        if token == "":
+            start = self.i
+            token = self.word().source
+            self.i = start
+        start = self.s.rfind("\n", 0, self.i) + 1
+        end = self.s.find("\n", self.i)
+        shown = self.s[start : end if end >= 0 else self.n]
+        token = "newline" if token == "\n" else token
+        status = 127 if self.inside else 2
+        return SyntaxFailed(self.line(), f"syntax error near unexpected token `{token}'", shown, status)
+
+    def expect(self, token: str) -> None:
+        if self.peek() != token:
+            raise self.unexpected()
+        self.i += len(token)
+
+    def newline(self) -> None:
+        """Read a line's end, and the here-documents behind it."""
+        self.i += 1
+        if self.pending:
+            self.bodies()
+
+    def newlines(self) -> None:
+        while self.peek() == "\n":
+            self.newline()
+
+    def bodies(self) -> None:
+        """The here-documents that the last line announced."""
+        pending, self.pending = self.pending, []
+        for redirect, delimiter, quoted, line in pending:
+            lines = []
+            while True:
+                if self.i >= self.n:
+                    self.warnings.append(
+                        (
+                            self.last_line() - (not self.s.endswith("\n")),
+                            f"warning: here-document at line {line} delimited by end-of-file (wanted `{delimiter}')",
+                        )
+                    )
+                    break
+                end = self.s.find("\n", self.i)
+                text = self.s[self.i : end if end >= 0 else self.n]
+                self.i = end + 1 if end >= 0 else self.n
+                text = text.lstrip("\t") if redirect.op == "<<-" else text
+                if text == delimiter:
+                    break
+                lines.append(text + "\n")
+            body = "".join(lines)
+            if quoted:
+                redirect.target = Word([], body, body)
+            else:
+                inner = type(self)(body, line + 1)
+                redirect.target = make_word([Double(inner.parts("", double=True))], body)
+
+    def sequence(self, stops: tuple, may_be_empty: bool = False) -> list:
+        """Commands up to one of the stops, which is not read."""
+        items: list = []
+        while True:
+            self.newlines()
+            token = self.peek()
+            if token in stops or (token is None and self.inside and ")" in stops):
+                if not items and not may_be_empty:
+                    raise self.unexpected()
+                return items
+            if token is None:
+                raise self.unexpected()
+            items.append(self.item())
+            if self.stopped and self.peek() not in stops and self.peek() != "\n":
+                raise self.unexpected()
+
+    def item(self):
+        """A command with what ends it; `stopped` says that nothing ended it but what stands there now."""
+        command = self.and_or()
+        token = self.peek()
+        self.stopped = token not in (";", "&", "\n", None)
+        if token == "&" or token == ";":
+            self.i += 1
+            if token == "&":
+                command = Background(command)
+        elif token == "\n":
+            pass
+        elif token is not None and not self.depth:
+            raise self.unexpected()
+        return command
+
+    def and_or(self):
+        first, rest = self.pipeline(), []
+        while (token := self.peek()) in ("&&", "||"):
+            self.i += 2
+            self.newlines()
+            rest.append((token, self.pipeline()))
+        return AndOr(first, rest) if rest else first
+
+    def pipeline(self):
+        bang = timed = False
+        while (token := self.peek()) in ("!", "time"):
+            self.i += len(token)
+            bang, timed = bang != (token == "!"), timed or token == "time"
+            if self.peek() in (None, "\n", ";"):
+                return Pipe([], bang, [], timed)
+        stages, both = [self.command()], []
+        while (token := self.peek()) in ("|", "|&"):
+            self.i += len(token)
+            both.append(token == "|&")
+            self.newlines()
+            stages.append(self.command())
+        return Pipe(stages, bang, both, timed) if bang or timed or both else stages[0]
+
+    def command(self):
+        """A simple or compound command with its redirections."""
+        token = self.peek()
+        if token is None or token in ENDS - {"in"}:
+            raise self.unexpected()
+        reader = COMPOUND.get(token)
+        if reader is None:
+            if (match := FUNCTION.match(self.s, self.i)) and not ASSIGN.match(self.s, self.i):
+                return self.function(match.group(1), match.end())
+            return self.simple()
+        self.enter()
+        line = self.line()
+        start = self.i
+        self.i += len(token)
+        if token == "function":
+            self.skip()
+            match = FUNCTION.match(self.s, self.i) or BARE.match(self.s, self.i)
+            if not match:
+                raise self.unexpected()
+            command = self.function(match.group(1), match.end())
+        else:
+            command = reader(self, line) if token != "(" else self.parenthesis(start, line)
+            redirects = []
+            while redirect := self.redirect():
+                redirects.append(redirect)
+            command = Redirected(command, redirects, line) if redirects else command
+        self.depth -= 1
+        return command
+
+    def function(self, name: str, end: int) -> Function:
+        start, line = self.i, self.line()
+        self.i = end
+        self.newlines()
+        if self.peek() not in COMPOUND:
+            raise self.unexpected()
+        body = self.command()
+        return Function(name, body, self.s[start : self.i], line)
+
+    def simple(self) -> Simple:
+        assigns, words, redirects = [], [], []
+        line, declaring = self.line(), False
+        while True:
+            if redirect := self.redirect():
+                redirects.append(redirect)
+                continue
+            if self.i >= self.n or (self.s[self.i] in "\n;&|()" or self.peek() == "<>"):
+                break
+            if (not words or declaring) and (match := ASSIGN.match(self.s, self.i)):
+                (words if words else assigns).append(self.assignment(match))
+                continue
+            word = self.word()
+            if not words:
+                declaring = word.plain in DECLARING
+            words.append(word)
+            if len(words) + len(assigns) <= 2:  # bash takes note of the line behind the second word
+                line = self.line()
+        if not (assigns or words or redirects):
+            raise self.unexpected()
+        if self.s[self.i : self.i + 1] == "(":
+            self.i += len(words) == 1 and not assigns  # the error of a function without its other parenthesis
+            raise self.unexpected()
+        return Simple(assigns, words, redirects, line)
+
+    def assignment(self, match: re.Match) -> Assign:
+        start, self.i = self.i, match.end()
+        index = match.group(2) and self.expression_word(match.group(2)[1:-1], start)
+        add = match.group(3) == "+="
+        if not self.s.startswith("(", self.i):
+            value = self.word()
+            return Assign(match.group(1), index, add, value, self.s[start : self.i])
+        self.i += 1
+        items: list = []
+        while True:
+            self.newlines()
+            token = self.peek()
+            if token == ")":
+                self.i += 1
+                return Assign(match.group(1), index, add, items, self.s[start : self.i])
+            if token is None:
+                raise SyntaxFailed(self.last_line(), "unexpected EOF while looking for matching `)'")
+            element = re.compile(r"\[([^]\n]*)\](\+?=)").match(self.s, self.i)
+            if element:
+                self.i = element.end()
+                key = self.expression_word(element.group(1), start)
+                items.append(Assign("", key, element.group(2) == "+=", self.word()))
+                continue
+            before = self.i
+            items.append(self.word())
+            if self.i == before:
+                raise self.unexpected()
+
+    def expression_word(self, inner: str, start: int) -> Word:
+        """The text between brackets as a word."""
+        parser = type(self)(inner, self.line(start))
+        parser.depth = self.depth
+        return parser.piece("", double=False)
+
+    def redirect(self) -> Redirect | None:
+        """The redirection at hand, if there is one."""
+        self.skip()
+        match = REDIRECT.match(self.s, self.i)
+        if not match:
+            return None
+        digits, op = match.groups()
+        if digits and op[0] == "&":
+            return None
+        line = self.line()
+        self.i = match.end()
+        token = self.peek()
+        if token is None or token == "\n" or (token and OPERATOR.fullmatch(token)):
+            raise self.unexpected()
+        redirect = Redirect(int(digits[:9]) if digits else 0 if op[0] == "<" else 1, op, None)
+        word = self.word()
+        if op not in ("<<", "<<-"):
+            redirect.target = word
+            return redirect
+        quoted = any(type(part) in (Quoted, Double) for part in word.parts)
+        delimiter = word.plain if word.plain is not None else word.source
+        self.pending.append((redirect, delimiter, quoted, line))
+        return redirect
+
+
+COMPOUND = {
+    "(": Compound.parenthesis,
+    "{": Compound.group,
+    "if": Compound.if_,
+    "while": Compound.while_,
+    "until": Compound.until,
+    "for": Compound.for_,
+    "case": Compound.case,
+    "[[": Compound.cond,
+    "function": Parser.function,
+}

@@ -1,0 +1,253 @@
+"""Globs as regular expressions, file names that match them, and braces.
+
+A pattern is text in which a backslash protects the character behind it.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from envs.simulators.shell.files import MAX_TEXT, READ, Caller, Timeout
+
+CLASSES = {
+    "alpha": "A-Za-z",
+    "digit": "0-9",
+    "alnum": "A-Za-z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": " \\t\\n\\r\\f\\v",
+    "blank": " \\t",
+    "punct": "!-/:-@\\[-`{-~",
+    "xdigit": "0-9A-Fa-f",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "print": " -~",
+    "graph": "!-~",
+    "word": "A-Za-z0-9_",
+}
+SPECIAL = re.compile(r"[*?\[]")
+SEQUENCE = re.compile(r"(-?\d{1,18}|[A-Za-z])\.\.(-?\d{1,18}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
+
+
+def escape(text: str) -> str:
+    """A pattern that matches a text and nothing else."""
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
+
+
+@lru_cache(512)
+def pieces(pattern: str) -> tuple[tuple[re.Pattern, int], ...]:
+    """What stands between a pattern's stars: each as a regular expression, and how many characters that matches.
+
+    Every piece has one width, so that a match is found piece by piece, without ever going back.
+    """
+    out, source, width, i, closed = [], [], 0, 0, 0  # closed: how far it is known that no bracket is closed
+    while i < len(pattern):
+        c = pattern[i]
+        i += 1
+        if c == "*":
+            out.append((re.compile("".join(source), re.DOTALL), width))
+            source, width = [], 0
+            continue
+        width += 1
+        if c == "?":
+            source.append(".")
+        elif c == "\\" and i < len(pattern):
+            source.append(re.escape(pattern[i]))
+            i += 1
+        elif c == "[" and i >= closed and (bracket := _bracket(pattern, i)):
+            source.append(bracket[0])
+            i = bracket[1]
+        elif c == "[" and i >= closed:
+            source.append(re.escape(c))
+            slash = pattern.find("/", i)
+            closed = slash if slash >= 0 else len(pattern)
+        else:
+            source.append(re.escape(c))
+    return (*out, (re.compile("".join(source), re.DOTALL), width))
+
+
+def _bracket(pattern: str, i: int) -> tuple[str, int] | None:
+    """The class that begins at i, behind its bracket, and where it ends; None if it never does."""
+    negated, items = pattern[i : i + 1] in ("!", "^"), []
+    i += negated
+    first = i
+    while (c := pattern[i : i + 1]) != "]" or i == first:
+        if not c or c == "/":
+            return None
+        if c == "[" and pattern[i + 1 : i + 2] in (":", "=", "."):
+            end = pattern.find(pattern[i + 1] + "]", i + 2, i + 20)
+            if end > 0:
+                name = pattern[i + 2 : end]
+                items.append(CLASSES.get(name, "") if pattern[i + 1] == ":" else re.escape(name))
+                i = end + 2
+                continue
+        if c == "\\" and i + 1 < len(pattern):
+            i += 1
+            c = pattern[i]
+        if pattern[i + 1 : i + 2] == "-" and pattern[i + 2 : i + 3] not in ("", "]"):
+            protected = pattern[i + 2] == "\\"
+            high = pattern[i + 3 : i + 4] or "\\" if protected else pattern[i + 2]
+            if c <= high:
+                items.append(f"{re.escape(c)}-{re.escape(high)}")
+            i += 4 if protected else 3
+            continue
+        items.append(re.escape(c))
+        i += 1
+    inside = "".join(items)
+    if not inside:
+        return (".", i + 1) if negated else ("(?!)", i + 1)
+    return f"[{'^' if negated else ''}{inside}]", i + 1
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern matches a whole text."""
+    parts = pieces(pattern)
+    if len(parts) == 1:
+        return parts[0][0].fullmatch(text) is not None
+    end = prefix(pattern, text, longest=True)
+    return end == len(text)
+
+
+def prefix(pattern: str, text: str, longest: bool, start: int = 0) -> int | None:
+    """Where the shortest or longest match that begins at `start` ends; None if nothing there matches."""
+    parts = pieces(pattern)
+    head = parts[0][0].match(text, start)
+    if not head:
+        return None
+    return _rest(parts, text, head.end(), longest)
+
+
+def _rest(parts: tuple, text: str, at: int, longest: bool) -> int | None:
+    """Where the pieces behind the first one end, which ended at `at`."""
+    for expression, _ in parts[1:-1]:
+        found = expression.search(text, at)
+        if not found:
+            return None
+        at = found.end()
+    if len(parts) == 1:
+        return at
+    if longest:
+        last = _last(parts[-1], text, at, len(text))
+        return None if last is None else last + parts[-1][1]
+    found = parts[-1][0].search(text, at)
+    return found.end() if found else None
+
+
+def _last(piece: tuple[re.Pattern, int], text: str, low: int, high: int) -> int | None:
+    """The last place between two where a piece matches."""
+    expression, width = piece
+    if expression.match(text, max(high - width, 0), high) and low <= high - width:  # mostly so, and cheaper
+        return high - width
+    found = re.compile(f".*{expression.pattern}", re.DOTALL).match(text, low, high)
+    return found.end() - width if found else None
+
+
+def suffix(pattern: str, text: str, longest: bool) -> int | None:
+    """Where the shortest or longest match that ends with the text begins."""
+    parts = pieces(pattern)
+    at = len(text) - parts[-1][1]
+    if at < 0 or not parts[-1][0].match(text, at):
+        return None
+    for piece in reversed(parts[1:-1]):
+        at = _last(piece, text, 0, at)
+        if at is None:
+            return None
+    if len(parts) == 1:
+        return at
+    if longest:
+        found = parts[0][0].search(text, 0, at)
+        return found.start() if found else None
+    return _last(parts[0], text, 0, at)
+
+
+def find(pattern: str, text: str, start: int) -> tuple[int, int] | None:
+    """The leftmost longest match from `start` on."""
+    parts = pieces(pattern)
+    head = parts[0][0].search(text, start)
+    if not head:
+        return None
+    end = _rest(parts, text, head.end(), longest=True)
+    return None if end is None else (head.start(), end)
+
+
+def substitute(pattern: str, text: str, new: str, every: bool, tick: Callable[[int], None]) -> str:
+    """The text with the first match replaced, or every one; a NUL in `new` stands for the match."""
+    out, at, size = [], 0, len(text)
+    while at < len(text) and (span := find(pattern, text, at)):
+        start, end = span
+        if end == start:  # an empty match replaces nothing
+            break
+        out += [text[at:start], new.replace("\0", text[start:end])]
+        size += len(out[-1])
+        tick(1 + (len(out[-1]) >> 10))
+        if size > MAX_TEXT:
+            raise Timeout
+        at = end
+        if not every:
+            break
+    return "".join(out) + text[at:]
+
+
+def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]:
+    """The paths that match a pattern, sorted by bytes; `hidden`: a star matches a leading dot too."""
+    parts = pattern.split("/")
+    found = ["/"] if pattern.startswith("/") else [""]
+    for place, part in enumerate(parts):
+        last = place == len(parts) - 1
+        if not part:
+            found = [path + "/" if last and not path.endswith("/") else path for path in found]
+            if last:
+                found = [path for path in found if _is_dir(caller, path)]
+            continue
+        following = []
+        for path in found:
+            following += _step(caller, path, part, last, hidden)
+        found = following
+    return sorted(found)
+
+
+def _is_dir(caller: Caller, path: str) -> bool:
+    try:
+        return caller.lookup(path or ".").kind == "dir"
+    except OSError:
+        return False
+
+
+def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> list[str]:
+    """One part of a path further: every name in a folder that matches."""
+    base = path if not path or path.endswith("/") else path + "/"
+    if not SPECIAL.search(part):
+        name = base + re.sub(r"\\(.)", r"\1", part)
+        return [name] if caller.exists(name, follow=not last) else []
+    try:
+        folder = caller.lookup(base or ".")
+        caller.require(folder, READ)
+    except OSError:
+        return []
+    if folder.kind != "dir":
+        return []
+    caller.machine.tick(1 + (len(folder.data) * (32 + len(base)) >> 8))
+    dotted = part.startswith((".", "\\.")) or hidden
+    names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name)]
+    return [base + name for name in names if last or _is_dir(caller, base + name)]
+
+
+def sequence(text: str) -> list[str] | None:
+    """The members of `a..b` or `1..9..2`; None for what is no sequence. Lazily: a range or list of texts."""
+    match = SEQUENCE.fullmatch(text)
+    if not match:
+        return None
+    low, high, step = match.groups()
+    letters = low.isalpha(), high.isalpha()
+    if letters[0] != letters[1]:
+        return None
+    first, end = (ord(low), ord(high)) if letters[0] else (int(low), int(high))
+    stride = abs(int(step)) if step else 1
+    stride = stride or 1
+    numbers = range(first, end + 1, stride) if first <= end else range(first, end - 1, -stride)
+    if len(numbers) > 100_000:
+        numbers = numbers[:100_000]
+    if letters[0]:
+        return [chr(number) for number in numbers]
+    padded = any(re.match(r"-?0\d", end) for end in (low, high))
+    size = max(len(low), len(high)) if padded else 0
+    return [f"{number:0{size}d}" for number in numbers]

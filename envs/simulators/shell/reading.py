@@ -1,0 +1,204 @@
+"""read, mapfile and getopts."""
+
+import re
+
+from envs.simulators.shell.declaring import put_checked
+from envs.simulators.shell.words import NAME
+
+
+def small_number(text: str) -> int:
+    """A number that a variable holds, 0 for what is none."""
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
+
+
+def read(sh, argv) -> int:
+    """Read a line into variables."""
+    options, names = {}, []
+    at = 1
+    while at < len(argv) and argv[at][:1] == "-" and len(argv[at]) > 1:
+        word = argv[at]
+        at += 1
+        if word == "--":
+            break
+        for place, letter in enumerate(word[1:], 2):
+            if letter not in "ersadinNptu":
+                sh.fail(f"-{letter}: invalid option", 2)
+                sh.error(
+                    "read: usage: read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt]"
+                    " [-t timeout] [-u fd] [name ...]\n"
+                )
+                return 2
+            options[letter] = ""
+            if letter in "adinNptu":
+                if not word[place:] and at >= len(argv):
+                    sh.fail(f"-{letter}: option requires an argument", 2)
+                    return 2
+                options[letter] = word[place:] or argv[at]
+                at += not word[place:]
+                break
+    names = argv[at:]
+    for name in names:
+        if not NAME.fullmatch(name.partition("[")[0]):
+            return sh.fail(f"`{name}': not a valid identifier")
+    line, status = _read_line(sh, options)
+    if "a" in options:
+        found = [text for text, _ in _split(line, sh.ifs(), 0)]
+        put_checked(sh, options["a"], {})
+        for place, text in enumerate(found):
+            put_checked(sh, f"{options['a']}[{place}]", text)
+        return status
+    if not names:
+        sh.put("REPLY", "".join(c for c, _ in line))
+        return status
+    if "N" in options:
+        fields = [("".join(c for c, _ in line), 0)]
+    else:
+        fields = _split(line, sh.ifs(), len(names))
+    for place, name in enumerate(names):
+        put_checked(sh, name, fields[place][0] if place < len(fields) else "")
+    return status
+
+
+def _read_line(sh, options: dict) -> tuple[list[tuple[str, bool]], int]:
+    """The characters of a line, each with whether a backslash protected it, and the status."""
+    fd = small_number(options.get("u", "0"))
+    stream = sh.stream(fd)
+    limit = small_number(options.get("n") or options.get("N") or "0") or None
+    end = b"\n" if "d" not in options else (options["d"][:1] or "\0").encode("latin-1")
+    end = b"" if "N" in options else end
+    out: list[tuple[str, bool]] = []
+    while True:
+        chunk = _some(stream, limit and limit - len(out), end)
+        sh.machine.tick(len(chunk) >> 6)
+        at = 0
+        while at < len(chunk):
+            c = chunk[at]
+            at += 1
+            if c == "\\" and "r" not in options:
+                if at >= len(chunk):
+                    chunk += _some(stream, limit and 1, end)
+                if at < len(chunk):
+                    if chunk[at] != "\n":
+                        out.append((chunk[at], True))
+                    elif limit is None:
+                        chunk += _some(stream, None, end)
+                    at += 1
+            elif c.encode("latin-1") == end:
+                return out, 0
+            elif c != "\0":
+                out.append((c, False))
+        if limit is not None and len(out) >= limit:
+            return out, 0
+        if not chunk or limit is None:
+            return out, 1
+
+
+def _some(stream, count: int | None, end: bytes) -> str:
+    """The rest of the line, or so many of its characters."""
+    return stream.readline(end, count).decode("latin-1")
+
+
+def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str, int]]:
+    """A line's fields as read splits it: at most `most` (0: any number), the last with what is left."""
+    blank = {c for c in ifs if c in " \t\n"}
+    start, end = 0, len(line)
+    while start < end and line[start][0] in blank and not line[start][1]:
+        start += 1
+    while end > start and line[end - 1][0] in blank and not line[end - 1][1]:
+        end -= 1
+    fields: list[tuple[str, int]] = []
+    at = start
+    while at < end:
+        if most and len(fields) == most - 1:
+            rest = line[at:end]
+            inner = _last_field(rest, ifs)
+            fields.append((inner, at))
+            break
+        begin = at
+        while at < end and (line[at][0] not in ifs or line[at][1]):
+            at += 1
+        fields.append(("".join(c for c, _ in line[begin:at]), begin))
+        seen = False
+        while at < end and not line[at][1] and (line[at][0] in blank or (line[at][0] in ifs and not seen)):
+            seen = seen or line[at][0] not in blank
+            at += 1
+    return fields
+
+
+def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
+    """What the last variable gets: all that is left, less one delimiter at its end if it is the only one."""
+    text = "".join(c for c, _ in rest)
+    if rest and rest[-1][0] in ifs and not rest[-1][1] and rest[-1][0] not in " \t\n":
+        others = any(c in ifs and not protected for c, protected in rest[:-1])
+        return text if others else text[:-1]
+    return text
+
+
+def mapfile(sh, argv: list) -> int:
+    """The lines of the input as an array."""
+    args, strip, at = argv[1:], False, 0
+    count = skip = 0
+    while at < len(args) and args[at].startswith("-"):
+        flag = args[at][1:2]
+        strip = strip or flag == "t"
+        if flag in "ncsOCud" and not args[at][2:]:
+            at += 1
+            value = args[at] if at < len(args) else ""
+            number = int(value) if re.fullmatch(r"\d{1,9}", value) else 0
+            count, skip = (number if flag == "n" else count), (number if flag == "s" else skip)
+        at += 1
+    name = args[at] if at < len(args) else "MAPFILE"
+    if not NAME.fullmatch(name):
+        return sh.fail(f"`{name}': not a valid identifier")
+    lines = []
+    while line := sh.stream(0).readline():
+        sh.machine.tick()
+        lines.append(line.decode("latin-1"))
+        if count and len(lines) == count + skip:
+            break
+    lines = [line.removesuffix("\n") if strip else line for line in lines[skip:]]
+    put_checked(sh, name, dict(enumerate(lines)))
+    return 0
+
+
+def getopts(sh, argv) -> int:
+    """The next option of the positional parameters."""
+    if len(argv) < 3:
+        sh.error("getopts: usage: getopts optstring name [arg ...]\n")
+        return 2
+    known, name, args = argv[1], argv[2], argv[3:] or sh.args
+    place = small_number(sh.get("OPTIND") or "1") or 1
+    within = small_number(sh.get("_OPTPOS") or "1") if sh.get("_OPTIND") == str(place) else 1
+    word = args[place - 1] if place <= len(args) else ""
+    within = within if 0 < within < len(word) else 1
+    if len(word) < 2 or word[0] != "-" or word == "--":
+        sh.put("OPTIND", str(place + (word == "--")))
+        sh.put(name, "?")
+        sh.vars.pop("OPTARG", None)
+        return 1
+    letter, argument, found = word[within], None, known.find(word[within], int(known[:1] == ":"))
+    place, within = (place + 1, 1) if within + 1 >= len(word) else (place, within + 1)
+    if found < 0 or letter == ":":
+        argument = letter if known[:1] == ":" else None
+        if argument is None:
+            sh.error(f"{sh.shell_name}: illegal option -- {letter}\n")
+        letter = "?"
+    elif known[found + 1 : found + 2] == ":":
+        argument, place, within = (word[within:], place + 1, 1) if within > 1 else (None, place, 1)
+        if argument is None and place <= len(args):
+            argument, place = args[place - 1], place + 1
+        elif argument is None:
+            if known[0] == ":":
+                letter, argument = ":", letter
+            else:
+                sh.error(f"{sh.shell_name}: option requires an argument -- {letter}\n")
+                letter = "?"
+    sh.put("OPTIND", str(place))
+    sh.put("_OPTIND", str(place))
+    sh.put("_OPTPOS", str(within))
+    sh.put(name, letter)
+    if argument is None:
+        sh.vars.pop("OPTARG", None)
+    else:
+        sh.put("OPTARG", argument)
+    return 0

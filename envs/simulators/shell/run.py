@@ -1,0 +1,446 @@
+"""The interpreter: walks the tree of a script, one complete command after another, as `bash -c` does.
+
+The stages of a pipeline run one after another with bytes between them; a stage that prints without end is stopped as
+SIGPIPE would stop it. A command with & runs at once, to its end. Subshells are copies of the interpreter.
+"""
+
+import errno
+from functools import lru_cache
+
+from envs.simulators.shell import builtins, expand
+from envs.simulators.shell.commands import COMMANDS
+from envs.simulators.shell.control import Control
+from envs.simulators.shell.expand import ExpansionFailed, ReadOnly
+from envs.simulators.shell.files import TICK, Hangup, Node, Timeout, text
+from envs.simulators.shell.parse import Parser
+from envs.simulators.shell.printing import traced
+from envs.simulators.shell.process import PIPE_SIZE, Process, Stream, pipe
+from envs.simulators.shell.reading import small_number
+from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Return
+from envs.simulators.shell.tree import (
+    AndOr,
+    Arithmetic,
+    Assign,
+    Background,
+    Case,
+    CFor,
+    Cond,
+    For,
+    Function,
+    Group,
+    If,
+    Pipe,
+    Redirected,
+    Simple,
+    SyntaxFailed,
+    While,
+)
+from envs.simulators.shell.variables import Var
+
+
+@lru_cache(maxsize=1024)
+def parsed(source: str, first_line: int) -> list | None:
+    """The commands of a script, as episodes run the same ones often; None where the parser has something to say."""
+    parser = Parser(source, first_line)
+    try:
+        programs = list(parser.programs())
+    except (SyntaxFailed, RecursionError):
+        return None
+    return None if parser.warnings else programs
+
+
+class Interpreter(Control):
+    """A shell: runs scripts, simple commands, functions, pipelines and subshells."""
+
+    # -- scripts
+
+    def run_script(self, source: str, kind: str = "", first_line: int = 1) -> int:
+        """Run a text and return its status; `kind` names it in syntax errors: "-c", "eval", or nothing for a file."""
+        parser = Parser(source, first_line)
+        known = parsed(source, first_line) if len(source) < 2000 else None
+        programs = parser.programs() if known is None else iter(known)
+        if not source.strip():
+            self.status = 0
+        while True:
+            try:
+                program = next(programs, None)
+                for line, warning in parser.warnings:
+                    self.line = line
+                    self.complain(warning)
+                parser.warnings.clear()
+                if program is None:
+                    return self.status
+                self.sequence(program)
+            except SyntaxFailed as failure:
+                self.syntax_error(failure, kind)
+                self.status = failure.status
+                return self.status
+            except ExpansionFailed as failure:
+                self.report(failure)
+                self.status = failure.status if not self.level and self.from_text and not self.options["e"] else 1
+                if failure.fatal or self.level:
+                    raise Exit(self.status) from None
+
+    def main(self, source: str, kind: str = "") -> int:
+        """Run a script to the shell's end, with what the EXIT trap does."""
+        try:
+            self.run_script(source, kind)
+        except Exit as end:
+            self.status = end.status
+        except LoopJump:
+            pass
+        return self.finish()
+
+    def finish(self) -> int:
+        """Run the EXIT trap, if there is one."""
+        action = self.traps.pop("EXIT", None)
+        if action:
+            status = self.status
+            try:
+                self.run_script(action, "exit trap", self.line)
+                self.status = status
+            except Exit as end:
+                self.status = end.status
+        return self.status & 255
+
+    # -- subshells and pipelines
+
+    def background(self, command: Background) -> int:
+        shell = self.fork()
+        shell.pid = self.machine.next_pid()
+        shell.fds[0] = Stream(self.machine, Node("device", 0o666, "null"))
+        clock = self.machine.clock
+        self.jobs[str(shell.pid)] = shell.run_forked(command.body)
+        self.machine.clock = clock
+        self.last_pid = str(shell.pid)
+        return 0
+
+    def fork(self) -> "Interpreter":
+        """A copy for a subshell: what it changes stays its own, but for files."""
+        self.machine.tick(16)
+        shell = object.__new__(Interpreter)
+        shell.__dict__.update(self.__dict__)
+        shell.launch = shell.run_for
+        shell.vars = {name: var.copy() for name, var in self.vars.items()}
+        shell.functions, shell.options, shell.fds = dict(self.functions), dict(self.options), dict(self.fds)
+        shell.args, shell.frames, shell.jobs = list(self.args), list(self.frames), {}
+        shell.traps = {name: action for name, action in self.traps.items() if name == "ERR" and self.options.get("E")}
+        shell.level += 1
+        shell.deeper()
+        return shell
+
+    def deeper(self) -> None:
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            raise Timeout
+
+    def run_forked(self, *commands) -> int:
+        """Run commands to this subshell's end."""
+        try:
+            self.sequence(commands)
+        except Exit as end:
+            self.status = end.status
+        except LoopJump:
+            pass
+        except ExpansionFailed as failure:
+            self.report(failure)
+            self.status = 1
+        except Hangup:
+            self.status = 141
+            return 141
+        try:
+            return self.finish()
+        except Hangup:
+            return 141
+
+    def pipeline(self, command: Pipe) -> int:
+        if command.timed:
+            status = self.pipeline(Pipe(command.stages, command.bang, command.both))
+            self.error("\nreal\t0m0.001s\nuser\t0m0.000s\nsys\t0m0.001s\n")
+            return status
+        if not command.stages:
+            return int(command.bang)
+        if len(command.stages) == 1:
+            status = self.unchecked(command.stages[0]) if command.bang else self.execute(command.stages[0])
+            return int(not status) if command.bang else status
+        self.pipe_status = statuses = self.stages(command)
+        status = statuses[-1]
+        if self.options["pipefail"]:
+            status = next((s for s in reversed(statuses) if s), 0)
+        return int(not status) if command.bang else self.check(status)
+
+    def stages(self, command: Pipe) -> list[int]:
+        """Run the stages of a pipeline in turn; the statuses."""
+        statuses, source, last = [], None, len(command.stages) - 1
+        for place, stage in enumerate(command.stages):
+            shell = self.fork()
+            shell.quiet += command.bang
+            if source:
+                shell.fds[0] = source
+            if place == last:
+                statuses.append(shell.run_forked(stage))
+                break
+            sink = source = pipe(self.machine, PIPE_SIZE, Hangup())
+            shell.fds[1] = sink
+            if command.both[place]:
+                shell.fds[2] = sink
+            statuses.append(self.bounded(shell, stage))
+        return statuses
+
+    def bounded(self, shell: "Interpreter", stage) -> int:
+        """Run a stage that others read from, with half of the steps that are left: beyond, nobody reads on."""
+        steps = self.machine.steps
+        share = steps // 2
+        self.machine.steps = share
+        try:
+            return shell.run_forked(stage)
+        except Timeout:
+            if not shell.fds[1].node.data:
+                raise
+            return 141
+        finally:
+            self.machine.steps += steps - share
+
+    def group(self, command: Group) -> int:
+        if not command.subshell:
+            return self.sequence(command.body)
+        shell = self.fork()
+        return self.check(shell.run_forked(*command.body))
+
+    def output_of(self, program: list) -> str:
+        """What a program prints, without the line ends at its end."""
+        shell = self.fork()
+        shell.substitutions += 1
+        shell.options["e"] = False
+        only = program[0] if len(program) == 1 else None
+        if type(only) is Simple and not only.words and not only.assigns and [r.op for r in only.redirects] == ["<"]:
+            if not shell.redirect(only.redirects):
+                self.substituted = 1
+                return ""
+            printed, self.substituted = shell.fds[0].read(), 0
+        else:
+            sink = shell.fds[1] = pipe(self.machine, PIPE_SIZE, Timeout())
+            self.substituted = shell.run_forked(*program)
+            printed = bytes(sink.node.data)
+        if b"\0" in printed:
+            self.complain("warning: command substitution: ignored null byte in input")
+            printed = printed.replace(b"\0", b"")
+        self.machine.tick(len(printed) >> 8)
+        return text(printed.rstrip(b"\n"))
+
+    def file_of(self, program: list) -> str:
+        """The path at which a command finds what a program prints: `<(...)`."""
+        shell = self.fork()
+        sink = shell.fds[1] = pipe(self.machine, PIPE_SIZE, Timeout())
+        shell.run_forked(*program)
+        self.machine.change()
+        folder = self.machine.lookup("/dev/fd")
+        number = 63 - len(folder.data)
+        folder.data[str(number)] = Node("file", 0o600, bytes(sink.node.data))
+        if number < 40:
+            folder.data.clear()
+        return f"/dev/fd/{number}"
+
+    # -- simple commands
+
+    def simple(self, command: Simple) -> int:
+        self.machine.tick()
+        self.machine.clock += TICK
+        self.line = command.line
+        self.substituted = 0
+        argv = self.command_line(command.words)
+        before = self.fds
+        if command.redirects and not self.redirect(command.redirects):
+            self.fds = before
+            return self.check(1)
+        keep = False
+        try:
+            if not argv:
+                for assignment in command.assigns:
+                    self.assign(assignment)
+                status = self.substituted
+            else:
+                keep = argv[0] == "exec" and len(argv) == 1 and "exec" not in self.functions
+                status = self.call(argv, command.assigns)
+        except ExpansionFailed as failure:
+            self.report(failure)
+            raise
+        finally:
+            if not keep:
+                self.fds = before
+        self.pipe_status = [status]
+        return self.check(status)
+
+    def command_line(self, words: list) -> list:
+        """A command's words expanded; what declare assigns stays an Assign with its value in place."""
+        if any(type(word) is Assign for word in words):
+            out: list = []
+            for word in words:
+                if type(word) is not Assign:
+                    out += expand.arguments(self, [word])
+                elif isinstance(word.value, list) or word.index:
+                    out.append(word)
+                else:
+                    out.append(f"{word.name}{'+' * word.add}={expand.assigned(self, word.value)}")
+            return out
+        return expand.arguments(self, words)
+
+    def call(self, argv: list, assigns: list[Assign]) -> int:
+        """Run a command by its expanded words: function, builtin or program."""
+        name = argv[0]
+        function = self.functions.get(name)
+        builtin = None if function else builtins.BUILTINS.get(name)
+        if self.options["x"]:
+            self.trace(" ".join(word.source if type(word) is Assign else traced(word) for word in argv))
+        saved = {a.name: self.vars[a.name].copy() if a.name in self.vars else None for a in assigns}
+        for assignment in assigns:
+            try:
+                self.assign(assignment)
+                self.vars[assignment.name].exported = True
+            except ExpansionFailed as failure:
+                self.report(failure)
+        try:
+            if builtin:
+                return self.call_builtin(builtin, argv)
+            return self.call_function(function, argv) if function else self.program(argv)
+        finally:
+            for variable, value in saved.items():
+                if value is None:
+                    self.vars.pop(variable, None)
+                else:
+                    self.vars[variable] = value
+
+    def call_builtin(self, builtin, argv: list) -> int:
+        self.argv = argv
+        try:
+            return builtin(self, argv)
+        except ReadOnly as failure:
+            self.report(failure)
+            return 1
+        except ExpansionFailed as failure:
+            if not failure.reported and not failure.fatal:
+                self.fail(str(failure))
+                failure.reported = True
+            raise
+        except OSError as failure:
+            self.argv = argv
+            return self.fail(f"write error: {failure.strerror}")
+
+    def call_function(self, function: tuple[Function, str], argv: list[str]) -> int:
+        self.deeper()
+        saved = self.args, self.label, self.loops, self.line
+        self.args, self.label, self.loops = [str(word) for word in argv[1:]], function[1], 0
+        self.frames.append((argv[0], {}, self.line))
+        try:
+            return self.execute(function[0].body)
+        except Return as end:
+            return end.status
+        except ExpansionFailed as failure:
+            self.report(failure)
+            raise
+        finally:
+            for name, var in self.frames.pop()[1].items():
+                if var is None:
+                    self.vars.pop(name, None)
+                else:
+                    self.vars[name] = var
+            self.args, self.label, self.loops, self.line = saved
+            self.nesting -= 1
+
+    def program(self, argv: list) -> int:
+        """Run what lies in a file."""
+        environment = self.environment()
+        argv = [word.source if type(word) is Assign else word for word in argv]
+        name = argv[0]
+        self.machine.tick(8)
+        try:
+            path, node = self.find_program(name, environment.get("PATH", ""))
+        except OSError as failure:
+            return self.not_found(name, failure)
+        self.deeper()
+        process = Process(
+            self.machine, self.cwd, self.uid, self.gid, self.groups, self.umask,
+            argv, environment, dict(self.fds), self.run_for,
+        )  # fmt: skip
+        try:
+            return self.start(process, path, node)
+        except OSError as failure:
+            where = "" if failure.filename is None else f"{failure.filename}: "
+            self.complain(f"{where}{failure.strerror}")
+            return 126
+        finally:
+            self.nesting -= 1
+
+    def define(self, command: Function) -> int:
+        label = self.label if self.label != self.shell_name or not self.from_text else "environment"
+        self.functions[command.name] = (command, label)
+        return 0
+
+    from_text = True  # of -c; a script's functions carry the script's name
+
+
+def bash(process: Process) -> int:
+    """The program bash: -c TEXT, a file, or the standard input."""
+    argv, at, command, from_input, set_options = process.argv, 1, False, False, []
+    while at < len(argv) and argv[at][:1] in "-+" and len(argv[at]) > 1:
+        word = argv[at]
+        at += 1
+        if word == "--":
+            break
+        if word.startswith("--"):
+            if word not in ("--login", "--norc", "--noprofile", "--posix"):
+                return process.fail(f"{word}: invalid option", 2)
+            continue
+        command, from_input = command or "c" in word, from_input or "s" in word
+        flags = word[0] + "".join(c for c in word[1:] if c in "efuxnCaov")
+        if len(flags) > 1:
+            set_options.append(flags)
+            if "o" in flags:
+                set_options.append(argv[at] if at < len(argv) else "")
+                at += 1
+    rest = argv[at:]
+    if command:
+        if not rest:
+            return process.fail("-c: option requires an argument", 2)
+        shell = Interpreter(process, rest[1] if len(rest) > 1 else argv[0], tuple(rest[2:]))
+        source, kind = rest[0], "-c"
+    elif rest and not from_input:
+        try:
+            source, kind = text(process.read(rest[0])).replace("\0", ""), ""
+        except OSError as failure:
+            return process.fail(f"{rest[0]}: {failure.strerror}", 126 if failure.errno == errno.EISDIR else 127)
+        shell = Interpreter(process, rest[0], tuple(rest[1:]))
+        shell.from_text = False
+    else:
+        shell = Interpreter(process, argv[0], tuple(rest))
+        source, kind = text(process.stdin).replace("\0", ""), ""
+    shell.nesting = getattr(process.launch, "__self__", shell).nesting
+    shell.vars["SHLVL"] = Var(str(small_number(process.env.get("SHLVL", "0")) + 1), exported=True)
+    if set_options:
+        builtins.set_(shell, ["set", *set_options])
+    return shell.main(source, kind)
+
+
+Interpreter.runners = {
+    Simple: Interpreter.simple,
+    AndOr: Interpreter.and_or,
+    Pipe: Interpreter.pipeline,
+    Background: Interpreter.background,
+    Group: Interpreter.group,
+    Redirected: Interpreter.redirected,
+    If: Interpreter.if_,
+    While: Interpreter.while_,
+    For: Interpreter.for_,
+    CFor: Interpreter.c_for,
+    Case: Interpreter.case,
+    Arithmetic: Interpreter.arithmetic,
+    Cond: Interpreter.cond,
+    Function: Interpreter.define,
+}
+PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | dict.fromkeys(("bash", "rbash", "dash", "sh"), bash)
+
+
+def start(process: Process, script: str, args: tuple) -> int:
+    """One fresh `bash -c`."""
+    shell = Interpreter(process, "bash", args)
+    return shell.main(script, "-c")

@@ -1,0 +1,305 @@
+"""A shell's state: variables, options, streams and what it says."""
+
+from envs.simulators.shell import expand
+from envs.simulators.shell.expand import ExpansionFailed
+from envs.simulators.shell.parse import Parser
+from envs.simulators.shell.printing import traced
+from envs.simulators.shell.process import Process
+from envs.simulators.shell.transform import LOWER, UPPER
+from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word
+from envs.simulators.shell.variables import Var
+
+MAX_NESTING = 150  # functions, subshells, substitutions and scripts inside one another
+OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch"], False)
+LONG_OPTIONS = {
+    "allexport": "a", "errexit": "e", "errtrace": "E", "noglob": "f", "noexec": "n", "nounset": "u", "verbose": "v",
+    "xtrace": "x", "noclobber": "C", "pipefail": "pipefail", "posix": "posix", "physical": "P", "monitor": "m",
+    "hashall": "h", "braceexpand": "B", "functrace": "T", "emacs": "emacs", "vi": "vi", "history": "history",
+}  # fmt: skip
+
+
+class Exit(Exception):
+    """Ends the shell."""
+
+    def __init__(self, status: int):
+        self.status = status
+
+
+class Return(Exit):
+    """Ends a function or a sourced file."""
+
+
+class LoopJump(Exception):
+    """break or continue, out of so many loops."""
+
+    def __init__(self, count: int, again: bool):
+        self.count, self.again = count, again
+
+
+class State(Process):
+    """A process with variables, functions and options. `shell_name` is $0; `label` begins its messages."""
+
+    def __init__(self, process: Process, name: str = "bash", args: tuple = ()):
+        super().__init__(
+            process.machine, process.cwd, process.uid, process.gid, process.groups, process.umask,
+            ["bash"], {}, dict(process.fds), self.run_for,
+        )  # fmt: skip
+        self.shell_name, self.label, self.args = name, name, list(args)
+        self.vars = {key: Var(value, exported=True) for key, value in process.env.items() if key.isidentifier()}
+        self.functions: dict[str, tuple[Function, str]] = {}
+        self.options = dict(OPTIONS)
+        self.traps: dict[str, str] = {}
+        self.frames: list[tuple[str, dict, int]] = []  # of each function: name, variables put aside, line of the call
+        self.status = self.substituted = 0
+        self.pipe_status = [0]
+        self.line = 1
+        self.quiet = self.loops = 0  # how many conditions and loops are around
+        self.nesting = self.level = self.substitutions = 0  # how many levels, subshells and $(...) are around
+        self.pid, self.last_pid, self.jobs = process.machine.next_pid(), None, {}
+        self.sourcing = 0
+        self.random = 42
+        self.started = process.machine.clock
+
+    # -- messages
+
+    def syntax_error(self, failure: SyntaxFailed, kind: str) -> None:
+        where = f"{self.label}: {kind}: " if kind else f"{self.label}: "
+        self.error(f"{where}line {failure.line}: {failure.message}\n")
+        if failure.shown is not None and not self.options["e"]:  # with -e bash is gone by then
+            self.error(f"{where}line {failure.line}: `{failure.shown}'\n")
+
+    def error(self, message: str) -> None:
+        """Write to the standard error, if it is open."""
+        if 2 in self.fds:
+            try:
+                self.fds[2].write(message)
+            except OSError:
+                return
+
+    def complain(self, message: str) -> None:
+        self.error(f"{self.label}: line {self.line}: {message}\n")
+
+    def report(self, failure: ExpansionFailed) -> None:
+        """Say, once, why an expansion failed."""
+        if not failure.reported:
+            self.complain(str(failure))
+        failure.reported = True
+
+    def fail(self, message: str, status: int = 1) -> int:
+        """What a builtin says: `bash: line 1: cd: message`."""
+        self.complain(f"{self.argv[0]}: {message}")
+        return status
+
+    def trace(self, shown: str) -> None:
+        prefix = self.get("PS4") or "+ "
+        self.error(prefix[0] * self.substitutions + prefix + shown + "\n")
+
+    # -- variables
+
+    def get(self, name: str) -> str | None:
+        """The value of a parameter; None where it is not set."""
+        var = self.vars.get(name)
+        if var is not None:
+            return var.scalar()
+        if name.isdecimal():
+            number = int(name[:9])
+            return self.shell_name if number == 0 else self.args[number - 1] if number <= len(self.args) else None
+        special = SPECIAL.get(name)
+        return special(self) if special else None
+
+    def ifs(self) -> str:
+        var = self.vars.get("IFS")
+        return " \t\n" if var is None or var.value is None else var.scalar()
+
+    def values(self, name: str) -> list[str]:
+        """All values of an array."""
+        var = self.vars.get(name)
+        if var is not None:
+            return var.values()
+        if name in LISTS:
+            return LISTS[name](self)
+        value = self.get(name)
+        return [] if value is None else [value]
+
+    def keys(self, name: str) -> list:
+        var = self.vars.get(name)
+        return var.indices() if var is not None else list(range(len(self.values(name))))
+
+    def element(self, name: str, index: Word) -> str | None:
+        """One value of an array."""
+        var = self.vars.get(name)
+        if var is None:
+            values = self.values(name)
+            place = expand.number(self, expand.string(self, index))
+            return values[place] if -len(values) <= place < len(values) else None
+        key = self.key(var, index, name)
+        if isinstance(var.value, dict):
+            return var.value.get(key)
+        return var.value if key == 0 else None
+
+    def key(self, var: Var, index: Word, name: str):
+        """The key that an index says: a number, counted from the end if negative, or of a map a text."""
+        said = expand.string(self, index)
+        if var.kind == "A":
+            return said
+        place = expand.number(self, said)
+        if place < 0:
+            keys = var.indices()
+            place += (keys[-1] if keys else -1) + 1
+            if place < 0:
+                raise ExpansionFailed(f"{name}[{said}]: bad array subscript")
+        return place
+
+    def put(self, name: str, value: str, index: Word | None = None, add: bool = False) -> None:
+        """Assign to a variable or to a place in an array."""
+        self.machine.tick(len(value) >> 8)
+        var = self.vars.get(name)
+        if var is None:
+            var = self.vars[name] = Var()
+            var.exported = self.options["a"]
+        if var.readonly:
+            raise expand.ReadOnly(name)
+        if index is None and not var.kind and not var.integer and not var.case:
+            var.value = self.longer(var.value, value) if add else value
+            return
+        if index is None:
+            key = "0" if var.kind == "A" else 0
+        else:
+            if not var.kind:
+                var.kind, var.value = "a", {} if var.value is None else {0: var.value}
+            key = self.key(var, index, name)
+        old = var.value.get(key) if isinstance(var.value, dict) else var.value
+        if var.integer:
+            amount = expand.number(self, value)
+            value = str(amount + (expand.number(self, old or "0") if add else 0))
+        elif add:
+            value = self.longer(old, value)
+        if var.case:
+            value = value.translate(LOWER if var.case == "l" else UPPER)
+        if var.kind:
+            var.value = var.value if isinstance(var.value, dict) else {}
+            var.value[key] = value
+        else:
+            var.value = value
+
+    def longer(self, old: str | None, more: str) -> str:
+        """A value with more behind it."""
+        self.machine.tick(len(old or "") >> 8)
+        return (old or "") + more
+
+    def put_array(self, name: str, items: list, add: bool = False, kind: str = "") -> None:
+        """Assign `(...)`: Words make values in turn, Assigns say their place."""
+        var = self.vars.setdefault(name, Var())
+        if var.readonly:
+            raise expand.ReadOnly(name)
+        kind = kind or var.kind or "a"
+        made: list[tuple[Word | None, str, bool]] = []
+        for item in items:
+            if type(item) is Assign:
+                made.append((item.index, expand.assigned(self, item.value), item.add))
+            else:
+                made += [(None, value, False) for value in expand.arguments(self, [item])]
+        if not add or not isinstance(var.value, dict):
+            first = {} if not add or var.value is None else {0: var.value}
+            var.value = first
+        var.kind = kind
+        if kind == "A" and made and all(index is None for index, _, _ in made):
+            flat = [value for _, value, _ in made] + [""]
+            made = [(Word([], key, key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
+        following = max(var.value, default=-1) + 1 if kind == "a" else 0
+        for index, value, more in made:
+            place = following if index is None else self.key(var, index, name)
+            if index is None and kind == "A":
+                raise ExpansionFailed(f"{name}: {value}: must use subscript when assigning associative array")
+            var.value[place] = ""
+            self.put(name, value, Word([], str(place), str(place)))
+            if more:
+                var.value[place] = value
+            following = place + 1 if kind == "a" else 0
+
+    def assign(self, assignment: Assign) -> None:
+        """Carry out `name=value`."""
+        if isinstance(assignment.value, list):
+            self.put_array(assignment.name, assignment.value, assignment.add)
+            if self.options["x"]:
+                self.trace(assignment.source)
+            return
+        value = expand.assigned(self, assignment.value)
+        if self.options["x"]:
+            shown = traced(value) if value or assignment.value.source else ""
+            self.trace(f"{assignment.name}{'+' * assignment.add}={shown}")
+        self.put(assignment.name, value, assignment.index, assignment.add)
+
+    def is_set(self, name: str) -> bool:
+        """What `-v` asks."""
+        base, bracket, index = name.partition("[")
+        if bracket:
+            word = Word([], index[:-1], index[:-1])
+            return bool(self.values(base)) if index in ("@]", "*]") else self.element(base, word) is not None
+        return self.get(name) is not None
+
+    def option(self, name: str) -> bool:
+        """What `-o` asks."""
+        return self.options.get(LONG_OPTIONS.get(name, name), False)
+
+    def arithmetic_get(self, name: str, index: str | None) -> str:
+        value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
+        if value is None and self.options["u"]:
+            raise expand.unbound(name)
+        self.machine.tick(2 + (len(value or "") >> 4))  # it may be an expression, and name others
+        return value or ""
+
+    def arithmetic_put(self, name: str, index: str | None, value: str) -> None:
+        self.put(name, value, None if index is None else self._index(name, index))
+
+    def _index(self, name: str, index: str) -> Word:
+        if "$" in index:
+            return Parser("").expression_word(index, 0)
+        return Word([], index, index)
+
+    def environment(self) -> dict[str, str]:
+        """What a command inherits."""
+        return {name: var.value for name, var in self.vars.items() if var.exported and type(var.value) is str}
+
+
+def _random(shell: State) -> str:
+    shell.random = (shell.random * 1103515245 + 12345) % (1 << 31)
+    return str(shell.random >> 16)
+
+
+SPECIAL = {
+    "?": lambda sh: str(sh.status),
+    "#": lambda sh: str(len(sh.args)),
+    "$": lambda sh: str(sh.pid),
+    "!": lambda sh: sh.last_pid,
+    "-": lambda sh: "".join(c for c in "aefhnuvx" if sh.options.get(c, c == "h")) + "Bc",
+    "*": lambda sh: " ".join(sh.args),
+    "@": lambda sh: " ".join(sh.args),
+    "LINENO": lambda sh: str(sh.line),
+    "RANDOM": _random,
+    "SECONDS": lambda sh: str(int(sh.machine.clock - sh.started)),
+    "EPOCHSECONDS": lambda sh: str(int(sh.machine.clock)),
+    "UID": lambda sh: str(sh.uid),
+    "EUID": lambda sh: str(sh.uid),
+    "PPID": lambda sh: "1",
+    "BASHPID": lambda sh: str(sh.pid),
+    "HOSTNAME": lambda sh: sh.machine.hostname,
+    "HOSTTYPE": lambda sh: "x86_64",
+    "MACHTYPE": lambda sh: "x86_64-pc-linux-gnu",
+    "OSTYPE": lambda sh: "linux-gnu",
+    "BASH": lambda sh: "/bin/bash",
+    "BASH_VERSION": lambda sh: "5.1.16(1)-release",
+    "BASH_SUBSHELL": lambda sh: str(sh.level),
+    "IFS": lambda sh: " \t\n",
+    "OPTIND": lambda sh: "1",
+    "PS4": lambda sh: "+ ",
+    "FUNCNAME": lambda sh: sh.frames[-1][0] if sh.frames else None,
+    "BASH_SOURCE": lambda sh: sh.label if sh.frames or not sh.from_text else None,
+    "PIPESTATUS": lambda sh: str(sh.pipe_status[0]),
+    "GROUPS": lambda sh: str(sh.gid),
+}
+LISTS = {
+    "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
+    "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],
+    "GROUPS": lambda sh: [str(group) for group in sh.groups],
+}

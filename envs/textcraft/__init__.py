@@ -1,0 +1,230 @@
+"""TextCraft: craft a goal item from recipes, some of which do not help.
+
+Task.     `Goal: craft birch stairs.` A shuffled list shows the recipes of the goal and of all that it is made of, and
+          distractors that share an ingredient with one of them. A goal's depth: how many recipes stand on one another.
+
+Actions.  Anchored at the start, tried in this order; `get[2 oak log]` and `craft[...]` are read as the plain form.
+    craft [N] ITEM using N ITEM[, N ITEM ...]   one crafting; ingredients and counts must be exactly the recipe's, an
+                                                item may stand for its tag, and the first N is read but ignored
+    get N ITEM                                  any amount of an item that no recipe makes
+    inventory                                   what the agent carries
+
+Replies.  A crafting is checked in the order of the three lines before the last.
+    Got 2 oak log
+    Crafted 4 minecraft:oak_planks              the id, and the count that one crafting makes
+    Inventory: [oak log] (2) [coal] (1)         with a trailing space; or `Inventory: You are not carrying anything.`
+    Could not find stick                        asked to get what is craftable, a tag, or unknown
+    Wrong item format: oak log                  an ingredient without its count
+    Could not find enough items to craft minecraft:stick                       for a tag: None
+    Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag=None, item_id='minecraft:stick'), count=4)
+    Could not execute foo
+
+Prompts.  native: instructions, an "OK.", the observation. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is
+          the line that follows `Action:`, reduced to letters, digits, commas and spaces. Without the marker it is
+          empty; with several markers nothing is executed and the reply says so.
+          short: one message, an instruction line and the observation; the action is the reply's first line.
+
+Reward.   1 when the goal is crafted, else 0. info["shaped"]: 0.15 the first time that an item of the goal's tree is got
+          or crafted, once for all items that can stand in the same place; 1 on completion.
+
+Ending.   Terminated when the goal is crafted; truncated, outcome "timeout", after `max_turns` replies of any kind.
+
+From ADaPT's TextCraft and AgentGym's server for it (both MIT), with these differences:
+- The recipes are ours, not Minecraft's; an item has one recipe. Goals are split by a hash: some are never trained on.
+- The list shows a tag through the members that the tree already holds, else through two: prompts stay short.
+- The instructions are in our words. Of an action 400 characters are read, of a count six digits: no reply can flood
+  the context.
+- Nothing depends on the order of files or on string hashing.
+"""
+
+import re
+from dataclasses import dataclass
+from random import Random
+
+from envs import base
+from envs.base import Step, split_of
+from envs.textcraft.crafting import BASE, BOOK, TAGS, USES, depth, next_action, tree
+
+GOALS: dict[tuple[str, int], list[str]] = {}  # (split, depth) -> goals
+for _item in BOOK:
+    GOALS.setdefault((split_of(f"textcraft:{_item}"), depth(_item)), []).append(_item)
+
+INSTRUCTIONS = """\
+You are given crafting commands and a goal. Work towards the goal one action at a time, and read the reply to each.
+There are three actions:
+get N ITEM: take N of an item that no crafting command makes.
+craft N ITEM using N ITEM, N ITEM: apply one crafting command, with exactly its ingredients and counts. \
+When an ingredient names a kind of item, such as planks, use one item of that kind.
+inventory: list what you carry.
+Not every crafting command is of use. Write each reply in this form, with exactly one action on one line:
+Thought:
+why this action is next
+
+Action:
+the action"""
+AGREED = "OK. I'll follow your instructions and try my best to solve the task."
+SHORT = "Reply with one command: get N ITEM, craft N ITEM using N ITEM, or inventory."
+SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
+MAX_ACTION = 400  # characters of an action that are read
+PROGRESS = 0.15  # shaped reward of a first-time step forward
+
+
+@dataclass
+class Config:
+    difficulty: str = "2"  # goal depths, 1 to 4, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    distractors: int = 10  # most recipes shown that do not help; each shares an ingredient with the goal's tree
+    max_turns: int = 20  # agent turns before the episode is truncated
+    prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+
+    def __post_init__(self):
+        self.difficulty = base.level_list(self.difficulty, "1234")
+        base.check_count("distractors", self.distractors, 0)
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
+
+
+class ActionFailed(Exception):
+    """An action that changes nothing; its text is the observation."""
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: the goal alone, so that a held-out goal is never seen in training."""
+        return f"textcraft:{self.goal}"
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's first turn."""
+        base.check_split(split)
+        rng = Random(f"textcraft {split} {seed}")
+        self.goal = rng.choice(GOALS[split, int(rng.choice(self.config.difficulty.split(",")))])
+        self.roles = tree(self.goal, rng)
+        self.inventory: dict[str, int] = {}
+        self.paid: set[str] = set()
+        self.turns = 0
+        self.running = True
+        observation = f"Crafting commands:\n{self._commands(rng)}\n\nGoal: craft {self.goal}."
+        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
+
+    def step(self, action_text: str) -> Step:
+        """Execute the agent's reply; every reply counts as a turn."""
+        base.check_running(self.running)
+        self.turns += 1
+        shaped, valid, won = 0.0, True, False
+        try:
+            observation, item = self._act(self._read(action_text))
+            won = item == self.goal
+            shaped = 1.0 if won else self._progress(item)
+        except ActionFailed as failure:
+            observation, valid = str(failure), False
+        truncated = not won and self.turns >= self.config.max_turns
+        self.running = not (won or truncated)
+        info = {"outcome": base.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": shaped}
+        return Step(observation, float(won), won, truncated, info)
+
+    def oracle(self) -> str:
+        """The reply that an expert would give in the current state."""
+        base.check_running(self.running)
+        action, reason = next_action(self.goal, self.inventory, self.roles)
+        return base.as_reply(self.config.prompt, reason, action)
+
+    def _commands(self, rng: Random) -> str:
+        """The recipes of the tree and of the distractors, shuffled."""
+        needed = [BOOK[name] for name in self.roles if name in BOOK]
+        related = {str(use): use for recipe in needed for part, _ in recipe.ingredients for use in USES[part]}
+        others = [use for use in related.values() if use.item not in self.roles]
+        shown = needed + rng.sample(others, min(len(others), self.config.distractors))
+        rng.shuffle(shown)
+        return "\n".join(map(str, shown))
+
+    def _progress(self, item: str | None) -> float:
+        """The shaped reward of an item: each role of the tree pays once, whichever item fills it."""
+        role = self.roles.get(item)
+        if role is None or role in self.paid:
+            return 0.0
+        self.paid.add(role)
+        return PROGRESS
+
+    def _read(self, reply: str) -> str:
+        """The action in a reply."""
+        if self.config.prompt == "short":
+            return _plain(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip())
+        actions = re.findall(r"Action:\s*([^\n]*)", reply)
+        if len(actions) > 1:
+            raise ActionFailed(SEVERAL)
+        action = _plain(actions[0][:MAX_ACTION].rstrip()) if actions else ""
+        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split())
+
+    def _act(self, action: str) -> tuple[str, str | None]:
+        """Execute an action: the observation, and the item that was got or crafted."""
+        if match := re.match(r"craft (.*) using (.*)", action):
+            return self._craft(*match.groups())
+        if match := re.match(r"get ([0-9]{1,6}) (.*)", action):
+            return self._get(int(match[1]), match[2])
+        if action.startswith("inventory"):
+            held = "".join(f"[{item}] ({count}) " for item, count in self.inventory.items())
+            return f"Inventory: {held or 'You are not carrying anything.'}", None
+        raise ActionFailed(f"Could not execute {action}")
+
+    def _get(self, count: int, text: str) -> tuple[str, str | None]:
+        item = text.replace("_", " ")
+        if item not in BASE:
+            raise ActionFailed(f"Could not find {text}")
+        if count == 0:
+            return f"Got 0 {text}", None
+        self.inventory[item] = self.inventory.get(item, 0) + count
+        return f"Got {count} {text}", item
+
+    def _craft(self, product: str, ingredients: str) -> tuple[str, str]:
+        item, count = _counted(product) or (product.replace("_", " "), 1)
+        parts = []
+        for text in ingredients.split(","):
+            part = _counted(text.strip())
+            if part is None:
+                raise ActionFailed(f"Wrong item format: {text.strip()}")
+            parts.append(part)
+        tag, item_id = (_id(item), None) if item in TAGS else (None, _id(item))
+        if any(name not in self.inventory or self.inventory[name] < n for name, n in parts):
+            raise ActionFailed(f"Could not find enough items to craft {item_id}")
+        recipe = BOOK.get(item)
+        if recipe is None or not _matches(recipe.ingredients, parts):
+            wanted = f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item_id!r}), count={count})"
+            raise ActionFailed(f"Could not find a valid recipe for {wanted}")
+        for name, n in parts:
+            self.inventory[name] -= n
+            if not self.inventory[name]:
+                del self.inventory[name]
+        self.inventory[item] = self.inventory.get(item, 0) + recipe.count
+        return f"Crafted {recipe.count} {_id(item)}", item
+
+
+def _plain(action: str) -> str:
+    """An action in brackets, `get[2 oak log]`, as the plain one."""
+    match = re.fullmatch(r"(get|craft) ?\[(.*)\]", action)
+    return f"{match[1]} {match[2].strip()}" if match else action
+
+
+def _counted(text: str) -> tuple[str, int] | None:
+    match = re.match(r"([0-9]{1,6}) (.*)", text)
+    return (match[2].replace("_", " "), int(match[1])) if match else None
+
+
+def _id(item: str) -> str:
+    return "minecraft:" + item.replace(" ", "_")
+
+
+def _matches(ingredients: tuple[tuple[str, int], ...], parts: list[tuple[str, int]]) -> bool:
+    """Whether the parts are exactly the ingredients, in any order, an item standing for itself or for its tag."""
+    left = list(parts)
+    for wanted, count in ingredients:
+        part = next((p for p in left if p[0] == wanted or p[0] in TAGS.get(wanted, ())), None)
+        if part is None or part[1] != count:
+            return False
+        left.remove(part)
+    return not left

@@ -1,0 +1,379 @@
+"""WebShop: find the product that is asked for in a web shop, choose its options, buy it.
+
+Task.     `Find me quick drying hand towels with color: red, and size: 20 x 32, and price lower than 40.00 dollars`: one
+          product of a catalogue, some of its attributes, a value of each of its options, a limit to the price. The
+          levels of difficulty:
+    1     a shop of eight products, each of another shelf; one attribute, no options; 3 turns
+    2     a shop of one shelf, 80 products; two attributes, one option; 4 turns and more
+    3     all 1,200 products, on 15 shelves; two or three attributes, up to three options; 3 to 6 turns and more
+
+Actions.  Of the action's first line: what stands before its last `[`, and what stands from there to its last `]`.
+    search[words]     from any page; leaves the product and forgets the options
+    click[button]     a button of the page, in capitals or not; `Search` is not one that can be clicked
+          Results: Back to Search, < Prev (from page 2 on), Next > (always, even past the end), the products' codes.
+          A product: Back to Search, < Prev (to the results; forgets the options), Description, Features, Reviews,
+          Buy Now, the options' values, of which the last one clicked counts. Its sub-pages: Back to Search, < Prev.
+
+Replies.  The page, its parts joined by ` [SEP] `. After anything else than these actions, the same page again.
+    WebShop [SEP] Instruction: [SEP] {goal} [SEP] Search
+    Instruction: [SEP] {goal} [SEP] Back to Search [SEP] Page 1 (Total results: 2) [SEP] Next > [SEP] B000000000 [SEP]
+          {name} [SEP] $39.99 [SEP] ...                              ten to a page, of the best 50
+    Instruction: [SEP] {goal} [SEP] Back to Search [SEP] < Prev [SEP] color [SEP] red [SEP] navy | white [SEP] {name}
+          [SEP] Price: $39.99 [SEP] Rating: N.A. [SEP] Description [SEP] Features [SEP] Reviews [SEP] Buy Now
+    Instruction: [SEP] {goal} [SEP] Back to Search [SEP] < Prev [SEP] {text}       a part for each feature; no reviews
+    Thank you for shopping with us! [SEP] Your code: [SEP] None [SEP] ... [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0
+          [SEP] Reward Details [SEP] None
+
+Prompts.  native: instructions, an "Ok.", the page. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is what
+          follows the last `Action:`. Without it: the whole reply if that holds `search[` or `click[`, else nothing.
+          short: one message, an instruction line and the page; the action is the reply's first line.
+
+Reward.   At Buy Now: type x (attributes found + options right + price kept) / (attributes + options + 1).
+          attributes: one of the product's own is like it (text_ratio above 85), or its name, features or description
+                      hold it
+          options:    a chosen value, cut to the first base colour in it, is like the pair of the option and its value;
+                      so `large` will do for `x-large`
+          price:      1 if it is at most the limit
+          type:       1; 0.5 if the product was not found by the same query, shares fewer than two levels of category,
+                      and has at most a fifth of the nouns of the wanted name; 0.1 if under a tenth; 0 if none
+          info["shaped"]: 0.1 for the first page of results that shows the wanted product; 0.3 the first time that a
+          product is opened that can be bought for 1, whichever; the reward at Buy Now.
+
+Ending.   Terminated by Buy Now: "correct", and a success, if the reward is 1, else "incorrect". Truncated, outcome
+          "timeout", after `max_turns` replies of any kind.
+
+From WebShop (princeton-nlp) and AgentGym's server for it (both MIT), in its text mode, with its synthetic goals, and
+with these differences:
+- The catalogue is ours. No product has a rating or a review.
+- A search ranks by a small BM25 of our own with a rough stemmer; `<r>`, `<a>`, `<c>`, `<q>` are words like any other.
+- Nouns are the words of a name that describe nothing and are not on a list; the original asks a parser.
+- A goal's attributes and its price limit are drawn with the episode. Goals are split by their product: what is to be
+  bought in a test was never to be bought in training.
+- The instructions are in our words. Of a search 400 characters are read.
+"""
+
+from dataclasses import dataclass
+from json import dumps
+from random import Random
+
+from envs import base
+from envs.base import Step
+from envs.webshop.goods import Goal, Product, canonical, catalogue, make_goal
+
+INSTRUCTIONS = """\
+You are shopping on a website. An instruction says what to buy. Each turn you see the page that you are on, its parts \
+separated by [SEP], and you answer with one action:
+search[words]: search the shop for words of your choice.
+click[button]: press a button of the page. Buttons are the code of a product, the value of an option, Back to Search, \
+< Prev, Next >, Description, Features, Reviews and Buy Now.
+Choose the words of a search with care. An action that the page does not offer does nothing. Choose the options that \
+the instruction asks for before you press Buy Now, which ends the visit.
+Write each reply in this form:
+Thought:
+why this action is next
+
+Action:
+the action"""
+AGREED = "Ok."
+SHORT = "Reply search[words] or click[button]. End with click[Buy Now]."
+LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> fewest and most attributes of a goal
+SMALL_SHOP = 8  # products in the shop of difficulty 1
+PER_PAGE = 10  # results on a page
+MAX_QUERY = 400  # characters of a search that are read
+FOUND, OPENED = 0.1, 0.3  # shaped rewards, each paid once
+SUB_PAGES = ("description", "features", "reviews")
+# what a chosen value is cut to: the first of these that it holds anywhere, "tan" in "standard" as well
+BASE_COLOURS = """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown
+burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral
+cranberry cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green
+grey heather indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint
+mocha multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal
+rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet
+walnut wheat white wine yellow"""
+
+
+@dataclass
+class Config:
+    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    max_turns: int = 10  # agent turns before the episode is truncated
+    prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+
+    def __post_init__(self):
+        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        base.check_count("max_turns", self.max_turns)
+        base.check_prompt(self.prompt)
+
+
+class Env:
+    """One episode at a time; the module's docstring is its specification."""
+
+    def __init__(self, config: Config | None = None):
+        self.config = config or Config()
+        self.running = False
+
+    @property
+    def task(self) -> str:
+        """The canonical task: the product alone, so that a held-out product is never wanted in training."""
+        return canonical(self.goal.product)
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed: the messages up to the agent's first turn."""
+        base.check_split(split)
+        rng = Random(f"webshop {split} {seed}")
+        level = rng.choice(self.config.difficulty.split(","))
+        product = rng.choice(catalogue().goals[split, int(level)])
+        self.goal = make_goal(product, rng.randint(*LEVELS[level]), rng)
+        self.shop = _shop(product, level, rng)
+        self.paid: set[float] = set()
+        self.turns = 0
+        self.running = True
+        self._start()
+        return base.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
+
+    def step(self, action_text: str) -> Step:
+        """Carry out the agent's reply; every reply counts as a turn."""
+        base.check_running(self.running)
+        self.turns += 1
+        name, argument = self._read(action_text)
+        valid = True
+        if name == "search" and argument:
+            self._search(argument)
+        elif name == "click" and argument in self.clickables() and argument != "search":
+            self._click(argument)
+        else:
+            valid = False
+        bought = self.page == "done"
+        reward = self.score if bought else 0.0
+        truncated = not bought and self.turns >= self.config.max_turns
+        self.running = not (bought or truncated)
+        success = bought and reward == 1
+        info = {
+            "outcome": base.outcome(success, bought, truncated),
+            "success": success,
+            "valid": valid,
+            "shaped": reward or self._progress(),
+        }
+        return Step(self.observation, reward, bought, truncated, info)
+
+    def oracle(self) -> str:
+        """The reply that an expert would give in the current state."""
+        base.check_running(self.running)
+        action, reason = self._next_action()
+        return base.as_reply(self.config.prompt, reason, action)
+
+    def clickables(self) -> list[str]:
+        """The buttons of the page, in lower case."""
+        if self.page == "start":
+            return ["search"]
+        if self.page == "done":
+            return []
+        buttons = ["back to search"]
+        if self.page == "results":
+            buttons += ["< prev"] if self.number > 1 else []
+            return [*buttons, "next >", *(product.asin.lower() for product in self._listed())]
+        buttons.append("< prev")
+        if self.page == "item":
+            buttons += [*SUB_PAGES, "buy now"]
+            buttons += [value for values in self.product.options.values() for value in values]
+        return buttons
+
+    @property
+    def observation(self) -> str:
+        """The text of the page."""
+        goal = ["Instruction:", self.goal.instruction]
+        if self.page == "start":
+            return _joined("WebShop", *goal, "Search")
+        if self.page == "done":
+            return _receipt(self.product, self.options, self.score)
+        if self.page == "results":
+            turning = [*(["< Prev"] if self.number > 1 else []), "Next >"]
+            listed = (text for product in self._listed() for text in (product.asin, product.name, product.price_tag))
+            count = f"Page {self.number} (Total results: {len(self.hits)})"
+            return _joined(*goal, "Back to Search", count, *turning, *listed)
+        parts = [*goal, "Back to Search", "< Prev"]
+        product = self.product
+        if self.page == "description":
+            return _joined(*parts, *filter(None, [product.description]))
+        if self.page == "features":
+            return _joined(*parts, *product.bullets)
+        if self.page == "reviews":
+            return _joined(*parts)
+        choices = (text for name, values in product.options.items() for text in (name, *values))
+        about = product.name, f"Price: {product.price_tag}", "Rating: N.A."
+        return _joined(*parts, *choices, *about, "Description", "Features", "Reviews", "Buy Now")
+
+    def _read(self, reply: str) -> tuple[str, str]:
+        """The name and the argument of the action in a reply; two empty strings if it is no action."""
+        if self.config.prompt == "short":
+            action = reply
+        else:
+            _, marker, action = reply.rpartition("Action:")
+            if not marker and "search[" not in reply and "click[" not in reply:
+                action = ""
+        line = action.strip().partition("\n")[0]
+        end = line.rfind("]")
+        start = line.rfind("[", 0, max(end - 1, 0))  # with something between the two
+        return (line[:start], line[start + 1 : end][:MAX_QUERY].lower()) if start > 0 else ("", "")
+
+    def _start(self) -> None:
+        self.page, self.hits, self.query = "start", [], ""
+        self.product, self.options = None, {}
+
+    def _search(self, query: str) -> None:
+        self._start()
+        self.page, self.number, self.query = "results", 1, query
+        self.hits = catalogue().search(query, self.shop)
+
+    def _click(self, button: str) -> None:
+        """Follow a button of the page."""
+        if button == "buy now":
+            self.page, self.score = "done", score(self.product, self.goal, self.options)
+        elif button == "back to search":
+            self._start()
+        elif self.page == "results" and button in ("next >", "< prev"):
+            self.number += 1 if button == "next >" else -1
+        elif self.page == "results":
+            self.page = "item"
+            self.product = next(product for product in self._listed() if product.asin.lower() == button)
+        elif button == "< prev" and self.page == "item":
+            self.page, self.product, self.options = "results", None, {}
+        elif button == "< prev":
+            self.page = "item"
+        elif button in SUB_PAGES:
+            self.page = button
+        else:
+            name = [name for name, values in self.product.options.items() if button in values][-1]
+            self.options[name] = button
+
+    def _progress(self) -> float:
+        """The shaped reward for being on the page, paid once."""
+        if self.page == "results" and FOUND not in self.paid and self.goal.product in self._listed():
+            earned = FOUND
+        elif self.page == "item" and OPENED not in self.paid and _can_score_1(self.product, self.goal):
+            earned = OPENED
+        else:
+            return 0.0
+        self.paid.add(earned)
+        return earned
+
+    def _listed(self) -> list[Product]:
+        return self.hits[(self.number - 1) * PER_PAGE : self.number * PER_PAGE]
+
+    def _next_action(self) -> tuple[str, str]:
+        """The next action of an expert, who knows which product is meant, and why."""
+        goal = self.goal
+        if self.page == "item" and self.product == goal.product:
+            for name, value in goal.options.items():
+                if self.options.get(name) != value:
+                    return f"click[{value}]", f"The {name} has to be {value}."
+            return "click[Buy Now]", "This is the product, and its options are chosen."
+        if self.page in SUB_PAGES and self.product == goal.product:
+            return "click[< Prev]", "This is the product; I go back to its page."
+        if self.page == "results" and goal.product in self.hits:
+            if goal.product in self._listed():
+                return f"click[{goal.product.asin}]", f"{goal.product.name} is what I look for."
+            if self.query == goal.wish.lower() and self.hits.index(goal.product) >= self.number * PER_PAGE:
+                return "click[Next >]", "None of these is right; I look at the next page."
+        return f"search[{goal.wish}]", "I search for what the instruction asks for."
+
+
+def score(product: Product, goal: Goal, chosen: dict[str, str]) -> float:
+    """The reward for buying a product with the options that were chosen."""
+    texts = product.name.lower(), " ".join(product.bullets).lower(), product.description.lower()
+    attributes = sum(
+        any(text_ratio(own, wanted) > 85 for own in product.attributes) or any(wanted in text for text in texts)
+        for wanted in goal.attributes
+    )
+    values = [_cut(value) for value in chosen.values()]
+    pairs = [_cut(pair) for pair in goal.options.items()]
+    options = sum(any(text_ratio(value, str(pair)) > 85 for value in values) for pair in pairs)
+    kept = product.price <= goal.price_upper
+    met = (attributes + options + kept) / (len(goal.attributes) + len(pairs) + 1)
+    return met * type_score(product, goal.product)
+
+
+def type_score(product: Product, wanted: Product) -> float:
+    """How far a product is of the wanted type."""
+    named, nouns = set(catalogue().nouns(product.name)), catalogue().nouns(wanted.name)
+    overlap = len(named & set(nouns)) / len(nouns) if nouns else 0.2
+    related = product.query == wanted.query or len(set(product.category) & set(wanted.category)) >= 2
+    if overlap < 0.1:
+        return 0.1 if overlap else 0.0
+    return 1.0 if related or overlap > 0.2 else 0.5
+
+
+def text_ratio(left: str, right: str) -> int:
+    """How alike two texts are, from 0 to 100, as sets of words: thefuzz's token_set_ratio."""
+    words, others = set(_words(left)), set(_words(right))
+    if not words or not others:
+        return 0
+    shared, rest, other_rest = words & others, words - others, others - words
+    if shared and not (rest and other_rest):
+        return 100
+    a, b = " ".join(sorted(rest)), " ".join(sorted(other_rest))
+    common = len(" ".join(shared))
+    with_a, with_b = (common + bool(common) + len(text) for text in (a, b))
+    ratios = [_likeness(len(a) + len(b) - 2 * _common_subsequence(a, b), with_a + with_b)]
+    if common:
+        ratios += [_likeness(with_a - common, common + with_a), _likeness(with_b - common, common + with_b)]
+    return round(max(ratios))
+
+
+def _likeness(distance: int, length: int) -> float:
+    return 100.0 - 100.0 * distance / length
+
+
+def _words(text: str) -> list[str]:
+    """The lower-case words of letters and digits; characters 128 to 255 are dropped, as thefuzz does."""
+    kept = (c for c in text if not "\x80" <= c <= "\xff")
+    return "".join(c.lower()[0] if c.isalnum() else " " for c in kept).split()
+
+
+def _common_subsequence(a: str, b: str) -> int:
+    """The length of the longest common subsequence, a bit to each character of a."""
+    places: dict[str, int] = {}
+    for i, c in enumerate(a):
+        places[c] = places.get(c, 0) | 1 << i
+    full = (1 << len(a)) - 1
+    unmatched = full
+    for c in b:
+        met = unmatched & places.get(c, 0)
+        unmatched = (unmatched + met | unmatched - met) & full
+    return len(a) - unmatched.bit_count()
+
+
+def _cut(text: str | tuple[str, str]) -> str | tuple[str, str]:
+    """The first base colour in a value; of an option's name and value, the one that is a base colour as a whole."""
+    return next((colour for colour in BASE_COLOURS.split() if colour in text), text)
+
+
+def _can_score_1(product: Product, goal: Goal) -> bool:
+    offered = {name: value for name, value in goal.options.items() if value in product.options.get(name, ())}
+    return score(product, goal, offered) == 1
+
+
+def _shop(product: Product, level: str, rng: Random) -> list[Product] | None:
+    """The products that an episode's shop sells; None is all."""
+    if level == "3":
+        return None
+    shelves = catalogue().by_shelf
+    if level == "2":
+        return shelves[product.shelf]
+    others = rng.sample([shelf for shelf in shelves if shelf != product.shelf], SMALL_SHOP - 1)
+    return [product, *(rng.choice(shelves[shelf]) for shelf in others)]
+
+
+def _joined(*parts: str) -> str:
+    return " [SEP] ".join(parts)
+
+
+def _receipt(product: Product, options: dict[str, str], reward: float) -> str:
+    """The last page: most of it is for the shop's makers, and left empty."""
+    chosen = dumps(options, sort_keys=True).replace("'", "\\u0027")
+    purchased = "asin", product.asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"
+    target = "asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query"
+    return _joined(
+        *("Thank you for shopping with us!", "Your code:", "None", "(Paste it in your MTurk interface.)"),
+        *("Purchased", *purchased, "product category", "None", "Target", *target, "Goal", "None", "Reward"),
+        *("Your score (min 0.0, max 1.0)", str(reward), "Reward Details", "None"),
+    )

@@ -1,0 +1,1 @@
+"""Conversations as token ids: the tokenizer, the hand-written chat formats, and checkpoints' own chat templates."""

@@ -1,0 +1,320 @@
+"""The generation engine: slots that keep their keys and values across the turns of an episode.
+
+    engine = Engine(model, max_rows=64)
+    slot = engine.open(key=(seed, episode))
+    engine.feed(slot, prompt_ids)                   # only new tokens are ever computed
+    for row in engine.run(max_new_tokens=32, temperature=1.0, stop_ids=tokenizer.eos_ids):
+        ...                                         # rows come as they finish; the others are still being sampled
+        engine.feed(row.slot, observation_ids)      # this one goes on in the same run, or
+        engine.close(row.slot)                      # gives its place to another
+
+What an episode samples depends on its own key and tokens alone, never on its neighbours: each token takes one uniform
+number from a counter (seed, episode, turn, token) and inverts the cumulative distribution.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from models.cache import KVCache
+from models.decoder import CausalLM
+from models.fast.ahead import Ahead
+from models.fast.cuda_graph import Steps
+from models.fast.step import Step, exact_step
+from models.linear import ROW_MULTIPLE
+from models.logprob import head_logits, log_normalizer, token_logprobs
+from models.random import fold, fold_all, unit
+
+PREFILL_TOKENS = 8192  # of prompts and observations in one forward: more would only take more memory
+
+
+@dataclass
+class Row:
+    """One sampled turn."""
+
+    slot: int
+    ids: list[int]  # sampled ids, the stop token included
+    logprobs: list[float]  # of each sampled id, under the sampling temperature
+    stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full
+
+
+@dataclass
+class _Slot:
+    key: tuple[int, int]  # (seed, episode)
+    place: int  # its row of the cache
+    version: Hashable = None  # of the weights under which the cached keys and values were computed
+    length: int = 0  # tokens in the cache
+    pending: list[int] = field(default_factory=list)  # tokens after those; the last one's output gives the next token
+    fed: bool = False  # waits for a turn to be sampled
+    turn: int = -1  # turns begun, less one
+    stream: int = 0  # of random numbers, of the turn
+    row: Row | None = None  # the turn being sampled
+    parent: int | None = None  # the slot whose first `length` tokens it shares, until they are computed and copied
+
+    def room(self, max_len: int) -> int:
+        """How many more tokens fit; negative if too many were fed."""
+        return max_len - self.length - len(self.pending)
+
+    def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
+        """Enters sampled tokens; whether they finish the row."""
+        self.length, self.pending = self.length + len(ids), ids[-1:]
+        self.row.ids += ids
+        self.row.logprobs += logprobs
+        if ids[-1] in stop_ids:
+            self.row.stop_reason = "stop"
+        elif len(self.row.ids) >= max_new_tokens:
+            self.row.stop_reason = "length"
+        else:
+            return self.room(max_len) < 1
+        return True
+
+
+class Engine:
+    """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
+
+    version: called whenever cached keys and values are about to be used; if its value differs from the one under which
+        they were computed, the weights have changed and RuntimeError is raised. By default it counts torch's in-place
+        writes to the parameters; pass lora.adapter_version to notice a switched adapter as well.
+    graph: whether steps are enqueued ahead of the host (models/fast/ahead.py); by default on CUDA.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        max_rows: int = 64,
+        max_len: int = 2048,
+        version: Callable[[], Hashable] | None = None,
+        graph: bool | None = None,
+    ):
+        self.model, self.max_rows, self.max_len = model, max_rows, max_len
+        parameters = list(model.parameters())
+        self.version = version or (lambda: sum(p._version for p in parameters))
+        self._slots: dict[int, _Slot] = {}
+        self._version: Hashable = None  # of the weights, when last looked at
+        self._step: Step | None = None  # their stacked copy, if there is an exact one,
+        self._step_version: Hashable = None  # and the version that it is a copy of
+        ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
+        self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
+        self._draw = partial(sample, matmul=model.lm_head.matmul)
+        steps = Steps(model, self._cache, self._draw) if ahead else None
+        self._ahead = Ahead(steps, self._slots, max_len) if ahead else None
+
+    @property
+    def free(self) -> int:
+        """How many more slots can be opened."""
+        return self.max_rows - len(self._slots)
+
+    def open(self, key: tuple[int, int], parent: int | None = None) -> int:
+        """A new slot with the random stream of `key` = (seed, episode).
+
+        With `parent` it starts as a copy of that slot, whose keys and values are not computed again: the samples of a
+        group share their prompt. Raises RuntimeError if all slots are open.
+        """
+        if not self.free:
+            raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
+        # The lowest free place, so that the busy ones stay together at the front of the cache.
+        taken = {state.place for state in self._slots.values()}
+        slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
+        state = _Slot(key, place)
+        if parent is not None:
+            if parent not in self._slots:
+                raise RuntimeError(f"slot {parent} is not open")
+            source = self._slots[parent]
+            if source.parent is None:
+                self._check_version([parent])
+            if source.row is not None:
+                raise RuntimeError(f"slot {parent} is being sampled; copy it when its row has come")
+            if source.parent is None:
+                shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
+            else:  # a copy that waits itself
+                parent, shared, pending = source.parent, source.length, list(source.pending)
+            state = _Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
+        self._slots[slot] = state
+        return slot
+
+    def feed(self, slot: int, ids: list[int]) -> None:
+        """Appends ids to a slot's sequence; `run` then samples its next turn."""
+        state = self._slots[slot]
+        if state.row is not None:
+            raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
+        if not ids and not state.pending:
+            raise ValueError(f"slot {slot} is empty: a sequence begins with at least one id")
+        state.pending.extend(ids)
+        state.fed = True
+
+    def room(self, slot: int) -> int:
+        """How many more tokens fit into a slot's sequence; negative if too many were fed."""
+        return self._slots[slot].room(self.max_len)
+
+    def close(self, slot: int) -> None:
+        """Gives the slot's place back."""
+        if children := [state for state in self._slots.values() if state.parent == slot]:
+            try:
+                self._fill([])
+            except RuntimeError:  # the weights have changed, as a child will say that is used
+                for state in children:
+                    state.parent = None
+        del self._slots[slot]
+
+    def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:
+        """Samples one turn for every slot that has been fed, and yields each row as soon as it is finished.
+
+        Slots fed or opened between two yields join in. temperature 0 takes the most likely token and reports
+        log-probabilities at temperature 1. Ends when no slot has a turn to sample.
+        Raises ValueError for a negative temperature.
+        """
+        if temperature < 0:
+            raise ValueError(f"temperature must not be negative, not {temperature}")
+        while True:
+            finished = self._begin_turns()
+            busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in finished]
+            if not busy and not finished:
+                return
+            if busy:
+                self._fill(busy)
+                if self._ahead is None:
+                    finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
+                else:
+                    self._check_version(busy)
+                    finished += self._ahead.advance(busy, self._version, max_new_tokens, temperature, stop_ids)
+            for row in finished:
+                self._slots[row.slot].row = None
+            yield from finished
+
+    def _begin_turns(self) -> list[Row]:
+        """Starts a turn in every slot that has been fed; one without room for a single token is finished at once."""
+        full, fed = [], {i: state for i, state in self._slots.items() if state.fed}
+        streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
+        for (i, state), stream in zip(fed.items(), streams, strict=True):
+            state.fed, state.turn, state.stream, state.row = False, state.turn + 1, stream, Row(i, [], [], "context")
+            if self.room(i) < 1:
+                full.append(state.row)
+        return full
+
+    def _fill(self, slots: list[int]) -> None:
+        """Computes all pending tokens but the last of each slot, so that every slot has exactly one left; before that
+        those of all parents, whose children get their copies."""
+        if children := {i: state for i, state in self._slots.items() if state.parent is not None}:
+            self._compute(list({state.parent for state in children.values()}))
+            for state in children.values():
+                parent = self._slots[state.parent]
+                self._cache.copy(parent.place, state.place, state.length)
+                state.version, state.parent = parent.version, None
+        self._compute(slots)
+
+    def _compute(self, slots: list[int]) -> None:
+        while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
+            counts, budget = {}, PREFILL_TOKENS
+            for i, count in waiting.items():
+                # Attention pads to the longest of a pass, so prompts and short observations go apart.
+                if budget and 2 * count >= max(waiting.values()):
+                    counts[i] = min(count, budget)
+                    budget -= counts[i]
+            self._prefill(counts)
+
+    def _prefill(self, counts: dict[int, int]) -> None:
+        """Computes the first pending tokens of some slots: {slot: how many}."""
+        states = [self._slots[i] for i in counts]
+        ids_1N = torch.tensor([[token for i, n in counts.items() for token in self._slots[i].pending[:n]]])
+        places = [
+            torch.arange(state.length, state.length + n) for state, n in zip(states, counts.values(), strict=True)
+        ]
+        positions_1N = torch.cat(places)[None]
+        segments_1N = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts.values())))[None]
+        self._check_version(list(counts))
+        starts_B = torch.tensor([state.length for state in states])
+        view = self._cache.view(torch.tensor([state.place for state in states]), starts_B, max(counts.values()))
+        self._forward(ids_1N, positions_1N, view, segments_1N, wanted_W=torch.empty(0, dtype=torch.long))
+        for state, n in zip(states, counts.values(), strict=True):
+            state.length, state.pending = state.length + n, state.pending[n:]
+
+    def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[Row]:
+        """One more token for each busy slot, all of which have one pending; returns the rows that this finishes."""
+        self._check_version(busy)
+        states = [self._slots[i] for i in busy]
+        self._to_front(states)
+        # The front of the cache as it lies, idle rows too, costs less than a copy of the busy ones. An idle slot's
+        # output is dropped, and what it writes lies where its next token will.
+        there = {state.place: state for state in self._slots.values()}
+        mine = torch.tensor([state.place for state in states])
+        laid = [there.get(place) for place in range(int(mine.max()) + 1)]
+        ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in laid])
+        starts_B = torch.tensor([state.length if state else 0 for state in laid])
+        view = self._cache.view(slice(0, len(laid)), starts_B, 1)
+        positions_B = starts_B.clamp(max=int(starts_B[mine].max()))  # an idle row sees no more than the busy ones do
+        hidden_BD = self._next(ids_B, positions_B, view)[mine]
+        made = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
+        uniforms_B = unit(fold(*made.T)) if temperature else None
+        ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
+
+        finished = []
+        for state, token, logprob in zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
+            if state.append([token], [logprob], max_new_tokens, stop_ids, self.max_len):
+                finished.append(state.row)
+        return finished
+
+    def _to_front(self, states: list[_Slot]) -> None:
+        """Moves these to the front of the cache, once more than half of what lies there is idle."""
+        if 2 * len(states) > max(state.place for state in states):
+            return
+        there = {state.place: state for state in self._slots.values()}
+        taken = {state.place for state in states}
+        free = iter([place for place in range(len(states)) if place not in taken])
+        for state in states:
+            if state.place >= len(states):
+                place = next(free)
+                idle = there.get(place, _Slot((0, 0), place))
+                self._cache.swap(state.place, place, max(state.length, idle.length))
+                state.place, idle.place = place, state.place
+
+    def _check_version(self, slots: list[int]) -> None:
+        self._version = self.version()
+        for i in slots:
+            state = self._slots[i]
+            if state.length and state.version != self._version:
+                raise RuntimeError(f"slot {i} holds keys and values of other weights; close it and open a new one")
+            state.version = self._version
+
+    def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
+        """Hidden states [B, D] of one more token for each row of the view."""
+        if self._step_version != self._version:
+            self._step, self._step_version = exact_step(self.model), self._version
+        if self._step is not None:
+            return self._step(ids_B, positions_B, view)
+        return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
+
+    @torch.no_grad()
+    def _forward(self, ids_BT, positions_BT, view, segments_BT=None, wanted_W=None) -> torch.Tensor:
+        device = self.model.lm_head.weight.device
+        segments_BT, wanted_W = (None if x is None else x.to(device) for x in (segments_BT, wanted_W))
+        return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view, wanted_W=wanted_W)
+
+
+@torch.no_grad()
+def sample(
+    hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor | None, matmul=None
+):
+    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number; at temperature
+    0, without one, the most likely.
+
+    matmul: as models/linear.py has it. With it the log-probability is what `token_logprobs` makes of a row in training.
+    """
+    B = len(hidden_BD)
+    if matmul is None:
+        logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # and some rows more
+    else:
+        logits = matmul(hidden_BD, weight_VD, dtype=torch.float32).div_(temperature or 1.0)
+    if temperature == 0:
+        ids_B = logits.argmax(-1)
+    else:
+        cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
+        uniforms_B = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))
+        target = uniforms_B[:, None] * cumulative[:, -1:]
+        ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weight_VD.shape[0] - 1)
+    if matmul is not None:
+        return ids_B, token_logprobs(hidden_BD, weight_VD, ids_B, temperature or 1.0)[0]
+    logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]
+    return ids_B[:B], logprobs_B[:B]

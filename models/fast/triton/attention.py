@@ -1,0 +1,223 @@
+"""Causal attention as Triton kernels, from the blocks of keys and values that models/cache.py holds.
+
+A query's bits do not depend on anything else in the batch, nor on whether it comes alone from the engine or with all of
+its sequence in training: every tile has ROWS rows (the query heads that share a key head, of as many queries as fit)
+and reads the blocks of keys one after the other; nothing is split or atomic. Blocks that only other rows of the tile
+see change nothing: their weights are exact zeros, and the peak stays. One compiled kernel serves everywhere: what
+differs between sampling and training is not specialized on.
+
+Positions are read on the device and the grid follows from shapes, so a CUDA graph can replay a launch. The price: with
+few sequences there are few programs, each of which walks all of its keys.
+
+Softmax after Milakov and Gimelshein 2018, its backward after Dao et al. 2022, appendix B.4: the weights are made again
+from the log-sum-exp. The gradient's sums have a fixed order too.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+from models.fast.triton.logprob import shared_memory
+
+ROWS = 64  # of a tile: what Hopper's matrix instructions take at least
+FUSED = {"enable_fp_fusion": True}  # said, because the default depends on Triton's version, and the bits on it
+FAR = 2**30  # a window beyond every sequence
+LOWEST = tl.constexpr(-1e38)  # below every score, and finite: its difference with itself is 0
+LOG2E = tl.constexpr(1.4426950408889634)
+FREE = ("T", "Z", "window", "key_step", "value_step")  # what sampling and training disagree on
+
+
+def attend(
+    q_BHTE: torch.Tensor,
+    k_UZEL: torch.Tensor,
+    v_UZLE: torch.Tensor,
+    positions_BT: torch.Tensor,
+    window: int | None = None,
+) -> torch.Tensor:
+    """As models/attention.py defines it, for bfloat16, float16 and float32 on a CUDA device. A query at position -1
+    sees nothing, costs next to nothing, and gets 0."""
+    return _Attention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, FAR if window is None else window)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window):
+        q_BTHE, k_UZEL, v_UZLE = q_BHTE.transpose(1, 2).contiguous(), _dense(k_UZEL), _dense(v_UZLE)
+        positions_BT = positions_BT.contiguous()
+        out_BTHE, lse_BTH = torch.empty_like(q_BTHE), q_BTHE.new_empty(q_BTHE.shape[:3], dtype=torch.float32)
+        sizes, options, programs = _sizes(q_BTHE, k_UZEL, v_UZLE, window)
+        if programs:
+            _forward[(programs,)](q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH, *sizes, **options)
+        ctx.window = window
+        ctx.save_for_backward(q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH)
+        return out_BTHE.transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_BHTE):
+        q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH = ctx.saved_tensors
+        grad_BTHE = grad_BHTE.transpose(1, 2).contiguous()
+        delta_BTH = (grad_BTHE.float() * out_BTHE).sum(-1)
+        grad_q = torch.empty_like(q_BTHE)
+        grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k_UZEL, v_UZLE))
+        sizes, options, programs = _sizes(q_BTHE, k_UZEL, v_UZLE, ctx.window)
+        options["num_warps"] *= 2 if q_BTHE.shape[3] > 64 else 1  # twice the sums of the forward
+        if shared_memory(q_BTHE.device) < 128 * 1024:
+            options["num_stages"] = min(options["num_stages"], 2)
+        if programs:
+            inputs = q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH
+            _backward_queries[(programs,)](*inputs, grad_q, *sizes, **options)
+            _backward_keys[(k_UZEL.shape[0] * k_UZEL.shape[1],)](*inputs, grad_k, grad_v, *sizes, **options)
+        return grad_q.transpose(1, 2), grad_k, grad_v, None, None
+
+
+def _dense(x_UZ: torch.Tensor) -> torch.Tensor:
+    """Blocks [U, Z, ., .] in which only the step from u to u + 1 may be longer than it must: a cache's first rows."""
+    size = x_UZ.shape[2] * x_UZ.shape[3]
+    whole = x_UZ.stride()[1:] == (size, x_UZ.shape[3], 1) and x_UZ.stride(0) % size == 0
+    return x_UZ if whole else x_UZ.contiguous()
+
+
+def _sizes(q_BTHE, k_UZEL, v_UZLE, window: int):
+    """(the kernels' numbers, their constants and options, programs that a tile of queries each takes)."""
+    B, T, H, E = q_BTHE.shape
+    Z, L = k_UZEL.shape[1], k_UZEL.shape[3]
+    K = max(Z // max(B, 1), 1)
+    rows = max(ROWS, triton.next_power_of_2(H // K))
+    sizes = E**-0.5, T, Z, window, k_UZEL.stride(0) // (E * L), v_UZLE.stride(0) // (E * L)
+    constants = dict(K=K, G=H // K, E=E, WIDTH=max(16, triton.next_power_of_2(E)), L=L, ROWS=rows)
+    return (
+        sizes,
+        dict(**constants, num_warps=4 if E <= 128 else 8, num_stages=3 if E <= 128 else 1, **FUSED),
+        Z * triton.cdiv(T, rows // (H // K)),
+    )
+
+
+@triton.jit
+def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr):
+    """A tile's place in [B*T*H]; of its rows, G for each query, the places after that (-1: none) and the positions; the
+    least and the greatest of those of queries that see anything."""
+    row = tl.arange(0, ROWS)
+    t = tile * (ROWS // G) + row // G
+    real = (row // G < ROWS // G) & (t < T)
+    position = tl.load(positions_BT + z // K * T + t, mask=real, other=-1).to(tl.int32)
+    start = (z // K * T + tile * (ROWS // G)) * (K * G) + z % K * G
+    place = tl.where(real, row // G * (K * G) + row % G, -1)
+    return start, place, position, tl.min(tl.where(position < 0, 2**30, position), 0), tl.max(position, 0)
+
+
+@triton.jit
+def _rows(x, start, place, E: tl.constexpr, WIDTH: tl.constexpr):
+    """[ROWS, WIDTH] of x [B*T*H, E], 0 outside."""
+    column = tl.arange(0, WIDTH)
+    inside = (place >= 0)[:, None] & (column < E)[None, :]
+    return tl.load(x + start * E + (place[:, None] * E + column[None, :]), mask=inside, other=0)
+
+
+@triton.jit
+def _store_rows(x, start, place, values, E: tl.constexpr, WIDTH: tl.constexpr):
+    column = tl.arange(0, WIDTH)
+    inside = (place >= 0)[:, None] & (column < E)[None, :]
+    tl.store(x + start * E + (place[:, None] * E + column[None, :]), values.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _keys(k, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr):
+    """[WIDTH, L]"""
+    column = tl.arange(0, WIDTH)[:, None]
+    at = k + (z + u * step) * (E * L) + (column * L + tl.arange(0, L)[None, :])
+    return tl.load(at, mask=column < E, other=0)
+
+
+@triton.jit
+def _values(v, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr):
+    """[L, WIDTH]"""
+    column = tl.arange(0, WIDTH)[None, :]
+    at = v + (z + u * step) * (E * L) + (tl.arange(0, L)[:, None] * E + column)
+    return tl.load(at, mask=column < E, other=0)
+
+
+@triton.jit
+def _scores(q, keys, u, position, scale, window, L: tl.constexpr):
+    """Scores in base 2 of a block of keys, minus infinity where a query does not see one."""
+    scores = tl.dot(q, keys, input_precision="ieee") * (scale * LOG2E)
+    key = u * L + tl.arange(0, L)[None, :]
+    return tl.where((key <= position[:, None]) & (key > position[:, None] - window), scores, float("-inf"))
+
+
+@triton.jit(do_not_specialize=FREE)
+def _forward(
+    q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH, scale, T, Z, window, key_step, value_step,
+    K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One tile's outputs and log-sum-exps (in base 2). The last tiles, which read most, go first."""
+    tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
+    start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
+    q = _rows(q_BTHE, start, place, E, WIDTH)
+    peak, total = tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
+    out = tl.zeros((ROWS, WIDTH), tl.float32)
+    for u in range(tl.maximum(least - window + 1, 0) // L, (most + L) // L):
+        scores = _scores(q, _keys(k_UZEL, u, z, key_step, E, WIDTH, L), u, position, scale, window, L)
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        shrink, weights = tl.exp2(peak - new_peak), tl.exp2(scores - new_peak[:, None])
+        values = _values(v_UZLE, u, z, value_step, E, WIDTH, L)
+        total = total * shrink + tl.sum(weights, 1)
+        out = tl.dot(weights.to(values.dtype), values, out * shrink[:, None], input_precision="ieee")
+        peak = new_peak
+    total = tl.where(total > 0, total, 1)
+    _store_rows(out_BTHE, start, place, out / total[:, None], E, WIDTH)
+    tl.store(lse_BTH + start + place, peak + tl.log2(total), mask=place >= 0)
+
+
+@triton.jit
+def _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L: tl.constexpr):
+    """(the weights of a block, their scores' gradient), float32."""
+    weights = tl.exp2(_scores(q, keys, u, position, scale, window, L) - lse[:, None])
+    return weights, weights * (tl.dot(grad, tl.trans(values), input_precision="ieee") - delta[:, None])
+
+
+@triton.jit(do_not_specialize=FREE)
+def _backward_queries(
+    q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, grad_q,
+    scale, T, Z, window, key_step, value_step,
+    K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A tile of queries' gradient."""
+    tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
+    start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
+    q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
+    lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)
+    delta = tl.load(delta_BTH + start + place, mask=place >= 0, other=0)
+    sums = tl.zeros((ROWS, WIDTH), tl.float32)
+    for u in range(tl.maximum(least - window + 1, 0) // L, (most + L) // L):
+        keys, values = _keys(k_UZEL, u, z, key_step, E, WIDTH, L), _values(v_UZLE, u, z, value_step, E, WIDTH, L)
+        _, slope = _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L)
+        sums = tl.dot(slope.to(q.dtype), tl.trans(keys), sums, input_precision="ieee")
+    _store_rows(grad_q, start, place, sums * scale, E, WIDTH)
+
+
+@triton.jit(do_not_specialize=FREE)
+def _backward_keys(
+    q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, grad_k, grad_v,
+    scale, T, Z, window, key_step, value_step,
+    K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A block of keys' and values' gradients, from every tile of queries that sees any of them."""
+    u, z = tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
+    keys, values = _keys(k_UZEL, u, z, key_step, E, WIDTH, L), _values(v_UZLE, u, z, value_step, E, WIDTH, L)
+    sums_k, sums_v = tl.zeros((WIDTH, L), tl.float32), tl.zeros((L, WIDTH), tl.float32)
+    for tile in range(tl.cdiv(T, ROWS // G)):
+        start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
+        if (most >= u * L) & (least - window < u * L + L - 1):
+            q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
+            lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)
+            delta = tl.load(delta_BTH + start + place, mask=place >= 0, other=0)
+            weights, slope = _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L)
+            sums_v = tl.dot(tl.trans(weights.to(q.dtype)), grad, sums_v, input_precision="ieee")
+            sums_k = tl.dot(tl.trans(q), slope.to(q.dtype), sums_k, input_precision="ieee")
+    column, key = tl.arange(0, WIDTH), tl.arange(0, L)
+    block = (z + u * Z) * (E * L)
+    at_k, at_v = block + column[:, None] * L + key[None, :], block + key[:, None] * E + column[None, :]
+    tl.store(grad_k + at_k, (sums_k * scale).to(grad_k.dtype.element_ty), mask=(column < E)[:, None])
+    tl.store(grad_v + at_v, sums_v.to(grad_v.dtype.element_ty), mask=(column < E)[None, :])

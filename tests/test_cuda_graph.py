@@ -1,0 +1,336 @@
+"""The steps that a graph holds: the tokens of the plain engine, some steps late, and nothing that a graph cannot do."""
+
+import pytest
+import torch
+from conftest import random_model, randomize
+from test_engine import STOP, adapted_model, play, prompt, sampled
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lora
+from models.attention import attend
+from models.cache import KVCache
+from models.engine import Engine, sample
+from models.fast import cuda_graph as graph
+from models.fast.ahead import Ahead
+from models.fast.cuda_graph import CHUNK, Steps, static_attention
+
+WINDOWS = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
+MODELS = {
+    "qwen2": lambda: random_model("qwen2"),
+    "qwen3": lambda: random_model("qwen3"),
+    "windows": lambda: random_model("qwen3", **WINDOWS),
+    "adapted": adapted_model,
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    return MODELS[request.param]()
+
+
+def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
+    """An engine that samples ahead: by default with the exact attention, from the layers themselves."""
+    engine = Engine(model, max_rows, max_len, graph=True)
+    steps = Steps(model, engine._cache, sample, **how)
+    engine._ahead = Ahead(steps, engine._slots, max_len)
+    return engine
+
+
+@pytest.mark.parametrize("temperature", [0.8, 0])
+@pytest.mark.parametrize("max_rows", [3, 24])
+def test_episodes_are_bitwise_those_of_the_plain_engine(model, max_rows, temperature):
+    """Prompts and observations of all lengths, several turns, every stop reason, places that are used again."""
+    expected = sampled(play(Engine(model, 24, 256), range(40), temperature=temperature))
+    assert temperature == 0 or {turn[2] for turns in expected.values() for turn in turns} == {
+        "stop",
+        "length",
+        "context",
+    }
+    assert max(map(len, expected.values())) > 3
+    assert sampled(play(ahead(model, max_rows, 256), range(40), temperature=temperature)) == expected
+
+
+def test_a_sequence_outgrows_every_graph():
+    """From 62 tokens to 256 = max_len, which is the last place of four blocks; then 200 more of another, from 55."""
+    model, rows = random_model(), []
+    for engine in (Engine(model, 1, 256), ahead(model, 1, 256)):
+        for key, fed in (((0, 0), 62), ((0, 1), 55)):
+            slot = engine.open(key)
+            engine.feed(slot, [7] * fed)
+            rows += engine.run(200, 1.0, frozenset())
+            engine.close(slot)
+    assert rows[:2] == rows[2:] and [len(row.ids) for row in rows[:2]] == [194, 200]
+
+
+def test_stacked_adapters_of_some_layers_and_of_several_scales():
+    model = random_model("qwen2")
+    lora.inject(model, r=4, alpha=12, targets=["q_proj", "v_proj", "up_proj", "down_proj"], alpha_pattern={"q_proj": 2})
+    randomize(model)
+    rows = []
+    for engine in (Engine(model, 2, 100), ahead(model, 2, 100, stacked=True)):
+        engine.feed(engine.open((0, 0)), [5, 6, 7])
+        rows += engine.run(40, 1.0, frozenset())
+    torch.testing.assert_close(*(torch.tensor(row.logprobs) for row in rows), atol=1e-5, rtol=0)
+    assert rows[0].ids == rows[1].ids
+
+
+@pytest.mark.parametrize("how", [{"stacked": True}, {"attention": static_attention}], ids=["stacked", "static"])
+def test_stacked_weights_and_static_attention_sample_the_same_ids(model, how):
+    expected = sampled(play(Engine(model, 24, 256), range(40)))
+    got = sampled(play(ahead(model, 24, 256, **how), range(40)))
+    assert got.keys() == expected.keys()
+    for episode, turns in expected.items():
+        assert [(ids, reason) for ids, _, reason in got[episode]] == [(ids, reason) for ids, _, reason in turns]
+        for (_, logprobs, _), (_, expected_logprobs, _) in zip(got[episode], turns, strict=True):
+            torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(expected_logprobs), atol=1e-5, rtol=0)
+
+
+def test_groups_share_their_prompt_while_others_are_sampled(model):
+    """Children are copied, fed and idle at all times, one of them far longer than what is being sampled."""
+
+    def rows(engine):
+        first, long = engine.open((0, 0)), engine.open((0, 1))
+        engine.feed(first, prompt(2))
+        engine.feed(long, [5] * 200)
+        idle = engine.open((0, 2), parent=long)
+        engine._slots[long].fed = engine._slots[idle].fed = False
+        found, run = [], engine.run(13, 0.8, STOP)
+        for row in run:
+            found.append((row.slot, row.ids, row.logprobs, row.stop_reason))
+            if len(found) == 1:
+                children = [engine.open((1, i), parent=first) for i in range(3)]
+                engine.feed(first, [1, 2])
+                for i, child in enumerate(children):
+                    engine.feed(child, [i] * (i + 1))
+            elif len(found) == 3:
+                engine.feed(idle, [])
+                engine.feed(long, [9, 9])
+        return sorted(found)
+
+    expected = rows(Engine(model, 8, 260))
+    assert len(expected) == 7
+    assert rows(ahead(model, 8, 260)) == expected
+
+
+def test_a_run_that_was_left_goes_on_under_other_settings():
+    """Two rows were under way: their tokens stay, the next ones are greedy, and a closed slot's tokens are dropped."""
+    model = random_model()
+    engine = ahead(model, 3, 200)
+    slots = [engine.open((0, i)) for i in range(3)]
+    for slot in slots:
+        engine.feed(slot, [1 + slot])
+    run = engine.run(30, 1.0, frozenset())
+    engine._ahead.steps.enqueue, calls = _counted(engine._ahead.steps.enqueue)
+    engine._begin_turns(), engine._check_version(slots)
+    for _ in range(2):
+        engine._ahead.advance(slots, engine._version, 30, 1.0, frozenset())
+    run.close()
+    assert len(calls) == 2 and [len(engine._slots[i].row.ids) for i in slots] == [CHUNK] * 3
+    engine.close(slots[1])
+    other = engine.open((9, 9))
+    assert other == slots[1]
+    engine.feed(other, [7])
+    rows = {row.slot: row for row in engine.run(14, 0, frozenset())}
+
+    plain = Engine(model, 3, 200)
+    for slot in slots:
+        plain.open((0, slot))
+        plain.feed(slot, [1 + slot])
+    early = {row.slot: row for row in plain.run(2 * CHUNK, 1.0, frozenset())}
+    for slot in (slots[0], slots[2]):
+        sequence = [1 + slot, *early[slot].ids]
+        while len(sequence) < 15:
+            hidden_1TD = model(torch.tensor([sequence]))
+            sequence.append(int((hidden_1TD[0, -1] @ model.lm_head.weight.T).argmax()))
+        assert rows[slot].ids == sequence[1:]
+    alone = Engine(model, 1, 200)
+    alone.feed(alone.open((9, 9)), [7])
+    assert [rows[other].ids] == [row.ids for row in alone.run(14, 0, frozenset())]
+
+
+def test_rows_that_finish_in_the_same_chunk_come_in_the_order_of_their_last_tokens():
+    engine = ahead(random_model(), 3, 10)
+    for i, fed in enumerate((7, 8, 6)):
+        engine.feed(engine.open((0, i)), [1] * fed)
+    rows = list(engine.run(9, 1.0, frozenset()))
+    assert [(row.slot, len(row.ids), row.stop_reason) for row in rows] == [
+        (i, 10 - n, "context") for i, n in ((1, 8), (0, 7), (2, 6))
+    ]
+
+
+def _counted(function):
+    calls = []
+
+    def counting():
+        calls.append(1)
+        return function()
+
+    return counting, calls
+
+
+def test_no_step_is_enqueued_that_nobody_needs():
+    engine = ahead(random_model(), 2, 200)
+    engine._ahead.steps.enqueue, calls = _counted(engine._ahead.steps.enqueue)
+    for n in (1, CHUNK, CHUNK + 1, 3 * CHUNK):
+        calls.clear()
+        slot = engine.open((0, n))
+        engine.feed(slot, [1, 2])
+        (row,) = engine.run(n, 1.0, frozenset())
+        assert len(row.ids) == n and len(calls) == -(-n // CHUNK)
+        engine.close(slot)
+
+
+# ------------------------------------------------------------------------------------------------------ changed weights
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@torch.no_grad()
+def test_changed_adapters_are_used_and_old_keys_and_values_refused(stacked):
+    model = adapted_model()
+    engine = Engine(model, 3, 100, version=lora.adapter_version(model), graph=True)
+    steps = Steps(model, engine._cache, sample, stacked=stacked)
+    engine._ahead = Ahead(steps, engine._slots, 100)
+    prepared = []
+
+    def agree():
+        rows = []
+        for each in (engine, Engine(model, 3, 100)):
+            slot = each.open((0, 1))
+            each.feed(slot, [5, 6, 7])
+            rows += each.run(12, 1.0, frozenset())
+            each.close(slot)
+        prepared.append([id(p) for products in steps.products for p in products])
+        torch.testing.assert_close(torch.tensor(rows[0].logprobs), torch.tensor(rows[1].logprobs), atol=1e-5, rtol=0)
+        assert rows[0].ids == rows[1].ids
+        return rows[0].logprobs
+
+    before = agree()
+    for layer in model.model.layers:  # as an optimizer does: where they lie
+        layer.self_attn.v_proj.adapters["default"].B.mul_(1.5)
+        layer.mlp.down_proj.adapters["default"].A.mul_(1.5)
+    after = agree()
+    assert before != after and prepared[0] == prepared[1], "a graph would have gone stale"
+    with lora.adapters_off(model):
+        assert agree() not in (before, after) and prepared[2] != prepared[1]
+    assert agree() == after
+
+    slot = engine.open((0, 1))
+    engine.feed(slot, [1, 2])
+    (_,) = engine.run(3, 1.0, frozenset())
+    engine.feed(slot, [3])
+    model.model.layers[0].mlp.up_proj.adapters["default"].B.mul_(2)
+    with pytest.raises(RuntimeError, match=f"slot {slot} holds keys and values of other weights"):
+        list(engine.run(3, 1.0, frozenset()))
+
+
+# ------------------------------------------------------------------------------------------- what a graph can hold
+
+
+class _Recorder(TorchDispatchMode):
+    """Every operation with the shapes that it was given and gave."""
+
+    def __init__(self):
+        super().__init__()
+        self.trace = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        flat = torch.utils._pytree.tree_leaves((args, kwargs, out))
+        self.trace.append((str(function), [tuple(x.shape) for x in flat if isinstance(x, torch.Tensor)]))
+        return out
+
+
+WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "item", "equal")
+
+
+@pytest.mark.parametrize("temperature", [0.8, 0.0])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_step_does_the_same_whatever_the_data(model, temperature, stacked):
+    engine = ahead(model, 20, 260, attention=static_attention, stacked=stacked)
+    steps, traces = engine._ahead.steps, []
+    steps.prepare(0, 200, temperature)
+    steps.step()  # what is made at the first call: weights laid out for the CPU
+    for lengths, left in ((0, 0), (torch.arange(32) * 6, torch.arange(32)), (189, 50)):
+        steps.state_5S[1], steps.state_5S[4] = torch.as_tensor(lengths), torch.as_tensor(left)
+        with _Recorder() as recorder:
+            steps.step()
+        traces.append(recorder.trace)
+    assert len(traces[0]) > 50 and traces[0] == traces[1] == traces[2]
+    assert not [name for name, _ in traces[0] if any(word in name for word in WAITING)]
+
+
+def test_the_recorder_sees_what_waits_for_the_device():
+    """The exact attention asks for positions: what the test above would say of it."""
+    engine = ahead(random_model(), 2, 100, attention=attend)
+    engine._ahead.steps.prepare(0, 50, 1.0)
+    with _Recorder() as recorder:
+        engine._ahead.steps.step()
+    assert any("_local_scalar_dense" in name for name, _ in recorder.trace)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_step_asks_for_no_number(dtype, stacked):
+    """On a device that has shapes but no data: whatever needed a number, or lay on the host, would fail."""
+    model = adapted_model().to("meta")
+    for name, p in model.named_parameters():
+        p.data = p.data if ".adapters." in name else p.data.to(dtype)
+    steps = Steps(model, KVCache(model, 20), sample, attention=static_attention, stacked=stacked)
+    steps.prepare(0, 200, 0.8)
+    steps.step()
+    assert steps.state_5S.device.type == steps.cache.keys[0].device.type == "meta"
+
+
+def test_on_a_gpu_products_of_16_bits_come_in_float32():
+    """Checked by the signature alone, without data and without a GPU."""
+    with FakeTensorMode():
+        a, b = (torch.empty(3, 4, *shape, dtype=torch.bfloat16, device="cuda") for shape in ((2, 5), (5, 6)))
+        out = graph._product(a, b)
+    assert out.dtype == torch.float32 and out.shape == (3, 4, 2, 6) and out.device.type == "cuda"
+
+
+# ------------------------------------------------------------------------------------------------------------ its parts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 5, 100])
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
+def test_static_attention_is_attention(rng, dtype, window, heads):
+    """As near to the same in float64 as `attend` is, but for weights that are rounded to the dtype of the values."""
+    (H, K), B, U, E = heads, 5, 3, 16
+    q_BHTE = torch.randn(B, H, 1, E, generator=rng).to(dtype)
+    k_UZEL, v_UZLE = (torch.randn(U, B * K, *s, generator=rng).to(dtype) for s in ((E, 64), (64, E)))
+    positions_BT = torch.tensor([[0], [63], [64], [130], [191]])
+    inputs = (q_BHTE, k_UZEL, v_UZLE)
+    truth = attend(*(x.double() for x in inputs), positions_BT, window)
+    budget = (attend(*inputs, positions_BT, window) - truth).abs().max() + 1e-6
+    weighed = attend(*(x.double() for x in (q_BHTE, k_UZEL, v_UZLE.abs())), positions_BT, window)
+    got = static_attention(*inputs, positions_BT, window)
+    assert got.dtype == dtype and got.shape == q_BHTE.shape
+    assert ((got - truth).abs() <= 1.5 * budget + torch.finfo(dtype).eps / 2 * weighed).all()
+
+
+def test_what_is_computed_in_pieces_is_what_is_computed_at_once(model, monkeypatch):
+    expected = sampled(play(Engine(model, 24, 260), range(20)))
+    sizes, forward = [], Engine._forward
+    monkeypatch.setattr("models.engine.PREFILL_TOKENS", 48)
+    monkeypatch.setattr(
+        Engine,
+        "_forward",
+        lambda self, ids, *rest, **how: sizes.append(ids.numel()) or forward(self, ids, *rest, **how),
+    )
+    assert sampled(play(Engine(model, 24, 260), range(20))) == expected
+    assert max(sizes) == 48
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("stacked", [False, True])
+def test_on_a_gpu_the_graph_samples_what_the_plain_engine_does(stacked):
+    model = adapted_model().cuda()
+    expected = sampled(play(Engine(model, 24, 260, graph=False), range(40)))
+    got = sampled(play(ahead(model, 24, 260, stacked=stacked), range(40)))
+    for episode, turns in expected.items():
+        assert [ids for ids, *_ in got[episode]] == [ids for ids, *_ in turns]
+        for (_, logprobs, _), (_, expected_logprobs, _) in zip(got[episode], turns, strict=True):
+            torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(expected_logprobs), atol=1e-4, rtol=0)

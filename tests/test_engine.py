@@ -1,0 +1,498 @@
+"""The engine: what it records while sampling is, bitwise, what training recomputes, and each episode stands alone."""
+
+import gc
+import itertools
+import random
+import weakref
+from random import Random
+
+import pytest
+import torch
+from conftest import random_model, randomize
+
+import lora
+from models.engine import Engine, Row, sample
+from models.logprob import token_logprobs
+from models.random import fold_all, unit
+from rl.batch import forward, make_batch, micro_batches
+from rl.records import Episode, Turn
+
+STOP = frozenset({3, 50, 51, 52, 53, 54})
+TEMPERATURE = 0.8
+
+
+def adapted_model():
+    """With adapters on every layer whose effect is as large as the weights', of widths that the stacked step takes."""
+    model = random_model("qwen3", intermediate_size=96)
+    lora.inject(model, r=16, alpha=16)
+    return randomize(model).eval()
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "adapted"])
+def model(request):
+    return adapted_model() if request.param == "adapted" else random_model(request.param)
+
+
+def prompt(episode: int) -> list[int]:
+    rng = Random(episode)
+    return [rng.randrange(97) for _ in range(rng.choice((1, 2, 17, 64, 65, rng.randint(1, 250))))]
+
+
+def observation(episode: int, turn: int) -> list[int]:
+    """What the environment of an episode says after a turn; None ends the episode."""
+    rng = Random(1000 * episode + turn)
+    return None if rng.random() < 0.3 else [rng.randrange(97) for _ in range(rng.choice((0, 1, 3, rng.randint(1, 90))))]
+
+
+def play(engine: Engine, episodes, max_new_tokens: int = 11, temperature: float = TEMPERATURE) -> dict[int, list]:
+    """Plays episodes to their ends, a new one in each place that is given back: {episode: [(fed ids, row), ...]}."""
+    waiting, playing, played = list(episodes)[::-1], {}, {}
+
+    def refill():
+        while waiting and engine.free:
+            episode = waiting.pop()
+            slot = engine.open((7, episode))
+            engine.feed(slot, prompt(episode))
+            playing[slot], played[episode] = (episode, prompt(episode)), []
+
+    refill()
+    for row in engine.run(max_new_tokens, temperature, STOP):
+        episode, fed = playing.pop(row.slot)
+        turns = played[episode]
+        turns.append((fed, row))
+        says = None if row.stop_reason == "context" else observation(episode, len(turns))
+        if says is None:
+            engine.close(row.slot)
+            refill()
+        else:
+            engine.feed(row.slot, says)
+            playing[row.slot] = (episode, says)
+    assert not playing and not waiting and engine.free == engine.max_rows
+    return played
+
+
+def sampled(played: dict[int, list]) -> dict[int, list]:
+    return {e: [(row.ids, row.logprobs, row.stop_reason) for _, row in turns] for e, turns in played.items()}
+
+
+def recompute(model, played: dict[int, list], temperature: float, batch: int):
+    """(recorded_N, recomputed_N) log-probabilities of all sampled tokens, in one padded pass for each few episodes."""
+    recorded, recomputed, episodes = [], [], list(played.values())
+    for start in range(0, len(episodes), batch):
+        some = episodes[start : start + batch]
+        ids = [[i for fed, row in turns for i in fed + row.ids] for turns in some]
+        mask = [[m for fed, row in turns for m in [0] * len(fed) + [1] * len(row.ids)] for turns in some]
+        longest = max(map(len, ids))
+        ids_BT = torch.tensor([x + [0] * (longest - len(x)) for x in ids])
+        mask_BT = torch.tensor([x + [0] * (longest - len(x)) for x in mask]).bool()
+        segments_BT = torch.tensor([[0] * len(x) + [-1] * (longest - len(x)) for x in ids])
+        hidden_BTD = model(ids_BT, segments_BT=segments_BT)
+        at, to = mask_BT[:, 1:], ids_BT[:, 1:]
+        with torch.no_grad():
+            recomputed.append(token_logprobs(hidden_BTD[:, :-1][at], model.lm_head.weight, to[at], temperature)[0])
+        recorded += [x for turns in some for _, row in turns for x in row.logprobs]
+    return torch.tensor(recorded), torch.cat(recomputed).detach()
+
+
+def as_episodes(played: dict[int, list]) -> list[Episode]:
+    episodes = []
+    for turns in played.values():
+        episode = Episode("fake", 0, 0)
+        for fed, row in turns:
+            start = len(episode.ids_T) + len(fed)
+            episode.turns.append(Turn(start, start + len(row.ids), 0.0, row.stop_reason))
+            episode.ids_T += fed + row.ids
+            episode.action_mask_T += [0] * len(fed) + [1] * len(row.ids)
+            episode.logprobs_T += [0.0] * len(fed) + row.logprobs
+        episodes.append(episode)
+    return episodes
+
+
+# ------------------------------------------------------------------------------------------ the sampler is the trainer
+
+
+def test_recorded_logprobs_are_bitwise_those_that_training_recomputes(model):
+    played = play(Engine(model, max_rows=24, max_len=400), range(200))
+    rows = [row for turns in played.values() for _, row in turns]
+    lengths = [sum(len(fed) + len(row.ids) for fed, row in turns) for turns in played.values()]
+    assert len(played) == 200 and len(rows) > 400 and max(lengths) > 256 and max(map(len, played.values())) >= 6
+    assert {row.stop_reason for row in rows} == {"stop", "length", "context"}
+    recorded, recomputed = recompute(model, played, TEMPERATURE, batch=8)
+    assert len(recorded) == sum(len(row.ids) for row in rows) > 2000
+    assert torch.equal(recorded, recomputed)
+
+
+def test_200_episodes_with_adapters_are_bitwise_what_the_training_forward_makes_of_them():
+    """The stacked step samples, the packed forward with shared prefixes recomputes."""
+    model = adapted_model()
+    engine = Engine(model, max_rows=24, max_len=400, version=lora.adapter_version(model))
+    episodes = as_episodes(play(engine, range(200)))
+    assert engine._step is not None, "the stacked step was not used"
+    assert len(episodes) == 200 and sum(len(e.turns) for e in episodes) > 400
+    for piece in micro_batches(make_batch(episodes), 4000):
+        with torch.no_grad():
+            assert torch.equal(forward(piece, model, TEMPERATURE).logprobs_N, piece.old_logprobs_N)
+
+
+@pytest.mark.parametrize(("max_rows", "order"), [(1, 1), (5, -1), (16, 1), (40, -1)])
+def test_what_an_episode_samples_depends_on_nothing_but_itself(model, max_rows, order):
+    expected = sampled(play(Engine(model, max_rows=24, max_len=400), range(60)))
+    some = range(20, 60, 3)[::order]
+    got = sampled(play(Engine(model, max_rows=max_rows, max_len=400), some))
+    assert got == {episode: expected[episode] for episode in some}
+
+
+@torch.no_grad()
+def test_another_seed_episode_or_turn_samples_otherwise():
+    """From a model that sees the last token alone, so that only the random numbers can make the difference."""
+    model = random_model()
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+    engine = Engine(model, max_rows=3)
+    rows = [one_row(engine, [5], 12, key=key) for key in ((0, 0), (0, 1), (1, 0))]
+    for _ in range(2):
+        engine.feed(rows[0].slot, [5])
+        rows += engine.run(12, 1.0, frozenset())
+    assert len({tuple(row.ids) for row in rows}) == 5
+
+
+def test_greedy_ids_are_the_most_likely_of_a_full_forward(model):
+    played = play(Engine(model, max_rows=6, max_len=300), range(12), temperature=0)
+    for turns in played.values():
+        ids = []
+        for fed, row in turns:
+            ids += fed + row.ids
+            if row.ids:
+                logits_TV = model(torch.tensor([ids]))[0, -len(row.ids) - 1 : -1] @ model.lm_head.weight.T
+                assert logits_TV.argmax(-1).tolist() == row.ids
+    recorded, recomputed = recompute(model, played, 1.0, batch=5)
+    assert torch.equal(recorded, recomputed)  # reported at temperature 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("window", [None, 8])
+def test_in_16_bits_too_recorded_logprobs_are_bitwise_those_of_training(dtype, window):
+    """With adapters, which stay float32; shared prefixes are computed once."""
+    sliding = {} if window is None else {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0}
+    model = random_model("qwen3", dtype=dtype, **sliding)
+    lora.inject(model, r=16, alpha=16)
+    randomize(model).eval()
+    engine = Engine(model, max_rows=24, max_len=400, version=lora.adapter_version(model))
+    episodes = as_episodes(play(engine, range(60)))
+    assert len(episodes) == 60 and sum(len(e.turns) for e in episodes) > 100
+    for piece in micro_batches(make_batch(episodes), 4000):
+        assert torch.equal(forward(piece, model, TEMPERATURE).logprobs_N.detach(), piece.old_logprobs_N)
+
+
+# --------------------------------------------------------------------------------------------------- groups, forks
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_a_child_of_a_shared_prompt_samples_what_a_fresh_slot_does(model, turns):
+    """turns = 0: the children copy a prompt; 2: they part after two turns, with the parent's turn count."""
+    ids, says = prompt(4), [[9, 8, 7], [], [1] * 70]
+    engine = Engine(model, max_rows=12)
+    parent = engine.open((0, 0))
+    engine.feed(parent, ids)
+    past = []
+    for i in range(turns):
+        (row,) = engine.run(6, 1.0, STOP)
+        past += row.ids + says[i]
+        engine.feed(parent, says[i])
+    children = [engine.open((0, episode), parent=parent) for episode in (1, 2, 3)]
+    got = {row.slot: row for row in engine.run(9, 1.0, STOP)}
+    assert set(got) == {parent, *children}
+
+    fresh = Engine(model, max_rows=2)
+    for episode, slot in ((1, children[0]), (2, children[1]), (3, children[2]), (0, parent)):
+        place = fresh.open((0, episode))
+        fresh._slots[place].turn = turns - 1  # random numbers are counted by turn
+        fresh.feed(place, ids + past)
+        (row,) = fresh.run(9, 1.0, STOP)
+        fresh.close(place)
+        assert (row.ids, row.logprobs) == (got[slot].ids, got[slot].logprobs)
+
+
+def test_a_child_goes_its_own_way(model):
+    """What the child is fed does not reach the parent, nor the other way round."""
+    engine, alone = Engine(model, max_rows=2), Engine(model, max_rows=1)
+    parent = engine.open((0, 0))
+    engine.feed(parent, [1, 2, 3])
+    child = engine.open((0, 1), parent=parent)
+    engine.feed(child, [4, 5])
+    engine.feed(parent, [6])
+    got = {row.slot: row.ids for row in engine.run(20, 1.0, frozenset())}
+    for key, ids, slot in (((0, 0), [1, 2, 3, 6], parent), ((0, 1), [1, 2, 3, 4, 5], child)):
+        place = alone.open(key)
+        alone.feed(place, ids)
+        (row,) = alone.run(20, 1.0, frozenset())
+        alone.close(place)
+        assert row.ids == got[slot]
+
+
+# --------------------------------------------------------------------------------------------------- stops and limits
+
+
+def one_row(engine: Engine, ids: list[int], max_new_tokens: int = 5, stop_ids=frozenset(), key=(0, 0)) -> Row:
+    slot = engine.open(key)
+    engine.feed(slot, ids)
+    (row,) = engine.run(max_new_tokens, 1.0, stop_ids)
+    return row
+
+
+def test_stop_reasons(model):
+    free = one_row(Engine(model, 1), [1, 2], max_new_tokens=8)
+    assert (free.stop_reason, len(free.ids), len(free.logprobs)) == ("length", 8, 8)
+    first = free.ids.index(free.ids[3])
+    stopped = one_row(Engine(model, 1), [1, 2], max_new_tokens=8, stop_ids=frozenset({free.ids[3]}))
+    assert (stopped.stop_reason, stopped.ids) == ("stop", free.ids[: first + 1])  # the stop token is among them
+    full = one_row(Engine(model, 1, max_len=6), [1, 2], max_new_tokens=8)
+    assert (full.stop_reason, full.ids) == ("context", free.ids[:4])
+    last = one_row(Engine(model, 1, max_len=10), [1, 2], max_new_tokens=8)
+    assert (last.stop_reason, last.ids) == ("length", free.ids)  # both limits at once
+    assert one_row(Engine(model, 1), [1, 2], max_new_tokens=1).ids == free.ids[:1]
+
+
+@pytest.mark.parametrize("fed", [10, 11, 300])
+def test_more_than_max_len_gives_a_row_without_ids_and_disturbs_nobody(model, fed):
+    engine = Engine(model, max_rows=2, max_len=10)
+    slot, other = engine.open((0, 1)), engine.open((0, 0))
+    engine.feed(slot, [1] * fed)
+    engine.feed(other, [1, 2])
+    rows = {row.slot: row for row in engine.run(5, 1.0, frozenset())}
+    assert (rows[slot].stop_reason, rows[slot].ids, rows[slot].logprobs) == ("context", [], [])
+    assert rows[other].ids == one_row(Engine(model, 1), [1, 2]).ids
+    assert engine.room(slot) == 10 - fed
+
+
+def test_room_counts_every_token(model):
+    engine = Engine(model, max_rows=1, max_len=20)
+    row = one_row(engine, [1, 2, 3])
+    assert engine.room(row.slot) == 20 - 3 - 5
+    engine.feed(row.slot, [1, 1])
+    assert engine.room(row.slot) == 10
+
+
+def test_a_row_comes_as_soon_as_it_is_finished_and_newcomers_join_the_run(model):
+    a, b, c = (one_row(Engine(model, 1), [i], 20, key=(0, i)).ids for i in (1, 2, 3))
+    last = next(i for i, token in enumerate(b[:10]) if token not in a + c + b[:i])
+    engine = Engine(model, max_rows=2)
+    slow, quick = (engine.open((0, i)) for i in (1, 2))
+    engine.feed(slow, [1]), engine.feed(quick, [2])
+    run = engine.run(20, 1.0, frozenset({b[last]}))
+    row = next(run)
+    assert (row.slot, row.ids) == (quick, b[: last + 1])
+    with pytest.raises(RuntimeError, match=f"slot {slow} is being sampled"):
+        engine.feed(slow, [1])
+    engine.close(quick)
+    newcomer = engine.open((0, 3))
+    assert newcomer == quick
+    engine.feed(newcomer, [3])
+    assert [(row.slot, row.ids) for row in run] == [(slow, a), (newcomer, c)]
+    assert list(engine.run(20, 1.0, frozenset())) == []
+
+
+def test_opening_too_many_is_refused_and_closing_frees_a_place():
+    engine = Engine(random_model(), max_rows=2)
+    slots = [engine.open((0, i)) for i in range(2)]
+    assert engine.free == 0
+    with pytest.raises(RuntimeError, match="all 2 slots"):
+        engine.open((0, 2))
+    engine.close(slots[0])
+    assert engine.free == 1 and engine.open((0, 2)) == slots[0] and engine.free == 0
+
+
+def test_a_sequence_of_no_ids_is_refused():
+    engine = Engine(random_model(), max_rows=1)
+    with pytest.raises(ValueError, match="at least one id"):
+        engine.feed(engine.open((0, 0)), [])
+
+
+def test_a_place_that_was_used_before_leaves_no_trace(model):
+    engine = Engine(model, max_rows=1)
+    engine.close(one_row(engine, list(range(90))).slot)
+    assert one_row(engine, [1, 2]) == one_row(Engine(model, 1), [1, 2])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_engine_that_nobody_holds_gives_its_memory_back_at_once(graph):
+    """Without waiting for the garbage collector, which knows nothing of a device's memory."""
+    engine = Engine(random_model(), max_rows=2, graph=graph)
+    one_row(engine, [1, 2, 3])
+    held = [weakref.ref(x) for x in (engine, engine._cache.keys[0], *([engine._ahead.steps] if graph else []))]
+    gc.disable()
+    try:
+        del engine
+        assert all(x() is None for x in held)
+    finally:
+        gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------------ changed weights
+
+
+@torch.no_grad()
+def test_keys_and_values_of_changed_weights_are_never_used_again():
+    model = random_model()
+    engine = Engine(model, max_rows=2)
+    row = one_row(engine, [1, 2, 3])
+    model.model.layers[1].self_attn.k_proj.bias.add_(0.1)
+    engine.feed(row.slot, [4])
+    with pytest.raises(RuntimeError, match=f"slot {row.slot} holds keys and values of other weights"):
+        list(engine.run(5, 1.0, frozenset()))
+    with pytest.raises(RuntimeError, match="other weights"):
+        engine.open((0, 1), parent=row.slot)
+    engine.close(row.slot)
+    assert engine.free == 2
+    assert one_row(engine, [1, 2, 3]) == one_row(Engine(model, 2), [1, 2, 3])  # a new slot is fine
+
+
+def test_a_parent_whose_weights_have_changed_can_be_closed_and_its_child_says_so():
+    model = random_model()
+    engine = Engine(model, max_rows=2)
+    row = one_row(engine, [1, 2, 3])
+    engine.feed(row.slot, [4, 5, 6])
+    child = engine.open((0, 1), parent=row.slot)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.k_proj.bias.add_(0.1)
+    engine.close(row.slot)
+    with pytest.raises(RuntimeError, match="other weights"):
+        list(engine.run(5, 1.0, frozenset()))
+    engine.close(child)
+    assert engine.free == 2
+
+
+def test_a_child_of_a_waiting_child_samples_what_a_fresh_slot_does():
+    """Whatever comes between: more fed to the parent, to the child, the parent closed."""
+    model = random_model()
+    engine, fresh = Engine(model, max_rows=4), Engine(model, max_rows=4)
+    first = engine.open((0, 0))
+    engine.feed(first, [1, 2, 3, 4])
+    second = engine.open((0, 1), parent=first)
+    engine.feed(second, [5, 6])
+    third = engine.open((0, 2), parent=second)
+    engine.feed(first, [7, 8])
+    engine.close(first)
+    for slot, key, ids in ((second, (0, 1), [1, 2, 3, 4, 5, 6]), (third, (0, 2), [1, 2, 3, 4, 5, 6])):
+        assert engine.room(slot) == engine.max_len - len(ids)
+        fresh.feed(fresh.open(key), ids)
+    found, expected = (sorted((r.ids, r.logprobs) for r in e.run(9, 1.0, frozenset())) for e in (engine, fresh))
+    assert found == expected
+
+
+def test_a_version_of_ones_own_is_asked():
+    now = ["a"]
+    engine = Engine(random_model(), max_rows=1, version=lambda: now[0])
+    row = one_row(engine, [1, 2])
+    engine.feed(row.slot, [])
+    now[0] = "b"
+    with pytest.raises(RuntimeError, match="other weights"):
+        next(engine.run(5, 1.0, frozenset()))
+    now[0] = "a"
+    assert len(next(engine.run(5, 1.0, frozenset())).ids) == 5
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_moving_slots_to_the_front_of_the_cache_changes_nothing(model, closed):
+    """Eight slots; the first six idle, open or closed, while the last two are moved into their places and sampled."""
+    engine, fed = Engine(model, max_rows=8), {}
+    for episode in range(8):
+        slot = engine.open((7, episode))
+        fed[slot] = prompt(episode) + [1] * 60
+        engine.feed(slot, fed[slot])
+    slots = list(fed)
+    for row in engine.run(5, 1.0, frozenset()):
+        fed[row.slot] += row.ids
+        if closed and row.slot in slots[:6]:
+            engine.close(row.slot)
+    for wave in [slots[6:]] if closed else [slots[6:], slots[:1], slots[:6]]:
+        for slot in wave:
+            engine.feed(slot, [5, 6])
+            fed[slot] += [5, 6]
+        for row in engine.run(70, 1.0, frozenset()):
+            fresh, state = Engine(model, max_rows=1), engine._slots[row.slot]
+            place = fresh.open(state.key)
+            fresh._slots[place].turn = state.turn - 1  # random numbers are counted by turn
+            fresh.feed(place, fed[row.slot])
+            (alone,) = fresh.run(70, 1.0, frozenset())
+            assert (alone.ids, alone.logprobs) == (row.ids, row.logprobs)
+            fed[row.slot] += row.ids
+        places = [state.place for state in engine._slots.values()]
+        assert len(set(places)) == len(places) and {engine._slots[slot].place for slot in slots[6:]} != {6, 7}
+
+
+# ------------------------------------------------------------------------------------------------------ random numbers
+
+
+def uniforms(counters):
+    return unit(fold_all(counters))
+
+
+def test_uniforms_are_a_function_of_their_counters():
+    counters = [(7, e, t, n) for e in range(5) for t in range(4) for n in range(6)]
+    together = uniforms(counters)
+    assert together.dtype == torch.float64
+    assert torch.equal(together, torch.cat([uniforms([c]) for c in counters]))
+    assert torch.equal(together.flip(0), uniforms(counters[::-1]))
+
+
+def test_uniforms_are_those_of_splitmix64():
+    """Written out in whole numbers; 0xE220A8397B1DCDAF is the published first output for the seed 0."""
+
+    def mix(x: int) -> int:
+        x = (x + 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return x ^ x >> 31
+
+    assert mix(0) == 0xE220A8397B1DCDAF
+    draw, edges = random.Random(0), [(0, 0, 0, 0), (1, 2, 3, 4), (2**40, 10**6, 50, 4095), (-1, 0, 0, 7)]
+    edges += itertools.product((0, -1, 2**63 - 1, -(2**63)), repeat=4)
+    for counter in [*edges, *(tuple(draw.randrange(-(2**63), 2**63) for _ in range(4)) for _ in range(500))]:
+        state = 0
+        for number in counter:
+            state = mix(state ^ number % 2**64)
+        assert uniforms([counter]).item() == (state >> 11) / 2**53
+
+
+def test_uniforms_differ_in_every_coordinate():
+    grid = [(a, b, c, d) for a in range(18) for b in range(18) for c in range(18) for d in range(18)]
+    assert len(set(uniforms(grid).tolist())) == len(grid)
+    large = [(2**40 + i, 2**31 - i, i, 2**20 + i) for i in range(1000)] + [(-1, 0, 0, 0)]
+    assert len(set(uniforms(large).tolist())) == len(large)
+
+
+@pytest.mark.parametrize("coordinate", range(4))
+def test_uniforms_are_uniform_and_uncorrelated_along_every_coordinate(coordinate):
+    """Mean, variance, lag correlations and a chi-square over 100 bins, each within four standard errors, of 100,000."""
+    n = 100_000
+    u = uniforms([tuple(i if k == coordinate else 5 for k in range(4)) for i in range(n)])
+    assert u.min() >= 0 and u.max() < 1
+    assert abs(u.mean() - 1 / 2) < 4 * (1 / 12 / n) ** 0.5
+    assert abs(u.var() - 1 / 12) < 4 * (1 / 180 / n) ** 0.5
+    for lag in (1, 2, 3, 16, 256):
+        assert abs(torch.corrcoef(torch.stack((u[:-lag], u[lag:])))[0, 1]) < 4 * n**-0.5, lag
+    counts = torch.histc(u, 100, 0, 1)
+    assert ((counts - n / 100) ** 2 / (n / 100)).sum() < 99 + 4 * (2 * 99) ** 0.5
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_sampled_frequencies_are_the_probabilities(temperature):
+    """Chi-square with 10 degrees of freedom below its 99.9 % point, 29.59."""
+    n, g = 50_000, torch.Generator().manual_seed(0)
+    weight_VD, hidden_D = torch.randn(11, 4, generator=g), torch.randn(4, generator=g)
+    probabilities = (weight_VD @ hidden_D / temperature).double().softmax(-1)
+    u = uniforms([(3, i, 0, 0) for i in range(n)])
+    ids_N, logprobs_N = sample(hidden_D.expand(n, 4), weight_VD, temperature, u)
+    counts = torch.bincount(ids_N, minlength=11)
+    assert ((counts - n * probabilities) ** 2 / (n * probabilities)).sum() < 29.59
+    torch.testing.assert_close(logprobs_N.double(), probabilities.log()[ids_N], atol=1e-5, rtol=1e-5)
+
+
+def test_a_token_is_where_the_cumulative_distribution_passes_the_uniform_number():
+    """Probabilities 0, 0.1, 0.6, 0.3, 0: those of probability 0 are never taken, not even at the ends of [0, 1)."""
+    weight_VD = torch.tensor([0.0, 0.1, 0.6, 0.3, 0.0]).log().clamp(min=-1e4)[:, None]
+    for u, token in ((0.0, 1), (0.09999, 1), (0.10001, 2), (0.69999, 2), (0.70001, 3), (1 - 2**-53, 3)):
+        ids_B, logprobs_B = sample(torch.ones(1, 1), weight_VD, 1.0, torch.tensor([u], dtype=torch.float64))
+        assert ids_B.tolist() == [token]
+        torch.testing.assert_close(logprobs_B, weight_VD[token])

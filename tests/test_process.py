@@ -1,0 +1,44 @@
+"""Settings of the process: how many threads, and what becomes of memory that is freed."""
+
+import os
+import subprocess
+import sys
+from statistics import median
+
+import pytest
+import torch
+from torch import nn
+
+from models.fast import process as cpu
+
+FAULTS = """
+import resource, torch
+from models import keep_memory
+torch.set_num_threads(1)
+keep_memory()
+faults = []
+for _ in range(12):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(*faults)
+"""
+
+
+@pytest.mark.parametrize(("width", "asked", "threads"), [(8, 0, 1), (8, 3, 3), (4096, 0, None), (4096, 1, 1)])
+def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    with torch.device("meta"):
+        cpu.choose_threads(nn.Linear(width, width), asked)
+    assert chosen == [threads] if threads else chosen[0] >= 1 and chosen[0] <= (os.cpu_count() or 1)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
+)
+def test_memory_of_large_tensors_is_fetched_from_the_system_once():
+    """64 MiB, of which every page is new at first, and perhaps again until the heap has a place for it."""
+    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    first, *others = map(int, told.split())
+    assert first > 100 and median(others) < first / 10

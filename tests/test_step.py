@@ -1,0 +1,149 @@
+"""The stacked step: the decoder's own bits, whatever the family, the adapters and the rows."""
+
+import pytest
+import torch
+from conftest import random_model, randomize
+from make_fixtures import YARN
+
+import lora
+from models import linear
+from models.cache import KVCache
+from models.engine import Engine
+from models.fast import step as decode
+from models.linear import usable
+from models.logprob import token_logprobs
+
+SLIDES = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
+NESTED = {"sliding_attention": YARN, "full_attention": {"rope_theta": 1e5}}
+WIDE = {"intermediate_size": 96}  # whole vectors: what is computed on a slice is then what is computed on a copy
+
+
+def adapted(family: str, **how):
+    model = random_model(family, **WIDE)
+    lora.inject(model, **{"r": 16, "alpha": 48, **how})
+    return randomize(model).eval()
+
+
+MODELS = {
+    "qwen2, biases": lambda: random_model("qwen2", **WIDE),
+    "qwen3, norms of q and k": lambda: random_model("qwen3", **WIDE),
+    "mistral, window of 8": lambda: random_model("mistral", sliding_window=8, **WIDE),
+    "qwen3, window of 70 and yarn in one layer": lambda: random_model(
+        "qwen3", **SLIDES, rope_parameters=NESTED, **WIDE
+    ),
+    "llama, as many key heads": lambda: random_model("llama", num_key_value_heads=4, **WIDE),
+    "qwen2 with adapters": lambda: adapted("qwen2"),
+    "qwen3 with adapters": lambda: adapted("qwen3", r=32),
+    "adapters on some": lambda: adapted("qwen3", targets=["q_proj", "v_proj", "up_proj", "down_proj"]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("rows", "more"), [(1, 0), (1, 3), (16, 0), (16, 3), (23, 0)])
+@torch.no_grad()
+def test_a_step_is_bitwise_the_decoder(name, rows, more):
+    """Of a whole cache, or of its first rows, whose keys lie otherwise."""
+    model, generator = MODELS[name](), torch.Generator().manual_seed(rows)
+    step, caches = decode.Step(model), [KVCache(model, rows + more) for _ in range(2)]
+    starts_B = torch.randint(0, 150, (rows,), generator=generator)  # of three blocks of keys
+    longest = int(starts_B.max()) + 1
+    ids_BT = torch.randint(0, 97, (rows, longest), generator=generator)
+    for cache in caches:
+        positions_BT = torch.arange(longest).expand(rows, longest)
+        model(ids_BT, positions_BT, cache=cache.view(torch.arange(rows), torch.zeros(rows, dtype=torch.long), longest))
+    for turn in range(3):
+        ids_B, positions_B = ids_BT[:, turn % longest], starts_B + turn
+        views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
+        expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
+        assert torch.equal(step(ids_B, positions_B, views[1]), expected)
+    assert decode.exact_step(model) is not None
+    for a, b in zip((*caches[0].keys, *caches[0].values), (*caches[1].keys, *caches[1].values), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "window" in name])
+@pytest.mark.parametrize("stacked", [True, False])
+@torch.no_grad()
+def test_windows_sample_what_training_recomputes(name, stacked, monkeypatch):
+    """Prompts of all lengths, two turns: the recorded log-probabilities, bit for bit, of all episodes packed."""
+    if not stacked:
+        monkeypatch.setattr("models.engine.exact_step", lambda model: None)
+    model, generator, episodes = MODELS[name](), torch.Generator().manual_seed(0), []
+    engine = Engine(model, 4, 300)
+    for i, n in enumerate((1, 60, 100)):
+        ids = torch.randint(97, (n,), generator=generator).tolist()
+        slot = engine.open((0, i))
+        engine.feed(slot, ids)
+        episodes.append((ids, []))
+    for _ in range(2):
+        for row in list(engine.run(30, 1.0, frozenset())):
+            ids, logprobs = episodes[row.slot]
+            logprobs.extend(zip(range(len(ids), len(ids) + 30), row.logprobs, strict=True))
+            ids.extend([*row.ids, 5, 6])
+            engine.feed(row.slot, [5, 6])
+    packed_1N = torch.tensor([[token for ids, _ in episodes for token in ids]])
+    segments_1N = torch.tensor([[i for i, (ids, _) in enumerate(episodes) for _ in ids]])
+    hidden_ND = model(packed_1N, segments_BT=segments_1N)[0]
+    start = 0
+    for ids, logprobs in episodes:
+        places = torch.tensor([start + place for place, _ in logprobs])
+        expected, _ = token_logprobs(hidden_ND[places - 1], model.lm_head.weight, packed_1N[0, places])
+        assert len(places) == 60 and torch.equal(torch.tensor([p for _, p in logprobs]), expected)
+        start += len(ids)
+
+
+@torch.no_grad()
+def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
+    model = adapted("qwen3")
+    assert decode.exact_step(model) is not None
+    monkeypatch.setattr(decode, "rotate", lambda x, cos, sin: x * (1 + 2**-23))
+    assert decode.exact_step(model) is not None, "it was tried before"
+    assert decode.exact_step(adapted("qwen3")) is None
+
+
+def test_layers_of_a_stack_may_have_scales_of_their_own():
+    model = adapted("qwen2")
+    model.model.layers[1].mlp.up_proj.adapters["default"].scale = 0.3
+    assert decode.exact_step(model) is not None
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_large_model_is_stacked_only_from_copies_that_there_are(frozen, monkeypatch):
+    monkeypatch.setattr(decode, "SMALL", 1000)
+    model = adapted("qwen2").requires_grad_(not frozen)
+    assert (decode.exact_step(model) is not None) == (frozen and usable(torch.float32))
+
+
+def test_a_large_model_is_not_stacked_from_more_copies_than_may_be_kept(monkeypatch):
+    """Not even where its first layers still found room."""
+    monkeypatch.setattr(decode, "SMALL", 1000)
+    model = adapted("qwen2")
+    room = 4 * model.model.layers[0].self_attn.q_proj.base_layer.weight.numel() * 4
+    kept = sum(entry[2] for copies in linear._copies.values() for entry in copies.values())
+    monkeypatch.setattr(linear, "_budget", lambda: kept + room)
+    assert decode.exact_step(model) is None
+
+
+def test_sixteen_bits_are_not_stacked():
+    assert decode.exact_step(adapted("qwen2").bfloat16()) is None
+
+
+@torch.no_grad()
+def test_the_engine_stacks_anew_when_the_weights_change():
+    model = adapted("qwen3")
+    engine = Engine(model, 4, 64, lora.adapter_version(model))
+
+    def sampled(engine):
+        slot = engine.open((0, 1))
+        engine.feed(slot, [5, 6, 7])
+        (row,) = engine.run(12, 1.0, frozenset())
+        engine.close(slot)
+        return row.logprobs
+
+    before = sampled(engine)
+    with lora.adapters_off(model):
+        base = sampled(engine)
+    model.model.layers[0].self_attn.v_proj.adapters["default"].B.mul_(3)
+    after = sampled(engine)
+    assert before != base and before != after and after != base
+    assert after == sampled(Engine(model, 4, 64))

@@ -1,0 +1,268 @@
+"""Attention's Triton kernels: as near to float64 as torch in the same dtype, and a query's bits its own."""
+
+import pytest
+import torch
+from conftest import random_model
+from on_triton import (
+    DEVICE,
+    FLOATS,
+    SHARED_KIB,
+    assert_within_the_error_of,
+    compiled,
+    compiles,
+    needs_no_device,
+    record,
+    run_under_the_interpreter,
+    runs,
+    spilled,
+)  # fmt: skip
+
+from models import attention, decoder
+from models.attention import ExactAttention, in_blocks, masked_attention
+from models.cache import KVCache
+from models.engine import Engine
+from models.fast.triton import attention as attention_triton
+from models.fast.triton.attention import attend
+from models.logprob import token_logprobs
+
+KERNELS = "_forward", "_backward_queries", "_backward_keys"
+
+
+@needs_no_device
+def test_under_the_interpreter():
+    run_under_the_interpreter(__file__, at_least=20)
+
+
+def inputs(B, H, K, T, L, E, dtype, seed=0, size=1.0):
+    """q, k, v and the positions of T queries that end at key L - 1."""
+    g = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(shape, generator=g) for shape in ((B, H, T, E), (B, K, L, E), (B, K, L, E)))
+    return *(x.to(DEVICE, dtype) for x in (q * size, k, v)), torch.arange(L - T, L, device=DEVICE).repeat(B, 1)
+
+
+def results(function, q, k, v, positions_BT, window):
+    """Output and gradients, by name."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    out = function(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).to(out)
+    return dict(zip("oqkv", (out.detach(), *torch.autograd.grad(out, (q, k, v), upstream)), strict=True))
+
+
+SHAPES = {
+    "grouped, a partial block": (2, 4, 2, 70, 70, 16),
+    "seven heads a key head, odd width": (1, 7, 1, 20, 150, 24),
+    "one query, a full block": (3, 2, 2, 1, 64, 8),
+    "more heads than a tile has rows": (1, 70, 1, 3, 67, 8),
+}
+
+
+@runs
+@pytest.mark.parametrize("window", [None, 2, 8, 70])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_errors_are_at_most_those_of_torch(dtype, shape, window):
+    q, k, v, positions_BT = inputs(*SHAPES[shape], dtype, size=3)
+    exact = lambda *x: ExactAttention.apply(*(y.cpu() for y in x[:4]), x[4])  # noqa: E731
+    truth = results(exact, *(x.double().cpu() for x in (q, k, v)), positions_BT, window)
+    reference = results(masked_attention, q, k, v, positions_BT, window)
+    got = results(attend, q, k, v, positions_BT, window)
+    assert all(x.dtype == dtype for x in got.values())
+    wide = ({name: x.double().cpu() for name, x in y.items()} for y in (reference, got, truth))
+    assert_within_the_error_of(*wide, most=1.5, mean=1.15)  # one rounding of 16 bits more or less
+
+
+@runs
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_large_scores_whose_peak_moves_over_the_blocks(dtype):
+    """Scores up to several hundred, rising and falling: exponentials of earlier blocks would overflow or vanish."""
+    q, k, v, positions_BT = inputs(1, 2, 1, 30, 200, 16, dtype, size=20)
+    for slope in (torch.linspace(0, 3, 200), torch.linspace(3, 0, 200)):
+        steep = k * slope[:, None].to(k)
+        truth = masked_attention(*(x.double() for x in (q, in_blocks(steep).mT, in_blocks(v))), positions_BT)
+        reference = masked_attention(q, in_blocks(steep).mT, in_blocks(v), positions_BT)
+        got = attend(q, in_blocks(steep).mT, in_blocks(v), positions_BT)
+        assert_within_the_error_of({"o": reference.double()}, {"o": got.double()}, {"o": truth})
+
+
+@runs
+@pytest.mark.parametrize("window", [None, 1, 70])
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_a_querys_bits_are_its_own(dtype, window):
+    """Alone, among others, beside a query that reads more blocks, and whatever lies where it does not look."""
+    q, k, v, positions_BT = inputs(2, 3, 1, 150, 150, 24, dtype)
+    run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)  # noqa: E731
+    full = run(q, k, v, positions_BT)
+    for t in (0, 63, 64, 149):
+        one, n = slice(t, t + 1), t + 1
+        assert torch.equal(run(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one])
+        assert torch.equal(run(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one])
+        pair = torch.cat((q[1:, :, one], q[1:, :, -1:]), 2)
+        places = torch.tensor([[t, 149]], device=DEVICE)
+        assert torch.equal(run(pair, k[1:], v[1:], places)[:, :, :1], full[1:, :, one])
+        junk_k, junk_v = k.clone(), v.clone()
+        for unseen in (slice(n, None), slice(0, 0 if window is None else max(n - window, 0))):
+            junk_k[:, :, unseen], junk_v[:, :, unseen] = 1e4, 1e4
+        assert torch.equal(run(q[:, :, one], junk_k, junk_v, positions_BT[:, one]), full[:, :, one])
+
+
+@runs
+@pytest.mark.parametrize("rows", ["the front of the cache", "some of its rows"])
+def test_from_a_cache_that_grows_the_bits_are_those_of_training(rows):
+    model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1).to(DEVICE)
+    cfg, cache = model.config, KVCache(model, 40)
+    H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
+    q, k, v, positions_BT = inputs(3, H, K, 140, 140, E, torch.bfloat16)
+    full = attend(q, in_blocks(k).mT, in_blocks(v), positions_BT)
+    read = slice(0, 3) if rows == "the front of the cache" else torch.tensor([7, 2, 30])
+    for start, stop in ((0, 90), (90, 91), (91, 133), (133, 134), (134, 140)):
+        new = slice(start, stop)
+        view = cache.view(read, torch.full((3,), start), stop - start).layer(1)
+        k_UZEL, v_UZLE = view.extend(k[:, :, new], v[:, :, new])
+        assert torch.equal(attend(q[:, :, new], k_UZEL, v_UZLE, positions_BT[:, new]), full[:, :, new])
+
+
+@runs
+def test_a_query_at_position_minus_one_sees_nothing_and_moves_nothing():
+    q, k, v, positions_BT = inputs(2, 2, 1, 100, 100, 16, torch.float32)
+    holes_BT = positions_BT.clone()
+    holes_BT[0, :40], holes_BT[1, ::3] = -1, -1
+    there = (holes_BT >= 0)[:, None, :, None]
+    whole = results(lambda *x: attend(*x) * there, q, k, v, positions_BT, 20)
+    got = results(attend, q, k, v, holes_BT, 20)
+    assert torch.equal(got["o"], whole["o"]) and torch.equal(got["q"], whole["q"])
+    assert all(torch.equal(got[x], whole[x]) for x in "kv")
+    nothing = results(attend, q, k, v, torch.full_like(positions_BT, -1), None)
+    assert not any(x.any() for x in nothing.values())
+    assert attend(q[:, :, :0], in_blocks(k).mT, in_blocks(v), positions_BT[:, :0]).shape == (2, 2, 0, 16)
+
+
+@pytest.fixture
+def everywhere(monkeypatch):
+    """The models of the test attend by the kernels."""
+    monkeypatch.setattr(
+        decoder, "attend", lambda q, k, v, positions_BT, window, _: attend(q, k, v, positions_BT, window)
+    )
+
+
+WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 0}
+
+
+@runs
+@pytest.mark.parametrize("window", [{}, WINDOW], ids=["whole", "window of 20"])
+@pytest.mark.skipif(DEVICE == "cuda", reason="there linear layers need models/fast/triton/linear.py too")
+def test_sampled_logprobs_are_bitwise_those_of_training(window, everywhere):
+    model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1, **window)
+    engine, turns = Engine(model, max_rows=4, max_len=200), {}
+    prompts = [[7, 3, 5] * 23 + [n] for n in range(4)]
+    for n, ids in enumerate(prompts):
+        engine.feed(engine.open((0, n)), ids)
+        turns[n] = [list(ids), [], []]  # ids, where they were sampled, log-probabilities
+    again = {n: [n] * (5 * n + 1) for n in range(3)}
+    for row in engine.run(3, 1.0, frozenset()):
+        ids, at, logprobs = turns[row.slot]
+        at += range(len(ids), len(ids) + len(row.ids))
+        ids += row.ids
+        logprobs += row.logprobs
+        if row.slot in again:
+            engine.feed(row.slot, said := again.pop(row.slot))
+            ids += said
+    rows, prefixes = [], {}  # what they begin with is computed once
+    for ids, _, _ in turns.values():
+        row, places = -1, []
+        for token in ids:
+            row = prefixes.setdefault((row, token), len(prefixes))
+            places.append(row)
+        rows.append(torch.tensor(places))
+    sequences_ST = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+    ids_1N = torch.tensor([[token for _, token in prefixes]])
+    assert ids_1N.numel() < sum(map(len, rows))
+    wanted = torch.cat([r[torch.tensor(at) - 1] for r, (_, at, _) in zip(rows, turns.values(), strict=True)])
+    targets_N = torch.cat([torch.tensor(ids)[at] for ids, at, _ in turns.values()])
+    hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted_W=wanted)
+    expected = token_logprobs(hidden_ND, model.lm_head.weight, targets_N)[0].detach()
+    assert torch.equal(torch.tensor([x for _, _, logprobs in turns.values() for x in logprobs]), expected)
+
+
+@runs
+@pytest.mark.skipif(DEVICE == "cuda", reason="compares with the CPU's path")
+def test_a_models_gradients_are_those_of_the_cpus_path(request):
+    model = random_model("qwen3").requires_grad_()
+    tail = torch.tensor([*range(90, 99), -1])
+    sequences_ST = torch.stack((torch.arange(90), torch.cat((torch.arange(80), tail))))
+    ids_1N, wanted_W = torch.randint(97, (1, 99), generator=torch.Generator().manual_seed(0)), torch.tensor([98, 3, 50])
+    grads = []
+    for _ in range(2):
+        hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted_W=wanted_W)
+        grads.append(torch.autograd.grad(hidden_ND.sin().sum(), model.model.layers.parameters()))
+        request.getfixturevalue("everywhere")
+    for cpus, ours in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, cpus, atol=1e-5 * float(cpus.abs().max()), rtol=1e-5)
+
+
+def launches_of(H, K, E, dtype, monkeypatch, T=300):
+    """Every launch of a training batch's attention, on tensors without memory."""
+    with monkeypatch.context() as patch:
+        launches = record(patch, attention_triton, KERNELS)
+        shapes = (8, H, T, E), (5, 8 * K, E, 64), (5, 8 * K, 64, E)
+        q, k, v = (torch.empty(s, dtype=dtype, device="meta", requires_grad=True) for s in shapes)
+        attend(q, k, v, torch.empty(8, T, dtype=torch.long, device="meta")).sum().backward()
+    return launches
+
+
+@compiles
+@pytest.mark.parametrize("heads", [(14, 2, 64), (28, 4, 128)], ids=str)
+@pytest.mark.parametrize(
+    ("arch", "dtype", "spill"),
+    [(80, torch.bfloat16, 640), (90, torch.bfloat16, 0), (100, torch.bfloat16, 0), (90, torch.float16, 0)],
+    ids=str,
+)
+def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monkeypatch, tmp_path):
+    """Without registers that do not fit, but in one part of the backward on sm_80."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    binaries = []
+    for launch in launches_of(*heads, dtype, monkeypatch):
+        binaries.append(binary := compiled(*launch, arch)[1]())
+        name = binary.metadata.name
+        assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]
+        assert binary.metadata.shared <= SHARED_KIB[arch] * 1024 * (0.5 if name == "_forward" and arch > 80 else 1), (
+            name
+        )
+        assert {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch] in binary.asm["ptx"], name
+    for binary in binaries:
+        name = binary.metadata.name
+        assert spilled(binary, tmp_path) <= (spill if name == "_backward_keys" else 0), name
+
+
+@compiles
+def test_the_backward_fits_a_chip_with_little_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda device: SHARED_KIB[120] * 1024)
+    for launch in launches_of(28, 4, 128, torch.bfloat16, monkeypatch):
+        assert compiled(*launch, 120)[1]().metadata.shared <= SHARED_KIB[120] * 1024, launch[0].__name__
+
+
+@compiles
+def test_sampling_and_training_launch_the_same_binary(monkeypatch):
+    """Whatever the numbers of sequences, queries and blocks: none is compiled into the kernel."""
+    keys = set()
+    for T, B, U in ((1, 1, 1), (1, 16, 2), (300, 8, 16), (16, 3, 5)):
+        with monkeypatch.context() as patch:
+            launches = record(patch, attention_triton, KERNELS)
+            shapes = (B, 14, T, 64), (U, B * 2, 64, 64), (U, B * 2, 64, 64)
+            q, k, v = (torch.empty(s, dtype=torch.bfloat16, device="meta") for s in shapes)
+            for window in (None, 1, 16):
+                attend(q, k, v, torch.empty(B, T, dtype=torch.long, device="meta"), window)
+        keys |= {compiled(*launch, 90)[0] for launch in launches}
+    assert len(keys) == 1
+
+
+def test_cuda_takes_the_kernels_where_they_go(monkeypatch):
+    """16 bits, and float32 where it is to be exact."""
+    calls = []
+    monkeypatch.setattr(attention_triton, "attend", lambda q, *_: calls.append(q.dtype))
+    attention.triton_attend.cache_clear()
+    for dtype, exact in ((torch.bfloat16, False), (torch.float16, True), (torch.float32, False), (torch.float32, True)):
+        q, k, v = (torch.empty(1, 2, 64, 64, dtype=dtype, device="meta") for _ in range(3))
+        attention.attend(q, k, v, torch.zeros(1, 64, dtype=torch.long, device="meta"), None, exact)
+    attention.triton_attend.cache_clear()
+    assert calls == [torch.bfloat16, torch.float16, torch.float32]

@@ -1,0 +1,199 @@
+"""The linear product's Triton kernel: as near to float64 as torch in the same dtype, and a row's bits its own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import random_model, randomize
+from on_triton import (
+    DEVICE,
+    FLOATS,
+    SHARED_KIB,
+    assert_within_the_error_of,
+    compiled,
+    compiles,
+    needs_no_device,
+    record,
+    run_under_the_interpreter,
+    runs,
+    spilled,
+)
+
+import lora
+from models import decoder
+from models import engine as generate
+from models.engine import Engine
+from models.fast.triton import attention as attention_triton
+from models.fast.triton import linear as linear_triton
+from models.fast.triton import logprob as logprob_triton
+from models.fast.triton.linear import product
+from models.linear import Linear
+from models.weights import make_exact
+from rl import batch
+from rl.records import Episode, Turn
+
+
+@needs_no_device
+def test_under_the_interpreter():
+    run_under_the_interpreter(__file__, at_least=12)
+
+
+def problem(N, D, outputs, dtype):
+    """x_ND, weight_OD, bias_O."""
+    g = torch.Generator().manual_seed(N)
+    shapes = (N, D), (outputs, D), (outputs,)
+    return [torch.randn(shape, generator=g).to(DEVICE, dtype) for shape in shapes]
+
+
+def results(function, x, weight, bias, trainable):
+    tensors = {"x": x, "weight": weight, "bias": bias}
+    tensors = {
+        name: t.detach().requires_grad_(name == "x" or trainable) for name, t in tensors.items() if t is not None
+    }
+    y = function(*tensors.values())
+    wanted = [name for name, t in tensors.items() if t.requires_grad]
+    upstream = torch.linspace(-1, 1, y.numel(), device=DEVICE).view(y.shape).to(y)
+    grads = torch.autograd.grad(y, [tensors[name] for name in wanted], upstream)
+    return {"y": y.detach()} | dict(zip(wanted, grads, strict=True))
+
+
+@runs
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_errors_are_at_most_those_of_torch(dtype, trainable):
+    for N, D, outputs, biased in ((1, 24, 97, True), (67, 200, 130, False), (16, 65, 16, True)):
+        x, weight, bias = problem(N, D, outputs, dtype)
+        bias = bias if biased else None
+        wide = [None if t is None else t.double() for t in (x, weight, bias)]
+        truth = results(F.linear, *wide, trainable)
+        reference, got = (results(f, x, weight, bias, trainable) for f in (F.linear, product))
+        assert got.keys() == truth.keys() and all(t.dtype == dtype for t in got.values())
+        assert_within_the_error_of(reference, got, truth)
+
+
+@runs
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_in_float32_the_same_sums_are_not_rounded(dtype):
+    x, weight, bias = problem(20, 100, 70, dtype)
+    wide, rounded = (results(lambda *xs, d=d: product(*xs, d), x, weight, bias, True) for d in (torch.float32, None))
+    truth = F.linear(*(t.double() for t in (x, weight, bias)))
+    torch.testing.assert_close(wide["y"].double(), truth, atol=1e-4, rtol=0)
+    assert torch.equal(wide["y"].to(dtype), rounded["y"]) and not torch.equal(wide["y"], rounded["y"].float())
+    assert all(torch.equal(wide[name].to(dtype), rounded[name]) for name in ("x", "weight", "bias"))
+
+
+@runs
+def test_greedy_ids_are_those_of_float64_where_bfloat16_would_tie():
+    """Pairs of words that differ in one coordinate by its last bit."""
+    hidden_BD, weight_VD, _ = problem(40, 64, 16, torch.bfloat16)
+    weight_VD = weight_VD.repeat_interleave(2, 0)
+    weight_VD[1::2, 5] *= 1 + 2**-7
+    logits_BV = hidden_BD.double() @ weight_VD.double().T
+    best_B = logits_BV.argmax(-1)
+    assert (logits_BV.bfloat16().argmax(-1) != best_B).any()
+    ids_B, logprobs_B = generate.sample(hidden_BD, weight_VD, 0.0, None, matmul=product)
+    assert torch.equal(ids_B, best_B)
+    torch.testing.assert_close(logprobs_B.double(), logits_BV.log_softmax(-1).amax(-1), atol=1e-4, rtol=0)
+
+
+@runs
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_rows_bits_are_its_own(dtype):
+    x_ND, weight_OD, bias_O = problem(150, 100, 150, dtype)
+    whole = product(x_ND, weight_OD, bias_O)
+    order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
+    for rows in (order, order[:1], order[:2], order[:16], order[:64], order[:65]):
+        assert torch.equal(product(x_ND[rows], weight_OD, bias_O), whole[rows])
+    assert product(x_ND[:0], weight_OD, bias_O).shape == (0, 150)
+    apart = torch.zeros(150, 300, device=DEVICE, dtype=dtype)[:, ::3]  # neither operand need be contiguous
+    assert torch.equal(product(apart.copy_(x_ND), weight_OD.T.contiguous().T, bias_O), whole)
+
+
+@pytest.fixture
+def exact_everywhere(monkeypatch):
+    """What `make_exact` does on CUDA: a function of a model, which is then computed by kernels alone."""
+    if DEVICE == "cuda":
+        return make_exact
+    monkeypatch.setattr(decoder, "attend", lambda *x: attention_triton.attend(*x[:5]))
+    for module in (generate, batch):
+        monkeypatch.setattr(module, "token_logprobs", logprob_triton.token_logprobs)
+
+    def make(model):
+        for layer in model.modules():
+            if isinstance(layer, Linear):
+                layer.matmul = product
+
+    return make
+
+
+@runs
+@pytest.mark.parametrize("temperature", [0.8, 0])
+def test_an_exact_model_samples_bitwise_what_it_trains_on(temperature, exact_everywhere):
+    """With adapters, several turns, other numbers of rows at each step, and shared beginnings."""
+    model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1).to(DEVICE)
+    lora.inject(model, r=4, alpha=4)
+    randomize(model).eval()
+    exact_everywhere(model)
+    engine, episodes = Engine(model, max_rows=3, max_len=200), []
+    for n in range(3):
+        episodes.append(Episode("fake", 0, 0, ids_T=[5, 6, 7] * 20 + [n]))
+        engine.feed(engine.open((0, n)), episodes[n].ids_T)
+    says = {0: [8] * 7, 1: []}
+    for row in engine.run(2, temperature, frozenset()):
+        e = episodes[row.slot]
+        e.logprobs_T += [0.0] * (len(e.ids_T) - len(e.logprobs_T)) + row.logprobs
+        e.turns.append(Turn(len(e.ids_T), len(e.ids_T) + len(row.ids), 0.0, row.stop_reason))
+        e.ids_T += row.ids
+        if row.slot in says:
+            engine.feed(row.slot, said := says.pop(row.slot))
+            e.ids_T += said
+    for e in episodes:
+        e.action_mask_T = [int(any(t.start <= i < t.stop for t in e.turns)) for i in range(len(e.ids_T))]
+    trained = batch.forward(made := batch.make_batch(episodes), model, temperature or 1.0)
+    assert len(made.old_logprobs_N) == 10 and torch.equal(trained.logprobs_N.detach(), made.old_logprobs_N)
+    trained.logprobs_N.sum().backward()
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters() if p.requires_grad)
+
+
+def test_make_exact_asks_for_what_it_takes(monkeypatch):
+    """Of a model on another device than a CPU, here one without memory; on a CPU it has nothing to do."""
+    on_cpu = random_model()
+    assert make_exact(on_cpu) is on_cpu and not on_cpu.exact and on_cpu.lm_head.matmul is None
+    model = random_model().to("meta")
+    with pytest.raises(ValueError, match=r"takes dtype=bfloat16"):
+        make_exact(model)
+    model, capability = model.bfloat16(), [(7, 5), (9, 0)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability.pop(0))
+    with pytest.raises(ValueError, match=r"compute capability 8\.0 or more, not 7\.5"):
+        make_exact(model)
+    assert not model.exact
+    layers = [layer for layer in make_exact(model).modules() if isinstance(layer, torch.nn.Linear)]
+    assert model.exact and len(layers) == 15 and all(layer.matmul is product for layer in layers)
+
+
+def launched(N, D, outputs, dtype, monkeypatch):
+    with monkeypatch.context() as patch:
+        launches = record(patch, linear_triton, ["_multiply"])
+        product(*(torch.empty(s, dtype=dtype, device="meta") for s in ((N, D), (outputs, D), (outputs,))))
+    return launches[0]
+
+
+@compiles
+@pytest.mark.parametrize(
+    "arch, dtype", [(80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16),
+                    (80, torch.float32), (90, torch.float32), (100, torch.float32)], ids=str
+)  # fmt: skip
+def test_it_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
+    """Twice on a processor at once, with all sums in registers."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    binary = compiled(*launched(300, 3584, 18944, dtype, monkeypatch), arch)[1]()
+    assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]
+    assert 2 * binary.metadata.shared <= SHARED_KIB[arch] * 1024
+    if dtype != torch.float32:
+        assert {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch] in binary.asm["ptx"]
+    assert spilled(binary, tmp_path) == 0
+
+
+@compiles
+def test_one_row_and_many_launch_the_same_binary(monkeypatch):
+    keys = {compiled(*launched(N, 896, 4864, torch.bfloat16, monkeypatch), 90)[0] for N in (1, 2, 16, 17, 8192)}
+    assert len(keys) == 1
