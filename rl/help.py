@@ -1,0 +1,58 @@
+"""The text of --help: every key of a program's dataclasses with its default and the comment behind it."""
+
+import ast
+import inspect
+import io
+import tokenize
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Literal, get_args, get_origin, get_type_hints
+
+
+def help_text(
+    program: str, about: str, classes: tuple[type, ...], groups: dict[str, type], positional: str = ""
+) -> str:
+    """Return usage, the text `about`, and one line for each key."""
+    command = f"python {program}" if program.endswith(".py") else f"python -m {program}"
+    lines = [
+        f"usage: {command} {f'[{positional}] ' if positional else ''}[key=value ...]",
+        "",
+        *about.strip().splitlines(),
+    ]
+    for group, cls in [("", cls) for cls in classes] + list(groups.items()):
+        lines += ["", *key_lines(cls, group)]
+    return "\n".join(lines)
+
+
+def key_lines(cls: type, group: str = "") -> list[str]:
+    """Return a line `  key=default   meaning` for each field."""
+    prefix, meanings, kinds, lines = f"{group}." if group else "", comments(cls), get_type_hints(cls), []
+    for f in fields(cls):
+        meaning, choices = meanings.get(f.name, ""), get_args(kinds[f.name])
+        if get_origin(kinds[f.name]) is Literal and not all(choice in meaning for choice in choices):
+            meaning += f": {' | '.join(choices)}"
+        lines.append(f"  {prefix + f.name + '=' + shown_default(f):36s} {meaning}")
+    return lines
+
+
+def shown_default(f: Field) -> str:
+    """Return a field's default as it is written on the command line; nothing for a field that must be given."""
+    if f.default is MISSING:
+        return ""
+    return str(f.default).lower() if f.default is None or isinstance(f.default, bool) else str(f.default)
+
+
+def comments(cls: type) -> dict[str, str]:
+    """Return the comment behind each field of a dataclass and of the dataclasses it extends, read from their source."""
+    found = {}
+    for base in reversed(cls.__bases__):
+        found |= comments(base) if is_dataclass(base) else {}
+    source = inspect.cleandoc("\n" + inspect.getsource(cls))
+    by_line = {
+        token.start[0]: token.string.lstrip("# ").strip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    body = ast.parse(source).body[0].body
+    return found | {
+        node.target.id: by_line.get(node.end_lineno, "") for node in body if isinstance(node, ast.AnnAssign)
+    }
