@@ -131,7 +131,7 @@ if __name__ == "__main__":
     cfg = config.parse(sys.argv[1:], "train.py")
     try:
         main(cfg)
-    except (OSError, ValueError, FloatingPointError, envs.WorldFailed) as error:
+    except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt:
         sys.exit(f"train.py: interrupted; {way_on(cfg.out)}")

@@ -10,9 +10,9 @@ from dataclasses import fields
 from difflib import get_close_matches
 from importlib import import_module
 
-from envs.base import Request, Result, Step, WorldFailed
+from envs.base import Environment, EnvironmentFailed, Request, Result, Step
 
-__all__ = ["GROUPS", "NAMES", "Request", "Result", "Step", "WorldFailed", "config_class", "make"]
+__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Request", "Result", "Step", "config_class", "make"]
 
 NAMES = {
     "textcraft": "envs.textcraft",

@@ -9,8 +9,8 @@ SPLITS = ("train", "val", "test")
 PROMPTS = ("native", "short")
 
 
-class WorldFailed(RuntimeError):
-    """Something other than the agent broke, such as a server: the episode counts neither as solved nor as failed."""
+class EnvironmentFailed(RuntimeError):
+    """The environment broke, such as its server: the episode counts neither as solved nor as failed."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,28 @@ class Step:
     info: dict  # "outcome": correct|incorrect|timeout|unknown, final once over; "success": bool; "valid": bool, the
     # action was understood and executed; "shaped": float, a denser reward for those who train with it
     requests: list[Request] = field(default_factory=list)  # if any, the step is not finished: answer them first
+
+
+class Environment:
+    """Play one episode at a time. Each environment's module has a subclass `Env`, made from its `Config`."""
+
+    slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
+
+    def reset(self, seed: int, split: str = "train") -> list[dict]:
+        """Start the episode of a seed. Return the messages, [{role, content}, ...], up to the agent's first turn."""
+        raise NotImplementedError
+
+    def step(self, action_text: str) -> Step:
+        """Execute the agent's turn."""
+        raise NotImplementedError
+
+    def answer(self, results: list[Result]) -> Step:
+        """Return the next step, given one result for each of the last step's requests."""
+        raise NotImplementedError
+
+    def oracle(self) -> str:
+        """Return an expert's next turn. Raise RuntimeError if the environment has no expert."""
+        raise NotImplementedError
 
 
 def split_of(task: str) -> str:

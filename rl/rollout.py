@@ -79,7 +79,7 @@ def rollout(
     """Plays every task, cfg.rollout_batch_size at once, and returns the episodes in the order of the tasks.
 
     Episodes that end make room at once for those that wait. What worlds ask of the base model is answered together when
-    nothing else can be sampled. An episode whose world fails (envs.WorldFailed) is marked so and over; raises
+    nothing else can be sampled. An episode whose world fails (envs.EnvironmentFailed) is marked so and over; raises
     ValueError if that is all, or the first GIVE_UP.
     """
     if cfg.max_len > model.config.max_position_embeddings:
@@ -131,7 +131,7 @@ class _Games:
             episode = Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash)
             try:
                 messages = opening()
-            except envs.WorldFailed as error:
+            except envs.EnvironmentFailed as error:
                 self.failed(index, episode, error)
                 continue
             _append(episode, self.tokenizer.prompt(messages))
@@ -147,7 +147,7 @@ class _Games:
         """(env, a function that gives its first messages)."""
         env = make_env(self.cfg, task.env)
         opening = partial(env.reset, task.seed, task.split)
-        return env, self.pool.submit(opening).result if _slow(env) else opening
+        return env, self.pool.submit(opening).result if env.slow else opening
 
     def sampled(self, row: Row) -> None:
         """The agent's turn, and what its world answers."""
@@ -161,7 +161,7 @@ class _Games:
 
     def ask(self, slot: int, answer: Callable[[], envs.Step]) -> None:
         """Has the slot's world answer, now or, if it is slow, beside the others."""
-        if _slow(self.playing[slot][1]):
+        if self.playing[slot][1].slow:
             self.answers.append((slot, self.pool.submit(answer)))
         else:
             self.answered(slot, answer)
@@ -184,7 +184,7 @@ class _Games:
         index, _, episode, streams = self.playing[slot]
         try:
             step = answer()
-        except envs.WorldFailed as error:
+        except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             del self.playing[slot]
             self.failed(index, episode, error)
@@ -202,7 +202,7 @@ class _Games:
         self.progress.update()
         self.start()
 
-    def failed(self, index: int, episode: Episode, error: envs.WorldFailed) -> None:
+    def failed(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
         """The episode counts for nothing; raises ValueError if no other one says that the worlds can be played."""
         episode.infrastructure_failed, episode.truncated = True, True
         self.finished[index] = episode
@@ -211,11 +211,6 @@ class _Games:
         if none_whole and (len(self.finished) >= GIVE_UP or not self.waiting):
             tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
             raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
-
-
-def _slow(env) -> bool:
-    """Whether the world's answers take long and cost this process little: a server's, or a program's that it starts."""
-    return getattr(env, "slow", False)
 
 
 def demonstrations(

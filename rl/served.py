@@ -162,7 +162,7 @@ def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Epis
             messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": step.observation}]
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
-    except envs.WorldFailed as error:
+    except envs.EnvironmentFailed as error:
         tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
     except Unanswered as error:

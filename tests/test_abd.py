@@ -19,7 +19,7 @@ from rl.config import parse
 
 try:
     sandbox.isolation()
-except sandbox.WorldFailed as error:
+except sandbox.EnvironmentFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
 GOLDEN = Path(__file__).with_name("golden") / "abd.txt"
@@ -447,9 +447,9 @@ def test_an_unknown_split_is_one_line():
 
 def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
     def broken(*_):
-        raise abd.sandbox.WorldFailed("gone")
+        raise abd.sandbox.EnvironmentFailed("gone")
 
     env = at(DOUBLE, "10")
     monkeypatch.setattr(sandbox, "run", broken)
-    with pytest.raises(sandbox.WorldFailed):
+    with pytest.raises(sandbox.EnvironmentFailed):
         env.step("<INPUT>5</INPUT>")

@@ -16,7 +16,7 @@ from envs.simulators import sandbox
 
 try:
     sandbox.isolation()
-except sandbox.WorldFailed as error:
+except sandbox.EnvironmentFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
 GOLDEN = Path(__file__).with_name("golden") / "ded.txt"
@@ -384,10 +384,10 @@ def test_a_file_without_rows_is_one_line(tmp_path):
 
 def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
     def broken(*_):
-        raise ded.sandbox.WorldFailed("gone")
+        raise ded.sandbox.EnvironmentFailed("gone")
 
     env = Env()
     env.reset(0)
     monkeypatch.setattr(sandbox, "run", broken)
-    with pytest.raises(sandbox.WorldFailed):
+    with pytest.raises(sandbox.EnvironmentFailed):
         env.step("print(1)")

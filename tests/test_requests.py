@@ -220,7 +220,7 @@ def test_a_world_that_fails_over_an_answer_is_left_out(tiny, played, monkeypatch
 
         def answer(self, results):
             if self.fails:
-                raise envs.WorldFailed("gone")
+                raise envs.EnvironmentFailed("gone")
             return super().answer(results)
 
     monkeypatch.setattr(textcraft, "Env", Fails)

@@ -212,12 +212,12 @@ def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, slow,
         def reset(self, seed, split="train"):
             self.seed = seed
             if breaks == "reset" and seed % 3 == 1:
-                raise envs.WorldFailed("no answer")
+                raise envs.EnvironmentFailed("no answer")
             return super().reset(seed, split)
 
         def step(self, action_text):
             if breaks == "step" and self.seed % 3 == 1 and self.turns:
-                raise envs.WorldFailed("no answer")
+                raise envs.EnvironmentFailed("no answer")
             return super().step(action_text)
 
     Breaks.slow = slow
@@ -229,6 +229,6 @@ def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, slow,
         assert now.infrastructure_failed or vars(before) == vars(now)
     assert rollout_stats(played)["infrastructure_failed"] == len(failed)
     assert evaluate(*tiny, cfg, 0.0, "train", 12)["episodes"] < 12
-    monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.WorldFailed("gone")))
+    monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.EnvironmentFailed("gone")))
     with pytest.raises(ValueError, match=r"^3 of 12 episodes were tried, and every one failed; the last: gone"):
         rollout(*tiny, tasks, cfg, 1.0, SILENT)

@@ -44,7 +44,7 @@ from random import Random
 
 from envs import base, rows
 from envs.affine import programs
-from envs.base import Step, split_of
+from envs.base import Environment, Step, split_of
 from envs.simulators import sandbox
 
 NATIVE = """\
@@ -94,7 +94,7 @@ def check(config, task_of_row: Callable[[dict], str]) -> None:
         rows.row_places(config.data, task_of_row)
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     slow = True  # each answer is a process's

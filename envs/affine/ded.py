@@ -43,7 +43,7 @@ from random import Random
 from envs import base, rows
 from envs.affine import programs
 from envs.affine.abd import TRIES, check, line
-from envs.base import Step, split_of
+from envs.base import Environment, Step, split_of
 from envs.simulators import sandbox
 
 FOOTER = """
@@ -71,7 +71,7 @@ class Config:
         base.check_count("cases", self.cases, 2)  # with one, a program that always prints the same would be right
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     slow = True  # each answer is a process's

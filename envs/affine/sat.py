@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import base
-from envs.base import Step, split_of
+from envs.base import Environment, Step, split_of
 
 LEVELS = {  # difficulty -> n, k, ratio
     "1": ("3", "2", "1.7"),
@@ -85,7 +85,7 @@ class Config:
         return [_range(name, text or default) for (name, text), default in zip(own.items(), LEVELS[level], strict=True)]
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

@@ -85,7 +85,7 @@ from envs.alfworld.rooms import (
     kind_of,
     order,
 )
-from envs.base import Step
+from envs.base import Environment, Step
 
 INSTRUCTIONS = """\
 You are in a room of a house and have a task to do there. First you are told what stands around you, your task, and \
@@ -136,7 +136,7 @@ class Config:
         base.check_prompt(self.prompt)
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

@@ -89,7 +89,7 @@ from envs.babyai.levels import LEVELS
 from envs.babyai.maze import Redraw
 from envs.babyai.missions import Game
 from envs.babyai.text import look
-from envs.base import Step, split_of
+from envs.base import Environment, Step, split_of
 
 DIFFICULTY = {
     "1": (3, 4),  # one object in one room: to go to it
@@ -156,7 +156,7 @@ class Config:
         return names[rng.choice(DIFFICULTY[rng.choice(self.difficulty.split(","))]) - 1]
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

@@ -56,7 +56,7 @@ from difflib import get_close_matches
 from random import Random
 
 from envs import base
-from envs.base import Step
+from envs.base import Environment, Step
 from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_tasks
 from envs.simulators.mysql import Database, MySQLError, digest
 
@@ -109,7 +109,7 @@ class Config:
             read_tasks(self.data)
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

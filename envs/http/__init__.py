@@ -44,7 +44,7 @@ import urllib.parse
 from dataclasses import dataclass
 
 from envs import base
-from envs.base import Step
+from envs.base import Environment, Step
 from envs.http import agentgym, lab
 from envs.http.wire import BLOCK, Lost, ServerFailed, number_of, seeds_of
 
@@ -91,7 +91,7 @@ class Config:
         return (self.url or "http://127.0.0.1:36001").rstrip("/")
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     slow = True  # each answer is a server's

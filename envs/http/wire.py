@@ -7,14 +7,14 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 
-from envs.base import WorldFailed
+from envs.base import EnvironmentFailed
 
 BLOCK = {"babyai": 40}  # task numbers that stay together in a split; 1 elsewhere
 MAX_REPLY = 8 << 20  # bytes of a server's reply that are read
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class ServerFailed(WorldFailed):
+class ServerFailed(EnvironmentFailed):
     """The server did not do its part, so the episode says nothing about the agent."""
 
 

@@ -66,7 +66,7 @@ from functools import cache, lru_cache
 from random import Random
 
 from envs import base
-from envs.base import Step
+from envs.base import Environment, Step
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.tasks import LEVELS, Python, Task
@@ -133,7 +133,7 @@ class Config:
             os_data.read(self.data, self.scripts)
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

@@ -55,7 +55,7 @@ from math import isfinite, sqrt
 from random import Random
 
 from envs import base, rows
-from envs.base import Request, Result, Step, split_of
+from envs.base import Environment, Request, Result, Step, split_of
 from envs.planner.word_problems import ATOM, LETTERS, LEVELS, arithmetic_in, in_words, number_of, of_row, work_out
 
 WORKERS = ("model", "rules")
@@ -147,7 +147,7 @@ class Plan:
     how: str = ""  # how their results are put together
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

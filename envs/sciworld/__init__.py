@@ -75,7 +75,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import base
-from envs.base import Step, split_of
+from envs.base import Environment, Step, split_of
 from envs.sciworld.goals import Progress, Task, expert, phrase
 from envs.sciworld.rules import EASY, SIMPLIFICATIONS, Refused, World
 from envs.sciworld.tasks import FAMILIES, NEAR, SHORT
@@ -159,7 +159,7 @@ class Config:
         return (own - {"easy"}) | (set(EASY) if "easy" in own else set()) | set(LEVELS[level][1])
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

@@ -70,7 +70,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import base
-from envs.base import Request, Result, Step
+from envs.base import Environment, Request, Result, Step
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
 from envs.tau_retail.expert import next_action
 from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
@@ -102,7 +102,7 @@ class Config:
             load_tasks(self.data)
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

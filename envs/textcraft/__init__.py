@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import base
-from envs.base import Step, split_of
+from envs.base import Environment, Step, split_of
 from envs.textcraft.crafting import BASE, BOOK, TAGS, USES, depth, next_action, tree
 
 GOALS: dict[tuple[str, int], list[str]] = {}  # (split, depth) -> goals
@@ -87,7 +87,7 @@ class ActionFailed(Exception):
     """An action that changes nothing; its text is the observation."""
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

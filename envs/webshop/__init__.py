@@ -57,7 +57,7 @@ from json import dumps
 from random import Random
 
 from envs import base
-from envs.base import Step
+from envs.base import Environment, Step
 from envs.webshop.goods import Goal, Product, canonical, catalogue, make_goal
 
 INSTRUCTIONS = """\
@@ -104,7 +104,7 @@ class Config:
         base.check_prompt(self.prompt)
 
 
-class Env:
+class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):

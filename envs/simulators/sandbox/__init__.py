@@ -36,7 +36,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 
-from envs.base import WorldFailed
+from envs.base import EnvironmentFailed
 from envs.simulators.sandbox import jail
 
 
@@ -91,7 +91,7 @@ def execute(source: str, stdin: str = "", limits: Limits = DEFAULT) -> Run:
 
 
 def run(source: str, stdin: str, limits: Limits = DEFAULT) -> Run:
-    """Run a program once, as it is; many threads may do so at once. WorldFailed if it could not be run at all."""
+    """Run a program once, as it is; many threads may do so at once. EnvironmentFailed if it could not be run at all."""
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(4)]
         for file, text in zip(files, (source, stdin), strict=False):
@@ -113,7 +113,7 @@ class _Server:
 
     def __init__(self):
         if sys.platform != "linux":
-            raise WorldFailed(f"programs can be run on Linux only, not on {sys.platform}")
+            raise EnvironmentFailed(f"programs can be run on Linux only, not on {sys.platform}")
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", jail.__file__, str(theirs.fileno())],
@@ -128,11 +128,11 @@ class _Server:
         theirs.close()
         hello = self.socket.recv(1000).decode()
         if not hello:
-            raise WorldFailed("the process that runs programs did not start")
+            raise EnvironmentFailed("the process that runs programs did not start")
         self.weakness = hello.removeprefix("ready").strip()
         if self.weakness and os.geteuid() and os.environ.get("SANDBOX") != "limits":
             self.socket.close()
-            raise WorldFailed(
+            raise EnvironmentFailed(
                 f"programs cannot be shut in here, so none is run: {self.weakness} (see envs/simulators/sandbox)"
             )
         if self.weakness:
@@ -161,7 +161,7 @@ class _Server:
             os.close(reader)
         if status not in ("over", "timeout"):
             self.socket.close()  # which ends it, and all that it runs
-            raise WorldFailed(f"a program could not be run: {status or 'the process for it is gone'}")
+            raise EnvironmentFailed(f"a program could not be run: {status or 'the process for it is gone'}")
         return status
 
 
