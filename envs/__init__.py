@@ -41,8 +41,12 @@ def config_class(name: str) -> type:
 
 
 def make(name: str, **options):
-    """An environment by its name; the options are the fields of its Config."""
+    """Return an environment by its name; the options are the fields of its Config.
+
+    Options that are not given and would need a model take the values of Config.without_model, if it has any.
+    """
     module = _module(name)
+    options = getattr(module.Config, "without_model", {}) | options
     known = [f.name for f in fields(module.Config)]
     for key in options:
         if key not in known:

@@ -38,14 +38,14 @@ PENS = word_problems.Problem(
 
 def at(problem=PENS, **options) -> Env:
     """An environment whose episode has a problem of our choice."""
-    env = Env(Config(**options))
+    env = make(**options)
     env.reset(0)
     env.problem = problem
     return env
 
 
 def make(**options) -> Env:
-    return Env(Config(**options))
+    return envs.make("planner", **options)
 
 
 def plan(*parts: str, split=True, how: str = "") -> str:
@@ -85,7 +85,7 @@ def test_there_are_templates_enough_and_each_has_tasks_in_every_split():
 
 
 def test_a_task_is_the_template_and_its_numbers_and_no_names():
-    env = Env(Config(difficulty="1"))
+    env = make(difficulty="1")
     texts: dict[str, set] = {}
     for seed in range(4000):
         question = env.reset(seed)[0]["content"]
@@ -96,7 +96,7 @@ def test_a_task_is_the_template_and_its_numbers_and_no_names():
 
 
 def test_difficulty_is_drawn_by_its_weights():
-    env, lengths = Env(Config(difficulty="1,1,3")), Counter()
+    env, lengths = make(difficulty="1,1,3"), Counter()
     for seed in range(300):
         env.reset(seed)
         lengths[len(env.problem.steps) > 2] += 1
@@ -540,7 +540,7 @@ def test_the_baseline_shows_the_problems_that_grpo_draws():
 
 
 def check_expert(level: str, prompt: str, count: int) -> None:
-    env = Env(Config(difficulty=level, prompt=prompt))
+    env = make(difficulty=level, prompt=prompt)
     for seed in range(count):
         for split in SPLITS if seed < count // 10 else SPLITS[:1]:
             env.reset(seed, split)
@@ -564,7 +564,7 @@ def test_the_expert_is_right_on_a_thousand_tasks(level, prompt):
 
 @pytest.mark.full
 def test_ten_thousand_seeds_share_no_task_between_splits():
-    env, seen = Env(Config()), {}
+    env, seen = make(), {}
     for split in SPLITS:
         seen[split] = set()
         for seed in range(10_000):
@@ -575,7 +575,7 @@ def test_ten_thousand_seeds_share_no_task_between_splits():
 
 
 def test_the_easiest_level_is_short_for_the_embedded_tokenizer(tiny):
-    env = Env(Config(difficulty="1", prompt="short"))
+    env = make(difficulty="1", prompt="short")
     for seed in range(60):
         (message,) = env.reset(seed)
         assert message["content"].isascii() and len(tiny[1].prompt([message])) < 130
@@ -628,7 +628,7 @@ def transcript() -> str:
             ("2", "short", "val", "1/0"),
         ]
     ):
-        env = Env(Config(difficulty=level, prompt=prompt))
+        env = make(difficulty=level, prompt=prompt)
         (message,) = env.reset(number, split)
         lines += [f"== difficulty={level} prompt={prompt} split={split} seed={number}", message["content"]]
         action = reply or env.oracle()
@@ -637,7 +637,7 @@ def transcript() -> str:
         lines += [f"task {env.task}", env.problem.answer, ""]
     worker, env = (
         Worker('{"result": 1}', "2", "3", '{"final_answer": "4"}'),
-        Env(Config(worker="model", difficulty="2")),
+        make(worker="model", difficulty="2"),
     )
     lines += ["== worker=model", env.reset(0)[0]["content"], "--"]
     step = worker.play(env, plan("one", "two", "three", how="add"))
