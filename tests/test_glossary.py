@@ -1,0 +1,29 @@
+"""The glossary names every metric that a run writes."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import train
+from rl import config
+
+GLOSSARY = Path(__file__).parents[1] / "docs" / "glossary.md"
+SMALL = "episodes=8 batch_size=8 epochs=1 max_new_tokens=4 eval_episodes=2 textcraft.max_turns=1"
+
+
+def names(record: dict) -> set[str]:
+    """Return the names in a line of metrics.jsonl, those of a nested evaluation included."""
+    nested = [record["eval"]] if "eval" in record else []
+    nested += record.get("by_env", {}).values()
+    own = {"env/NAME" if name.startswith("env/") else name for name in record}
+    return own.union(*map(names, nested))
+
+
+@pytest.mark.parametrize("words", ["algo=sft", "algo=ppo", "algo=grpo grpo.kl_coef=0.1 env=planner"])
+def test_every_metric_of_a_run_is_in_the_glossary(words, tmp_path):
+    train.main(config.parse([*words.split(), *SMALL.split(), f"out={tmp_path}/run"], "train.py"))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    written = set().union(*(names(json.loads(line)) for line in lines))
+    assert written - set(re.findall(r"`([\w/]+)`", GLOSSARY.read_text())) == set()
