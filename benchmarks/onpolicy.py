@@ -22,9 +22,9 @@ from tqdm import tqdm
 from benchmarks import common, generate, inexact, sides
 from benchmarks.common import Parts, Row
 from models import by_onednn
+from models.exact import make_exact
 from models.fast.step import exact_step
 from models.linear import Linear
-from models.weights import make_exact
 from rl import config
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn

@@ -1,19 +1,20 @@
-"""What a checkpoint's config.json says, reduced to what the decoder computes.
+"""Read a checkpoint's config.json into the numbers that define the decoder's computation.
 
-A field that would change the computation and that the decoder lacks is refused by name: a model that is
-silently a little different from the one that was published is the worst kind of wrong.
+A setting that would change the computation and that the decoder does not implement is refused by name, so that no model
+is computed slightly differently from how it was published.
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.rope import LAYER_TYPES, Rope, nested, number, parse_ropes
+from models.checks import flag, number
+from models.rope import Rope, nested, parse_ropes, rope_settings
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
-KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # where the key is absent; Llama has as many as query heads
+KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
 POSITIONS = {"qwen2": 32768, "qwen3": 32768, "llama": 2048, "mistral": 131072}
-WINDOW = 4096
+WINDOW_KEYS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
 
 
@@ -22,37 +23,36 @@ class ModelConfig:
     """The numbers that define the computation, under their Hugging Face names."""
 
     model_type: str  # qwen2 | qwen3 | llama | mistral
-    vocab_size: int  # V, with the padding rows that the checkpoint has
+    vocab_size: int  # V, including the checkpoint's padding rows
     hidden_size: int  # D
     intermediate_size: int  # width of the MLP
     num_hidden_layers: int
     num_attention_heads: int  # H
-    num_key_value_heads: int  # K; each serves H / K query heads
+    num_key_value_heads: int  # K; each is shared by H / K query heads
     head_dim: int  # E
     rms_norm_eps: float
-    ropes: tuple[Rope, ...]  # of each layer
-    windows: tuple[int | None, ...]  # of each layer: how many keys a query sees, its own the last; None is all
+    ropes: tuple[Rope, ...]  # one per layer
+    windows: tuple[int | None, ...]  # one per layer: the last keys that a query sees, its own included; None: all
     hidden_act: str
-    tie_word_embeddings: bool  # the output head is the embedding
+    tie_word_embeddings: bool  # the output head shares the embedding's weight
     qkv_bias: bool
     o_bias: bool
     mlp_bias: bool
-    qk_norm: bool  # RMSNorm over each head of q and k, before RoPE
+    qk_norm: bool  # RMSNorm over each head of q and k, before the rotary embedding
     max_position_embeddings: int
     dtype: str  # dtype of the stored weights, "float32" | "bfloat16" | "float16"
 
     @property
     def dynamic_rope(self) -> bool:
-        """Whether angles beyond max_position_embeddings would depend on the longest sequence of a batch: forwards stop
-        there, and training should refuse the model."""
+        """Whether angles beyond max_position_embeddings would depend on a batch's longest sequence."""
         return any(rope.kind == "dynamic" for rope in self.ropes)
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads `folder/config.json`. Raises FileNotFoundError or ValueError with one line that names the field."""
+    """Read `folder/config.json`. Raise FileNotFoundError or ValueError with one line that names the field."""
     path = Path(folder) / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no config.json there, so this is not a model folder")
+        raise FileNotFoundError(f"{path}: not found, so this is not a model folder")
     try:
         raw = json.loads(path.read_text())
     except ValueError as error:
@@ -66,8 +66,8 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def parse_config(raw: dict) -> ModelConfig:
-    """Reduces the dictionary of a config.json; defaults for absent keys are those of each family in transformers."""
-    # null means absent, but for two: as many key heads as query heads, and no window
+    """Return the ModelConfig of a config.json's dictionary. Absent keys get their family's default in transformers."""
+    # null means absent, except here: as many key heads as query heads, and no window
     raw = {key: v for key, v in raw.items() if v is not None or key in ("num_key_value_heads", "sliding_window")}
     family = raw.get("model_type")
     if family not in FAMILIES:
@@ -77,7 +77,7 @@ def parse_config(raw: dict) -> ModelConfig:
     for key in (*required, *(key for key in optional if raw.get(key) is not None)):
         if type(raw.get(key)) is not int or raw[key] <= 0:
             raise ValueError(f"{key} must be a positive integer, not {raw.get(key)!r}")
-    tied, attention_bias, mlp_bias = (_flag(raw, key) for key in ("tie_word_embeddings", "attention_bias", "mlp_bias"))
+    tied, attention_bias, mlp_bias = (flag(raw, key) for key in ("tie_word_embeddings", "attention_bias", "mlp_bias"))
     _refuse_unsupported(raw, family)
 
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
@@ -90,10 +90,14 @@ def parse_config(raw: dict) -> ModelConfig:
     if head_dim % 2:
         raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
 
-    # Qwen2 and Mistral ignore attention_bias: the one has biases of q, k and v and none of o, the other none at all
+    # Qwen2 and Mistral ignore attention_bias: Qwen2 has biases of q, k and v but not of o, Mistral has none
     attention_bias = attention_bias and family in ("qwen3", "llama")
     positions = raw.get("max_position_embeddings", POSITIONS[family])
-    layer_types, window = _layer_types(raw, family)
+    layer_types, window = ("full_attention",) * raw["num_hidden_layers"], None
+    if family == "mistral" or (family != "llama" and raw.keys() & WINDOW_KEYS):  # llama ignores them
+        from models.windows import read_windows
+
+        layer_types, window = read_windows(raw, family)
     return ModelConfig(
         model_type=family,
         vocab_size=raw["vocab_size"],
@@ -117,52 +121,13 @@ def parse_config(raw: dict) -> ModelConfig:
     )
 
 
-def _layer_types(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
-    """What each layer attends with, and the window of those that slide.
-
-    Llama has no windows and Mistral one for all layers, whatever layer_types says. Of Qwen those layers slide that
-    layer_types names, or else those from max_window_layers on, if use_sliding_window is true.
-    """
-    count, window = raw["num_hidden_layers"], raw.get("sliding_window", WINDOW)
-    if family == "llama":
-        return ("full_attention",) * count, None
-    if family != "mistral" and not _flag(raw, "use_sliding_window"):
-        window = None
-    if window is not None and (type(window) is not int or window <= 0):
-        raise ValueError(f"sliding_window must be a positive integer or null, not {window!r}")
-    if family == "mistral":
-        return ("full_attention" if window is None else "sliding_attention",) * count, window
-    first = raw.get("max_window_layers", 28)
-    if type(first) is not int or first < 0:
-        raise ValueError(f"max_window_layers must be a whole number, not {first!r}")
-    slides = [window is not None and i >= first for i in range(count)]
-    kinds = raw.get("layer_types", [LAYER_TYPES[s] for s in slides])
-    if not isinstance(kinds, list):
-        raise ValueError(f"layer_types must be a list, not {kinds!r}")
-    for kind in kinds:
-        if kind not in LAYER_TYPES:
-            raise ValueError(f"layer_types names {kind!r}, which is not supported; supported: {', '.join(LAYER_TYPES)}")
-    if len(kinds) != count:
-        raise ValueError(f"layer_types has {len(kinds)} entries for num_hidden_layers {count}")
-    if window is None and "sliding_attention" in kinds:
-        raise ValueError(
-            "layer_types asks for sliding-window attention, but use_sliding_window is not true, or sliding_window null"
-        )
-    return tuple(kinds), window
-
-
-def _flag(raw: dict, key: str) -> bool:
-    if not isinstance(raw.get(key, False), bool):
-        raise ValueError(f"{key} must be true or false, not {raw[key]!r}")
-    return raw.get(key, False)
-
-
 def _refuse_unsupported(raw: dict, family: str) -> None:
+    """Raise ValueError for a setting that the decoder does not implement."""
     if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
         raise ValueError(
             "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
         )
-    if family in ("llama", "mistral") and nested(raw):
+    if family in ("llama", "mistral") and nested(rope_settings(raw)):
         raise ValueError(
             f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types"
         )

@@ -17,8 +17,8 @@ import lora
 import models
 from models import load_model, load_tokenizer, save_model
 from models.config import FAMILIES
+from models.export import both_layouts
 from models.logprob import token_logprobs
-from models.rope import both_layouts
 from models.tiny import make_tiny as scratch
 
 MERGE = Path(__file__).parents[1] / "merge.py"

@@ -10,7 +10,8 @@ from make_fixtures import CASES, LLAMA3, YARN, raw_config
 
 from models import load_model, save_model
 from models.config import parse_config
-from models.rope import Rope, both_layouts, frequencies, parse_ropes
+from models.export import both_layouts
+from models.rope import Rope, frequencies, parse_ropes
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
@@ -207,7 +208,7 @@ def test_settings_that_make_no_sense_are_refused(settings, words, name):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sliding_attention": {}}, "nested by layer type and says nothing of full_attention"),
+        ({"sliding_attention": {}}, "nested by layer type but has no entry for full_attention"),
         ({"full_attention": None}, "nested by layer type, so full_attention must be an object, not None"),
         ({"full_attention": {}, "rope_theta": 1e6}, "nested by layer type, so rope_theta must be an object"),
         ({"full_attention": {"rope_type": "linear"}}, "rotary settings of full_attention: factor is missing"),

@@ -22,12 +22,12 @@ import lora
 from models import decoder
 from models import engine as generate
 from models.engine import Engine
+from models.exact import make_exact
 from models.fast.triton import attention as attention_triton
 from models.fast.triton import linear as linear_triton
 from models.fast.triton import logprob as logprob_triton
 from models.fast.triton.linear import product
 from models.linear import Linear
-from models.weights import make_exact
 from rl import batch
 from rl.records import Episode, Turn
 

@@ -1,0 +1,39 @@
+"""Write a model as a Hugging Face checkpoint. Imported only when one is written."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from models.decoder import CausalLM
+from models.rope import nested, rope_settings
+
+
+def write_checkpoint(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
+    """Write config.json and model.safetensors into `folder`, as models.save_model documents."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {key: value.detach().to("cpu", dtype).contiguous() for key, value in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        tensors.pop("lm_head.weight")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    name = str(dtype).removeprefix("torch.")
+    config = {**both_layouts(raw_config), "dtype": name, "torch_dtype": name}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def both_layouts(raw_config: dict) -> dict:
+    """Return the config.json with its rotary settings in both layouts, so that old and new readers compute the same.
+
+    Settings nested by layer type stay in rope_parameters alone, because the old layout cannot hold them.
+    """
+    rest = {k: v for k, v in raw_config.items() if k not in ("rope_theta", "rope_scaling", "rope_parameters")}
+    settings = rope_settings(raw_config)
+    if nested(settings):
+        return {**rest, "rope_parameters": settings}
+    old = {"rope_theta": settings["rope_theta"]}
+    if settings["rope_type"] != "default":
+        scaling = {key: value for key, value in settings.items() if key != "rope_theta"}
+        old["rope_scaling"] = {**scaling, "type": settings["rope_type"]}
+    return {**rest, **old, "rope_parameters": settings}
