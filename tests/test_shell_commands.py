@@ -19,7 +19,7 @@ from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 
 from envs.simulators.shell import Machine, Shell, base_machine
 from envs.simulators.shell.commands import COMMANDS
-from envs.simulators.shell.commands.regex import compile_regex
+from envs.simulators.shell.commands.regex.match import compile_regex
 from envs.simulators.shell.files import Caller, Frozen, raw, text
 
 Shell.strict = True  # a fault of ours is to be seen

@@ -72,7 +72,6 @@ class Result:
     output: str  # what it printed, output and errors as they came
     status: int  # exit status; 124 where it timed out
     timed_out: bool  # it used up its steps or its output
-    errors: str = ""  # what it printed to the standard error, where that was kept apart
 
 
 def _bytewise(said: str) -> str:
@@ -88,9 +87,7 @@ class Shell:
     def __init__(self, machine: Machine, user: str = "root", cwd: str = "/"):
         self.machine, self.user, self.cwd = machine, user, cwd
 
-    def run(
-        self, script: str, stdin: bytes = b"", args: tuple = (), merge: bool = True, max_steps: int = MAX_STEPS
-    ) -> Result:
+    def run(self, script: str, stdin: bytes = b"", args: tuple = (), max_steps: int = MAX_STEPS) -> Result:
         """Run a script as `bash -c SCRIPT bash ARGS`. Any text is answered, in time that `max_steps` bounds.
 
         On a frozen machine it raises Frozen instead of the first change.
@@ -99,12 +96,11 @@ class Shell:
         machine.steps = max_steps
         record = machine.user(self.user) or ["", "", "0", "0", "", "/root", ""]
         out = pipe(machine, MAX_OUTPUT, Timeout())
-        errors = out if merge else pipe(machine, MAX_OUTPUT, Timeout())
         source = pipe(machine, data=stdin) if stdin else Stream(machine, Node("device", 0o666, "null"))
         process = Process(
             machine, self.cwd, int(record[2]), int(record[3]), machine.groups_of(self.user) or (0,), 0o022, ["bash"],
             {"PATH": PATH, "HOME": record[5], "HOSTNAME": machine.hostname, "PWD": self.cwd, "SHLVL": "1"},
-            {0: source, 1: out, 2: errors},
+            {0: source, 1: out, 2: out},
         )  # fmt: skip
         timed_out = False
         try:
@@ -119,7 +115,6 @@ class Shell:
         except Exception:  # a fault of ours must not end a training run
             if self.strict:
                 raise
-            errors.node.data += b"Segmentation fault (core dumped)\n"
+            out.node.data += b"Segmentation fault (core dumped)\n"
             status = 139
-        printed, complaints = (bytes(s.node.data).decode("utf-8", "replace") for s in (out, errors))
-        return Result(printed, status, timed_out, "" if merge else complaints)
+        return Result(bytes(out.node.data).decode("utf-8", "replace"), status, timed_out)

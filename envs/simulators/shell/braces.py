@@ -3,10 +3,10 @@
 import re
 from itertools import pairwise
 
-from envs.simulators.shell import patterns
 from envs.simulators.shell.tree import Lit, Word, make_word
 
 BRACES = re.compile(r"([{},])")
+SEQUENCE = re.compile(r"(-?\d{1,18}|[A-Za-z])\.\.(-?\d{1,18}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
 
 
 def braces(sh, word: Word) -> list[Word]:
@@ -42,7 +42,7 @@ def _alternatives(sh, atoms: list, depth: int = 0) -> list[list]:
             options = [atoms[a + 1 : b] for a, b in pairwise(edges)]
             options = [choice for option in options for choice in _alternatives(sh, option, depth + 1)]
         elif closing == start + 2 and type(atoms[start + 1]) is str:
-            members = patterns.sequence(atoms[start + 1])
+            members = sequence(atoms[start + 1])
             if members is None:
                 continue
             options = [[member] for member in members]
@@ -66,3 +66,25 @@ def _pairs(atoms: list) -> dict[int, tuple[int, list[int]]]:
             start, commas = opened.pop()
             found[start] = (i, commas)
     return found
+
+
+def sequence(text: str) -> list[str] | None:
+    """The members of `a..b` or `1..9..2`; None for what is no sequence. Lazily: a range or list of texts."""
+    match = SEQUENCE.fullmatch(text)
+    if not match:
+        return None
+    low, high, step = match.groups()
+    letters = low.isalpha(), high.isalpha()
+    if letters[0] != letters[1]:
+        return None
+    first, end = (ord(low), ord(high)) if letters[0] else (int(low), int(high))
+    stride = abs(int(step)) if step else 1
+    stride = stride or 1
+    numbers = range(first, end + 1, stride) if first <= end else range(first, end - 1, -stride)
+    if len(numbers) > 100_000:
+        numbers = numbers[:100_000]
+    if letters[0]:
+        return [chr(number) for number in numbers]
+    padded = any(re.match(r"-?0\d", end) for end in (low, high))
+    size = max(len(low), len(high)) if padded else 0
+    return [f"{number:0{size}d}" for number in numbers]

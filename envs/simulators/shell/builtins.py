@@ -4,7 +4,7 @@ import re
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.conditions import test
-from envs.simulators.shell.declaring import DECLARING, export, local, put_checked, readonly_, unset
+from envs.simulators.shell.declaring import declare, export, local, put_checked, readonly_, unset
 from envs.simulators.shell.places import cd, pwd, umask
 from envs.simulators.shell.printing import declared, echo, formatted, printf, traced
 from envs.simulators.shell.reading import getopts, mapfile, read
@@ -376,7 +376,7 @@ BUILTINS = {
     "exec": exec_, "set": set_, "shopt": shopt, "trap": trap, "umask": umask, "read": read, "let": let, "test": test,
     "[": test, "type": type_, "command": command, "builtin": builtin, "hash": hash_, "wait": wait, "kill": kill,
     "getopts": getopts, "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
-    "readonly": readonly_, "unset": unset, "declare": DECLARING, "typeset": DECLARING, "mapfile": mapfile,
+    "readonly": readonly_, "unset": unset, "declare": declare, "typeset": declare, "mapfile": mapfile,
     "readarray": mapfile, "jobs": colon, "disown": colon, "times": colon, "history": colon, "enable": colon,
 }  # fmt: skip
 

@@ -146,9 +146,6 @@ def declare(sh, argv: list) -> int:
     return _declare(sh, argv, on, off, rest, bool(sh.frames) and "g" not in on)
 
 
-DECLARING = declare
-
-
 def local(sh, argv: list) -> int:
     if not sh.frames:
         return sh.fail("can only be used in a function")

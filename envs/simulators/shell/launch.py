@@ -11,7 +11,7 @@ from envs.simulators.shell.state import State
 from envs.simulators.shell.tree import Redirect
 
 ELF = b"\x7fELF"  # what a program's file begins with; its name in COMMANDS stands behind
-DEVICES = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2} | {f"/dev/fd/{n}": n for n in range(10)}
+DESCRIPTORS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2} | {f"/dev/fd/{n}": n for n in range(10)}
 
 
 class Launching(State):
@@ -70,8 +70,8 @@ class Launching(State):
 
     def open_file(self, op: str, path: str) -> Stream:
         """A stream on a file, made and emptied as the operator says."""
-        if path in DEVICES and (DEVICES[path] in self.fds or path[5] != "f"):
-            return self.duplicate(str(DEVICES[path]))
+        if path in DESCRIPTORS and (DESCRIPTORS[path] in self.fds or path[5] != "f"):
+            return self.duplicate(str(DESCRIPTORS[path]))
         try:
             if op == "<":
                 return self.reader(path)

@@ -25,7 +25,6 @@ CLASSES = {
     "word": "A-Za-z0-9_",
 }
 SPECIAL = re.compile(r"[*?\[]")
-SEQUENCE = re.compile(r"(-?\d{1,18}|[A-Za-z])\.\.(-?\d{1,18}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
 
 
 def escape(text: str) -> str:
@@ -229,25 +228,3 @@ def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> lis
     dotted = part.startswith((".", "\\.")) or hidden
     names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name)]
     return [base + name for name in names if last or _is_dir(caller, base + name)]
-
-
-def sequence(text: str) -> list[str] | None:
-    """The members of `a..b` or `1..9..2`; None for what is no sequence. Lazily: a range or list of texts."""
-    match = SEQUENCE.fullmatch(text)
-    if not match:
-        return None
-    low, high, step = match.groups()
-    letters = low.isalpha(), high.isalpha()
-    if letters[0] != letters[1]:
-        return None
-    first, end = (ord(low), ord(high)) if letters[0] else (int(low), int(high))
-    stride = abs(int(step)) if step else 1
-    stride = stride or 1
-    numbers = range(first, end + 1, stride) if first <= end else range(first, end - 1, -stride)
-    if len(numbers) > 100_000:
-        numbers = numbers[:100_000]
-    if letters[0]:
-        return [chr(number) for number in numbers]
-    padded = any(re.match(r"-?0\d", end) for end in (low, high))
-    size = max(len(low), len(high)) if padded else 0
-    return [f"{number:0{size}d}" for number in numbers]

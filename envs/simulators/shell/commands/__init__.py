@@ -1,41 +1,42 @@
-"""What lies in the machine's /usr/bin: COMMANDS maps a name to a function from a Process to an exit status.
+"""The commands in the machine's /usr/bin. COMMANDS maps a name to a function from a Process to an exit status.
 
-options.py, times.py, regex*.py  what they share         text.py, lists.py, sort.py, diff.py  lines and fields
-files.py, copy.py, modes.py      changing files          listing.py, stat.py, find*.py        looking at files
-grep.py, sed*.py, awk*.py        small languages         editor*.py, expr.py, xargs.py        and smaller ones
-accounts.py                      the tables of users     users.py, groups.py, passwords.py, adduser.py, identity.py
-system.py, sums.py               the rest
+accounts/   useradd, usermod, userdel, groupadd, adduser, passwd, chage, id, getent, su and their relatives
+awk/, sed/, find/, editor/ (vi, vim, ex), grep.py, expr.py, xargs.py, diff.py (diff, cmp)
+text.py     whole texts: cat, head, tail, wc, tee, nl, tac, rev, seq, yes
+lists.py    lines and fields: cut, paste, tr, uniq, comm, fold         sort.py
+files.py    create and remove files, handle names: mkdir, touch, rm, basename, readlink, mktemp, ...
+copy.py     cp, mv, ln, install                                       modes.py  chmod, chown, chgrp
+listing.py  ls, tree, du                                              stat.py   stat, df
+system.py   date, env, sleep, which, uname, ps, ...                   sums.py   md5sum, sha256sum, base64, ...
+Shared: options.py (getopt, quoting, errors), times.py (dates), regex/ (regular expressions).
 
-A module's own COMMANDS says what it has. Messages are those of the programs in the C locale.
+Each module's own COMMANDS lists its commands. Messages are those of the real programs in the C locale.
 """
 
 from envs.simulators.shell.commands import (
-    adduser,
-    awk,
     copy,
     diff,
-    editor,
     expr,
     files,
-    find,
     grep,
-    groups,
-    identity,
     listing,
     lists,
     modes,
-    passwords,
-    sed,
     sort,
     stat,
     sums,
     system,
     text,
-    users,
     xargs,
 )
+from envs.simulators.shell.commands.accounts import adduser, groups, identity, passwords, users
+from envs.simulators.shell.commands.awk import command as awk
+from envs.simulators.shell.commands.editor import command as editor
+from envs.simulators.shell.commands.find import command as find
 from envs.simulators.shell.commands.options import guarded
+from envs.simulators.shell.commands.sed import command as sed
 
+# This is also the order of the files in /usr/bin, which `find` shows.
 MODULES = (adduser, awk, copy, diff, editor, expr, files, find, grep, groups, identity, listing, lists, modes,
            passwords, sed, sort, stat, sums, system, text, users, xargs)  # fmt: skip
 COMMANDS = {name: guarded(command) for module in MODULES for name, command in module.COMMANDS.items()}

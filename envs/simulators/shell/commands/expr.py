@@ -3,8 +3,8 @@
 import re
 
 from envs.simulators.shell.commands.options import Fail, quote_locale
-from envs.simulators.shell.commands.regex import compile_regex
-from envs.simulators.shell.commands.regex_syntax import RegexError
+from envs.simulators.shell.commands.regex.match import compile_regex
+from envs.simulators.shell.commands.regex.syntax import RegexError
 from envs.simulators.shell.process import Process
 
 

@@ -13,7 +13,6 @@ LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "
 LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t", "group-directories-first": "1g", "format:": "1F"}
 LONG |= {"quote-name": "Q", "literal": "N", "dereference": "L", "time:": "1T", "file-type": "p", "ignore:": "I"}
 LONG |= {"si": "h", "author": "1a", "escape": "b", "hide:": "I", "width:": "w", "block-size:": "k"}
-MARKS = {"dir": "/", "link": "@", "device": ""}
 RECENT = 31556952 / 2  # seconds: half a year
 
 

@@ -3,7 +3,7 @@
 import string
 
 from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote_if, quote_locale, read
-from envs.simulators.shell.commands.regex_syntax import CLASSES
+from envs.simulators.shell.commands.regex.syntax import CLASSES
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 

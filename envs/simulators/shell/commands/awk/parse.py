@@ -11,7 +11,7 @@ Expressions and statements are tuples whose first item names them:
 
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.commands.awk_expressions import Expressions
+from envs.simulators.shell.commands.awk.expressions import Expressions
 from envs.simulators.shell.commands.options import Fail
 
 

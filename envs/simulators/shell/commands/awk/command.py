@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable
 from random import Random
 
-from envs.simulators.shell.commands.awk_compile import Compiler, Leave, Next
-from envs.simulators.shell.commands.awk_lexer import unescaped
-from envs.simulators.shell.commands.awk_parse import Parser
-from envs.simulators.shell.commands.awk_values import Regexes, Unset, number, split_fields, text_of, whole
+from envs.simulators.shell.commands.awk.compile import Compiler, Leave, Next
+from envs.simulators.shell.commands.awk.lexer import unescaped
+from envs.simulators.shell.commands.awk.parse import Parser
+from envs.simulators.shell.commands.awk.values import Regexes, Unset, number, split_fields, text_of, whole
 from envs.simulators.shell.commands.options import Fail, read
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw, text
 from envs.simulators.shell.process import Process, pipe
@@ -77,7 +77,7 @@ class Awk:
         self.argument = 1
         self.seen_file = False
         self.frames: list[list] = []
-        self.status, self.exits = 0, 0  # how often exit was called: in END it ends all
+        self.status = 0
 
     # -- running
 

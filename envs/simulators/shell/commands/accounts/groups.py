@@ -1,8 +1,15 @@
 """Groups come, change and go: groupadd, groupmod, groupdel, gpasswd."""
 
-from envs.simulators.shell.commands.accounts import Accounts, find, need_root, usage_error, usage_options, valid_name
+from envs.simulators.shell.commands.accounts.passwords import secret
+from envs.simulators.shell.commands.accounts.tables import (
+    Accounts,
+    find,
+    need_root,
+    usage_error,
+    usage_options,
+    valid_name,
+)
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.passwords import secret
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 

@@ -3,8 +3,8 @@
 import math
 from random import Random
 
-from envs.simulators.shell.commands.awk_values import split_fields, sprintf, text_of
-from envs.simulators.shell.commands.sed_text import lower, upper
+from envs.simulators.shell.commands.awk.values import split_fields, sprintf, text_of
+from envs.simulators.shell.commands.sed.text import lower, upper
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
 

@@ -1,6 +1,6 @@
 """Which lines a command of sed is for."""
 
-from envs.simulators.shell.commands.sed_parse import Address, Command
+from envs.simulators.shell.commands.sed.parse import Address, Command
 
 
 class Selection:

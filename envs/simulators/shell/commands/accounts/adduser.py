@@ -2,11 +2,11 @@
 
 import re
 
-from envs.simulators.shell.commands.accounts import Accounts, fill_home, find
+from envs.simulators.shell.commands.accounts.groups import group_number, names_in, remove_group
+from envs.simulators.shell.commands.accounts.passwords import secret
+from envs.simulators.shell.commands.accounts.tables import Accounts, fill_home, find
 from envs.simulators.shell.commands.files import Removal
-from envs.simulators.shell.commands.groups import group_number, names_in, remove_group
 from envs.simulators.shell.commands.options import Fail, getopt
-from envs.simulators.shell.commands.passwords import secret
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 

@@ -1,6 +1,6 @@
 """Users come, change and go: useradd, usermod, userdel."""
 
-from envs.simulators.shell.commands.accounts import (
+from envs.simulators.shell.commands.accounts.tables import (
     Accounts,
     days,
     fill_home,

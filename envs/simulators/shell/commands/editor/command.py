@@ -5,11 +5,11 @@ Keys are i a I A o O with their text up to Escape, x dd D J G gg j k h l 0 $ u-l
 
 import re
 
-from envs.simulators.shell.commands.editor_keys import ESCAPE, Keys, Quit, Wrong
+from envs.simulators.shell.commands.editor.keys import ESCAPE, Keys, Quit, Wrong
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.regex import compile_regex
-from envs.simulators.shell.commands.regex_syntax import RegexError
-from envs.simulators.shell.commands.sed_text import replacement
+from envs.simulators.shell.commands.regex.match import compile_regex
+from envs.simulators.shell.commands.regex.syntax import RegexError
+from envs.simulators.shell.commands.sed.text import replacement
 from envs.simulators.shell.files import raw, text
 from envs.simulators.shell.process import Process
 

@@ -1,6 +1,6 @@
 """The expressions of awk to trees, as awk_parse.py lists them."""
 
-from envs.simulators.shell.commands.awk_lexer import Lexer
+from envs.simulators.shell.commands.awk.lexer import Lexer
 from envs.simulators.shell.commands.options import Fail
 
 MOST_NESTED = 60  # expressions and statements within one another

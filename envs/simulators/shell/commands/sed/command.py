@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from envs.simulators.shell.commands.options import Fail, getopt, read
-from envs.simulators.shell.commands.sed_parse import Command, Script
-from envs.simulators.shell.commands.sed_select import Selection
-from envs.simulators.shell.commands.sed_text import replacement, visible
+from envs.simulators.shell.commands.sed.parse import Command, Script
+from envs.simulators.shell.commands.sed.select import Selection
+from envs.simulators.shell.commands.sed.text import replacement, visible
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
 

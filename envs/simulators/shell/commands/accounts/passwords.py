@@ -4,7 +4,15 @@ import re
 from base64 import b64encode
 from hashlib import sha512
 
-from envs.simulators.shell.commands.accounts import DAY, Accounts, days, find, need_root, usage_error, usage_options
+from envs.simulators.shell.commands.accounts.tables import (
+    DAY,
+    Accounts,
+    days,
+    find,
+    need_root,
+    usage_error,
+    usage_options,
+)
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import text

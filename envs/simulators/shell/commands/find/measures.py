@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from envs.simulators.shell.commands.find_format import DAY, length
+from envs.simulators.shell.commands.find.format import DAY, length
 from envs.simulators.shell.commands.modes import parse_mode
 from envs.simulators.shell.commands.options import Fail, quote, quote_locale
 from envs.simulators.shell.commands.times import TimeError, parse_time

@@ -2,12 +2,12 @@
 
 import math
 
-from envs.simulators.shell.commands.awk_functions import Functions
-from envs.simulators.shell.commands.awk_values import Field, Nothing, Unset, compare, number, text_of, truth, whole
+from envs.simulators.shell.commands.awk.functions import Functions
+from envs.simulators.shell.commands.awk.values import Field, Nothing, Unset, compare, number, text_of, truth, whole
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
-MOST_CALLS = 100  # functions within one another
+MOST_CALLS = 100  # nested calls of an awk program's functions
 COMPARISONS = {"<": lambda c: c < 0, "<=": lambda c: c <= 0, "==": lambda c: c == 0, "!=": lambda c: c != 0}
 COMPARISONS |= {">": lambda c: c > 0, ">=": lambda c: c >= 0}
 

@@ -5,8 +5,8 @@ Variables live in `awk.vars`, those of a function in the last of `awk.frames`; a
 
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.commands.awk_evaluate import Expressions, Return
-from envs.simulators.shell.commands.awk_values import (
+from envs.simulators.shell.commands.awk.evaluate import Expressions, Return
+from envs.simulators.shell.commands.awk.values import (
     Field,
     Unset,
     key_order,
@@ -15,8 +15,6 @@ from envs.simulators.shell.commands.awk_values import (
     truth,
     whole,
 )
-
-MOST_CALLS = 100  # functions within one another
 
 
 class Next(Exception):
@@ -211,7 +209,6 @@ class Compiler(Expressions):
         def run() -> None:
             if made:
                 self.awk.status = whole(made()) & 255
-            self.awk.exits += 1
             raise Leave
 
         return run
