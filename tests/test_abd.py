@@ -13,13 +13,13 @@ from one_turn import answered
 
 from envs.affine import abd, programs
 from envs.affine.abd import Config, Env, clean, enough_lines, input_in, same_output
-from envs.base import SPLITS, Step, split_of
+from envs.base import SPLITS, EnvironmentFailed, Step, split_of
 from envs.simulators import sandbox
 from rl.config import parse
 
 try:
     sandbox.isolation()
-except sandbox.EnvironmentFailed as error:
+except sandbox.SandboxFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
 GOLDEN = Path(__file__).with_name("golden") / "abd.txt"
@@ -447,9 +447,9 @@ def test_an_unknown_split_is_one_line():
 
 def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
     def broken(*_):
-        raise abd.sandbox.EnvironmentFailed("gone")
+        raise sandbox.SandboxFailed("gone")
 
     env = at(DOUBLE, "10")
     monkeypatch.setattr(sandbox, "run", broken)
-    with pytest.raises(sandbox.EnvironmentFailed):
+    with pytest.raises(EnvironmentFailed, match="gone"):
         env.step("<INPUT>5</INPUT>")

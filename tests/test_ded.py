@@ -11,12 +11,12 @@ from one_turn import answered
 
 from envs.affine import ded, programs
 from envs.affine.ded import Config, Env, cases_of_row, draw_cases, normal, prepare
-from envs.base import SPLITS, Step, split_of
+from envs.base import SPLITS, EnvironmentFailed, Step, split_of
 from envs.simulators import sandbox
 
 try:
     sandbox.isolation()
-except sandbox.EnvironmentFailed as error:
+except sandbox.SandboxFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
 GOLDEN = Path(__file__).with_name("golden") / "ded.txt"
@@ -384,10 +384,10 @@ def test_a_file_without_rows_is_one_line(tmp_path):
 
 def test_a_broken_sandbox_is_no_wrong_answer(monkeypatch):
     def broken(*_):
-        raise ded.sandbox.EnvironmentFailed("gone")
+        raise sandbox.SandboxFailed("gone")
 
     env = Env()
     env.reset(0)
     monkeypatch.setattr(sandbox, "run", broken)
-    with pytest.raises(sandbox.EnvironmentFailed):
+    with pytest.raises(EnvironmentFailed, match="gone"):
         env.step("print(1)")

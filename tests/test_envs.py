@@ -28,7 +28,7 @@ OURS = [name for name in envs.NAMES if name != "http"]  # that one is whatever a
 try:
     sandbox.isolation()
     REFUSED = ""
-except envs.EnvironmentFailed as error:  # the rights that it takes to shut programs in are not to be had here
+except sandbox.SandboxFailed as error:  # the rights that it takes to shut programs in are not to be had here
     REFUSED = str(error)
 
 

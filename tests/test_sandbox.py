@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from envs.base import EnvironmentFailed
 from envs.simulators import sandbox
-from envs.simulators.sandbox import Limits, Run, code_of, execute, jail, run
+from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
 
 ROOT = Path(__file__).parents[1]
 try:
     CONFINED = sandbox.isolation() == "namespaces"
-except EnvironmentFailed as error:
+except SandboxFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 SHORT = Limits(wall=5, cpu=1, memory=256 * 2**20, output=10_000)
 shut_in = pytest.mark.skipif(not CONFINED, reason="no namespaces here")
@@ -405,7 +404,7 @@ def test_it_starts_again_after_it_is_killed():
     def sleeper():
         try:
             outcome.append(execute("import time\ntime.sleep(60)"))
-        except EnvironmentFailed as error:
+        except SandboxFailed as error:
             outcome.append(str(error))
 
     thread = threading.Thread(target=sleeper)
@@ -462,10 +461,10 @@ def test_where_there_are_no_namespaces_the_limits_hold_and_a_warning_says_so(tmp
     with monkeypatch.context() as patch:  # whoever is not root is refused, or says so
         patch.setattr(os, "geteuid", lambda: 1000)
         patch.delenv("SANDBOX", raising=False)
-        with pytest.raises(EnvironmentFailed, match=r"cannot be shut in here, so none is run: .* not here"):
+        with pytest.raises(SandboxFailed, match=r"cannot isolate programs here.* not here"):
             execute("print(1)")
     monkeypatch.setenv("SANDBOX", "limits")
-    with pytest.warns(UserWarning, match="limits alone, and can reach files and the network"):
+    with pytest.warns(UserWarning, match="limits only"):
         assert sandbox.isolation() == "limits: [Errno 1] unshare: not here"
     assert says("print(int(input()) * 2)", "21") == "42\n"
     assert fails("import os\nos.fork()").startswith("BlockingIOError")

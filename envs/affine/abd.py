@@ -133,7 +133,10 @@ class Env(Environment):
         elif not enough_lines(self.program, given):
             observation = "Invalid input for program"
         else:
-            ran = sandbox.execute(self.program, given, self.limits)
+            try:
+                ran = sandbox.execute(self.program, given, self.limits)
+            except sandbox.SandboxFailed as error:
+                raise base.EnvironmentFailed(str(error)) from error
             valid = not ran.stderr
             won = valid and same_output(self.output, ran.stdout)
             if won:

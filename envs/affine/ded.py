@@ -109,7 +109,10 @@ class Env(Environment):
         passed, valid, error = 0, False, ""
         for number, case in enumerate(self.cases):
             source, stdin, expected = prepare(case, program)
-            ran = sandbox.execute(source, stdin, self.limits)
+            try:
+                ran = sandbox.execute(source, stdin, self.limits)
+            except sandbox.SandboxFailed as failure:
+                raise base.EnvironmentFailed(str(failure)) from failure
             failed = bool(ran.stderr.strip())
             if number == 0:
                 valid = not failed and bool(ran.stdout.strip())

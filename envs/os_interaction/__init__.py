@@ -460,4 +460,7 @@ except SystemExit as end:
     if end.code:
         raise SystemExit("failed")
 """
-    return not sandbox.run(program, "").stderr
+    try:
+        return not sandbox.run(program, "").stderr
+    except sandbox.SandboxFailed as error:
+        raise base.EnvironmentFailed(str(error)) from error

@@ -1,27 +1,18 @@
-"""Runs Python programs that a model wrote, and says what they printed. What that is worth, the caller decides.
+"""Run Python programs that a model wrote and return what they print.
 
     execute("print(int(input()) * 2)", "21") -> Run(stdout="42\\n", stderr="")
 
-A program runs in a process of its own, a copy of a small one (jail.py) that starts with the first program and ends
-with its parent, of which it has no memory, no environment and no files. A program has
-- no network: an empty namespace, in which even the loopback is down;
-- no files but the interpreter's libraries, read-only, and /tmp, a new folder of its own of 16 MB: a mount namespace and
-  chroot. There is no /proc, no /dev, no shell, and nothing of it remains;
-- no sight of other processes: a namespace that ends with the program, and whatever it left running with it;
-- no privileges: no capabilities and no way to get any;
-- limits: 30 s of wall time, 10 s of CPU and 512 MiB of memory for each process, 8 processes or threads, 1 MB of stdout,
-  of stderr, and of each file.
+Each program runs in a process of its own, forked from a small server process (jail.py) that starts with the first
+program and ends with its parent. A program has
+- no network: an empty network namespace, in which even the loopback is down;
+- no files except the interpreter's libraries (read-only) and /tmp, a new 16 MB folder: a mount namespace and chroot,
+  without /proc, /dev or a shell, removed afterwards;
+- no view of other processes: a PID namespace, which ends with the program;
+- no privileges: no capabilities and no way to gain any;
+- limits: 30 s of wall time; 10 s of CPU time and 512 MiB of memory per process; 8 processes or threads; 1 MB of stdout,
+  of stderr and of each file.
 
-What it can still do: use all that up, tell the time, see which kernel it runs on, and, where an ordinary user runs it
-on a Linux before 6.9, fill memory that System V shares. And it talks to that kernel, so that a hole there is a hole
-here: for programs of people who mean harm, put a virtual machine around it all.
-
-Namespaces need root, or a Linux of 5.12 or later that lets users make them; many containers do not, nor do some
-distributions. There, root's programs run as a user who is no one: the limits hold, a program can start no process or
-thread, but it can read what everyone may (which must include the interpreter's libraries, or it can import little),
-write to /tmp and reach the network. A warning says so, and `isolation()`.
-Anyone else's programs would have all the rights of that user, and are refused, unless the environment variable SANDBOX
-is "limits".
+README.md says what a program can still do, and what happens where the system offers no namespaces.
 """
 
 import os
@@ -36,27 +27,30 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 
-from envs.base import EnvironmentFailed
 from envs.simulators.sandbox import jail
+
+
+class SandboxFailed(RuntimeError):
+    """The sandbox could not run a program: an error of the machine, which says nothing about the program."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use."""
+    """The resources that one program may use."""
 
     wall: float = 30.0  # seconds from start to end
-    cpu: int = 10  # seconds of computing, of each process
-    memory: int = 512 * 2**20  # bytes of address space, of each process
-    output: int = 1_000_000  # bytes of stdout, of stderr, of each file
+    cpu: int = 10  # seconds of CPU time per process
+    memory: int = 512 * 2**20  # bytes of address space per process
+    output: int = 1_000_000  # bytes of stdout, of stderr and of each file
     processes: int = 8  # processes and threads
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a program did."""
+    """The output of one program."""
 
     stdout: str  # at most Limits.output bytes of UTF-8
-    stderr: str  # likewise; ends with "[TIMEOUT]" if the program was stopped by a limit of time
+    stderr: str  # likewise; ends with "[TIMEOUT]" if a time limit stopped the program
 
 
 DEFAULT = Limits()
@@ -73,7 +67,7 @@ if __name__ == "__main__":
 
 
 def code_of(text: str) -> str:
-    """The program in a reply: the last block fenced as Python, else the last fenced block, else the text."""
+    """Return the program in a reply: the last block fenced as Python, else the last fenced block, else the text."""
     for fence in (r"```python\s*\n(.*?)```", r"```\w*\s*\n(.*?)```", r"```(.*?)```"):
         if blocks := re.findall(fence, text, re.DOTALL):
             return blocks[-1].strip()
@@ -81,8 +75,11 @@ def code_of(text: str) -> str:
 
 
 def execute(source: str, stdin: str = "", limits: Limits = DEFAULT) -> Run:
-    """Run a program. One that says nothing at all, and defines solve() but has no main guard, is run again with a call
-    of it, whose value is printed."""
+    """Run a program and return its output.
+
+    If it prints nothing, defines solve() and has no main guard, run it again with a call of solve() whose value is
+    printed. Raises SandboxFailed.
+    """
     ran = run(source, stdin, limits)
     silent = not ran.stdout.strip() and not ran.stderr.strip()
     if silent and "def solve" in source and not MAIN_GUARD.search(source):
@@ -91,7 +88,7 @@ def execute(source: str, stdin: str = "", limits: Limits = DEFAULT) -> Run:
 
 
 def run(source: str, stdin: str, limits: Limits = DEFAULT) -> Run:
-    """Run a program once, as it is; many threads may do so at once. EnvironmentFailed if it could not be run at all."""
+    """Run a program once, unchanged, and return its output. Thread-safe. Raises SandboxFailed if it cannot be run."""
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(4)]
         for file, text in zip(files, (source, stdin), strict=False):
@@ -103,17 +100,17 @@ def run(source: str, stdin: str, limits: Limits = DEFAULT) -> Run:
 
 
 def isolation() -> str:
-    """What holds the programs: "namespaces", or "limits: " and why nothing more."""
+    """Return "namespaces" if programs are fully isolated, else "limits: " and the reason. Raises SandboxFailed."""
     weakness = _server().weakness
     return f"limits: {weakness}" if weakness else "namespaces"
 
 
 class _Server:
-    """The parent's end of the process that runs programs."""
+    """Client of the server process (jail.py) that forks and runs the programs."""
 
     def __init__(self):
         if sys.platform != "linux":
-            raise EnvironmentFailed(f"programs can be run on Linux only, not on {sys.platform}")
+            raise SandboxFailed(f"the sandbox runs programs on Linux only, not on {sys.platform}")
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", jail.__file__, str(theirs.fileno())],
@@ -121,29 +118,30 @@ class _Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            env={"PYTHONHASHSEED": "0"},  # a program prints the same each time
+            env={"PYTHONHASHSEED": "0"},  # the same output each time
             cwd="/",
-            start_new_session=True,  # an interrupt at the keyboard is for the parent alone
+            start_new_session=True,  # an interrupt at the keyboard must reach only the parent
         )
         theirs.close()
         hello = self.socket.recv(1000).decode()
         if not hello:
-            raise EnvironmentFailed("the process that runs programs did not start")
+            raise SandboxFailed("the sandbox's server process did not start")
         self.weakness = hello.removeprefix("ready").strip()
         if self.weakness and os.geteuid() and os.environ.get("SANDBOX") != "limits":
             self.socket.close()
-            raise EnvironmentFailed(
-                f"programs cannot be shut in here, so none is run: {self.weakness} (see envs/simulators/sandbox)"
+            raise SandboxFailed(
+                f"the sandbox cannot isolate programs here, so it runs none: {self.weakness}; run as root, or set "
+                "SANDBOX=limits to run them with your rights (envs/simulators/sandbox/README.md)"
             )
         if self.weakness:
-            warnings.warn(f"programs are held by limits alone, and can reach files and the network: {self.weakness}")
+            warnings.warn(f"programs run with limits only and can reach files and the network: {self.weakness}")
 
     def usable(self) -> bool:
-        """Whether it is there, and ours: a process forked from us, whose child it is not, needs its own."""
+        """Return whether the server is alive and our child: a process forked from ours needs a server of its own."""
         return self.socket.fileno() >= 0 and self.process.poll() is None
 
     def job(self, files: list, limits: Limits) -> str:
-        """Run one program over its open files: source, stdin, stdout, stderr. How it ended: "over" or "timeout"."""
+        """Run one program on its open files (source, stdin, stdout, stderr) and return "over" or "timeout"."""
         reader, writer = os.pipe()
         try:
             try:
@@ -151,17 +149,15 @@ class _Server:
                 socket.send_fds(self.socket, [jail.LIMITS.pack(*astuple(limits))], fds)
             finally:
                 os.close(writer)
-            answered, *_ = select.select(
-                [reader], [], [], limits.wall + 10
-            )  # theirs is the clock; this is if they hang
+            answered, *_ = select.select([reader], [], [], limits.wall + 10)  # longer than the server's own limit
             status = os.read(reader, 1000).decode() if answered else ""
         except OSError as error:
             status = str(error)
         finally:
             os.close(reader)
         if status not in ("over", "timeout"):
-            self.socket.close()  # which ends it, and all that it runs
-            raise EnvironmentFailed(f"a program could not be run: {status or 'the process for it is gone'}")
+            self.socket.close()  # which ends the server and every program it runs
+            raise SandboxFailed(f"a program could not be run: {status or 'the server process is gone'}")
         return status
 
 

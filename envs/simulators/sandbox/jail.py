@@ -1,8 +1,9 @@
-"""The process that runs programs for envs/simulators/sandbox, which says what they may do and starts it as a script.
+"""The sandbox's server process: isolates itself, then forks a process for each program. Started as a script.
 
-    jail.py FD        FD: a socket on which a packet of LIMITS comes with five open files for each program
+    jail.py FD        FD: a socket that receives, for each program, a packet of LIMITS and five open files:
+                      source, stdin, stdout, stderr, and a pipe for the status ("over", "timeout" or "refused: ...")
 
-It imports little, because every program starts as a copy of it.
+It imports little, because every program starts as a fork of it.
 """
 
 import atexit
@@ -21,16 +22,16 @@ import types
 from contextlib import suppress
 
 LIMITS = struct.Struct("dqqqq")  # the fields of sandbox.Limits
-JAIL = "/sys"  # where the programs' root is put together: any folder that exists everywhere and holds no library
+JAIL = "/sys"  # mount point of the programs' root: any folder that exists everywhere and holds no library
 LIBRARIES = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", os.path.realpath(f"{sys.base_prefix}/lib")]
-USERS = 50_000  # from here on the numbers of users that are no one's, for the programs of a root
+USERS = 50_000  # first of the unused user ids that programs get when the server runs as root
 NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW*
 NOSUID, NODEV, BIND, RECURSIVE, PRIVATE = 2, 4, 4096, 16384, 1 << 18  # MS_*
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 def serve(server: socket.socket) -> str:
-    """Forks a process for each job until the parent goes. Returns in those processes alone: the program to run."""
+    """Fork a process for each job until the parent closes the socket. Returns, only in those forks, a source to run."""
     weakness = ""
     try:
         shut_in()
@@ -40,7 +41,7 @@ def serve(server: socket.socket) -> str:
             os._exit(0)
     except OSError as error:
         weakness = str(error)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for the keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the keepers
     server.send(f"ready {weakness}".encode())
     while True:
         packed, fds, *_ = socket.recv_fds(server, 1000, 5)
@@ -55,7 +56,7 @@ def serve(server: socket.socket) -> str:
 
 
 def shut_in() -> None:
-    """Leave the network and the parent's processes behind, and put together the programs' root."""
+    """Leave the network and PID namespaces of the parent and build the programs' root folder."""
     if os.geteuid():
         new_user()
     call("unshare", NEW_MOUNTS | NEW_NET | NEW_PIDS)
@@ -74,7 +75,7 @@ def shut_in() -> None:
 
 
 def new_user() -> None:
-    """Become root of a user namespace, which lets an ordinary user make the other namespaces."""
+    """Become root of a new user namespace, which lets an ordinary user create the other namespaces."""
     uid, gid = os.geteuid(), os.getegid()
     call("unshare", NEW_USER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
@@ -83,19 +84,19 @@ def new_user() -> None:
 
 
 def no_shared_memory() -> None:
-    """Memory that System V keeps for processes counts towards none of their limits."""
+    """Forbid System V shared memory, queues and semaphores, which no process limit counts."""
     for name, most in (("shmall", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
         with suppress(PermissionError), open(f"/proc/sys/kernel/{name}", "w") as file:  # a user before Linux 6.9
             file.write(most)
 
 
 def keep(limits: tuple, fds: list[int], confined: bool) -> str:
-    """The keeper of one program: starts it, ends it in time, tells the parent. Returns in the program's process."""
+    """Start one program, stop it at its time limit, send the status to the parent. Returns in the program's process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     wall, cpu, *_ = limits
     status = fds.pop()
     try:
-        # A root's programs get a user each, so that their processes are counted apart; those of others, a namespace.
+        # RLIMIT_NPROC counts per user: as root each program gets a user id of its own, else a user namespace.
         user = USERS + os.getpid() % 15_000 if ROOT else 0
         if confined:
             if not user:
@@ -119,7 +120,7 @@ def keep(limits: tuple, fds: list[int], confined: bool) -> str:
 
 
 def become_program(limits: tuple, fds: list[int], status: int, user: int, confined: bool) -> str:
-    """Give up all that a program shall not have, and read its source."""
+    """Drop rights and set limits in the program's process, and return its source."""
     _, cpu, memory, output, processes = limits
     program, *streams = fds
     try:
@@ -155,7 +156,7 @@ def become_program(limits: tuple, fds: list[int], status: int, user: int, confin
 
 
 def execute(source: str) -> None:
-    """Run a program as `python main.py` would. The interpreter's own tidying up is left out: it takes longer."""
+    """Run a program as `python main.py` would, without the interpreter's shutdown, which takes longer than the rest."""
     sys.argv = ["main.py"]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
     try:
@@ -164,11 +165,11 @@ def execute(source: str) -> None:
         if ending.code is not None and not isinstance(ending.code, int):
             print(ending.code, file=sys.stderr)
     except BaseException as error:
-        traceback.print_exception(type(error), error, error.__traceback__.tb_next)  # without our own frame
-    threading._shutdown()  # waits for its threads
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next)  # without this frame
+    threading._shutdown()  # wait for the program's threads
     atexit._run_exitfuncs()
     if threading.active_count() == 1:
-        main.__dict__.clear()  # writes out what it left in files that it did not close
+        main.__dict__.clear()  # flushes files that the program left open
     for stream in (sys.stdout, sys.stderr, sys.__stdout__):
         if not getattr(stream, "closed", True):
             stream.flush()
@@ -180,14 +181,14 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def call(name: str, *args) -> None:
-    """A function of the C library; OSError where it fails."""
+    """Call a function of the C library; raises OSError if it returns -1."""
     if getattr(LIBC, name)(*args) == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 if __name__ == "__main__":
-    # Imported once for all programs, because they often are.
+    # Modules that programs often import, loaded once before the forks.
     import bisect, collections, functools, heapq, itertools, math, re, string, typing  # noqa: E401, F401, I001
 
     LIBC = ctypes.CDLL(None, use_errno=True)
