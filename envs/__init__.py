@@ -1,9 +1,10 @@
-"""Text environments behind one small interface. A new one is a file with `Config` and `Env`, and a line in NAMES; a
-GROUPS name stands for several.
+"""Text environments behind one small interface.
 
-env = envs.make("textcraft", difficulty="1,2")
-messages = env.reset(seed=0, split="train")
-step = env.step(env.oracle())
+    env = envs.make("textcraft", difficulty="1,2")
+    messages = env.reset(seed=0, split="train")
+    step = env.step(env.oracle())
+
+To add an environment, write a module with `Config`, a dataclass, and `Env`, an Environment, and add it to NAMES.
 """
 
 from dataclasses import fields
@@ -29,39 +30,40 @@ NAMES = {
     "planner": "envs.planner",
     "http": "envs.http",
 }
-GROUPS = {  # what env= takes for several at once
+GROUPS = {  # names that stand for several environments in env=
     "affine": ["sat", "abd", "ded"],
     "agentgym": ["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
 }
+WITHOUT_MODEL = {"planner": {"worker": "rules"}}  # environment -> options for play where no model answers requests
 
 
 def config_class(name: str) -> type:
-    """The Config dataclass of an environment."""
+    """Return the Config dataclass of an environment. Raise ValueError for an unknown name."""
     return _module(name).Config
 
 
-def make(name: str, **options):
-    """Return an environment by its name; the options are the fields of its Config.
+def make(name: str, **options) -> Environment:
+    """Return an environment that needs no model, unless an option asks for one.
 
-    Options that are not given and would need a model take the values of Config.without_model, if it has any.
+    The options are fields of its Config. Raise ValueError for an unknown name or option.
     """
     module = _module(name)
-    options = getattr(module.Config, "without_model", {}) | options
+    options = WITHOUT_MODEL.get(name, {}) | options
     known = [f.name for f in fields(module.Config)]
     for key in options:
         if key not in known:
-            raise ValueError(f"env {name} has no option {key!r}; {_nearest(key, known)}")
+            raise ValueError(f"unknown option {key!r} of environment {name}; {_nearest(key, known)}")
     return module.Env(module.Config(**options))
 
 
 def _module(name: str):
     if name in GROUPS:
-        raise ValueError(f"env {name!r} stands for several: name one of {', '.join(GROUPS[name])}")
+        raise ValueError(f"{name!r} is a group of environments; choose one of: {', '.join(GROUPS[name])}")
     if name not in NAMES:
-        raise ValueError(f"no env {name!r}; {_nearest(name, [*NAMES, *GROUPS])}")
+        raise ValueError(f"unknown environment {name!r}; {_nearest(name, [*NAMES, *GROUPS])}")
     return import_module(NAMES[name])
 
 
-def _nearest(word: str, known) -> str:
+def _nearest(word: str, known: list[str]) -> str:
     close = get_close_matches(str(word), known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(known)}"

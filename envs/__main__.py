@@ -1,121 +1,101 @@
 """Play an environment, or print an expert's demonstrations of it.
 
-    python -m envs textcraft                    play: type an action, ? for the expert's, ! to play that, q to end
-    python -m envs textcraft demos=1000         print oracle episodes as plain text, a blank line after each
+    python -m envs textcraft                    play: type an action, ? shows the expert's, ! plays it, q quits
+    python -m envs textcraft demos=1000         print the expert's episodes as plain text, a blank line after each
+    python -m envs textcraft --help             list textcraft's own keys too
 
-Keys, for every environment:
-    seed=0        the episode; demonstrations take seed, seed + 1, ...
-    split=train   train, val or test
-    demos=0       how many demonstrations to print; 0 is to play
+Environments: textcraft alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner http
 """
 
-import inspect
-import re
 import sys
-from dataclasses import fields
-from difflib import get_close_matches
+from dataclasses import dataclass
+from typing import Literal
 
 import envs
-from envs.base import check_count
-from envs.terminal import reader_may_leave, typed
+from rl import arguments
+from rl.arguments import NotNegative
 
-KEYS = {"seed": 0, "split": "train", "demos": 0}
-ENDS = ("q", "quit", "exit")
-QUOTES = '"""'  # a line of it begins and ends a reply of several lines; there q and exit are words as any
-TIP = f"? asks the expert, ! plays its move, q ends the game; several lines go between two lines of {QUOTES}"
+QUIT = ("q", "quit", "exit")
+QUOTES = '"""'  # a line of these starts and ends a reply of several lines; within it, q and exit are ordinary text
+TIP = f"? shows the expert's action, ! plays it, q quits; write several lines between two lines of {QUOTES}"
 
 
-@reader_may_leave()
-def main(args: list[str]) -> int:
+@dataclass
+class Keys:
+    env: str  # the environment; it comes first
+    seed: int = 0  # the episode; demonstrations use seed, seed + 1, ...
+    split: Literal["train", "val", "test"] = "train"  # the split to draw the task from
+    demos: NotNegative[int] = 0  # number of demonstrations to print; 0 plays
+
+
+@arguments.quiet_on_closed_pipe()
+def main(words: list[str]) -> int:
+    """Run the program and return its exit status."""
     try:
-        if not args or {"-h", "--help"} & set(args):
-            print(usage(args))
-            return 0
-        name, *pairs = args
-        keys, options = parse(name, pairs)
-        env = envs.make(name, **options)
-        if keys["demos"]:
-            demonstrate(env, **keys)
+        keys, config = parse(words)
+        env = envs.make(keys.env, **vars(config))
+        if keys.demos:
+            demonstrate(env, keys)
         else:
-            play(env, env.reset(keys["seed"], keys["split"]))
-    except (ValueError, RuntimeError) as error:  # the latter of a server, or a world that asks a model
-        print(error, file=sys.stderr)
-        return 2
+            play(env, env.reset(keys.seed, keys.split))
+    except (ValueError, RuntimeError) as error:  # RuntimeError: the server failed, or the environment needs a model
+        arguments.fail("envs", error)
     except KeyboardInterrupt:
         print()
         return 130
     return 0
 
 
-def usage(args: list[str]) -> str:
-    names = [arg for arg in args if not arg.startswith("-") and "=" not in arg] or envs.NAMES
-    return __doc__ + "".join(f"\nKeys of {name}:\n{options_help(name)}" for name in names)
-
-
-def options_help(name: str) -> str:
-    """Every field of an environment's Config, with its default and the comment behind it."""
+def parse(words: list[str]) -> list:
+    """Return this program's Keys and the environment's Config. Raise ValueError for an unknown environment."""
+    words = words[:] or ["--help"]
+    if arguments.wants_help(words[:1]):
+        return arguments.parse(words, "envs", Keys, about=__doc__, positional="env")
+    name = words[0].removeprefix("env=")
     config = envs.config_class(name)
-    comments = dict(re.findall(r"^ +(\w+): .*?  # (.*)$", inspect.getsource(config), re.M))
-    return "".join(f"    {f'{f.name}={f.default}':<24}{comments[f.name]}\n" for f in fields(config))
+    words[1:] = [word.removeprefix(f"{name}.") for word in words[1:]]  # train.py's form of the keys works too
+    words[1:1] = [f"{key}={value}" for key, value in envs.WITHOUT_MODEL.get(name, {}).items()]
+    return arguments.parse(words, "envs", Keys, config, about=__doc__, positional="env")
 
 
-def parse(name: str, pairs: list[str]) -> tuple[dict, dict]:
-    """The keys of this program and the options of the environment, each as the type of its default."""
-    if re.search("[,:]", name):
-        raise ValueError(f"one world is played at a time, without a weight, not {name!r}")
-    defaults = KEYS | {f.name: f.default for f in fields(envs.config_class(name))}
-    values = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not key or not equals:
-            raise ValueError(f"expected key=value, not {pair!r}")
-        if key not in defaults:
-            bare = key.removeprefix(f"{name}.")
-            if bare in defaults:
-                raise ValueError(f"options are bare here: {bare}={text}, not {pair}")
-            close = get_close_matches(bare, defaults, n=1, cutoff=0)
-            raise ValueError(f"no key {key!r} for {name}; the nearest is {close[0]!r}")
-        values[key] = typed(key, text, type(defaults[key]))
-    check_count("demos", values.get("demos", 0), 0)
-    return KEYS | {k: v for k, v in values.items() if k in KEYS}, {k: v for k, v in values.items() if k not in KEYS}
-
-
-def demonstrate(env, seed: int, split: str, demos: int) -> None:
-    for episode in range(seed, seed + demos):
-        texts = [message["content"] for message in env.reset(episode, split)]
+def demonstrate(env: envs.Environment, keys: Keys) -> None:
+    """Print the expert's episodes."""
+    for seed in range(keys.seed, keys.seed + keys.demos):
+        texts = [message["content"] for message in env.reset(seed, keys.split)]
         over = False
         while not over:
             texts.append(env.oracle())
-            step = finished(env.step(texts[-1]))
+            step = without_requests(env.step(texts[-1]))
             texts.append(step.observation)
             over = step.terminated or step.truncated
         print("\n".join(texts), end="\n\n")
 
 
-def finished(step: envs.Step) -> envs.Step:
-    """The step; RuntimeError if it asks a model, which is not here."""
+def without_requests(step: envs.Step) -> envs.Step:
+    """Return the step. Raise RuntimeError if it requests a model's answer: this program has no model."""
     if step.requests:
         raise RuntimeError(step.observation)
     return step
 
 
-def play(env, messages: list[dict]) -> None:
+def play(env: envs.Environment, messages: list[dict]) -> None:
+    """Print the messages, then read replies and print steps until the episode is over or the person quits."""
     for message in messages:
         print(message["content"], end="\n\n")
-    spares = any("\nAction:\n" in message["content"] for message in messages)  # typing what each reply begins with
+    add_marker = any("\nAction:\n" in message["content"] for message in messages)  # so that nobody has to type it
     print(TIP)
-    while (reply := entered()) is not None:
+    while (reply := read_reply()) is not None:
         if reply in ("?", "!"):
             try:
-                move = env.oracle()
-            except RuntimeError as error:  # there is no expert: the game goes on
+                action = env.oracle()
+            except RuntimeError as error:  # this environment has no expert
                 print(error)
                 continue
-            print(move)
+            print(action)
             if reply == "?":
                 continue
-            reply = move
-        step = finished(env.step(f"Action: {reply}" if spares and "Action:" not in reply else reply))
+            reply = action
+        step = without_requests(env.step(f"Action: {reply}" if add_marker and "Action:" not in reply else reply))
         print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
         if step.terminated or step.truncated:
             print(f"over: {step.info['outcome']}")
@@ -123,13 +103,13 @@ def play(env, messages: list[dict]) -> None:
     print()
 
 
-def entered() -> str | None:
-    """The reply that is typed next: a line, or those between two lines of quotes; None where the game shall end."""
+def read_reply() -> str | None:
+    """Read the next reply, one line or the lines between two lines of QUOTES. Return None to quit."""
     line = ""
     while not line.strip():
         print("> ", end="", flush=True)
         line = sys.stdin.readline()
-        if not line or line.strip().lower() in ENDS:
+        if not line or line.strip().lower() in QUIT:
             return None
     if line.strip() != QUOTES:
         return line.strip()

@@ -130,7 +130,8 @@ def _as_type(key: str, value: Any, kind: type) -> Any:
 
 
 def unknown_key(key: str, known: list[str]) -> ArgumentError:
-    near = hint(key, known, 0.5)
+    in_groups = [other for other in known if other.endswith(f".{key}")]
+    near = hint(key, in_groups, 0) or hint(key, known, 0.5)
     return ArgumentError(f"unknown key {key!r}{near or '; --help lists the keys'}")
 
 

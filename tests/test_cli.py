@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
         "eval.py --help",
         "merge.py --help",
         "-m envs --help",
+        "-m envs textcraft --help",
         "-m envs sat demos=200",
         "-m envs.serve --help",
         "-m benchmarks.envs --help",
@@ -83,7 +84,7 @@ def test_an_interrupted_run_is_named_with_the_way_on(epochs, said, tmp_path, mon
 
 @pytest.fixture
 def game(monkeypatch, capsys):
-    """A game of textcraft for what is typed: what was told, and the replies that the world got."""
+    """Return a function that plays textcraft with typed lines, and returns what was printed and the actions taken."""
     actions, act = [], Env.step
 
     def step(env, action: str):

@@ -18,6 +18,7 @@ from mysql_statements import deep
 
 from envs.base import SPLITS, split_of
 from envs.db_bench import MAX_REPLY, Config, Env, matches, read_native, read_short
+from envs.db_bench import __main__ as program
 from envs.db_bench import tasks as db_tasks
 from envs.db_bench.tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skill_of, task_of
 from envs.simulators.mysql import Database, digest
@@ -334,7 +335,7 @@ def entries(count: int) -> dict:
 def test_files_of_the_original_and_of_single_skills(tmp_path):
     whole, single = tmp_path / "db.json", tmp_path / "single.json"
     whole.write_text(json.dumps(entries(132)))
-    command = [sys.executable, "-m", "envs.db_bench.tasks", f"data={whole}", f"out={single}"]
+    command = [sys.executable, "-m", "envs.db_bench", f"data={whole}", f"out={single}"]
     text = subprocess.check_output(command, cwd=ROOT, text=True)
     assert text.splitlines()[0].split() == ["select", "6"] and text.endswith("22 skills, 132 tasks\n")
     skills = json.loads(single.read_text())
@@ -388,22 +389,23 @@ def test_bad_files_are_one_line(tmp_path, content, line):
 
 def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
     out = tmp_path / "ours.json"
-    assert db_tasks.main(["count=40", "difficulty=1", f"out={out}"]) == 0
+    assert program.main(["count=40", "difficulty=1", f"out={out}"]) == 0
     assert capsys.readouterr().out.endswith(" 40 tasks\n")
     assert sum(map(len, json.loads(out.read_text()).values())) == 40 and read_tasks(str(out))
     (tmp_path / "no_task.json").write_text('{"select": [5]}')
     wrong = ["cuont=3", "count=x", "count=-1", "count=0", "difficulty=9", "data=/nowhere.json", "out=/nope/x.json"]
     for arg in (*wrong, f"out={tmp_path}", f"data={tmp_path}/no_task.json"):
-        assert db_tasks.main([arg]) == 2, arg
+        with pytest.raises(SystemExit) as end:
+            program.main([arg])
         said = capsys.readouterr()
+        assert end.value.code == 2 and said.err.startswith("envs.db_bench: "), arg
         assert said.err.count("\n") == 1 and not said.out, arg
-    assert db_tasks.main(["--help"]) == 0 and "Keys: data" in capsys.readouterr().out
 
 
 def test_the_command_ends_quietly_when_nobody_reads_on():
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "envs.db_bench.tasks", "count=1"]
+    command = [sys.executable, "-m", "envs.db_bench", "count=1"]
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.stderr == b""

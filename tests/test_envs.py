@@ -334,10 +334,13 @@ def test_records_are_frozen():
 @pytest.mark.parametrize(
     ("call", "line"),
     [
-        (lambda: envs.make("textcarft"), "no env 'textcarft'; did you mean 'textcraft'?"),
-        (lambda: envs.config_class("zzz"), "no env 'zzz'; there is: "),
-        (lambda: envs.make("affine"), "env 'affine' stands for several: name one of sat, abd, ded"),
-        (lambda: envs.make("textcraft", promt=1), "env textcraft has no option 'promt'; did you mean 'prompt'?"),
+        (lambda: envs.make("textcarft"), "unknown environment 'textcarft'; did you mean 'textcraft'?"),
+        (lambda: envs.config_class("zzz"), "unknown environment 'zzz'; choose from: "),
+        (lambda: envs.make("affine"), "'affine' is a group of environments; choose one of: sat, abd, ded"),
+        (
+            lambda: envs.make("textcraft", promt=1),
+            "unknown option 'promt' of environment textcraft; did you mean 'prompt'?",
+        ),
         (lambda: envs.make("textcraft").reset(0, "dev"), "split must be one of train, val, test, not 'dev'"),
     ],
 )
@@ -347,42 +350,60 @@ def test_wrong_names_are_one_line(call, line):
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
 
 
-def test_envs_stands_on_the_standard_library():
+def test_envs_imports_only_the_standard_library():
     program = "import sys, envs, envs.__main__; [envs.make(n) for n in envs.NAMES]; print(*sys.modules)"
     modules = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split()
     roots = {module.partition(".")[0] for module in modules}
-    assert not roots & {"torch", "numpy", "tokenizers", "models", "lora", "rl"}
+    assert not roots & {"torch", "numpy", "tokenizers", "models", "lora"}
+    assert {module for module in modules if module.startswith("rl.")} <= {"rl.arguments"}  # the program's parser
 
 
 @everywhere
 def test_help_documents_every_option(name, capsys):
-    assert cli.main(["--help"]) == 0
-    text = capsys.readouterr().out.partition(f"Keys of {name}:\n")[2].partition("Keys of ")[0]
-    for field in dataclasses.fields(envs.config_class(name)):
-        (line,) = [line for line in text.splitlines() if line.strip().startswith(f"{field.name}={field.default} ")]
+    with pytest.raises(SystemExit) as end:
+        cli.main([name, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    for field in (*dataclasses.fields(envs.config_class(name)), *dataclasses.fields(cli.Keys)[1:]):
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  {field.name}={default} ")]
         assert len(line.split()) > 4
+
+
+def test_help_names_every_environment(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([])
+    assert end.value.code == 0
+    assert f"Environments: {' '.join(envs.NAMES)}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("args", "line"),
     [
-        (["textcarft"], "no env 'textcarft'; did you mean 'textcraft'?"),
-        (["textcraft", "sede=1"], "no key 'sede' for textcraft; the nearest is 'seed'"),
-        (["textcraft", "seed=one"], "seed must be a whole number, not 'one'"),
-        (["textcraft", "seed"], "expected key=value, not 'seed'"),
-        (["textcraft", "=3"], "expected key=value, not '=3'"),
-        (["textcraft", "demos=-1"], "demos must be a whole number of at least 0, not -1"),
-        (["sat", "sat.k=3"], "options are bare here: k=3, not sat.k=3"),
-        (["sat", "sat.kk=3"], "no key 'sat.kk' for sat; the nearest is 'k'"),
-        (["sat:2,alfworld"], "one world is played at a time, without a weight, not 'sat:2,alfworld'"),
+        (["textcarft"], "unknown environment 'textcarft'; did you mean 'textcraft'?"),
+        (["textcraft", "sede=1"], "unknown key 'sede'; did you mean seed?"),
+        (["textcraft", "seed=one"], "seed=one must be a whole number"),
+        (["textcraft", "seed"], "'seed' is not key=value; --help lists the keys"),
+        (["textcraft", "=3"], "unknown key ''; --help lists the keys"),
+        (["textcraft", "demos=-1"], "demos=-1 must not be negative"),
+        (["sat", "sat.kk=3"], "unknown key 'kk'; did you mean k?"),
+        (["sat:2,alfworld"], "unknown environment 'sat:2,alfworld'; "),
         (["textcraft", "difficulty=9"], "difficulty must be a comma list of 1, 2, 3, 4, not '9'"),
-        (["textcraft", "split=dev", "demos=1"], "split must be one of train, val, test, not 'dev'"),
+        (["textcraft", "split=dev", "demos=1"], "split=dev is not one of train, val, test"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_status_2(args, line, capsys):
-    assert cli.main(args) == 2
+    with pytest.raises(SystemExit) as end:
+        cli.main(args)
     captured = capsys.readouterr()
-    assert captured.err == line + "\n" and captured.out == ""
+    assert end.value.code == 2 and captured.out == ""
+    assert captured.err.startswith(f"envs: {line}") and captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["sat", "sat.k=2"], ["env=sat", "k=2"]])
+def test_train_form_of_a_key_is_read_too(words):
+    keys, config = cli.parse(words)
+    assert keys.env == "sat" and config.k == "2"
 
 
 def test_demonstrations_are_whole_episodes(capsys):

@@ -190,23 +190,25 @@ def test_the_program_serves_both_and_ends_cleanly(world):
     assert env.reset(3) == envs.make(world, difficulty="1").reset(3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (0, "ended\n", "")
+    assert (process.returncode, out, err) == (0, "stopped\n", "")
 
 
 def test_ports_are_the_guides_unless_said_otherwise(kind):
     keys, _ = program.parse([f"env={kind}"])
-    assert (keys["host"], keys["port"], keys["items_port"]) == ("127.0.0.1", 8000, 8001)
+    assert (keys.host, keys.port, keys.items_port) == ("127.0.0.1", 8000, 8001)
     assert envs.http.Config(kind=kind).address == "http://127.0.0.1:8000"
     keys, _ = program.parse([f"env={kind}", "port=9000", "items_port=9001", f"{kind}.max_turns=7"])
-    assert (keys["port"], keys["items_port"]) == (9000, 9001)
+    assert (keys.port, keys.items_port) == (9000, 9001)
 
 
 def test_a_port_in_use_is_one_line_whichever_it_is(kind, capsys):
     with served(kind) as server:
         port = server.server_address[1]
         for words in ([f"port={port}"], ["port=0", f"items_port={port}"]):
-            assert program.main([f"env={kind}", *words]) == 2
-            assert capsys.readouterr().err == f"cannot listen on 127.0.0.1:{port}: Address already in use\n"
+            with pytest.raises(SystemExit) as end:
+                program.main([f"env={kind}", *words])
+            assert end.value.code == 2
+            assert capsys.readouterr().err == f"envs.serve: cannot listen on 127.0.0.1:{port}: Address already in use\n"
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,14 @@ that no order has ties; what is asked for has one row at least, and few.
 """
 
 import json
-import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from envs.base import SPLITS, check_count, check_file, level_list, split_of
+from envs.base import SPLITS, check_file, split_of
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.simulators.mysql import Database, digest
-from envs.terminal import reader_may_leave, typed
 
 LEVELS = {"1": (4, 6, 4), "2": (8, 12, 5), "3": (20, 40, 8)}  # fewest and most rows of a table, most of an answer
 SCHEMAS = [line.split() for line in TABLES.strip().splitlines()]
@@ -264,52 +262,3 @@ def read_tasks(path: str) -> dict[str, dict[str, list[Task]]]:
                 raise ValueError(f"data: entry {number} of {skill} in {path!r} is no task: {error!r}") from None
             found[split_of(task.canonical)].setdefault(skill, []).append(task)
     return found
-
-
-@reader_may_leave()
-def main(args: list[str]) -> int:
-    keys = {"data": "", "out": "", "count": 1000, "difficulty": "3", "seed": 0}
-    if {"-h", "--help"} & set(args):
-        print(__doc__)
-        return 0
-    try:
-        for arg in args:
-            key, equals, value = arg.partition("=")
-            if not equals or key not in keys:
-                raise ValueError(f"expected key=value with a key of {', '.join(keys)}, not {arg!r}")
-            keys[key] = typed(key, value, type(keys[key]))
-        out = Path(keys["out"])
-        if keys["out"] and (out.is_dir() or not out.parent.is_dir()):
-            raise ValueError(f"out must be a file in a folder that is there, not {keys['out']!r}")
-        if keys["data"]:
-            read_tasks(keys["data"])  # what is no task is not counted
-        found = read_entries(keys["data"]) if keys["data"] else generate(keys)
-        if keys["out"]:
-            out.write_text(json.dumps(found, ensure_ascii=False, indent=1))
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print()
-        return 130
-    for skill in sorted(found, key=lambda skill: (SKILLS.index(skill) if skill in SKILLS else len(SKILLS), skill)):
-        print(f"{skill:<50}{len(found[skill]):>6}")
-    print(f"{len(found)} skills, {sum(map(len, found.values()))} tasks")
-    return 0
-
-
-def generate(keys: dict) -> dict[str, list[dict]]:
-    """Entries of our own, by skill."""
-    levels, found = level_list(keys["difficulty"], LEVELS).split(","), {}
-    check_count("count", keys["count"])
-    check_count("seed", keys["seed"], 0)
-    database = Database()
-    for seed in range(keys["seed"], keys["seed"] + keys["count"]):
-        rng = Random(f"db_tasks {seed}")
-        skill = rng.choice(SKILLS)
-        found.setdefault(skill, []).append(entry_of(draw(rng, skill, rng.choice(levels), rng.choice(SPLITS), database)))
-    return found
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -53,7 +53,6 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from random import Random
-from typing import ClassVar
 
 from envs import base, rows
 from envs.base import Environment, Request, Result, Step, split_of
@@ -116,9 +115,7 @@ NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
     data: str = ""  # a file of GSM8K, with a row in each line; empty: problems of our own
-    worker: str = (
-        "model"  # solves the plan: model (the frozen base) | rules (arithmetic alone, for play without a model)
-    )
+    worker: str = "model"  # solves the plan: model (the frozen base) | rules (arithmetic only, needs no model)
     worker_tokens: int = 256  # most tokens of an answer of worker=model
     worker_temperature: float = 0.0  # at which worker=model is sampled; 0 is greedy
     max_tokens: int = 1000  # tokens of the worker's answers from which on they earn nothing for being few
@@ -126,8 +123,6 @@ class Config:
     token_weight: float = 0.2  # reward of using no tokens; less in proportion
     independence_weight: float = 0.3  # reward of subproblems that have nothing in common; less in proportion
     prompt: str = "native"  # "native": instructions and a plan in JSON; "short": lines of arithmetic
-
-    without_model: ClassVar[dict[str, str]] = {"worker": "rules"}  # where no model answers requests, see envs.make
 
     def __post_init__(self):
         self.difficulty = base.level_list(self.difficulty, LEVELS)
@@ -156,7 +151,7 @@ class Env(Environment):
     """One episode at a time; the module's docstring is its specification."""
 
     def __init__(self, config: Config | None = None):
-        self.config = config or Config(**Config.without_model)
+        self.config = config or Config(worker="rules")
         self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
         self.running = False
         self.work: Generator | None = None  # what goes on when the worker has answered

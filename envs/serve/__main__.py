@@ -1,83 +1,75 @@
-"""Serve a world over HTTP, for `env=http` or for the original's own clients.
+"""Serve an environment over HTTP, for `env=http` or for the original's own clients.
 
     python -m envs.serve                                            textcraft on port 36001
     python -m envs.serve env=alfworld port=36002 alfworld.difficulty=1,2
     python -m envs.serve env=os_interaction                         its tasks on port 8000, its prompts on port 8001
 
-Keys; those of the world itself stand behind its name, textcraft.difficulty=1:
-    env=textcraft     webshop, alfworld, babyai, sciworld, textcraft, tau_retail or planner, as AgentGym's servers do
-                      (envs/serve/agentgym.py); os_interaction or db_bench, as LifelongAgentBench's (envs/serve/lab.py)
-    host=127.0.0.1    the address to listen on; this one is reached from this machine only
-    port=36001        the port to listen on; 0 takes a free one; of os_interaction and db_bench 8000
-    items_port=8001   os_interaction and db_bench: the port of the prompts (chat history items); 0 takes a free one
-    sessions=256      how many may be open at once; a /create beyond them is answered with an error. Of os_interaction
-                      and db_bench how many are kept: another one that goes on is played again from its start
-    idle=600          seconds without a request after which a session is closed
-    samples=500       os_interaction and db_bench: how many samples the server lists; it plays any number
+webshop, alfworld, babyai, sciworld, textcraft, tau_retail and planner are served in AgentGym's protocol
+(envs/serve/agentgym.py), os_interaction and db_bench in LifelongAgentBench's (envs/serve/lab.py).
 """
 
 import signal
 import sys
 import threading
-from dataclasses import fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from functools import partial
 
 import envs
-from envs.__main__ import options_help
 from envs.http import KINDS
 from envs.http.lab import KINDS as LAB
 from envs.serve import Server, agentgym, lab
-from envs.terminal import reader_may_leave, typed
+from rl import arguments
 
-KEYS = {"env": "textcraft", "host": "127.0.0.1", "port": 36001, "items_port": 8001}
-KEYS |= {"sessions": 256, "idle": 600, "samples": 500}
+NEEDS_MODEL = {"planner": "worker", "tau_retail": "user"}  # environment -> the option whose value may be "model"
 RANGES = {"port": (0, 65535), "items_port": (0, 65535), "sessions": (1, 10**6), "idle": (1, 10**9)}
 RANGES |= {"samples": (1, 10**6)}
-ASKS = {"planner": "worker", "tau_retail": "user"}  # world -> the option that may ask for a model
 
 
-def parse(words: list[str]) -> tuple[dict, dict]:
-    """The keys of this program, and the options of its world, each as the type of its default."""
-    pairs = [word.partition("=") for word in words]
-    for word, (_, equals, _) in zip(words, pairs, strict=True):
-        if not equals:
-            raise ValueError(f"expected key=value, not {word!r}")
-    kind = ([text for key, _, text in pairs if key == "env"] or [KEYS["env"]])[-1]
-    if kind not in KINDS:
-        raise ValueError(f"env must be one of {', '.join(KINDS)}, not {kind!r}")
-    usual = KEYS | ({"port": 8000} if kind in LAB else {})
-    defaults = usual | {f"{kind}.{f.name}": f.default for f in fields(envs.config_class(kind))}
-    values = {}
-    for key, _, text in pairs:
-        if key not in defaults:
-            world, dot, _ = key.partition(".")
-            if dot and world in KINDS and world != kind:
-                raise ValueError(f"{key!r} belongs to env={world}, and this is env={kind}")
-            own = f"{kind}.{key}"
-            near = own if own in defaults else get_close_matches(key, defaults, n=1, cutoff=0)[0]
-            raise ValueError(f"no key {key!r}; the nearest is {near!r}")
-        values[key] = typed(key, text, type(defaults[key]))
-    keys = usual | {key: value for key, value in values.items() if key in KEYS}
-    for name, (low, high) in RANGES.items():
-        if not low <= keys[name] <= high:
-            raise ValueError(f"{name} must be a whole number from {low} to {high}, not {keys[name]}")
-    options = {key.partition(".")[2]: value for key, value in values.items() if key not in KEYS}
-    if options.get(ASKS.get(kind)) == "model":
-        raise ValueError(f"{kind}.{ASKS[kind]}=model needs a model, and a server has none: it takes rules")
-    envs.make(kind, **options)  # raises ValueError with what the world does not like
+@dataclass
+class Keys:
+    env: str = "textcraft"  # the environment to serve
+    host: str = "127.0.0.1"  # the address to listen on; the default can be reached from this machine only
+    port: int | None = None  # the port to listen on; 0: a free one; none: 36001, or 8000 for os_interaction, db_bench
+    items_port: int = 8001  # os_interaction, db_bench: the port of the prompts (chat history items); 0: a free one
+    sessions: int = 256  # most open sessions; os_interaction, db_bench: most cached ones, others are replayed
+    idle: int = 600  # seconds without a request after which a session is closed
+    samples: int = 500  # os_interaction, db_bench: number of samples that the server lists; it plays any number
+
+    def __post_init__(self):
+        if self.env not in KINDS:
+            raise ValueError(f"env={self.env} is not one of {', '.join(KINDS)}{arguments.hint(self.env, KINDS)}")
+        if self.port is None:
+            self.port = 8000 if self.env in LAB else 36001
+        for name, (low, high) in RANGES.items():
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} must be a whole number from {low} to {high}, not {getattr(self, name)}")
+
+
+def parse(words: list[str]) -> tuple[Keys, dict]:
+    """Return this program's Keys and the environment's options. Exit with 2 on a wrong word."""
+    if arguments.wants_help(words):
+        kinds = KINDS
+    else:
+        kind = arguments.split(words).get("env", Keys.env)
+        kinds = (kind,) if kind in KINDS else ()  # Keys refuses another name
+    groups = {kind: envs.config_class(kind) for kind in kinds}
+    usual = [f"{kind}.{key}={value}" for kind in kinds for key, value in envs.WITHOUT_MODEL.get(kind, {}).items()]
+    keys, *configs = arguments.parse(usual + words, "envs.serve", Keys, about=__doc__, **groups)
+    options = vars(configs[0])
+    option = NEEDS_MODEL.get(keys.env)
+    if options.get(option) == "model":
+        raise ValueError(f"{keys.env}.{option}=model needs a model, which a server does not have; use rules")
     return keys, options
 
 
-def servers(keys: dict, options: dict) -> list[tuple[str, Server]]:
-    """What is served where, the first one first. Raises OSError."""
-    kind, host = keys["env"], keys["host"]
-    if kind not in LAB:
-        sessions = agentgym.Sessions(kind, options, keys["sessions"], keys["idle"])
-        return [(kind, _listen(host, keys["port"], partial(agentgym.answer, sessions)))]
-    tasks = lab.Tasks(kind, options, keys["sessions"], keys["samples"])
-    first = _listen(host, keys["port"], partial(lab.answer, tasks))
-    return [(kind, first), ("its prompts", _listen(host, keys["items_port"], partial(lab.answer_items, tasks)))]
+def servers(keys: Keys, options: dict) -> list[tuple[str, Server]]:
+    """Return (what it serves, server) of each server. Raise OSError if a port cannot be bound."""
+    if keys.env not in LAB:
+        sessions = agentgym.Sessions(keys.env, options, keys.sessions, keys.idle)
+        return [(keys.env, _listen(keys.host, keys.port, partial(agentgym.answer, sessions)))]
+    tasks = lab.Tasks(keys.env, options, keys.sessions, keys.samples)
+    first = _listen(keys.host, keys.port, partial(lab.answer, tasks))
+    return [(keys.env, first), ("its prompts", _listen(keys.host, keys.items_port, partial(lab.answer_items, tasks)))]
 
 
 def _listen(host: str, port: int, answer) -> Server:
@@ -88,26 +80,23 @@ def _listen(host: str, port: int, answer) -> Server:
 
 
 def main(words: list[str]) -> int:
-    if {"-h", "--help"} & set(words):
-        with reader_may_leave():
-            print(__doc__ + "".join(f"\nKeys of {kind}:\n{options_help(kind)}" for kind in KINDS if kind in envs.NAMES))
-        return 0
+    """Serve until Ctrl-C or SIGTERM; return the exit status."""
     try:
         keys, options = parse(words)
+        envs.make(keys.env, **options)  # raises ValueError for a file or a setting that the environment cannot use
         running = servers(keys, options)
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+        arguments.fail("envs.serve", error)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     places = [f"{what} at http://{server.server_address[0]}:{server.server_address[1]}" for what, server in running]
-    print(f"{', '.join(places)}, {keys['sessions']} sessions at most; Ctrl-C ends it", flush=True)
+    print(f"{', '.join(places)}, {keys.sessions} sessions at most; Ctrl-C stops it", flush=True)
     try:
         for _, server in running[1:]:
             threading.Thread(target=server.serve_forever, daemon=True).start()
         running[0][1].serve_forever()
     except KeyboardInterrupt:
-        print("ended")
+        print("stopped")
     finally:
         for _, server in running:
             server.server_close()

@@ -1,0 +1,70 @@
+"""Count db_bench's tasks by skill, and write tasks of a single skill to a file.
+
+python -m envs.db_bench                                 the skills, with the number of generated tasks of each
+python -m envs.db_bench data=db.json                    the skills of a LifelongAgentBench file, with counts
+python -m envs.db_bench data=db.json out=single.json    its tasks of a single skill, as {skill: [entry, ...]}
+python -m envs.db_bench out=ours.json count=5000        generated tasks in the same layout
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from envs.base import SPLITS, level_list
+from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, read_tasks
+from envs.simulators.mysql import Database
+from rl import arguments
+from rl.arguments import NotNegative, Positive
+
+
+@dataclass
+class Keys:
+    data: str = ""  # a file of LifelongAgentBench's entries; empty generates tasks
+    out: str = ""  # also write the tasks to this file
+    count: Positive[int] = 1000  # number of tasks to generate
+    difficulty: str = "3"  # levels to generate, 1 to 3, drawn uniformly from this comma list; repeats weigh
+    seed: NotNegative[int] = 0  # the first generated task; the others use seed + 1, seed + 2, ...
+
+    def __post_init__(self):
+        self.difficulty = level_list(self.difficulty, LEVELS)
+        out = Path(self.out)
+        if self.out and (out.is_dir() or not out.parent.is_dir()):
+            raise ValueError(f"out must be a file in an existing folder, not {self.out!r}")
+
+
+@arguments.quiet_on_closed_pipe()
+def main(words: list[str]) -> int:
+    """Run the program and return its exit status."""
+    [keys] = arguments.parse(words, "envs.db_bench", Keys, about=__doc__)
+    try:
+        if keys.data:
+            read_tasks(keys.data)  # raises ValueError for an entry that is not a task
+        found = read_entries(keys.data) if keys.data else generate(keys)
+        if keys.out:
+            Path(keys.out).write_text(json.dumps(found, ensure_ascii=False, indent=1))
+    except (ValueError, OSError) as error:
+        arguments.fail("envs.db_bench", error)
+    except KeyboardInterrupt:
+        print()
+        return 130
+    for skill in sorted(found, key=lambda skill: (SKILLS.index(skill) if skill in SKILLS else len(SKILLS), skill)):
+        print(f"{skill:<50}{len(found[skill]):>6}")
+    print(f"{len(found)} skills, {sum(map(len, found.values()))} tasks")
+    return 0
+
+
+def generate(keys: Keys) -> dict[str, list[dict]]:
+    """Return generated entries by skill."""
+    levels, found, database = keys.difficulty.split(","), {}, Database()
+    for seed in range(keys.seed, keys.seed + keys.count):
+        rng = Random(f"db_tasks {seed}")
+        skill = rng.choice(SKILLS)
+        task = draw(rng, skill, rng.choice(levels), rng.choice(SPLITS), database)
+        found.setdefault(skill, []).append(entry_of(task))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
