@@ -29,6 +29,9 @@ bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
 	PYTHON=$(PY) benchmarks/quick
 
+golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
+	PYTHONPATH=. $(PY) tests/golden.py $(ONLY)
+
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
 	for world in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
@@ -62,4 +65,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-full lint bench bench-gpu bench-quick tiny clean
+.PHONY: train test test-full lint bench bench-gpu bench-quick golden tiny clean

@@ -1,6 +1,6 @@
 """What the tests of the worlds of one turn share."""
 
-import json
+import golden
 
 from envs.base import Step
 
@@ -14,16 +14,19 @@ def answered(env, reply: str) -> Step:
     return step
 
 
-def transcript(module, episodes: list[tuple[dict, int, list[str]]]) -> str:
-    """The task of each seed, and how a world of these options answers the replies, one of them the expert's."""
-    text = ""
+def transcript(module, episodes: list[tuple[dict, int, list[str]]]) -> list[dict]:
+    """Return the cases of a golden file: each episode's task, and what the environment answers to each reply.
+
+    "oracle" stands for the expert's reply. Every reply ends the episode, which is reset before the next one.
+    """
+    cases = []
     for options, seed, replies in episodes:
         env = module.Env(module.Config(**options))
-        text += f"==== {options} {seed}\n{env.reset(seed, 'test')[0]['content']}\n"
-        text += "".join(f"case {json.dumps(case)}\n" for case in getattr(env, "cases", []))
+        cases.append(golden.start(env.reset(seed, "test"), seed, "test", **options))
+        if hasattr(env, "cases"):
+            cases.append(golden.case("cases", env.cases))
         for reply in replies:
             env.reset(seed, "test")
             said = env.oracle() if reply == "oracle" else reply
-            step = answered(env, said)
-            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
-    return text
+            cases.append(golden.action(said, answered(env, said)))
+    return cases

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
+import golden
 import one_turn
 import pytest
 from one_turn import answered
@@ -22,7 +23,6 @@ try:
 except sandbox.SandboxFailed as error:
     pytest.skip(str(error), allow_module_level=True)
 
-GOLDEN = Path(__file__).with_name("golden") / "abd.txt"
 DOUBLE = "def solve():\n    x = int(input())\n    print(x * 2)"
 
 
@@ -325,12 +325,12 @@ EPISODES = [
 ]
 
 
-def transcript() -> str:
+def transcript() -> list[dict]:
     return one_turn.transcript(abd, EPISODES)
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("abd", transcript())
 
 
 # ---- Rows of a file. ----

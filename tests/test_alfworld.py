@@ -1,11 +1,12 @@
 """AlfWorld: every message to the letter, every task solvable, what is possible, what pays, and whole transcripts."""
 
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from hashlib import sha256
-from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 
 from envs.alfworld import MAX_ACTION, Config, Env
@@ -25,7 +26,6 @@ from envs.alfworld.rooms import (
 )
 from envs.base import SPLITS, split_of
 
-GOLDEN = Path(__file__).with_name("golden") / "alfworld.txt"
 HOUSE = Room(
     spots={"cabinet 2": 0, "cabinet 1": 0, "countertop 1": 1, "desk 1": 2, "fridge 1": 3, "microwave 1": 4}
     | {"sinkbasin 1": 5},
@@ -725,11 +725,11 @@ CASES = [
 ]
 
 
-def episode(difficulty: str, prompt: str, split: str, seed: int) -> str:
-    """An episode of the expert with detours, as text."""
+def episode(difficulty: str, prompt: str, split: str, seed: int) -> Iterator[dict]:
+    """Yield the cases of an episode of the expert with detours."""
     env, rng = Env(Config(difficulty=difficulty, prompt=prompt)), Random(seed)
-    lines = [f"== difficulty={difficulty} prompt={prompt} split={split} seed={seed}"]
-    lines += [message["content"] for message in env.reset(seed, split)[-1:]] + [f"task {env.task}"]
+    yield golden.start(env.reset(seed, split), seed, split, difficulty=difficulty, prompt=prompt)
+    yield golden.case("task", env.task)
     while env.running:
         expert = env.oracle().rpartition("Action:\n")[2]
         near = [command for command in env.admissible() if not command.startswith(("go to", "help"))]
@@ -737,15 +737,12 @@ def episode(difficulty: str, prompt: str, split: str, seed: int) -> str:
         action = expert if rng.random() < 0.7 else rng.choice(wild)
         if rng.random() < 0.3:
             action = re.sub("move (.*) to (.*)", r"put \1 in/on \2", action)
-        step = env.step(f"Action: {action}" if prompt == "native" else action)
-        lines += [f"> {action}", step.observation]
-        lines += [f"reward {step.reward:g}, shaped {step.info['shaped']:g}"] if step.info["shaped"] else []
-    return "\n".join([*lines, f"over {step.info['outcome']}"])
+        yield golden.action(action, env.step(f"Action: {action}" if prompt == "native" else action))
 
 
-def transcript() -> str:
-    return "\n\n".join(episode(*case) for case in CASES) + "\n"
+def transcript() -> list[dict]:
+    return [case for options in CASES for case in episode(*options)]
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text(encoding="utf-8")
+    golden.check("alfworld", transcript())

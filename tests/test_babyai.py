@@ -3,9 +3,9 @@
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,6 @@ from envs.babyai.grid import BALL, BOX, DOOR, DROP, FORWARD, KEY, LEFT, PICKUP, 
 from envs.babyai.missions import And, Desc, Game, GoTo, Open, PickUp, PutNext, Sequence, descs, parts
 from envs.babyai.text import look
 
-GOLDEN = Path(__file__).with_name("golden") / "babyai.txt"
 BY_LETTER = {colour[0]: colour for colour in grid.COLOURS if colour != "grey"} | {"e": "grey"}
 KINDS = {"k": KEY, "b": BALL, "x": BOX, "O": DOOR, "C": DOOR, "L": DOOR}
 
@@ -781,29 +780,23 @@ def test_a_wrong_split_and_a_step_without_reset():
             call()
 
 
-def episode(header: str, actions: list[str]) -> str:
-    """An episode in text: what is shown first, then each action and its reply."""
-    options = dict(pair.split("=") for pair in header.split()[1:])
-    seed, split = int(options.pop("seed")), options.pop("split")
-    env = Env(Config(**options))
-    lines = [header, env.reset(seed, split)[-1]["content"], f"mission {env.game.mission}"]
-    for action in actions:
-        step = env.step(f"Action: {action}" if env.config.prompt == "native" else action)
-        lines += [f"> {action}".rstrip(), step.observation]
-        if not step.info["valid"]:
-            lines.append("not valid")
-    return "\n".join([*lines, f"reward {step.reward:.4f} outcome {step.info['outcome']}", ""])
-
-
-def transcript() -> str:
-    """What tests/golden/babyai.txt holds, from its headers and its actions."""
-    texts = []
-    for text in re.split(r"\n(?=== )", GOLDEN.read_text()):
-        header, *lines = text.splitlines()
-        texts.append(episode(header, [line[2:] for line in lines if line.startswith(">")]))
-    return "\n".join(texts)
+def transcript() -> list[dict]:
+    """The options and actions that the golden file holds, played anew."""
+    cases, env = [], None
+    for said in (case["input"] for case in golden.read("babyai")):
+        if isinstance(said, dict):
+            options = {name: value for name, value in said.items() if name not in ("split", "seed")}
+            env, seed, split = Env(Config(**options)), said["seed"], said["split"]
+            cases.append(golden.start(env.reset(seed, split), seed, split, **options))
+        elif said == "mission":
+            cases.append(golden.case(said, str(env.game.mission)))
+        else:
+            step = env.step(f"Action: {said}" if env.config.prompt == "native" else said)
+            cases.append(golden.action(said, step, digits=4))
+    return cases
 
 
 def test_golden_transcripts():
-    golden = GOLDEN.read_text()
-    assert transcript() == golden and golden.count("== level=") >= 12
+    cases = transcript()
+    golden.check("babyai", cases)
+    assert sum(isinstance(case["input"], dict) for case in cases) >= 12

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,6 @@ from envs.db_bench.tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, e
 from envs.simulators.mysql import Database, digest
 
 ROOT = Path(__file__).parents[1]
-GOLDEN = Path(__file__).with_name("golden") / "db_bench.txt"
 COLUMNS = [("name", "TEXT"), ("kind", "TEXT"), ("age", "INT")]
 ROWS = [("Rex", "dog", 5), ("Coco", "cat", 3), ("Milo", "dog", 9)]
 OLD = [("Milo", "dog", 9)]
@@ -431,30 +431,24 @@ def test_bad_options_name_the_field(options, line):
 # -- determinism, robustness, speed
 
 
-def transcript() -> str:
-    """An expert's episode at every level, and a clumsy one; what tests/golden/db_bench.txt holds."""
+def transcript() -> list[dict]:
+    """An expert's episode at every level, and a clumsy one: the cases of its golden file."""
     clumsy = ["SHOW TABLES", "DESCRIBE {t}", "SELECT * FROM {t} LIMIT 2;", "SELECT AVG(nope) FROM {t}", "SELEC 7 / 2"]
     clumsy += ["SELECT 7 / 2, 'a' = 'A' || 0", "DELETE FROM {t}", "answer (1"]
-    lines = []
+    cases = []
     for difficulty, prompt, seed, script in (
         *(("1", "short", seed, []) for seed in range(6)),
         *(("2", "native", 7, []), ("3", "native", 8, []), ("3", "short", 9, [])),
         ("3", "short", 10, clumsy),
     ):
         env = Env(Config(difficulty=difficulty, prompt=prompt, max_turns=9))
-        lines += [f"difficulty {difficulty}, {prompt}, seed {seed}", ""]
-        lines += [f"{message['role']}: {message['content']}" for message in env.reset(seed, "test")]
-        script = [line.format(t=env.goal.table) for line in script]
-        while env.running:
-            reply = script.pop(0) if script else env.oracle()
-            step = env.step(reply)
-            lines += [f"> {reply}", step.observation, f"reward {step.reward} {step.info}"]
-        lines.append("")
-    return "\n".join(lines)
+        cases.append(golden.start(env.reset(seed, "test"), seed, "test", difficulty=difficulty, prompt=prompt))
+        cases += golden.play(env, [line.format(t=env.goal.table) for line in script])
+    return cases
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("db_bench", transcript())
 
 
 DEEP = ["SELECT 1 FROM (SELECT 1)a" + ",(SELECT 1)a" * 800, "SELECT " + "NOT " * 2000 + "1", "SELECT *" + ",*" * 4000]

@@ -2,9 +2,9 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 from random import Random
 
+import golden
 import one_turn
 import pytest
 from one_turn import answered
@@ -18,8 +18,6 @@ try:
     sandbox.isolation()
 except sandbox.SandboxFailed as error:
     pytest.skip(str(error), allow_module_level=True)
-
-GOLDEN = Path(__file__).with_name("golden") / "ded.txt"
 
 
 def io(given, output, **more) -> dict:
@@ -310,12 +308,12 @@ EPISODES = [
 ]
 
 
-def transcript() -> str:
+def transcript() -> list[dict]:
     return one_turn.transcript(ded, EPISODES)
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("ded", transcript())
 
 
 # ---- Rows of a file. ----

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,6 @@ from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, temp
 from envs.simulators.shell import Shell, base_machine
 
 Shell.strict = True  # a fault of the shell is to be seen
-GOLDEN = Path(__file__).with_name("golden") / "os_interaction.txt"
 ALL = [template for level in LEVELS for template in templates(level)]
 LIST = Task(
     instruction="Make /srv/a and /srv/b.",
@@ -748,9 +748,9 @@ def test_brackets_without_end_are_no_json(tmp_path):
 # -- whole transcripts
 
 
-def transcript() -> str:
-    """An expert at each level, and an agent that errs; what tests/golden/os_interaction.txt holds."""
-    lines = []
+def transcript() -> list[dict]:
+    """An expert at each level, and an agent that errs: the cases of its golden file."""
+    cases = []
     walk = [
         "ls -l /nowhere; echo $?",
         "for i in 1 2; do\n  echo $i\ndone | tee /srv/z",
@@ -765,15 +765,10 @@ def transcript() -> str:
         ("1", "native", 9, [bash("ls /srv"), "I give up."]),
     ):
         env = Env(Config(difficulty=difficulty, prompt=prompt))
-        lines += [f"== difficulty={difficulty} prompt={prompt} seed={seed}"]
-        lines += [f"{message['role']}: {message['content']}" for message in env.reset(seed, "test")]
-        while env.running:
-            reply = replies.pop(0) if replies else env.oracle()
-            step = env.step(reply)
-            lines += [f"> {reply}", step.observation, f"reward {step.reward:g} {step.info}"]
-        lines.append("")
-    return "\n".join(lines)
+        cases.append(golden.start(env.reset(seed, "test"), seed, "test", difficulty=difficulty, prompt=prompt))
+        cases += golden.play(env, replies)
+    return cases
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("os_interaction", transcript())

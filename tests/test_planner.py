@@ -5,9 +5,9 @@ import re
 import time
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 import torch
 from conftest import reference
@@ -26,7 +26,6 @@ from rl import config
 from rl.batch import forward, make_batch
 from rl.rollout import demonstrations, make_tasks, rollout
 
-GOLDEN = Path(__file__).with_name("golden") / "planner.txt"
 PENS = word_problems.Problem(
     "planner:pens:3:12:5",
     "Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pens are left?",
@@ -612,9 +611,9 @@ def test_hostile_replies_are_graded(reply, prompt):
     assert text.terminated and objects_in(reply) is not None
 
 
-def transcript() -> str:
-    """What tests/golden/planner.txt holds: the expert and some others, with both workers."""
-    lines = []
+def transcript() -> list[dict]:
+    """The cases of the golden file: the expert and some others, with both workers."""
+    cases = []
     for number, (level, prompt, split, reply) in enumerate(
         [
             (level, prompt, split, "")
@@ -629,26 +628,22 @@ def transcript() -> str:
         ]
     ):
         env = make(difficulty=level, prompt=prompt)
-        (message,) = env.reset(number, split)
-        lines += [f"== difficulty={level} prompt={prompt} split={split} seed={number}", message["content"]]
-        action = reply or env.oracle()
-        step = env.step(action)
-        lines += ["--", action, "--", step.observation, f"reward {step.reward:.6f} {step.info['outcome']}"]
-        lines += [f"task {env.task}", env.problem.answer, ""]
+        cases.append(golden.start(env.reset(number, split), number, split, difficulty=level, prompt=prompt))
+        cases += golden.play(env, [reply] if reply else [], digits=6)
+        cases += [golden.case("task", env.task), golden.case("answer", env.problem.answer)]
     worker, env = (
         Worker('{"result": 1}', "2", "3", '{"final_answer": "4"}'),
         make(worker="model", difficulty="2"),
     )
-    lines += ["== worker=model", env.reset(0)[0]["content"], "--"]
-    step = worker.play(env, plan("one", "two", "three", how="add"))
-    for requests in worker.asked:
-        for request in requests:
-            lines += [request.messages[0]["content"] if request.kind == "chat" else f"embed {request.texts}", "--"]
-    return "\n".join([*lines, step.observation, f"reward {step.reward:.6f}", ""])
+    cases.append(golden.start(env.reset(0), 0, "train", worker="model", difficulty="2"))
+    said = plan("one", "two", "three", how="add")
+    step = worker.play(env, said)
+    asked = [r.messages[0]["content"] if r.kind == "chat" else r.texts for requests in worker.asked for r in requests]
+    return [*cases, golden.action(said, step, digits=6), golden.case("requests", asked)]
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("planner", transcript())
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import re
 import time
 from collections import Counter
 from hashlib import sha256
-from pathlib import Path
 
+import golden
 import one_turn
 import pytest
 from one_turn import answered
@@ -19,7 +19,6 @@ from envs.affine.sat import LEVELS, STRIDE, Config, Env, canonical, formula
 from envs.base import SPLITS, split_of
 from models.chat.tokenizer import load_tokenizer
 
-GOLDEN = Path(__file__).parent / "golden" / "sat.txt"
 OR = "\N{LOGICAL OR}"
 
 
@@ -120,12 +119,12 @@ EPISODES = [
 ]
 
 
-def transcript() -> str:
+def transcript() -> list[dict]:
     return one_turn.transcript(sat, EPISODES)
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text(encoding="utf-8")
+    golden.check("sat", transcript())
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -1,9 +1,10 @@
 """SciWorld: the words to the letter, the score, the expert, splits, what pays, hostile replies."""
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
+import golden
 import pytest
 
 from envs.base import SPLITS
@@ -13,7 +14,6 @@ from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
 from envs.sciworld.tasks import FAMILIES, NEAR
 from envs.sciworld.things import DOORS, ROOMS
 
-GOLDEN = Path(__file__).with_name("golden") / "sciworld.txt"
 IN_THE_KITCHEN = """
 go to kitchen; go through kitchen door; go to bathroom; open kitchen; open door to kitchen;
 open door to kitchen; go to kitchen; look;
@@ -102,33 +102,35 @@ def expert(env: Env) -> list:
     return steps
 
 
-def episode(title: str, env: Env, seed: int = 0, split: str = "train", actions: str = "") -> str:
-    """An episode as text: the expert's, or that of actions divided by semicolons."""
-    lines = [f"=== {title}", *(message["content"] for message in env.reset(seed, split))]
+def episode(seed: int, split: str = "train", actions: str = "", **options) -> Iterator[dict]:
+    """Yield the cases of an episode: of the expert's actions, or of those in a text divided by semicolons."""
+    env = make(**options)
+    yield golden.start(env.reset(seed, split), seed, split, **options)
     said = iter(actions.split(";")) if actions else iter(env.oracle, None)
     while env.running and (action := next(said, None)) is not None:
-        step = env.step(action)
-        lines += [f"> {action.strip()}", step.observation, f"[score {step.info['score']} valid {step.info['valid']}]"]
-    return "\n".join(lines) + "\n"
+        yield golden.action(action.strip(), env.step(action))
 
 
-def transcript() -> str:
-    texts = [episode(family, make(tasks=family), 3) for family in FAMILIES]
-    texts += [episode(f"{family} near by", make("1", tasks=family), 5) for family in NEAR]
-    texts.append(episode("salt water", make(tasks="chemistry-mix"), *found("chemistry-mix", "salt water:kitchen")))
-    water = found("boil", ":water:hallway:$")
-    texts.append(episode("in the kitchen", make(tasks="boil"), *water, actions=IN_THE_KITCHEN))
-    env = make("3", tasks="power-component", simplifications="teleportAction")
-    texts.append(episode("in the workshop", env, 0, actions=IN_THE_WORKSHOP))
-    return "\n".join(texts)
+def transcript() -> list[dict]:
+    boil = {"tasks": "boil", "difficulty": "4"}
+    salt, parts = {**boil, "tasks": "chemistry-mix"}, {"tasks": "power-component", "simplifications": "teleportAction"}
+    water, salt_water = found("boil", ":water:hallway:$"), found("chemistry-mix", "salt water:kitchen")
+    return [
+        *(case for family in FAMILIES for case in episode(3, tasks=family, difficulty="4")),
+        *(case for family in NEAR for case in episode(5, tasks=family, difficulty="1")),
+        *episode(*salt_water, **salt),
+        *episode(*water, actions=IN_THE_KITCHEN, **boil),
+        *episode(0, actions=IN_THE_WORKSHOP, **parts, difficulty="3"),
+    ]
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("sciworld", transcript())
 
 
 def test_the_golden_transcripts_hold_the_facts():
-    lines = GOLDEN.read_text().splitlines()
+    outputs = [case["output"] for case in golden.read("sciworld")]
+    lines = [line for out in outputs for line in (out if isinstance(out, str) else out["observation"]).splitlines()]
     for fact in FACTS.strip().splitlines():
         wanted = fact.replace("~", " ")
         assert any(wanted in line for line in lines), fact

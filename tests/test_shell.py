@@ -2,7 +2,6 @@
 
 import builtins
 import errno
-import json
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,6 @@ from envs.simulators.shell.process import Process, pipe
 
 Shell.strict = True  # a fault of ours is to be seen
 ROOT = Path(__file__).parents[1]
-GOLDEN = Path(__file__).with_name("golden") / "shell.txt"
 KINDS = {"dir": "d", "link": "l", "file": "-"}
 
 
@@ -69,12 +68,10 @@ def test_the_limit_on_pythons_calls_is_left_as_it_was():
 
 
 def test_scripts_do_what_bash_did_with_them():
-    scripts = shell.golden_scripts()
-    lines = GOLDEN.read_text().splitlines()
-    assert len(lines) == len(scripts) > 2000
-    for script, line in zip(scripts, lines, strict=True):
-        output, status, files = json.loads(line)
-        assert run_in_work(script) == {"output": output, "status": status, "files": files}, script
+    cases = golden.read("shell")
+    assert [case["input"] for case in cases] == shell.golden_scripts() and len(cases) > 2000
+    for case in cases:
+        assert run_in_work(case["input"]) == case["output"], case["input"]
 
 
 def test_output_and_errors_keep_their_order_and_come_apart():

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).with_name("parity")))
 
-import shell_commands
 from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 
 from envs.simulators.shell import Machine, Shell, base_machine
@@ -73,9 +73,9 @@ def ours(line: str) -> str:
 
 @pytest.mark.parametrize("part", range(8))
 def test_lines_do_what_the_real_programs_do(part):
-    lines = list(shell_commands.golden().items())[part::8]
-    assert len(lines) > 250
-    wrong = [f"$ {line}\n{real}\n-- ours:\n{mine}" for line, real in lines if (mine := ours(line)) != real]
+    cases = [(case["input"], case["output"]) for case in golden.read("shell_commands")[part::8]]
+    assert len(cases) > 250
+    wrong = [f"$ {line}\n{real}\n-- ours:\n{mine}" for line, real in cases if (mine := ours(line)) != real]
     assert not wrong, "\n\n".join(wrong)
 
 
@@ -94,8 +94,8 @@ def every_node(made: Machine) -> list[tuple]:
 def test_a_frozen_machine_stays_as_it_is():
     """What os_interaction's conditions are tried on: a line either changes nothing, or ends before its first change."""
     ended = 0
-    for line, real in list(shell_commands.golden().items())[::6]:
-        made = machine()
+    for case in golden.read("shell_commands")[::6]:
+        line, real, made = case["input"], case["output"], machine()
         made.frozen, before = True, every_node(made)
         try:
             result = Shell(made, cwd=WORK).run(line)

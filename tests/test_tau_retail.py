@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from envs.tau_retail.tasks import Task, draw_task, first_person, load_tasks
 from envs.tau_retail.tools import CHANGING, PARAMETERS, TOOLS, Database, call, failed
 from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING, Draw, Wish
 
-GOLDEN = Path(__file__).with_name("golden") / "tau_retail.txt"
 LEVELS = ("1", "2", "3")
 PLACE = {"address1": "1 Ash Street", "address2": "", "city": "Reno", "country": "USA", "state": "NV", "zip": "89501"}
 NEW = {"address1": "2 Ivy Street", "address2": "B", "city": "Boise", "state": "ID", "country": "USA", "zip": "83701"}
@@ -833,29 +833,25 @@ def test_bad_files_are_one_line(folder, spoil, line):
 # -- determinism, robustness, options
 
 
-def transcript() -> str:
-    """Experts at every level and an agent that tries everything; what tests/golden/tau_retail.txt holds."""
+def transcript() -> list[dict]:
+    """Experts at every level and an agent that tries everything: the cases of its golden file."""
     walk = [action for action, _ in ERRORS[::3]] + [
         "Hello!",
         "respond What is your email?",
         "respond Shall I cancel it?",
     ]
     walk += ["list_all_product_types", "calculate 3*(2+1.25)", "transfer_to_human_agents I give up"]
-    texts = []
+    cases = []
     plan = (("1", "native", 0, []), ("1", "short", 1, []), ("1", "short", 4, []), ("2", "native", 6, []))
     for level, prompt, seed, actions in (*plan, ("3", "short", 2, []), ("3", "short", 9, []), ("3", "short", 12, walk)):
-        env, actions = Env(Config(difficulty=level, prompt=prompt, max_turns=60)), list(actions)
-        texts += [f"difficulty {level}, {prompt}, seed {seed}", "", env.reset(seed, "test")[-1]["content"]]
-        while env.running:
-            action = actions.pop(0) if actions else env.oracle()
-            step = env.step(action)
-            texts += [f"> {action}", step.observation, f"reward {step.reward} {step.info}"]
-        texts.append("")
-    return "\n".join(texts)
+        env = Env(Config(difficulty=level, prompt=prompt, max_turns=60))
+        cases.append(golden.start(env.reset(seed, "test"), seed, "test", difficulty=level, prompt=prompt))
+        cases += golden.play(env, actions)
+    return cases
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("tau_retail", transcript())
 
 
 JSONS = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), lambda c: st.lists(c, max_size=3))

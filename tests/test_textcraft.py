@@ -1,16 +1,14 @@
 """TextCraft: every message to the letter, every goal solvable, the book, what is shown, what pays."""
 
 from collections import Counter
-from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 
 import envs
 from envs.textcraft import GOALS, MAX_ACTION, SEVERAL, Config, Env
 from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, depth, tree
-
-GOLDEN = Path(__file__).parent / "golden" / "textcraft.txt"
 
 
 def at(goal: str, **options) -> Env:
@@ -174,23 +172,17 @@ EPISODES = [
 ]
 
 
-def transcript() -> str:
-    """Episodes that begin with these replies and go on with the expert's; what tests/golden/textcraft.txt holds."""
-    text = ""
+def transcript() -> list[dict]:
+    """Episodes that begin with these replies and go on with the expert's: the cases of its golden file."""
+    cases = []
     for options, seed, replies in EPISODES:
         env = Env(Config(**options, max_turns=40))
-        text += f"==== {options} {seed}\n"
-        text += "".join(f"{message['role']}: {message['content']}\n" for message in env.reset(seed, "test"))
-        replies = [*replies]
-        while env.running:
-            said = replies.pop(0) if replies else env.oracle()
-            step = env.step(said)
-            text += f"---- reply\n{said}\n---- {step.observation} | reward {step.reward:g} valid {step.info['valid']}\n"
-    return text
+        cases += [golden.start(env.reset(seed, "test"), seed, "test", **options), *golden.play(env, replies)]
+    return cases
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("textcraft", transcript())
 
 
 def shown(env: Env, seed: int, split: str = "train") -> list[str]:

@@ -4,9 +4,9 @@ import re
 import time
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
+import golden
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,8 +15,6 @@ from envs import webshop
 from envs.base import SPLITS, split_of
 from envs.webshop import BASE_COLOURS, LEVELS, MAX_QUERY, SHORT, Config, Env, score, text_ratio, type_score
 from envs.webshop.goods import HITS, MAKES, Catalogue, Goal, Product, canonical, catalogue, make_goal, terms
-
-GOLDEN = Path(__file__).with_name("golden") / "webshop.txt"
 
 SHOE = Product(
     asin="B000000000",
@@ -580,35 +578,31 @@ def test_an_option_toggled_is_an_option_chosen_once(shop):
 # -- determinism, robustness, options
 
 
-def transcript() -> str:
-    """Three experts and a walk over every page; what tests/golden/webshop.txt holds."""
+def transcript() -> list[dict]:
+    """Three experts and a walk over every page: the cases of its golden file."""
     walk = """search[towels] | click[next >] | click[next >] | click[< prev] | click[search] | click[next >]
         click[NEXT >] | search[gluten free crackers] | click[< prev]
         click[buy now]"""
-    lines = []
+    cases = []
     for difficulty, prompt, seed, actions in (
         *(("1", "short", 0, ""), ("2", "short", 1, ""), ("3", "native", 5, "")),
         ("3", "short", 7, walk.replace("\n", "|")),
     ):
         env = Env(Config(difficulty=difficulty, prompt=prompt, max_turns=30))
-        lines += [f"difficulty {difficulty}, {prompt}, seed {seed}", ""]
-        lines += [f"{message['role']}: {message['content']}" for message in env.reset(seed, "test")]
+        cases.append(golden.start(env.reset(seed, "test"), seed, "test", difficulty=difficulty, prompt=prompt))
         script = [action.strip() for action in actions.split("|") if action.strip()]
         script += ["click[{0}]", "click[features]", "click[< prev]", "click[description]", "click[reviews]"] * bool(
             script
         )
         script += ["click[< prev]", "click[reviews]", "click[< prev]", "click[buy now]"] * bool(script)
-        while env.running:
-            action = script.pop(0) if script else env.oracle()
-            action = action.format(env._listed()[0].asin) if "{0}" in action else action
-            step = env.step(action)
-            lines += [f"> {action}", step.observation, f"reward {step.reward} {step.info}"]
-        lines.append("")
-    return "\n".join(lines)
+        # A generator, since {0} is the first product of the page that is shown when the action comes.
+        named = (action.format(env._listed()[0].asin) if "{0}" in action else action for action in script)
+        cases += golden.play(env, named)
+    return cases
 
 
 def test_golden_transcripts():
-    assert transcript() == GOLDEN.read_text()
+    golden.check("webshop", transcript())
 
 
 HOSTILE = st.one_of(

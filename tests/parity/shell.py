@@ -1,7 +1,7 @@
 """Scripts, and real bash to run them in a root of its own: what they print, their status, the files they leave.
 
-`python -m parity.shell` in tests/ writes tests/golden/shell.txt anew. Needs Linux, root and `unshare`: a tmpfs holds an
-overlay over the file system, in namespaces for mounts, processes and network that end with the program.
+Needs Linux, root and `unshare`: a tmpfs holds an overlay over the file system, in namespaces for mounts, processes and
+network that end with the program.
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import golden
 from parity import namespace
 
 ENVIRONMENT = {
@@ -281,15 +282,15 @@ def written() -> list[str]:
 
 
 def golden_scripts() -> list[str]:
-    """The scripts whose results tests/golden/shell.txt holds, in its order."""
+    """The inputs of tests/golden/shell.jsonl, in its order."""
     return written() + generated(2000)
 
 
-def write_golden() -> None:
-    results = real(golden_scripts())
-    lines = [json.dumps([r["output"], r["status"], r["files"]], ensure_ascii=False) for r in results]
-    (Path(__file__).parents[1] / "golden" / "shell.txt").write_text("\n".join(lines) + "\n")
+def cases() -> list[dict]:
+    """Return the golden cases: each script, and its output, exit status and files under real bash."""
+    scripts = golden_scripts()
+    return [golden.case(script, result) for script, result in zip(scripts, real(scripts), strict=True)]
 
 
-if __name__ == "__main__":
-    inside() if sys.argv[1:] == ["inside"] else write_golden()
+if __name__ == "__main__" and sys.argv[1:] == ["inside"]:
+    inside()

@@ -1,7 +1,5 @@
 """Command lines run by the real programs, in a root of their own: what they print, their status, and what they change.
 
-`python -m parity.shell_commands` in tests/ writes golden/shell_commands.txt anew, from the lines that stand in it and
-those that are drawn.
 Needs Linux, root, `unshare` and Debian's bash, coreutils, grep, sed, findutils, diffutils, mawk, passwd, adduser and
 vim. A tmpfs holds an overlay over the file system, in namespaces for mounts, processes and network that end with the
 program.
@@ -16,9 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import golden
 from parity import namespace
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "shell_commands.txt"
 WORK = "/w"
 ROOTS = (WORK, "/home", "/srv", "/etc/skel")  # what is made anew before each line, and looked at after it
 TABLES = ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
@@ -333,18 +331,11 @@ def drawn(seeds: range) -> list[str]:
     return [line for line in lines if not line.startswith(KNOWN)]
 
 
-def golden() -> dict[str, str]:
-    """The golden file: lines, and what each does."""
-    blocks = GOLDEN.read_text().split("\n$ ") if GOLDEN.exists() else []
-    return dict(block.rstrip("\n").partition("\n")[::2] for block in blocks[1:])
+def cases() -> list[dict]:
+    """Return the golden cases: the real programs' answers to the file's lines and to the drawn ones."""
+    lines = list(dict.fromkeys([*(case["input"] for case in golden.read("shell_commands")), *drawn(range(DRAWN))]))
+    return [golden.case(line, answer) for line, answer in zip(lines, real(lines), strict=True)]
 
 
-def main() -> None:
-    lines = list(dict.fromkeys([*golden(), *drawn(range(DRAWN))]))
-    head = "Command lines, and what Debian's programs make of each on the same files.\n"
-    blocks = [f"\n$ {line}\n{answer}".rstrip("\n") for line, answer in zip(lines, real(lines), strict=True)]
-    GOLDEN.write_text(head + "\n".join(blocks) + "\n")
-
-
-if __name__ == "__main__":
-    inside() if sys.argv[1:] == ["inside"] else main()
+if __name__ == "__main__" and sys.argv[1:] == ["inside"]:
+    inside()
