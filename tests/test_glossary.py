@@ -26,4 +26,5 @@ def test_every_metric_of_a_run_is_in_the_glossary(words, tmp_path):
     train.main(config.parse([*words.split(), *SMALL.split(), f"out={tmp_path}/run"], "train.py"))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     written = set().union(*(names(json.loads(line)) for line in lines))
-    assert written - set(re.findall(r"`([\w/]+)`", GLOSSARY.read_text())) == set()
+    first_cells = re.findall(r"^\|([^|]*)\|", GLOSSARY.read_text(), re.M)
+    assert written - set(re.findall(r"`([\w/]+)`", " ".join(first_cells))) == set()
