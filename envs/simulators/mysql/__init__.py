@@ -1,27 +1,10 @@
-"""A MySQL 8 of one database in memory, on Python's sqlite3: what an agent sees of one, and nothing that it could harm.
+"""A MySQL 8 server as an agent sees it, with one database of one table, in memory on Python's sqlite3.
 
     database = Database().load("shop", [("id", "INT"), ("name", "TEXT")], [(1, "tea")])
     database.run("SELECT name, 7 / 2 FROM shop")        # [("tea", Decimal("3.5000"))]
     database.run("SELECT nope FROM shop")           # MySQLError: 1054 (42S22): Unknown column 'nope' in 'field list'
 
-A statement is parsed (parse.py, grammar.py), its names and types are found and SQLite's statement is written
-(queries.py, changes.py, expressions.py). What the agent wrote never reaches SQLite itself.
-
-Spoken.   SELECT with joins, subqueries, WITH, UNION, GROUP BY, HAVING, windows without frames; INSERT, REPLACE, UPDATE,
-          DELETE, TRUNCATE; SHOW TABLES, DATABASES and COLUMNS, DESCRIBE. The functions of functions.py and
-          expressions.py. Columns are INT or TEXT. Errors have MySQL's codes and texts.
-Not.      Other functions (1305), CREATE, ALTER and DROP (1142), information_schema (1146), transactions, variables,
-          REGEXP, INTERVAL, row values, WITH RECURSIVE and what else is left of MySQL's grammar (1064).
-
-As MySQL 8 with its default modes, but for these:
-- Texts are equal without the case of A to Z only; accents count, and texts sort by code point.
-- Exact numbers are floats of 53 bits inside: from 16 digits on the last ones may differ.
-- Groups come sorted by what they are grouped by, where MySQL promises no order.
-- In a change a text that is no number counts as 0 where one is wanted, and a division by 0 gives NULL; MySQL may refuse
-  them (1292, 1365).
-- Statements have 10,000 characters, 61 tables, 4,096 columns (one SELECT 2,000) and expressions 60 deep at most, the
-  table 4 MB.
-- Time is counted in steps of SQLite's machine, so that a statement ends alike everywhere.
+README.md: the files, the dialect, the differences from MySQL 8, and how it is tested.
 """
 
 import sqlite3
@@ -36,16 +19,16 @@ from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
 
 __all__ = ["Database", "MySQLError", "digest"]
 
-MAX_LENGTH = 10_000  # characters of statements that are run at once
-MAX_STEPS = 200  # thousands of steps of SQLite's machine that they may take
-MAX_ROWS = 1_000  # of a result that are read
+MAX_LENGTH = 10_000  # characters per call of `run`
+MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `run`
+MAX_ROWS = 1_000  # read of a result
 MAX_VALUE = 4_000  # bytes of a value, or of a row
-MAX_PAGES = 1_000  # of 4 kB, that the table may fill
-MAX_PATTERN = 200  # bytes of what LIKE looks for
+MAX_PAGES = 1_000  # of 4 kB, of the table
+MAX_PATTERN = 200  # bytes of a LIKE pattern
 TYPES = {"INT": Type("int"), "TEXT": Type("text")}
 DECLARED = {"INT": "INT", "TEXT": "TEXT COLLATE NOCASE"}
 OUT_OF_RANGE = MySQLError(1690, "22003", "BIGINT value is out of range")
-PERMITTED = {  # to SQLite, once the table is there
+PERMITTED = {  # actions of SQLite after the table is created
     sqlite3.SQLITE_SELECT,
     sqlite3.SQLITE_READ,
     sqlite3.SQLITE_INSERT,
@@ -56,12 +39,12 @@ PERMITTED = {  # to SQLite, once the table is there
 
 
 class Database:
-    """A database with one table, both of the same name; `load` puts another in their place."""
+    """A database with one table, both of the same name; `load` replaces them."""
 
     def __init__(self):
         self.name, self.steps = "", 0
         self.columns: list[tuple[str, Type]] = []
-        self.failure: MySQLError | None = None  # of a function that SQLite has called
+        self.failure: MySQLError | None = None  # raised in a function that SQLite called
         self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for function, code in FUNCTIONS.items():
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
@@ -75,7 +58,7 @@ class Database:
         self.sqlite.execute("PRAGMA temp_store = MEMORY")  # sorting writes no files
 
     def load(self, name: str, columns: list[tuple[str, str]], rows: list) -> "Database":
-        """Start anew with a table. columns: (name, "INT" or "TEXT"); rows: tuples of int, str or None."""
+        """Replace the table. columns: (name, "INT" or "TEXT"); rows: tuples of int, str or None."""
         self.sqlite.set_authorizer(None)
         if self.name:
             self.sqlite.execute(f"DROP TABLE {quoted(self.name)}")
@@ -87,8 +70,11 @@ class Database:
         return self
 
     def run(self, sql: str) -> list[tuple]:
-        """The rows of a statement, as MySQL's Python connectors give them; a change has none. Of several, cut at every
-        `;` whatever it stands in, the last one's. MySQLError if one fails, which then has changed nothing."""
+        """Run statements and return the rows of the last, as MySQL's Python connectors give them; a change has none.
+
+        Statements are separated at every `;`, even inside a string. Raises MySQLError if one fails, which changes
+        nothing; earlier ones stay done.
+        """
         self.steps = 0
         if len(sql) > MAX_LENGTH:
             raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
@@ -98,8 +84,8 @@ class Database:
         return rows
 
     def rows(self) -> list[tuple]:
-        """The whole table."""
-        self.steps = -(10**9)  # this may take what it takes
+        """Return the whole table."""
+        self.steps = -(10**9)  # no limit
         return self.sqlite.execute(f"SELECT * FROM {quoted(self.name)}").fetchall()
 
     def _statement(self, sql: str) -> list[tuple]:
@@ -139,7 +125,7 @@ class Database:
         return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
 
     def _whole(self, value, column: str, row: int) -> int | None:
-        """What a column of whole numbers keeps of a value, or an error."""
+        """Return a value as an INT column stores it; raise MySQL's error if it cannot."""
         if value is None:
             return None
         if isinstance(value, str):
@@ -161,8 +147,8 @@ class Database:
 
 
 def digest(rows: list[tuple]) -> str:
-    """LifelongAgentBench's hash of a table, whatever the order of its rows: the MD5 of the sorted first five digits of
-    the rows' MD5s. NULLs are passed over, as CONCAT_WS does."""
+    """Return LifelongAgentBench's hash of a table, independent of the order of rows: the MD5 of the sorted first five
+    digits of the rows' MD5s. NULLs are skipped, as CONCAT_WS does."""
     texts = (",".join(str(value) for value in row if value is not None) for row in rows)
     return _md5(",".join(sorted(_md5(text)[:5] for text in texts)))
 
@@ -172,14 +158,14 @@ def _md5(text: str) -> str:
 
 
 def _permit(action: int, *details) -> int:
-    """SQLite's authorizer. What agents write never reaches SQLite; this holds should it do so all the same."""
+    """Authorize an action of SQLite. A second barrier: the agent's text never reaches SQLite."""
     hidden = action == sqlite3.SQLITE_READ and str(details[0]).startswith("sqlite_")
     loads = action == sqlite3.SQLITE_FUNCTION and details[1] == "load_extension"
     return sqlite3.SQLITE_OK if action in PERMITTED and not hidden and not loads else sqlite3.SQLITE_DENY
 
 
 def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
-    """What MySQL might say where SQLite failed."""
+    """Return the MySQL error for an error of SQLite."""
     text = str(error)
     if "interrupted" in text:
         message = "Query execution was interrupted, maximum statement execution time exceeded"
@@ -196,7 +182,7 @@ def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
 
 
 def _read(value, kind: Type):
-    """A value of SQLite's as MySQL's connectors give it."""
+    """Convert a value of SQLite to what MySQL's Python connectors give."""
     if value is None:
         return None
     if kind.kind == "date":

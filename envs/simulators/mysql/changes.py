@@ -1,4 +1,4 @@
-"""From MySQL's INSERT, UPDATE and DELETE to SQLite's: what is put where, as what, and in which order."""
+"""Translate MySQL's INSERT, UPDATE and DELETE to SQLite: the changed columns, the stored values, the order of rows."""
 
 from envs.simulators.mysql.expressions import NULL, Type, Typed, as_number, as_text, quoted
 from envs.simulators.mysql.parse import Change, Select

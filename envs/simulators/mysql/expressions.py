@@ -1,7 +1,8 @@
-"""From MySQL's expressions to SQLite's, with the types that MySQL gives to them.
+"""Translate MySQL's expressions to SQLite's, with MySQL's types.
 
-Numbers with places are floats inside SQLite and become Decimals when they are read: MySQL knows of every expression,
-before any row, whether its values are whole, exact, approximate or text, and how many places they have. So do we.
+MySQL knows the type of each expression before it reads a row: integer, exact with so many decimal places, approximate
+or text. The translation derives the same type, because SQLite computes exact numbers as floats, which become Decimals
+of that many places when they are read.
 """
 
 from typing import NamedTuple
@@ -136,7 +137,7 @@ def check_arguments(name: str, count: int, few: int, many: int) -> None:
 
 
 class Expressions:
-    """Translates expressions, for a Block that knows what their names mean (envs/mysql/queries.py).
+    """Translates expressions, for a Block that knows what their names mean (queries.py).
 
     `parameters`: the texts of the statement, which SQLite is given apart from it, and their numbers.
     """

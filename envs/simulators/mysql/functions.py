@@ -1,8 +1,7 @@
-"""MySQL's functions that SQLite does not have, or has with another meaning: pure Python, NULL is None.
+"""MySQL functions that SQLite lacks or defines differently, in pure Python; NULL is None.
 
-SIGNATURES says of those with one type of result what they take: t a text, n a number, a anything; after a `?` come
-those that may be left out, and `*` repeats the last. Functions whose result takes after their arguments are in
-expressions.py.
+SIGNATURES lists the arguments of each function whose result has a fixed type: t text, n number, a any; arguments after
+`?` are optional and `*` repeats the last. Functions whose type depends on their arguments are in expressions.py.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""The expressions of MySQL's language, read into nested tuples.
+"""Parse MySQL expressions to nested tuples:
 
 ("text", s), ("int", n), ("decimal", digits), ("double", digits), ("null",), ("column", table, name), ("star", table),
 ("negate", e), ("not", e), ("binary", operator, left, right), ("is", e, what, negated),

@@ -1,4 +1,4 @@
-"""The statements that our MySQL takes, read into Select, Change, or ("show", what, table).
+"""Parse a MySQL statement to a Select, a Change, or ("show", what, table).
 
 Sources of a Select: ("table", name, alias), ("derived", Select, alias),
 ("join", kind, left, right, condition, columns of USING).

@@ -1,4 +1,4 @@
-"""From MySQL's queries to SQLite's: what names mean, and what MySQL refuses."""
+"""Translate MySQL's SELECT to SQLite: resolve names, and raise the errors that MySQL raises."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The words of MySQL's language: tokens, what is reserved, texts in quotes, and the errors that MySQL answers with."""
+"""Tokens of MySQL's language: reserved words, quoted strings, and MySQLError with MySQL's codes and messages."""
 
 import re
 

@@ -1,32 +1,9 @@
-"""A shell of our own over an in-memory Linux: what bash and coreutils would print, and nothing real is ever touched.
+"""bash and the usual Debian commands on an in-memory Linux, in pure Python: no process, no file, no host is touched.
 
     machine = base_machine()                            # a small Ubuntu
     result = Shell(machine).run("mkdir -p /a && ls /")  # one fresh `bash -c`: Result(output, status, timed_out)
 
-files.py       nodes, the machine, system calls with rights     process.py     streams, and a running command
-base.py        the folders and users of a fresh machine         parse.py       text -> tree
-arithmetic.py  $(( )) and (( ))                                 patterns.py    globs and braces
-expand.py      words -> arguments                               variables.py   values and attributes
-run.py         the interpreter                                  builtins.py, declaring.py, printing.py, conditions.py
-commands/      what lies in /usr/bin: COMMANDS, by name
-tree.py, words.py, compound.py                                  parts of the parser
-braces.py, transform.py                                         parts of the expansion
-state.py, launch.py, control.py                                 parts of the interpreter
-declaring.py, reading.py, places.py                             parts of the builtins
-
-The language is that of bash 5 without a terminal, in the C locale: tests/parity runs more than 2,000 scripts in both.
-Known differences:
-- The stages of a pipeline run one after another, so their messages come in that order; what prints without end is
-  cut off. /dev/zero and its like end after 64 KiB, but for `head -c`, which gets up to 4 MiB; all they give is zeros.
-  A command with & runs at once, to its end, and takes no time on the machine's clock; no job can be signalled.
-- Not there: select, coproc, extended globs, globstar, namerefs, aliases, `>(...)`, history, pushd, popd, dirs, colours,
-  `ulimit`'s limits, traps of DEBUG and of signals, `set -n` and `-v`. sh, dash and rbash are bash. `type` and
-  `declare -f` show a function as it was written.
-- A syntax error in $(...), backticks or [[ ]] ends with status 2 or 127, in bash now and then with 0 or 1. Messages
-  from a $(...) of several lines give the line where they are; bash counts from its last line.
-- In arithmetic like `a b.c` bash looks two tokens ahead and names the later error.
-- A script has so many steps and bytes of output (MAX_STEPS, MAX_OUTPUT), 150 levels of functions and subshells, and 60
-  of commands inside one another; a machine so many bytes and nodes, beyond which the disk is full.
+README.md: the files, the dialect, the differences from bash and Debian, and how it is tested.
 """
 
 import sys
@@ -43,16 +20,15 @@ from envs.simulators.shell.state import MAX_NESTING
 __all__ = ["Machine", "Node", "Process", "Result", "Shell", "base_machine"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MAX_STEPS = 150_000  # of a script: about a second at most, whatever it does
-MAX_OUTPUT = 1 << 20  # bytes
-DEEPEST = 300 * MAX_NESTING  # calls of Python's inside one another: a level takes up to 60 commands' calls
-_lock, _running = threading.Lock(), []  # the limit on such calls that held before the first of the running scripts
+MAX_STEPS = 150_000  # per script: about a second at most, whatever it does
+MAX_OUTPUT = 1 << 20  # bytes per script
+DEEPEST = 300 * MAX_NESTING  # nested Python calls: each level of nesting takes up to 60 commands' calls
+_lock, _running = threading.Lock(), []  # per running script, Python's recursion limit before the first of them
 
 
 @contextmanager
 def _deep_calls():
-    """Room for a script's calls. The limit is the whole process's, and is put back when no script runs: others rely on
-    it."""
+    """Raise Python's recursion limit while scripts run. It is the whole process's, so the last script restores it."""
     with _lock:
         _running.append(_running[0] if _running else sys.getrecursionlimit())
         sys.setrecursionlimit(max(_running[0], DEEPEST))
@@ -67,30 +43,30 @@ def _deep_calls():
 
 @dataclass(frozen=True)
 class Result:
-    """What a script did."""
+    """The outcome of a script."""
 
-    output: str  # what it printed, output and errors as they came
-    status: int  # exit status; 124 where it timed out
-    timed_out: bool  # it used up its steps or its output
+    output: str  # stdout and stderr together, in the order printed
+    status: int  # exit status; 124 if it timed out
+    timed_out: bool  # whether it used up its steps or its output
 
 
 def _bytewise(said: str) -> str:
-    """A text with a character for each of its bytes; no argument can hold a NUL."""
+    """Return a text as latin-1 characters, one per UTF-8 byte, without NUL, which no argument can hold."""
     return text(said.encode("utf-8", "replace").replace(b"\0", b""))
 
 
 class Shell:
-    """Runs scripts on a machine, each in a fresh bash: files stay, variables and the folder do not."""
+    """Run scripts on a machine, each in a fresh bash: files persist, variables and the working directory do not."""
 
-    strict = False  # whether a fault of ours comes out; else bash crashes, as the script sees it
+    strict = False  # whether an exception of the simulator is raised; else the script sees bash crash (status 139)
 
     def __init__(self, machine: Machine, user: str = "root", cwd: str = "/"):
         self.machine, self.user, self.cwd = machine, user, cwd
 
     def run(self, script: str, stdin: bytes = b"", args: tuple = (), max_steps: int = MAX_STEPS) -> Result:
-        """Run a script as `bash -c SCRIPT bash ARGS`. Any text is answered, in time that `max_steps` bounds.
+        """Run a script as `bash -c SCRIPT bash ARGS` and return its Result, in time that `max_steps` bounds.
 
-        On a frozen machine it raises Frozen instead of the first change.
+        Any text is a valid script. On a frozen machine, raises Frozen instead of making the first change.
         """
         machine = self.machine
         machine.steps = max_steps
@@ -112,7 +88,7 @@ class Shell:
             status = 141
         except Frozen:
             raise
-        except Exception:  # a fault of ours must not end a training run
+        except Exception:  # an error of the simulator must not end a training run
             if self.strict:
                 raise
             out.node.data += b"Segmentation fault (core dumped)\n"

@@ -1,5 +1,5 @@
-"""Arithmetic as `$(( ))`, `(( ))`, `let` and array indices do it: C's operators on 64 bits, values of variables
-evaluated in turn, and bash's errors with the token at which it noticed them."""
+"""Evaluate arithmetic as `$(( ))`, `(( ))`, `let` and array indices do: C's operators on 64-bit integers, variables
+evaluated recursively, and bash's error messages, which name the token at which bash notices the error."""
 
 import re
 from collections.abc import Callable

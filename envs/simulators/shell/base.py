@@ -1,4 +1,4 @@
-"""The folders, files and users of a fresh machine: a small Ubuntu."""
+"""The folders, files, users and programs of a fresh machine: a small Ubuntu."""
 
 from envs.simulators.shell.files import Caller, Machine, Node
 from envs.simulators.shell.launch import ELF

@@ -1,4 +1,4 @@
-"""Brace expansion: a word to several."""
+"""Brace expansion: {a,b} alternatives and {1..9..2} sequences turn one word into several."""
 
 import re
 from itertools import pairwise

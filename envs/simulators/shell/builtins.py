@@ -1,4 +1,8 @@
-"""The shell's own commands: functions of the shell and the words they were called with, to an exit status."""
+"""The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status.
+
+Defined here: exit, return, break, shift, eval, source, exec, set, shopt, trap, let, type, command, hash, kill, ulimit
+and their like. The others come from declaring.py, reading.py, places.py, printing.py and conditions.py.
+"""
 
 import re
 

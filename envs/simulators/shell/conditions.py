@@ -1,4 +1,4 @@
-"""test, [ and [[ ]]: what they ask of files, texts and numbers."""
+"""test, [ and the operators of [[ ]]: tests of files, strings and numbers."""
 
 import re
 

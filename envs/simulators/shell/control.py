@@ -1,4 +1,4 @@
-"""Control flow: lists, conditions, loops, case, (( )) and [[ ]]."""
+"""The part of the interpreter that runs lists, redirected commands, if, loops, case, (( )) and [[ ]]."""
 
 from typing import ClassVar
 

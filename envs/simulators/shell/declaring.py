@@ -1,4 +1,4 @@
-"""declare, local, export, readonly, unset and mapfile: the builtins that give variables their attributes."""
+"""declare, local, export, readonly and unset, and assignment with bash's checks for all builtins (put_checked)."""
 
 import re
 

@@ -1,7 +1,7 @@
-"""Words to arguments: braces, tilde, parameters, commands, arithmetic, splitting, file names, quotes.
+"""Expand words to arguments: braces, tilde, parameters, command substitution, arithmetic, splitting, globs, quotes.
 
-A word becomes pieces (kind, text), and the pieces become fields. Kinds: QUOTED is kept as it is, LITERAL may hold a
-pattern, SPLIT may hold a pattern and is split at IFS, BREAK ends a field.
+A word becomes pieces (kind, text), and the pieces become fields. Kinds: QUOTED is kept literally, LITERAL may hold a
+glob, SPLIT may hold a glob and is split at IFS, BREAK ends a field.
 """
 
 import re

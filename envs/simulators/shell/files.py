@@ -1,10 +1,9 @@
-"""An in-memory Linux: nodes, the machine that holds them, and the system calls of whoever acts on it.
+"""An in-memory Linux: nodes (inodes), the machine that holds them, and system calls with a user's rights.
 
-Text is bytes in a str: every character stands for one byte (latin-1), as in the C locale, where `é` counts two. So
-paths, arguments and variables turn into a file's bytes with `raw(text)` and back with `text(data)`, and neither ever
-fails.
+Text is bytes in a str: every character is one byte (latin-1), as in the C locale, where `é` counts as two. `raw(text)`
+gives the bytes of paths, arguments and variables, `text(data)` the reverse; neither ever fails.
 
-The users are files: /etc/passwd, /etc/group, /etc/shadow and /etc/gshadow hold what there is to know of them.
+Users are files: /etc/passwd, /etc/group, /etc/shadow and /etc/gshadow are the only record of users and groups.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Streams and programs: redirections, what a command's name means, and how it is started."""
+"""The part of the interpreter that opens redirections, finds a command's program on PATH and starts it."""
 
 import errno
 import re

@@ -1,4 +1,5 @@
-"""Bash text to a tree, one complete command at a time: what stands behind a syntax error has not been read yet."""
+"""Parse bash text to a tree, one complete command at a time, as bash does: earlier commands run before a later syntax
+error is found."""
 
 import re
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""Globs as regular expressions, file names that match them, and braces.
+"""Globs: compile them, match them with strings, and expand them to file names.
 
-A pattern is text in which a backslash protects the character behind it.
+A backslash in a pattern protects the next character.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""echo and printf, and text quoted as bash shows it."""
+"""echo and printf, and strings quoted as `set -x`, `printf %q` and `declare -p` show them."""
 
 import re
 import time

@@ -1,8 +1,8 @@
-"""A running command: its arguments, environment and streams, and how it runs another.
+"""A running command: its arguments, environment and streams, and how it runs another command.
 
-A command is a function from its Process to an exit status: `def cat(p: Process) -> int`. It finds files through the
+A command is a function from its Process to an exit status: `def cat(p: Process) -> int`. It reaches files through the
 system calls of Caller (`p.read(path)`, `p.lookup(path)`, `p.mkdir(path)`), prints with `p.out(...)` and `p.fail(...)`,
-calls `p.tick(n)` where it loops, and runs others with `p.run(argv)`.
+calls `p.tick(n)` in loops, and runs other commands with `p.run(argv)`.
 """
 
 import errno

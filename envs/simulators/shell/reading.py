@@ -1,4 +1,4 @@
-"""read, mapfile and getopts."""
+"""read, mapfile and getopts: builtins that set variables from input or arguments."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The files in /etc whose lines are records, fields with colons between them: which lines count, and what they say."""
+"""Parse the colon-separated files in /etc (passwd, group, shadow, ...): valid lines, and lookups by name and number."""
 
 import re
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""The interpreter: walks the tree of a script, one complete command after another, as `bash -c` does.
+"""The interpreter: runs a script's tree, one complete command after another, as `bash -c` does.
 
-The stages of a pipeline run one after another with bytes between them; a stage that prints without end is stopped as
+The stages of a pipeline run one after another with their output buffered; a stage that prints without end is stopped as
 SIGPIPE would stop it. A command with & runs at once, to its end. Subshells are copies of the interpreter.
 """
 

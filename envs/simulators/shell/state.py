@@ -1,4 +1,4 @@
-"""A shell's state: variables, options, streams and what it says."""
+"""A shell's state: variables, special parameters, options, and how it prints errors and traces."""
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.expand import ExpansionFailed

@@ -1,4 +1,4 @@
-"""What ${name#pattern} and its kin make of a value."""
+"""The operators of ${name#pattern}, ${name%pattern}, ${name/pattern/new}, ${name^} and ${name@Q}."""
 
 from collections.abc import Callable
 

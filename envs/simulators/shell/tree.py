@@ -1,6 +1,6 @@
-"""The tree of a script: what the parser makes, and what the interpreter walks.
+"""The syntax tree of a script: made by the parser, run by the interpreter.
 
-A Word is a list of parts, and `plain` is its text where nothing in it expands. Commands know their line.
+A Word is a list of parts; `plain` is its text if nothing in it expands. Commands store their line number.
 """
 
 import re

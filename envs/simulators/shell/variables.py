@@ -1,4 +1,4 @@
-"""The shell's variables: values, arrays and attributes, and what `local` puts aside."""
+"""A shell variable: scalar, indexed or associative array, and its attributes."""
 
 from dataclasses import dataclass
 

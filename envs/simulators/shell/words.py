@@ -1,6 +1,6 @@
-"""The half of the parser that reads words: quotes, and everything that begins with a dollar or a backtick.
+"""The part of the parser that reads words: quotes, and everything that begins with a dollar or a backtick.
 
-Everything is read in one pass over the text, without tokens: what a character means depends on where it stands.
+It reads the text in one pass, without tokens, because a character's meaning depends on its context.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Files to other places: cp, mv, ln, install."""
+"""cp, mv, ln and install."""
 
 import errno
 

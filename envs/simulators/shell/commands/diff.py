@@ -1,4 +1,4 @@
-"""diff and cmp."""
+"""diff (normal, unified, context, side by side, recursive) and cmp."""
 
 from envs.simulators.shell.commands.options import Fail, getopt, quote_locale, read
 from envs.simulators.shell.commands.times import show

@@ -1,4 +1,4 @@
-"""expr: sums, comparisons and matches of words."""
+"""expr: arithmetic, comparisons and matches on its arguments."""
 
 import re
 

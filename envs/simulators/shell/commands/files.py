@@ -1,4 +1,4 @@
-"""Making, naming and removing files: mkdir, rmdir, touch, rm, ln, basename, dirname, readlink, realpath, mktemp."""
+"""mkdir, rmdir, touch, rm, unlink, and the commands on path names: basename, dirname, readlink, realpath, mktemp."""
 
 import errno
 import string

@@ -1,4 +1,4 @@
-"""grep, egrep, fgrep and grep -r."""
+"""grep, egrep and fgrep."""
 
 import re
 from collections.abc import Iterator

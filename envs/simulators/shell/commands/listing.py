@@ -1,4 +1,4 @@
-"""Looking into folders: ls, tree, du."""
+"""ls, dir, tree and du."""
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
 from envs.simulators.shell.commands.options import getopt, quote

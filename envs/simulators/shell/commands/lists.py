@@ -1,4 +1,4 @@
-"""Lines and their fields: cut, paste, tr, uniq, comm, fold."""
+"""Commands on lines and fields: cut, paste, tr, uniq, comm, fold."""
 
 import string
 

@@ -1,4 +1,4 @@
-"""Who may do what with a file: chmod, chown, chgrp, and the notation of modes."""
+"""chmod, chown and chgrp, and what other commands need of them: modes as text, names of users and groups."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What the commands share: options as getopt_long reads them, names quoted as coreutils quotes them, and failing."""
+"""Shared by the commands: options as getopt_long parses them, names quoted as coreutils quotes them, errors, inputs."""
 
 from collections.abc import Iterator
 

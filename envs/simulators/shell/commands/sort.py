@@ -1,4 +1,4 @@
-"""sort: by whole lines or by keys, each of which is a sort of its own, the last key first."""
+"""sort: one stable sort per key, from the last key to the first."""
 
 import re
 from dataclasses import dataclass

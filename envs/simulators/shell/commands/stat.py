@@ -1,4 +1,4 @@
-"""What the system says of files and disks: stat, df."""
+"""stat and df."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Digests and base64: md5sum and its like."""
+"""md5sum, sha1sum, sha256sum, sha512sum and base64."""
 
 import base64 as encoding
 import hashlib

@@ -1,4 +1,4 @@
-"""The machine and its clock: date, env, sleep, timeout, which, hostname, uname, ps, nproc, uptime and the like."""
+"""Commands on the machine, its clock and environment: date, env, sleep, timeout, which, hostname, uname, ps, ..."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Whole texts and their ends: cat, head, tail, wc, tee, nl, tac, rev, seq, yes."""
+"""Commands on whole texts: cat, head, tail, wc, tee, nl, tac, rev, seq, yes."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Points in time, in UTC: read as date -d and touch read them, shown as date and stat show them."""
+"""Dates in UTC: parse them as `date -d` and `touch` do, format them as `date` and `stat` do."""
 
 import re
 from datetime import UTC, datetime, timedelta

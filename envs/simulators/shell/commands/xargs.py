@@ -1,4 +1,4 @@
-"""xargs: a command for what standard input names."""
+"""xargs: build and run commands from items on standard input."""
 
 from envs.simulators.shell.commands.options import Fail, getopt, read
 from envs.simulators.shell.files import MAX_TEXT, Timeout

@@ -1,4 +1,4 @@
-"""Debian's friendlier programs for users and groups: adduser, addgroup, deluser, delgroup."""
+"""Debian's adduser, addgroup, deluser and delgroup."""
 
 import re
 

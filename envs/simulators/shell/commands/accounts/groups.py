@@ -1,4 +1,4 @@
-"""Groups come, change and go: groupadd, groupmod, groupdel, gpasswd."""
+"""groupadd, groupmod, groupdel and gpasswd."""
 
 from envs.simulators.shell.commands.accounts.passwords import secret
 from envs.simulators.shell.commands.accounts.tables import (

@@ -1,4 +1,4 @@
-"""Who is who: id, groups, whoami, getent, su, runuser."""
+"""id, groups, whoami, getent, su and runuser."""
 
 from envs.simulators.shell.commands.modes import group_name, user_name
 from envs.simulators.shell.commands.options import Fail, getopt, quote_locale

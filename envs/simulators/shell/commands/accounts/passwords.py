@@ -1,4 +1,4 @@
-"""How long a password lasts, which shell a user has: chage, chsh, chfn, passwd, chpasswd."""
+"""passwd, chpasswd, chage (password ageing), chsh (login shell) and chfn (full name)."""
 
 import re
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""The users and groups of the machine as the files under /etc hold them: read, changed, written back."""
+"""The user and group files under /etc as tables: read, change and write them back. Shared by the account commands."""
 
 import re
 

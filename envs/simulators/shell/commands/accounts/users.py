@@ -1,4 +1,4 @@
-"""Users come, change and go: useradd, usermod, userdel."""
+"""useradd, usermod and userdel."""
 
 from envs.simulators.shell.commands.accounts.tables import (
     Accounts,

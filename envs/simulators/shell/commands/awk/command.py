@@ -1,4 +1,4 @@
-"""awk, as mawk is it: the program as closures, and what they share."""
+"""The awk command, and the state of a running program: variables, the record and its fields, open files."""
 
 import re
 from collections.abc import Iterable

@@ -1,6 +1,7 @@
-"""awk's tree to closures over the running program: a statement is called for what it does, an expression for its value.
+"""Compile awk's syntax tree to Python closures: statements and rules (evaluate.py compiles expressions).
 
-Variables live in `awk.vars`, those of a function in the last of `awk.frames`; arrays are dicts from strings.
+Variables live in `awk.vars`, a function's local variables in the last of `awk.frames`; arrays are dicts keyed by
+strings.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""awk's variables and expressions to closures that give values."""
+"""Compile awk's variables and expressions to closures that return values."""
 
 import math
 

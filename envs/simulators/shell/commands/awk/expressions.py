@@ -1,4 +1,4 @@
-"""The expressions of awk to trees, as awk_parse.py lists them."""
+"""Parse awk's expressions to the trees that parse.py lists."""
 
 from envs.simulators.shell.commands.awk.lexer import Lexer
 from envs.simulators.shell.commands.options import Fail

@@ -1,4 +1,4 @@
-"""The functions that awk has: each makes the closure of a call from the trees of its arguments."""
+"""awk's built-in functions: each compiles a call from the trees of its arguments to a closure."""
 
 import math
 from random import Random

@@ -1,4 +1,4 @@
-"""The words of an awk program."""
+"""Split an awk program into tokens."""
 
 import re
 

@@ -1,12 +1,13 @@
-"""The program of awk to a tree, in the grammar of mawk. Errors are mawk's.
+"""Parse an awk program to its syntax tree, with mawk's grammar and error messages.
 
-Expressions and statements are tuples whose first item names them:
+Expressions (e) and statements (s) are tuples that begin with their kind:
 ("num", float) ("str", text) ("regex", text) ("var", name) ("field", e) ("index", name, [e]) ("in", [e], name)
 ("assign", op, target, e) ("cond", e, e, e) ("or" | "and" | "cat", e, e) ("not" | "neg" | "plus", e)
 ("binary", op, e, e) ("compare", op, e, e) ("match", negated, e, e) ("step", before, amount, target)
-("call", name, [e]) ("builtin", name, [e]) ("getline", kind, source, target) ("group", [e])
+("call", name, [e]) ("builtin", name, [e]) ("getline", kind, source, target) ("paren", e) ("group", [e])
 ("print" | "printf", [e], redirection, e) ("if", e, s, s) ("while", e, s) ("do", s, e) ("for", s, e, s, s)
-("forin", name, array, s) ("block", [s]) ("expr", e) ("next",) ("exit", e) ("return", e) ("delete", name, [e]) ...
+("forin", name, array, s) ("block", [s]) ("expr", e) ("exit" | "return", e) ("delete", name, [e])
+("break" | "continue" | "next" | "nextfile",)
 """
 
 from dataclasses import dataclass, field

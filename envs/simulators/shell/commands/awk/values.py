@@ -1,4 +1,4 @@
-"""awk's values: floats, strings, strings from input that may count as numbers, and what was never set."""
+"""awk's values: floats, strings, input strings that may compare as numbers, and the unset value."""
 
 import re
 

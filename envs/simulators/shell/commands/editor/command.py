@@ -1,6 +1,6 @@
-"""vi, vim and ex where there is no terminal: commands from -c, and from standard input as ex reads them or as keys.
+"""vi, vim and ex without a terminal: commands from -c, and standard input read as ex commands or as vi keys.
 
-Keys are i a I A o O with their text up to Escape, x dd D J G gg j k h l 0 $ u-less, and : commands.
+Keys: i a I A o O with their text up to Escape, x dd D J G gg j k h l 0 $, and : commands. There is no undo.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The keys of vi, as somebody would have typed them."""
+"""Run the keys of vi that standard input holds."""
 
 ESCAPE = "\x1b"
 

@@ -1,4 +1,4 @@
-"""find: a walk through folders, and an expression for each node."""
+"""The find command: parse its expression, walk the folders, run the actions."""
 
 import re
 from collections.abc import Callable

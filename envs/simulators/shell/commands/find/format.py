@@ -1,4 +1,4 @@
-"""How find shows a node: -ls and -printf."""
+"""Format a node for find's -ls and -printf."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The tests of find that measure: sizes, modes, times."""
+"""find's tests of sizes, modes and times."""
 
 import re
 from collections.abc import Callable

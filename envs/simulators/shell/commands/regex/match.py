@@ -1,11 +1,11 @@
-"""POSIX regular expressions over bytes, as GNU's grep, find and sed and mawk read them.
+"""Compile and match POSIX regular expressions over bytes, as GNU grep, find, sed, expr, vi, mawk and bash read them.
 
     compile_regex(r"\\(a\\|ab\\)c", "basic").search("xabc") -> (1, 4, 1, 3)
 
-Texts are bytes decoded as Latin-1: a character is a byte, as in the C locale. The longest of the leftmost matches is
-found. Where Python's `re` provably finds the same one in little time, it does the work; elsewhere a machine of our own
-does, which visits each pair of instruction and position once, so that its time grows with pattern times text, whatever
-both are. Only back-references lead it to visit pairs again. `spend` counts both kinds of work.
+Texts are bytes decoded as latin-1: one character is one byte, as in the C locale. The leftmost longest match is found.
+Where Python's `re` provably finds the same match in little time, it does the work. Elsewhere a virtual machine does,
+which visits each pair of instruction and position once, so that time grows with pattern length times text length; only
+back-references make it visit a pair again. `spend` counts the steps of both.
 """
 
 import re

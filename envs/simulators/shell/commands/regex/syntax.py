@@ -1,4 +1,4 @@
-"""The text of a regular expression to its tree, in the dialects of regex.py.
+"""Parse a regular expression to its tree, in the dialects of match.py.
 
 A tree is tuples: ("set", characters), ("cat" | "alt", parts), ("group", number, body), ("rep" | "lazy", body, least,
 most or None), ("back", number), ("place", name), ("look", ahead, negated, body), ("keep",).

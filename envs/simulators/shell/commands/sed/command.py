@@ -1,4 +1,4 @@
-"""sed: the stream editor."""
+"""The sed command: run a parsed script over the input, line by line."""
 
 from collections.abc import Iterator
 
@@ -43,15 +43,15 @@ def sed(p: Process) -> int:
     flags, chosen = {flag for flag, _ in options}, dict(options)
     silent = "n" in flags or chunks[0][0].startswith("#n\n") or chunks[0][0] == "#n"
     commands = Script(chunks, bool(flags & {"E", "r"})).parse()
-    return Editor(p, commands, operands, flags, chosen.get("i"), silent).run()
+    return Sed(p, commands, operands, flags, chosen.get("i"), silent).run()
 
 
 class Quit(Exception):
     """q and Q: the exit status, and whether the pattern space is printed."""
 
 
-class Editor(Selection):
-    """What sed keeps between commands: pattern and hold space, the line's number, the input."""
+class Sed(Selection):
+    """A running script: pattern and hold space, the line's number, the input."""
 
     def __init__(self, p: Process, commands: list[Command], files: list[str], flags: set, suffix, silent: bool):
         self.p, self.commands, self.silent = p, commands, silent

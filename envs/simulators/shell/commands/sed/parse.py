@@ -1,4 +1,4 @@
-"""The script of sed to a list of commands."""
+"""Parse a sed script to a list of commands."""
 
 from dataclasses import dataclass, field
 

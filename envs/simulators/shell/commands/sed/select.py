@@ -1,10 +1,10 @@
-"""Which lines a command of sed is for."""
+"""Decide whether a sed command's addresses select the current line."""
 
 from envs.simulators.shell.commands.sed.parse import Address, Command
 
 
 class Selection:
-    """The part of the editor that knows addresses and ranges."""
+    """The part of a running script that evaluates addresses and ranges."""
 
     def selects(self, command: Command) -> bool:
         """Whether the addresses of a command select this line; opens and closes its range."""

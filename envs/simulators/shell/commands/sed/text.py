@@ -1,4 +1,4 @@
-"""What sed does to texts: replacements with their cases, and showing what cannot be seen."""
+"""Strings for sed: replacements with case conversion (\\U, \\l, ...), and the output of the l command."""
 
 
 def replacement(parts: list, text: str, found: tuple) -> str:
