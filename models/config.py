@@ -4,11 +4,10 @@ A setting that would change the computation and that the decoder does not implem
 is computed slightly differently from how it was published.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.checks import flag, number
+from models.checks import flag, number, read_object
 from models.rope import Rope, nested, parse_ropes, rope_settings
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
@@ -53,12 +52,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found, so this is not a model folder")
-    try:
-        raw = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path}: not a JSON object")
+    raw = read_object(path)
     try:
         return parse_config(raw)
     except (ValueError, TypeError, OverflowError) as error:

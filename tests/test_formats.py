@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 import tracemalloc
 from datetime import datetime
@@ -11,10 +12,12 @@ from random import Random
 import pytest
 from conftest import reference
 
-from models import Tokenizer
-from models.chat import formats as turns
-from models.chat import jinja as sandbox
-from models.chat import templates as template
+from models import Tokenizer, load_tokenizer
+from models.chat import jinja, llama3
+from models.chat.choose import agree
+from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks
+from models.chat.qwen import QWEN_SYSTEM, Qwen
+from models.chat.templates import Template
 
 jinja2 = pytest.importorskip("jinja2.sandbox")
 
@@ -213,9 +216,9 @@ def controls(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_ids_of_conversations_are_those_of_the_published_template(name, load):
+def test_prompt_equals_the_published_template(name, load):
     tokenizer, (file, _, thinking) = load(name), BY_HAND[name]
-    assert not isinstance(tokenizer._format, template.Template)
+    assert not isinstance(tokenizer._format, Template)
     variables = {} if thinking else {"enable_thinking": False}
     for seed in range(2_000):
         rng = Random(f"{name} {seed}")
@@ -224,7 +227,7 @@ def test_ids_of_conversations_are_those_of_the_published_template(name, load):
         assert tokenizer.prompt(messages, header) == expected, messages
 
 
-def test_thoughts_and_tool_results_are_found_as_the_template_finds_them(load):
+def test_qwen3_parses_thoughts_and_tool_results_as_its_template(load):
     """Where the marks are no tokens, as in Qwen2.5's vocabulary, everything that a text can hold can be compared."""
     marks = ("<think>", "</think>", "<tool_response>", "</tool_response>", "\n")
     tokenizer = load("qwen3, old vocabulary", published("qwen3"), QWEN2_5)
@@ -236,9 +239,9 @@ def test_thoughts_and_tool_results_are_found_as_the_template_finds_them(load):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_ids_of_conversations_are_those_of_a_template_of_another_family(name, load):
+def test_prompt_equals_a_template_without_hand_written_format(name, load):
     tokenizer, source = load(name), OWN[name][0]
-    assert isinstance(tokenizer._format, template.Template)
+    assert isinstance(tokenizer._format, Template)
     for seed in range(300):
         rng = Random(f"{name} {seed}")
         messages = conversation(rng) if name == "r1" else alternating(rng)
@@ -246,7 +249,7 @@ def test_ids_of_conversations_are_those_of_a_template_of_another_family(name, lo
         assert tokenizer.prompt(messages) == expected, messages
 
 
-def test_a_date_is_the_same_every_day(load):
+def test_llama3_dates_are_constant(load):
     for name in ("llama3.1", "llama3.2"):
         tokenizer = load(name)
         shown = tokenizer.show(tokenizer.prompt([{"role": "user", "content": "hi"}]))
@@ -255,10 +258,10 @@ def test_a_date_is_the_same_every_day(load):
             "Today Date: 26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n"
         )
-    assert sandbox.TODAY.strftime("%d %b %Y") == turns.TODAY
+    assert jinja.TODAY.strftime("%d %b %Y") == llama3.TODAY
 
 
-def test_text_begins_once(load, tmp_path):
+def test_begin_of_text_appears_once(load, tmp_path):
     """Llama's post-processor puts a token before every text, and its template one before every conversation."""
     once = load("llama3")
     spec = json.loads((once.folder / "tokenizer.json").read_text())
@@ -292,7 +295,7 @@ APPENDED = {  # name: the template that the appended conversation is compared wi
 
 
 @pytest.mark.parametrize("name", APPENDED)
-def test_turns_append(name, load):
+def test_appended_ids_equal_the_whole_conversation(name, load):
     """prompt, reply, follow-up, reply ... are the ids of the whole conversation, also where replies were cut off."""
     tokenizer, source = load(name), APPENDED[name]
     source = source if "{" in source else published(source)
@@ -318,7 +321,7 @@ def test_turns_append(name, load):
         assert ids == full(tokenizer, rendered(tokenizer, source, messages, **header)), messages
 
 
-def test_what_was_sampled_keeps_its_thoughts(load):
+def test_sampled_thoughts_are_kept(load):
     """DeepSeek-R1's template drops the thoughts of what it is given, and opens those of the next reply."""
     tokenizer, user = load("r1"), {"role": "user", "content": "2 + 2?"}
     ids = tokenizer.prompt([user]) + tokenizer.reply("<think>\nTwo and two.\n</think>\n\n4")
@@ -336,7 +339,7 @@ def test_what_was_sampled_keeps_its_thoughts(load):
         tokenizer.reply("Two.</think>4")
 
 
-def test_an_environment_hears_the_answer_and_not_the_thoughts(load):
+def test_answer_drops_thoughts(load):
     for name, header in (("qwen3", ""), ("r1", "<think>\n")):
         tokenizer = load(name)
         heard = {
@@ -350,7 +353,7 @@ def test_an_environment_hears_the_answer_and_not_the_thoughts(load):
         assert tokenizer.answer(tokenizer.encode(" get 2 log")) == " get 2 log"
 
 
-def test_thinking_is_in_the_reply_or_in_the_header(load):
+def test_think_block_is_in_reply_or_header(load):
     user = {"role": "user", "content": "2 + 2?"}
     on, off = load("qwen3"), load("qwen3 without thinking")
     asked, empty = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n", "<think>\n\n</think>\n\n"
@@ -359,7 +362,7 @@ def test_thinking_is_in_the_reply_or_in_the_header(load):
     assert on.show(on.reply("<think>\nTwo.\n</think>\n\n4")) == "<think>\nTwo.\n</think>\n\n4<|im_end|>"
     opened, closed = (on._full.token_to_id(token) for token in ("<think>", "</think>"))
     assert controls(on, on.reply("<think>Two.</think>4")) == [opened, closed, on._end]
-    with pytest.raises(ValueError, match=r"a reply with thoughts.* where thinking is off"):
+    with pytest.raises(ValueError, match=r"the reply .* has thoughts, but thinking is off"):
         off.reply("<think>\nTwo.\n</think>\n\n4")
 
 
@@ -405,7 +408,7 @@ def test_text_never_becomes_a_control_token(name, load):
         assert controls(tokenizer, ids) == controls(tokenizer, harmless)
 
 
-def test_control_tokens_that_are_words_of_the_vocabulary_are_kept_from_text(tmp_path):
+def test_control_tokens_in_the_vocabulary_are_kept_from_text(tmp_path):
     """A SentencePiece tokenizer has <s> and </s> among its pieces; here merges lead to one, and to [INST]."""
     spec = json.loads(reference("stories260k", "tokenizer.json").read_text())
     model = spec["model"]
@@ -421,7 +424,7 @@ def test_control_tokens_that_are_words_of_the_vocabulary_are_kept_from_text(tmp_
     assert controls(tokenizer, tokenizer.prompt(messages)) == [1] and 2 in tokenizer.eos_ids
 
 
-def test_sentencepiece_puts_its_space_where_the_rendering_has_it(tmp_path):
+def test_sentencepiece_spaces_match_the_rendering(tmp_path):
     """Its tokenizers put a space before a text, or before every piece between control tokens."""
     legacy = json.loads(reference("stories260k", "tokenizer.json").read_text())
     first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
@@ -440,37 +443,37 @@ def test_sentencepiece_puts_its_space_where_the_rendering_has_it(tmp_path):
 # ------------------------------------------------------------------------------------------------ which format it gets
 
 
-PLAIN = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+PLAIN = CHATML_TEMPLATE
 USER, BRIEF = {"role": "user", "content": "hi"}, {"role": "system", "content": "Be brief."}
 REPLY = {"role": "assistant", "content": "4"}
 
 
 def test_the_template_decides_the_format(load):
-    fields = {"qwen2.5": (turns.QWEN_SYSTEM, True, None), "qwen3": (None, True, True), "qwen3-2507": (None, True, None)}
-    fields |= {"qwen3 without thinking": (None, True, False)}
+    fields = {"qwen2.5": (QWEN_SYSTEM, None), "qwen3": (None, True), "qwen3-2507": (None, None)}
+    fields |= {"qwen3 without thinking": (None, False)}
     for name, expected in fields.items():
         found = load(name)._format
-        assert (found.system, found.grouped, found.thinking) == expected
+        assert isinstance(found, Qwen) and (found.system, found.thinking) == expected
     assert [load(name)._format.dated for name in ("llama3", "llama3.1", "llama3.2")] == [False, True, True]
-    plain = load("plain", PLAIN, QWEN2_5)._format
-    assert (plain.system, plain.grouped, plain.thinking) == (None, False, None)
+    assert type(load("plain", PLAIN, QWEN2_5)._format) is ChatML
+    assert (
+        type(load("plain in other words", PLAIN.replace("in messages %}", "in messages -%}"), QWEN2_5)._format)
+        is ChatML
+    )
     other = load("another system message", published("qwen2_5").replace("Alibaba Cloud", "Ali Baba"), QWEN2_5)
-    assert isinstance(other._format, template.Template)
+    assert isinstance(other._format, Template)
     assert "created by Ali Baba." in other.show(other.prompt([USER]))
     opened = load("another header", PLAIN.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"), QWEN3)
-    assert isinstance(opened._format, template.Template)
+    assert isinstance(opened._format, Template)
     assert opened.show(opened.prompt([USER])).endswith("<|im_start|>assistant\n<think>\n")
     on, off = (load(f"plain {thinking}", PLAIN, QWEN2_5, thinking) for thinking in (True, False))
     assert on.prompt([USER]) == off.prompt([USER]) and on.reply("4") == off.reply("4")
 
 
-def test_training_templates_are_templates(load):
+def test_training_templates_match_their_rendering(load):
     """Their thoughts are kept, so that qwen3_training rewrites nothing; marks around replies change nothing."""
     tokenizer = load("qwen3_training", published("qwen3_training"), QWEN3)
-    assert isinstance(tokenizer._format, template.Template)
+    assert isinstance(tokenizer._format, Template)
     for seed in range(100):
         rng = Random(seed)
         messages = [USER, {"role": "tool", "content": text(rng)}]
@@ -480,12 +483,12 @@ def test_training_templates_are_templates(load):
         longer = [*messages, {"role": "assistant", "content": reply}, *more]
         source = published("qwen3_training")
         assert ids + tokenizer.follow_up(ids[-1], more) == full(tokenizer, rendered(tokenizer, source, longer))
-    assert isinstance(load("qwen2_5_training", published("qwen2_5_training"), QWEN2_5)._format, turns.ChatML)
+    assert isinstance(load("qwen2_5_training", published("qwen2_5_training"), QWEN2_5)._format, Qwen)
     llama = load("llama3_training", published("llama3_training"), LLAMA3, bos_token="<|begin_of_text|>")
-    assert isinstance(llama._format, turns.Llama3)
+    assert isinstance(llama._format, llama3.Llama3)
 
 
-def test_where_the_template_stands(tmp_path):
+def test_template_file_precedence(tmp_path):
     """In chat_template.jinja, which goes before tokenizer_config.json, where it is a text or a list with a default."""
 
     def system(source, file=None):
@@ -496,9 +499,9 @@ def test_where_the_template_stands(tmp_path):
         return Tokenizer(folder)
 
     qwen, named = published("qwen2_5"), [{"name": "tool_use", "template": PLAIN}]
-    assert system(qwen)._format.system == system(PLAIN, qwen)._format.system == turns.QWEN_SYSTEM
-    assert system(qwen, PLAIN)._format.system is None
-    assert system([*named, {"name": "default", "template": qwen}])._format.system == turns.QWEN_SYSTEM
+    assert system(qwen)._format.system == system(PLAIN, qwen)._format.system == QWEN_SYSTEM
+    assert type(system(qwen, PLAIN)._format) is ChatML
+    assert system([*named, {"name": "default", "template": qwen}])._format.system == QWEN_SYSTEM
     for wrong, message in ((named, "no chat template is named default, only tool_use"), (3, "must be a text, not 3")):
         tokenizer = system(wrong)
         assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
@@ -506,18 +509,34 @@ def test_where_the_template_stands(tmp_path):
             tokenizer.prompt([USER])
 
 
-def test_without_a_template_the_tokens_tell_and_jinja2_is_not_needed(load, monkeypatch):
-    sandbox._environment.cache_clear()
-    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
-    assert isinstance(load("bare chatml", None, QWEN2_5)._format, turns.ChatML)
-    assert isinstance(load("bare llama", "", LLAMA3)._format, turns.Llama3)
+def test_control_tokens_decide_without_a_template(load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert type(load("bare chatml", None, QWEN2_5)._format) is ChatML
+    assert isinstance(load("bare llama", "", LLAMA3)._format, llama3.Llama3)
     nothing = load("neither", None, ("<s>", "</s>"), eos_token="</s>")
     assert nothing.decode(nothing.encode("hi")) == "hi" and len(nothing.eos_ids) == 1
     for use in (lambda: nothing.prompt([USER]), lambda: nothing.reply("4"), lambda: nothing.follow_up(0, [USER])):
         with pytest.raises(ValueError, match="no chat template, and no control tokens of ChatML or Llama 3"):
             use()
-    with pytest.raises(ValueError, match="jinja2"):
-        load("needs jinja2", PLAIN, QWEN2_5).prompt([USER])
+
+
+def test_only_other_chat_templates_need_jinja2(load, monkeypatch):
+    """The embedded model and every checkpoint with its template are read without jinja2."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert type(load("plain without jinja2", PLAIN, QWEN2_5)._format) is ChatML
+    assert type(load_tokenizer("tiny")._format) is ChatML
+    tokenizer = load("needs jinja2", published("qwen2_5"), QWEN2_5)
+    assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
+    for use in (lambda: tokenizer.prompt([USER]), lambda: tokenizer.reply("4")):
+        with pytest.raises(ValueError, match="needs the package jinja2: pip install jinja2") as caught:
+            use()
+        assert str(caught.value).startswith(f"{tokenizer.folder}: ") and "\n" not in str(caught.value)
+
+
+def test_the_recognised_template_writes_what_chatml_writes():
+    mark = Marks(("<|im_start|>", "<|im_end|>"))
+    assert agree(mark, ChatML(mark), jinja.compiled(CHATML_TEMPLATE), {})
+    assert not agree(mark, Qwen(mark), jinja.compiled(CHATML_TEMPLATE), {})
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
@@ -535,14 +554,14 @@ def test_without_a_template_the_tokens_tell_and_jinja2_is_not_needed(load, monke
     ],
 )
 @pytest.mark.parametrize("name", ["qwen3", "llama3.1", "mistral"])
-def test_what_is_no_message_is_refused(name, messages, error, load):
+def test_malformed_messages_are_refused(name, messages, error, load):
     for use in (load(name).prompt, lambda messages: load(name).follow_up(0, messages)):
         with pytest.raises(ValueError, match=error) as caught:
             use(messages)
         assert "\n" not in str(caught.value)
 
 
-def test_a_template_says_itself_which_roles_it_refuses(load):
+def test_template_refusals_are_reported(load):
     tokenizer = load("mistral")
     refused = r"the chat template stops: After the optional system message, conversation roles must alternate"
     for messages in ([USER, USER], [REPLY], [USER, REPLY, BRIEF]):
@@ -550,31 +569,31 @@ def test_a_template_says_itself_which_roles_it_refuses(load):
             tokenizer.prompt(messages)
         assert str(caught.value).startswith(f"{tokenizer.folder}: ") and "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=r"^the chat template stops: one two$"):
-        sandbox.compiled("{{ raise_exception('one\n  two') }}")()
+        jinja.compiled("{{ raise_exception('one\n  two') }}")()
     with pytest.raises(ValueError, match=refused):
         tokenizer.follow_up(tokenizer._end, [{"role": "tool", "content": "4"}])
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused(load):
+def test_templates_that_rewrite_messages_are_refused(load):
     changed = published("qwen3").replace("message.role + '\\n' + content +", "message.role + ':' + content +")
     tokenizer = load("a variant of qwen3", changed, QWEN3)
-    with pytest.raises(ValueError, match=r"rewrites earlier turns.* it has '<think>.*, later 'Wvkz!") as caught:
+    with pytest.raises(ValueError, match=r"rewrites earlier messages.* it has '<think>.*, later 'Wvkz!") as caught:
         tokenizer.prompt([USER])
     assert str(caught.value).startswith(f"{tokenizer.folder}: ") and "\n" not in str(caught.value)
     forgetful = PLAIN.replace("m['content']", "m['content'] if loop.last else m['content'].split('</think>')[-1]")
-    with pytest.raises(ValueError, match=r"rewrites earlier turns.* it has '<think>.*, later '\\n\\nWvkz!"):
+    with pytest.raises(ValueError, match=r"rewrites earlier messages.* it has '<think>.*, later '\\n\\nWvkz!"):
         load("forgets thoughts that are not the last", forgetful, QWEN3).prompt([USER])
     tokenizer = load("system with the last question", LAST_SYSTEM, MISTRAL, bos_token="<s>", eos_token="</s>")
     assert tokenizer.show(tokenizer.prompt([USER, REPLY, USER])) == "<s>[INST] hi [/INST] 4</s>[INST] hi [/INST]"
-    with pytest.raises(ValueError, match=r"rewrites earlier turns.* it has 'Ypfq.*, later 'Qhjx"):
+    with pytest.raises(ValueError, match=r"rewrites earlier messages.* it has 'Ypfq.*, later 'Qhjx"):
         tokenizer.prompt([BRIEF, USER])
     counts = PLAIN.replace("<|im_start|>{{", "<|im_start|>{{ loop.index }}{{")
-    with pytest.raises(ValueError, match="it counts turns"):
+    with pytest.raises(ValueError, match="numbers messages"):
         load("counting", counts, QWEN2_5).prompt([USER])
     each = "{%% for m in messages %s %%}{{ m.content }}\n{%% endfor %%}"
     for source, error in (
         (each % "", r"ends a reply with '\\n', no control token"),
-        (each % "if m.role == 'user'", "leaves out what the assistant says"),
+        (each % "if m.role == 'user'", "leaves out the assistant's messages"),
         ("{% for m in messages %}", "the chat template stops: Unexpected end of template"),
         ("{{ messages[0].contents.x }}", "the chat template stops: 'dict object' has no attribute 'contents'"),
     ):
@@ -616,12 +635,12 @@ BOMBS = {  # each goes off within the machine's means, in case that it does
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_template_cannot_keep_the_machine_busy(name):
+def test_templates_cannot_exhaust_the_machine(name):
     began = time.monotonic()
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match=r"^the chat template (stops|has 1,000,000 characters)") as caught:
-            sandbox.compiled(BOMBS[name])(messages=[USER], add_generation_prompt=True)
+            jinja.compiled(BOMBS[name])(messages=[USER], add_generation_prompt=True)
         assert tracemalloc.get_traced_memory()[1] < 50_000_000 and time.monotonic() - began < 3
     finally:
         tracemalloc.stop()
@@ -631,23 +650,23 @@ def test_a_template_cannot_keep_the_machine_busy(name):
 @pytest.mark.parametrize(
     "inner", ["{% for b in range(9999) %}{% endfor %}", "{% set x = range(9999)|map('abs')|list %}"]
 )
-def test_loops_in_loops_end(inner):
+def test_nested_loops_are_stopped(inner):
     began = time.monotonic()
     with pytest.raises(ValueError, match="the chat template stops: too many steps"):
-        sandbox.compiled("{% for a in range(9999) %}" + inner + "{% endfor %}")()
+        jinja.compiled("{% for a in range(9999) %}" + inner + "{% endfor %}")()
     assert time.monotonic() - began < 5
 
 
-def test_the_clock_stops_what_the_steps_do_not(monkeypatch):
-    monkeypatch.setattr(sandbox, "SECONDS", 0.2)
+def test_slow_steps_are_stopped_by_time(monkeypatch):
+    monkeypatch.setattr(jinja, "SECONDS", 0.2)
     slow = "{% set x = range(9999)|list %}" + "{% set y = x|select('in', x)|list %}" * 4  # a long search in each step
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"more than 0\.2 seconds"):
-        sandbox.compiled(slow)()
+        jinja.compiled(slow)()
     assert time.monotonic() - began < 1
 
 
-def test_templates_have_the_semantics_of_hugging_face():
+def test_templates_follow_hugging_face_semantics():
     source = (
         "{%- for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}\n"
         "    {% generation %}{{ m.content | trim }}{% endgeneration %}\n"
@@ -661,4 +680,4 @@ def test_templates_have_the_semantics_of_hugging_face():
     )
     messages = [BRIEF, {"role": "user", "content": " é \n"}, {"role": "tool", "content": "<&'\""}, REPLY, USER]
     expected = hugging_face(source).render(messages=messages, tools=None)
-    assert sandbox.compiled(source)(messages=messages) == expected and '"<é>"' in expected
+    assert jinja.compiled(source)(messages=messages) == expected and '"<é>"' in expected

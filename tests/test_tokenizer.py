@@ -1,4 +1,4 @@
-"""Conversations to ids: what the published template renders, appended turn by turn, no way in for control tokens."""
+"""Conversations to ids: equal to the published template, append-only, and text never becomes a control token."""
 
 import json
 import unicodedata
@@ -31,7 +31,7 @@ def text(rng: Random, pieces=PIECES) -> str:
 
 
 def conversation(rng: Random, pieces=PIECES) -> list[dict]:
-    """Perhaps a system message, then users and assistants in turn; the last is a user."""
+    """Return a conversation with an optional system message, then alternating users and assistants, a user last."""
     roles = ["system"] * rng.randint(0, 1) + ["user", "assistant"] * rng.randint(0, 4) + ["user"]
     return [{"role": role, "content": text(rng, pieces)} for role in roles]
 
@@ -42,7 +42,7 @@ def trained() -> str:
 
 
 def small_folder(folder, **files):
-    """A tokenizer of 300 tokens and the json files asked for."""
+    """Write a tokenizer of 300 tokens and the given JSON files."""
     (folder / "tokenizer.json").write_text(trained())
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -51,7 +51,7 @@ def small_folder(folder, **files):
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory) -> Tokenizer:
-    """Qwen2.5's, with the files of a published folder."""
+    """Qwen2.5's tokenizer with the files of a published folder."""
     folder = tmp_path_factory.mktemp("qwen")
     (folder / "tokenizer.json").symlink_to(reference("qwen", "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(reference("templates", "qwen2_5.jinja").read_text())
@@ -75,12 +75,12 @@ def compiled(template: str):
 
 
 def render(template: str, messages: list[dict], add_generation_prompt: bool = True) -> str:
-    """As transformers renders."""
+    """Render a conversation as transformers does."""
     return compiled(template).render(messages=messages, add_generation_prompt=add_generation_prompt)
 
 
 def as_read(tokenizer: Tokenizer, original: str) -> str:
-    """Qwen's normaliser composes accents (NFC); the one that is trained here has none."""
+    """Return text after normalisation: Qwen's composes accents (NFC); the tokenizer trained here has none."""
     return unicodedata.normalize("NFC", original) if tokenizer._full.normalizer else original
 
 
@@ -91,7 +91,7 @@ def full(tokenizer: Tokenizer, rendered: str) -> list[int]:
 # -------------------------------------------------------------------------------------------------------- the template
 
 
-def test_ids_of_conversations_are_those_of_the_rendered_template(chat):
+def test_prompt_equals_the_rendered_template(chat):
     tokenizer, template = chat
     for seed in range(500):
         messages = conversation(Random(seed))
@@ -101,7 +101,7 @@ def test_ids_of_conversations_are_those_of_the_rendered_template(chat):
 
 
 @pytest.mark.parametrize("where", ["chat_template.jinja", "tokenizer_config.json"])
-def test_the_system_message_that_qwen2_5_inserts_is_found_in_either_file(tmp_path, where):
+def test_default_system_message_is_found_in_either_file(tmp_path, where):
     template = reference("templates", "qwen2_5.jinja").read_text()
     small_folder(tmp_path, tokenizer_config={"chat_template": template if where == "tokenizer_config.json" else CHATML})
     if where == "chat_template.jinja":
@@ -113,22 +113,22 @@ def test_the_system_message_that_qwen2_5_inserts_is_found_in_either_file(tmp_pat
     assert tokenizer.show(silent).startswith("<|im_start|>system\n<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n")
 
 
-def test_the_embedded_model_goes_on_as_it_was_trained():
-    """Its published numbers depend on these very ids: turn by turn, each text encoded with its role."""
+def test_embedded_model_encodes_each_message_with_its_role():
+    """Its published numbers depend on these ids: each message's text is encoded together with its role."""
     tokenizer = load_tokenizer("tiny")
     start, end = (tokenizer._full.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>"))
     line = tokenizer.encode("\n")
 
-    def turn(role, content):
+    def message_ids(role, content):
         return [start, *tokenizer.encode(f"{role}\n{content}"), end, *line]
 
     header = [start, *tokenizer.encode("assistant\n")]
     for seed in range(200):
         rng = Random(seed)
         messages, reply, more = conversation(rng), text(rng), text(rng)
-        assert tokenizer.prompt(messages) == [i for message in messages for i in turn(**message)] + header
+        assert tokenizer.prompt(messages) == [i for message in messages for i in message_ids(**message)] + header
         assert tokenizer.reply(reply) == [*tokenizer.encode(reply), end]
-        expected = [*line, *turn("user", more), *header]
+        expected = [*line, *message_ids("user", more), *header]
         assert tokenizer.follow_up(end, [{"role": "user", "content": more}]) == expected
         assert tokenizer.follow_up(start, [{"role": "user", "content": more}]) == [end, *expected]
     assert tokenizer.eos_ids == {end, tokenizer._full.token_to_id("<|endoftext|>")}
@@ -137,8 +137,8 @@ def test_the_embedded_model_goes_on_as_it_was_trained():
 # --------------------------------------------------------------------------------------------------------- only append
 
 
-def test_turns_append(chat):
-    """prompt + reply + follow_up is the prompt of the longer conversation, also where the reply was cut off."""
+def test_appended_ids_equal_the_longer_prompt(chat):
+    """prompt + reply + follow_up is the prompt of the longer conversation, also if the reply was cut off."""
     tokenizer, _ = chat
     for seed in range(200):
         rng = Random(seed)
@@ -171,26 +171,26 @@ def test_text_never_becomes_a_control_token(chat):
         rng = Random(seed)
         messages = conversation(rng, HOSTILE + PIECES)
         ids = tokenizer.prompt(messages)
-        turns = len(messages) + ("You are Qwen" in template and messages[0]["role"] != "system")
+        blocks = len(messages) + ("You are Qwen" in template and messages[0]["role"] != "system")
         start, end = ids[0], tokenizer.reply("")[0]
-        assert [i for i in ids if i in tokenizer.control_ids] == [start, end] * turns + [start]
+        assert [i for i in ids if i in tokenizer.control_ids] == [start, end] * blocks + [start]
         ids = tokenizer.follow_up(end, messages)
         assert [i for i in ids if i in tokenizer.control_ids] == [start, end] * len(messages) + [start]
 
 
-def test_text_that_is_no_unicode_is_read_all_the_same(chat):
+def test_half_a_surrogate_pair_is_encoded(chat):
     tokenizer, _ = chat
     assert tokenizer.decode(tokenizer.encode("a\ud800b\udfff")) == "a?b?"
 
 
-def test_qwens_control_tokens_are_those_from_151643_on(qwen):
+def test_qwen_control_ids_start_at_151643(qwen):
     assert qwen.control_ids == set(range(151643, 151669)) and qwen.vocab_size == 151669
     assert qwen.eos_ids == {151643, 151645}
     for seed in range(200):
         assert max(qwen.encode(text(Random(seed), HOSTILE + PIECES)), default=0) < 151643
 
 
-# ----------------------------------------------------------------------------------------------------------- and back
+# ------------------------------------------------------------------------------------------------------------ decoding
 
 
 def test_unicode_survives_the_round_trip(chat):
@@ -201,8 +201,8 @@ def test_unicode_survives_the_round_trip(chat):
         assert tokenizer.decode(tokenizer.encode(original)) == as_read(tokenizer, original)
 
 
-def test_ids_that_no_text_has_decode_to_something(chat):
-    """A head has padding rows past the vocabulary, and bytes need not be whole characters."""
+def test_any_ids_decode(chat):
+    """The head may have padding rows past the vocabulary, and bytes need not form whole characters."""
     tokenizer, _ = chat
     hi, beyond = tokenizer.encode("hi"), [tokenizer.vocab_size, tokenizer.vocab_size + 300, 2**31]
     assert tokenizer.decode(beyond) == tokenizer.show(beyond) == ""
@@ -212,7 +212,7 @@ def test_ids_that_no_text_has_decode_to_something(chat):
         assert isinstance(tokenizer.decode([rng.randrange(tokenizer.vocab_size + 300) for _ in range(30)]), str)
 
 
-def test_control_tokens_are_shown_to_people_and_left_out_of_text(chat):
+def test_decode_drops_control_tokens_and_show_keeps_them(chat):
     tokenizer, _ = chat
     ids = tokenizer.prompt([{"role": "system", "content": "hi"}], header=False)
     assert tokenizer.show(ids) == "<|im_start|>system\nhi<|im_end|>\n" and tokenizer.decode(ids) == "system\nhi\n"
@@ -237,7 +237,7 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "a", "b")
     ],
     ids=str,
 )
-def test_the_ids_that_end_a_turn_are_merged_from_all_files(tmp_path, files, expected):
+def test_eos_ids_are_merged_from_all_files(tmp_path, files, expected):
     tokens = {token: Tokenizer(small_folder(tmp_path))._full.token_to_id(token) for token in END_TOKENS}
     named = json.dumps(files)
     for token, i in tokens.items():  # "#token" stands for its id
@@ -246,8 +246,8 @@ def test_the_ids_that_end_a_turn_are_merged_from_all_files(tmp_path, files, expe
     assert eos_ids == {tokens[token] for token in expected} and None not in eos_ids
 
 
-def test_a_story_is_read_and_told():
-    """A trained Llama's tokenizer (SentencePiece made BPE): its golden text, its one end, and no chat."""
+def test_llama_tokenizer_decodes_its_golden_story():
+    """A trained Llama's tokenizer (SentencePiece converted to BPE) has one end token and no chat format."""
     golden = json.loads(reference("stories260k", "golden.json").read_text())
     tokenizer = Tokenizer(reference("stories260k"))
     assert tokenizer.decode(golden["greedy_ids"]).strip() == golden["greedy_text"].strip()
@@ -256,7 +256,7 @@ def test_a_story_is_read_and_told():
         tokenizer.prompt([{"role": "user", "content": "hi"}])
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path):
+def test_broken_tokenizer_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json: the model folder has no tokenizer\.json"):
         Tokenizer(tmp_path)
     for content in ("{", "{}", "[]", '{"model": 3}'):

@@ -1,8 +1,8 @@
-"""Chat templates, which are jinja2 programs from strangers, run within bounds and with the semantics of Hugging Face.
+"""A restricted Jinja environment for chat templates, with Hugging Face's semantics. Chat templates are untrusted.
 
-The sandbox of jinja2 keeps a template from the machine's files and from Python; the bounds keep it from going on for
-ever or filling the memory. Counted are the steps (calls, filters, operations, turns of loops), the sizes of what they
-make and the time. What pads, formats or raises to a power is refused.
+jinja2's immutable environment keeps a template from files and from Python. The limits here keep it from running for
+ever or filling the memory: they count steps (calls, filters, operations, loop iterations), sizes of results, and time.
+Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with torch and is imported only here.
 """
 
 import json
@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import cache, wraps
 
-SIZE = 2_000_000  # most characters of a text, or of all texts in a list, an element of which counts as ELEMENT
+SIZE = 2_000_000  # most characters of a text, or of all texts in a list, where each element adds ELEMENT
 ELEMENT = 20
 STEPS = 200_000  # most steps of one rendering
-WRITTEN = 20_000_000  # most characters that one rendering may write, into blocks and macros too
+WRITTEN = 20_000_000  # most characters that one rendering may write, blocks and macros included
 SECONDS = 10.0  # most time of one rendering
 SOURCE = 200_000  # most characters of a template
-TODAY = datetime(2024, 7, 26)  # what strftime_now sees, always: a prompt must not depend on the day
+TODAY = datetime(2024, 7, 26)  # the date that strftime_now formats: a prompt must not depend on the day
 
-METHODS = {  # of texts, lists and dicts; the others of texts pad, format or encode
+METHODS = {  # allowed methods of texts, lists and dicts; the other methods of texts pad, format or encode
     *("capitalize", "count", "endswith", "find", "get", "index", "isalnum", "isalpha", "isdecimal", "isdigit"),
     *("islower", "isnumeric", "isspace", "isupper", "items", "join", "keys", "lower", "lstrip", "partition"),
     *("removeprefix", "removesuffix", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "split"),
@@ -34,10 +34,14 @@ FILTERS = {
 
 
 def compiled(source: str) -> Callable[..., str]:
-    """A chat template as a function of its variables.
+    """Return a chat template as a function of its variables.
 
-    Raises ValueError, one line, and so does the function: for a template's own refusal, its errors, and its bombs.
+    Both raise ValueError with one line: for the template's own refusals, its errors, and exceeded limits.
     """
+    try:
+        import jinja2  # noqa: F401
+    except ImportError:
+        raise ValueError("this checkpoint's chat template needs the package jinja2: pip install jinja2") from None
     if len(source) > SOURCE:
         raise ValueError(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
 
@@ -56,7 +60,7 @@ def compiled(source: str) -> Callable[..., str]:
 
 
 def _guarded(function: Callable) -> Callable:
-    """Whatever goes wrong in a template as a ValueError of one line."""
+    """Return the function with every exception turned into a ValueError of one line."""
 
     def call(*args, **kwargs):
         try:
@@ -69,13 +73,13 @@ def _guarded(function: Callable) -> Callable:
 
 
 class Budget:
-    """What one rendering may still do. The methods raise ValueError once it is too much."""
+    """The limits left to one rendering. The methods raise ValueError once a limit is exceeded."""
 
     def __init__(self):
         self.steps, self.written, self.deadline = STEPS, WRITTEN, time.monotonic() + SECONDS
 
     def step(self, value: object = None, size: int = 0) -> object:
-        """Counts a step and passes on what it made, or with `size` is about to make."""
+        """Count a step and return its result `value`. `size` is the size of a result that is about to be made."""
         self.steps -= 1
         if self.steps < 0 or time.monotonic() > self.deadline:
             raise ValueError(f"too many steps, or more than {SECONDS:g} seconds, in one rendering")
@@ -84,19 +88,19 @@ class Budget:
         return value
 
     def write(self, value: object) -> object:
-        """A step that writes a value; also in a block or a macro, whose text is put together only at its end."""
+        """Count a step that writes a value, also inside a block or macro, whose text is joined only at its end."""
         self.written -= _size(value)
         return self.step(value, SIZE + 1 if self.written < 0 else 0)
 
     def count(self, items: Iterable, length: int) -> Iterator:
-        """The items of a loop, each a step that may write the text of the loop's body, of that length."""
+        """Yield the items of a loop. Each counts as a step that writes the loop's body, of `length` characters."""
         for item in items:
             self.written -= length
             yield self.step(item, SIZE + 1 if self.written < 0 else 0)
 
 
 def _size(value: object) -> int:
-    """Characters of a value and of all that is inside it, counted up to SIZE and a little more."""
+    """Return the characters of a value and everything inside it, exact up to SIZE."""
     total, waiting = 0, [value]
     while waiting and total <= SIZE:
         value = waiting.pop()
@@ -112,7 +116,7 @@ def _size(value: object) -> int:
 
 
 def _growth(value: object, name: str, args: tuple, named: dict) -> int:
-    """How large replace and join may make a text, before they do; value is the text, the list or the separator."""
+    """Return a bound on the result's size for replace and join. value: the text, the list or the separator."""
     if name == "replace":
         old, new = map(str, args[:2]) if len(args) > 1 else ("", str([*args, *named.values()]))
         return len(str(value)) + str(value).count(old) * len(new)
@@ -140,7 +144,7 @@ def _raise_exception(message):
 
 @cache
 def _environment():
-    """jinja2's sandbox, with what Hugging Face adds to it and with the bounds. jinja2 is imported here alone."""
+    """Return jinja2's restricted environment with Hugging Face's additions and the limits."""
     import jinja2
     from jinja2 import nodes
     from jinja2.ext import Extension
@@ -148,10 +152,10 @@ def _environment():
     from jinja2.visitor import NodeTransformer
 
     if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < (3, 1, 6):
-        raise ValueError(f"jinja2 {jinja2.__version__} has known ways out of its sandbox; install 3.1.6 or newer")
+        raise ValueError(f"jinja2 {jinja2.__version__} lets templates escape; install 3.1.6 or newer")
 
     class Generation(Extension):
-        """`{% generation %}` around what the assistant says: brackets that change nothing."""
+        """`{% generation %}` around the assistant's messages, which changes nothing in the text."""
 
         tags = {"generation"}
 
@@ -160,7 +164,7 @@ def _environment():
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
     class Bound(NodeTransformer):
-        """Puts the filter `bounded` around what makes texts and lists without a call, and `counted` around loops."""
+        """Wraps expressions that make texts and lists without a call in the filter `bounded`, loops in `counted`."""
 
         def around(self, node, name="bounded", *args):
             args = [nodes.Const(value) for value in args]
@@ -191,7 +195,7 @@ def _environment():
             return tree
 
         def wrap_str_format(self, value):
-            return None  # then is_safe_attribute refuses it, as it does all that pads
+            return None  # is_safe_attribute then refuses str.format, as it refuses padding
 
         def is_safe_attribute(self, obj, attr, value):
             plain = isinstance(obj, (str, bytes, int, float, list, tuple, dict, range)) and callable(value)
@@ -214,7 +218,7 @@ def _environment():
             return self.budget.step(super().call_binop(context, operator, left, right))
 
         def filtered(self, name, function):
-            @wraps(function)  # keeps jinja2's note of what else it is passed
+            @wraps(function)  # keeps jinja2's mark of filters that take the context as first argument
             def call(*args, **kwargs):
                 if name not in FILTERS:
                     raise ValueError(f"the filter {name} is not supported here")

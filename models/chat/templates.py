@@ -1,15 +1,16 @@
-"""A checkpoint's own chat template, turn by turn, for the families whose turns are not written by hand.
+"""A checkpoint's own chat template as a format, for families without a hand-written one.
 
-A template is a jinja2 program from a stranger that renders a whole conversation at once. Text goes through it in
-disguise (Marks.hide), so that the control tokens in a rendering are the template's own, and the turns of an episode,
-which is only appended to, are the differences of renderings. A template whose rendering of a conversation does not
-begin with its rendering of the conversation so far rewrites what was already read, and is refused.
+A template is an untrusted jinja2 program that renders a whole conversation at once. Message text is disguised before
+rendering, so that the control tokens in the result are the template's own. What an episode appends is the difference of
+two renderings. A template is refused if the rendering of a longer conversation does not begin with that of a shorter
+one, because it rewrites what the model has already read.
 
-A template that drops the thoughts of the messages it is given, wherever they stand (DeepSeek-R1-Distill), rewrites
-nothing in this sense: what was sampled keeps its thoughts, what is given as history has lost them.
+A template may drop the thoughts of all messages that it is given (DeepSeek-R1-Distill): that rewrites nothing. Sampled
+thoughts stay, thoughts in a given conversation are lost.
 """
 
 import re
+import secrets
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -19,16 +20,15 @@ ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a renderin
 
 
 class Template:
-    """A format (see models.chat.formats) around a chat template.
+    """A format (models.chat.formats.Format) that renders with a compiled chat template.
 
-    run:       the template, compiled.
-    variables: what it sees beside the conversation: bos_token and the like, enable_thinking.
-    Raises ValueError, one line: a template that cannot be run, ends a reply with no control token, counts turns, or
-    rewrites earlier ones. One that rewrites only where there is a system message is refused for those conversations.
+    variables: the template's variables beside the conversation: bos_token and the like, enable_thinking.
+    Raise ValueError with one line for a template that cannot be run, ends a reply with no control token, numbers its
+    messages, or rewrites earlier ones. If it rewrites only with a system message, only such conversations are refused.
     """
 
     def __init__(self, run: Callable[..., str], mark: Marks, variables: dict[str, object]):
-        self.mark, self._run, self._variables = mark, run, variables
+        self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
         self._asked, self._answered = [user], [user, assistant]
         self._probe([])
@@ -43,7 +43,7 @@ class Template:
         if not ends:
             raise ValueError(f"the chat template ends a reply with {self.mark.show(self._close)!r}, no control token")
         self.end = ends[0]
-        self._open = self._before[_agreed(self._before, rendered) :]  # "<think>\n", which history lacks
+        self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
     def render(self, messages: list[dict], header: bool = True) -> str:
         if self._no_system and any(message["role"] == "system" for message in messages):
@@ -52,10 +52,10 @@ class Template:
 
     def reply(self, content: str) -> tuple[str, str]:
         if self.mark.show(self._open).startswith(THINK) and ANSWER not in content:
-            content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # an expert that does not think aloud
+            content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
         said = {"role": "assistant", "content": content}
         if self._open:
-            text = self.mark.reveal(self._hide(said)) + self._close
+            text = self._disguise.reveal(self._hide(said)) + self._close
             if not text.startswith(self._open):
                 opened = self.mark.show(self._open)
                 raise ValueError(f"the chat template opens each reply with {opened!r}; {content[:40]!r} does not")
@@ -72,40 +72,63 @@ class Template:
         return self.end, self._close[self._close.index(self.end) + len(self.end) :] + more
 
     def _render(self, messages: list[dict], header: bool = True) -> str:
-        hidden = [{"role": message["role"], "content": self._hide(message)} for message in messages]
-        return self.mark.reveal(self._run(messages=hidden, add_generation_prompt=header, **self._variables))
+        disguised = [{"role": message["role"], "content": self._hide(message)} for message in messages]
+        return self._disguise.reveal(self._run(messages=disguised, add_generation_prompt=header, **self._variables))
 
     def _hide(self, message: dict) -> str:
-        """A message's text in disguise, but for the marks of an assistant's thoughts, which templates look for."""
+        """Return a message's disguised text; an assistant's think marks stay readable, templates look for them."""
         parts = re.split(f"({THINK}|{ANSWER})", message["content"])
         thinks = message["role"] == "assistant"
-        return "".join(part if thinks and i % 2 else self.mark.hide(part) for i, part in enumerate(parts))
+        return "".join(part if thinks and i % 2 else self._disguise.hide(part) for i, part in enumerate(parts))
 
     def _probe(self, first: list[dict]) -> None:
-        """Raises ValueError if the template rewrites earlier turns, thoughts included, or numbers its turns."""
+        """Raise ValueError if the template rewrites earlier messages, thoughts included, or numbers its messages."""
         thoughtful = {"role": "assistant", "content": f"{THINK}\nBgxd.\n{ANSWER}\n\n{SAID}"}
         talk = [*first, *self._asked, thoughtful, *self._asked, thoughtful, *self._asked]
         rendered = [self._render(talk[:n], header=False) for n in range(len(first) + 1, len(talk) + 1)]
         added = [_appended(self.mark, *pair) for pair in pairwise(rendered)]
         if added[1] != added[3]:
-            raise ValueError("the chat template renders a question differently after a second reply: it counts turns")
+            raise ValueError("the chat template numbers messages: a question differs after a second reply")
         if not all(SAID in text for text in added[::2]):
-            raise ValueError("the chat template leaves out what the assistant says")
+            raise ValueError("the chat template leaves out the assistant's messages")
+
+
+class Disguise:
+    """Replaces the first and last characters of control tokens in message text by names that no text can contain."""
+
+    def __init__(self, mark: Marks):
+        key, self._names = secrets.randbelow(10**20), mark.names
+        solid = sorted((token for token in mark.names if token.strip()), key=len, reverse=True)
+        self._tokens = re.compile("|".join(map(re.escape, solid)) or r"(?!)")
+        edges = {c for token in solid for c in (token[0], token[-1]) if not c.isspace()}
+        self._characters = {ord(c): f"\ue002{key}.{ord(c)}\ue003" for c in edges}
+        self._disguised = re.compile(f"\ue002{key}\\.([0-9]+)\ue003")
+
+    def hide(self, text: str) -> str:
+        """Return text for a template to render: it contains no control token, nor the start or end of one."""
+        return text.translate(self._characters)
+
+    def reveal(self, rendered: str) -> str:
+        """Return a rendering with the template's control tokens under their names and the messages' text restored."""
+        parts = self._disguised.split(rendered)
+        parts[::2] = [self._tokens.sub(lambda token: self._names[token[0]], part) for part in parts[::2]]
+        parts[1::2] = [chr(int(code)) for code in parts[1::2]]
+        return "".join(parts)
 
 
 def _appended(mark: Marks, before: str, after: str) -> str:
-    """What the longer rendering adds to the shorter."""
+    """Return the text that the longer rendering adds to the shorter. Raise ValueError if it rewrites the shorter."""
     if not after.startswith(before):
-        at = _agreed(before, after)
+        at = _common_prefix(before, after)
         near, first, later = (mark.show(text) for text in (before[:at][-60:], before[at:][:60], after[at:][:60]))
         raise ValueError(
-            "the chat template rewrites earlier turns when messages are appended: "
+            "the chat template rewrites earlier messages when more are appended: "
             f"after {near[-30:]!r} it has {first[:30]!r}, later {later[:30]!r}"
         )
     return after[len(before) :]
 
 
-def _agreed(one: str, other: str) -> int:
-    """How many characters two texts have in common before they differ."""
+def _common_prefix(one: str, other: str) -> int:
+    """Return the number of characters that two texts have in common before they differ."""
     shorter = min(len(one), len(other))
     return next((i for i in range(shorter) if one[i] != other[i]), shorter)

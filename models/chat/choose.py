@@ -1,0 +1,89 @@
+"""Choose a checkpoint's chat format: a hand-written one that agrees with its chat template, or the template itself.
+
+Imported unless the checkpoint has the plain ChatML of models/chat/formats.py.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from models.chat.formats import ChatML, Format, Marks
+from models.chat.llama3 import Llama3
+from models.chat.qwen import QWEN_SYSTEM, Qwen
+from models.checks import read_object
+
+_USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
+_THOUGHT = {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\n4 \n"}
+_REPLY, _TOOL = {"role": "assistant", "content": "\n 4"}, {"role": "tool", "content": ' {"sum": "四"} \n'}
+PROBES = (  # conversations on which no two formats agree
+    [_USER],
+    [_SYSTEM, _USER],
+    [_SYSTEM, _USER, _THOUGHT, _USER, _REPLY, _SYSTEM, _USER],
+    [_USER, _REPLY, _TOOL, _TOOL, _THOUGHT, _TOOL, _REPLY],
+    [_USER, _TOOL, _USER, _THOUGHT],
+)
+
+
+def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
+    """Return the format of a checkpoint whose chat template is `template`, or None.
+
+    Without a template the control tokens decide. Raise ValueError with one line if neither gives a format.
+    """
+    formats, source = hand_written(mark, thinking), default_template(template)
+    if source is None:
+        if not formats:
+            raise ValueError("no chat template, and no control tokens of ChatML or Llama 3 to write messages with")
+        return formats[0]
+    from models.chat.jinja import compiled  # here alone, because it needs jinja2
+    from models.chat.templates import Template
+
+    variables = special_tokens(folder) | ({} if thinking else {"enable_thinking": False})
+    run = compiled(source)
+    for written in formats:
+        if agree(mark, written, run, variables):
+            return written
+    return Template(run, mark, variables)
+
+
+def hand_written(mark: Marks, thinking: bool) -> list[Format]:
+    """Return the hand-written formats whose control tokens the tokenizer has, the plainest first."""
+    formats = []
+    if {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
+        formats = [ChatML(mark), Qwen(mark), Qwen(mark, system=QWEN_SYSTEM), Qwen(mark, thinking=thinking)]
+    if {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"} <= mark.names.keys():
+        formats += [Llama3(mark), Llama3(mark, dated=True)]
+    return formats
+
+
+def default_template(found: object) -> str | None:
+    """Return the template of a tokenizer_config.json, which is a text or a list of named texts."""
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        if "default" not in named:
+            raise ValueError(f"no chat template is named default, only {', '.join(map(str, named))}")
+        found = named["default"] or None
+    if not isinstance(found, str | None):
+        raise ValueError(f"tokenizer_config.json: chat_template must be a text, not {str(found)[:60]}")
+    return found
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Return bos_token, eos_token and the like, which templates refer to."""
+    found = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        for key, token in read_object(folder / name).items():
+            text = token.get("content") if isinstance(token, dict) else token
+            if key.endswith("_token") and isinstance(text, str):
+                found[key] = text
+    return found
+
+
+def agree(mark: Marks, written: Format, run: Callable[..., str], variables: dict) -> bool:
+    """Return whether a hand-written format and a compiled chat template write all probes alike."""
+    try:
+        return all(
+            mark.show(written.render(probe, header)) == run(messages=probe, add_generation_prompt=header, **variables)
+            for probe in PROBES
+            for header in (True, False)
+        )
+    except ValueError:  # the template refuses a probe
+        return False
