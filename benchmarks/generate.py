@@ -24,7 +24,7 @@ import torch
 import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
-from models import by_onednn
+from models import fast_matmul
 from models.engine import Engine
 from models.fast.cuda_graph import CHUNK
 
@@ -244,7 +244,7 @@ def parts(name: str, options: Options, missing: list[str]) -> Parts:
         stated = common.as_stated(options, *(("shortest", "longest") if mixed else ("prompt", "new")))
         targets = {"transformers": bound} if stated and len(case.prompts) >= 16 else {}
         if is_large() and not (case.temperature or missing):
-            works = works | {f"transformers, {TOO}": by_onednn()(works["transformers"])}
+            works = works | {f"transformers, {TOO}": fast_matmul()(works["transformers"])}
         return measure(case, works, options, targets, 0 if mixed else options.warmup - 1)
 
     def turns(name: str) -> Row:

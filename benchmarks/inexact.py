@@ -16,9 +16,10 @@ import torch.nn.functional as F
 import models.decoder
 import models.engine
 from models.attention import attend as exact_attend
-from models.attention import hidden
+from models.attention import masked
 from models.decoder import CausalLM, rotate
 from models.fast.step import Step
+from models.kernels import kernels
 
 GROWTH = 64  # places by which a cache begins, and doubles
 
@@ -29,7 +30,7 @@ def attend(q_BHTE, k_BKEL, v_BKLE, positions_BT, window=None, exact=False) -> to
     own_BT = (positions_BT == torch.arange(T)) | (positions_BT < 0)
     if window is None and T == L and bool(own_BT.all()):
         return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, is_causal=True, enable_gqa=True)
-    mask_B1TL = ~hidden(torch.arange(L), positions_BT.clamp(min=0), window)[:, None]
+    mask_B1TL = ~masked(torch.arange(L), positions_BT.clamp(min=0), window)[:, None]
     if T != 1:
         return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, attn_mask=mask_B1TL, enable_gqa=True)
     q_BKGE = q_BHTE.reshape(B, K, H // K, E)  # the queries that share a key head, as if they followed each other
@@ -88,7 +89,7 @@ class InexactStep(Step):
         tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
         turns = {rope: (cos[positions_B], sin[positions_B]) for rope, (cos, sin) in tables.items()}
         key_L, query_B11 = torch.arange(view.length), positions_B[:, None, None]
-        masks = {window: ~hidden(key_L, query_B11, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
+        masks = {window: ~masked(key_L, query_B11, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
         x_BD = F.embedding(ids_B, decoder.embed_tokens.weight)
         for i, (block, norm, qkv, out, gate_up, down) in enumerate(self.layers):
             heads_BHE = qkv(block.input_layernorm(x_BD)).unflatten(-1, (-1, E))
@@ -116,7 +117,8 @@ def everywhere(stacked: bool) -> Iterator[None]:
     step = InexactStep if stacked else lambda model: None
     with (
         patch.multiple(models.decoder, attend=attend, in_blocks=unblocked),
-        patch.multiple(models.engine, KVCache=Cache, exact_step=step),
+        patch.object(models.engine, "KVCache", Cache),
+        patch.object(kernels, "decode_step", step),
     ):
         yield
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from benchmarks import common
 from benchmarks.common import TOO, Parts, Row
-from models import by_onednn
+from models import fast_matmul
 from models.logprob import _slabs, _words, token_logprobs
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
@@ -126,7 +126,7 @@ def two_products(inputs: Inputs, rows: int = 4096) -> None:
     slab by slab from the same copies; on a GPU torch's, in chunks of rows."""
     hidden_ND, weight_VD = inputs.hidden_ND, inputs.weight_VD
     if hidden_ND.device.type == "cpu":
-        with by_onednn():
+        with fast_matmul():
             for start, logits in _slabs(hidden_ND, weight_VD, 1.0):
                 _words(logits, weight_VD, start)
         return
@@ -178,7 +178,7 @@ def parts(
         inputs = make()
         turns = {side: partial(run, function, inputs) for side, function in sides.items()}
         if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
-            turns[f"naive, {TOO}"] = by_onednn()(turns["naive"])
+            turns[f"naive, {TOO}"] = fast_matmul()(turns["naive"])
         turns["two products"] = partial(two_products, inputs)
         seconds = common.take_turns(turns, options.repeats, options.warmup, device)
         return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N))

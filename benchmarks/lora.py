@@ -16,7 +16,7 @@ import torch
 import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
-from models import by_onednn
+from models import fast_matmul
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch
 from rl.records import Episode, Turn
@@ -37,12 +37,12 @@ class Options(common.Options):
 # ---- the layers ----
 
 
-@by_onednn()
+@fast_matmul()
 def our_pass(model, ids_1N, grad_1ND) -> None:
     model(ids_1N).backward(grad_1ND)
 
 
-@by_onednn()
+@fast_matmul()
 def floor_pass(model, ids_1N, grad_1ND) -> None:
     with lora.adapters_off(model):
         model(ids_1N).backward(grad_1ND)
@@ -103,7 +103,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
     def time(row: str) -> Row:
         model, turns, factors = made()
         if has_peft and device == "cpu" and dtype == torch.float32:
-            turns = turns | {f"peft, {TOO}": by_onednn()(turns["peft"])}
+            turns = turns | {f"peft, {TOO}": fast_matmul()(turns["peft"])}
         turns = turns | {"floor": partial(floor_pass, model, *pass_words())}
         made_row = Row(row, common.take_turns(turns, options.repeats, options.warmup, device), tokens=tokens)
         if has_peft and "peft" in targets:
@@ -149,13 +149,13 @@ def make_group(prompt: int, completion: int, group: int, vocab: int) -> list[Epi
     return episodes
 
 
-@by_onednn()
+@fast_matmul()
 def shared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
     """As rl/update.py does it: rl/batch.py lays out what the samples begin with once."""
     forward(make_batch(episodes), model, 1.0).logprobs_N.backward(grad_N)
 
 
-@by_onednn()
+@fast_matmul()
 def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
     """The same forward, one row of ids for each sample; nothing is padded, since all have one length."""
     device = model.lm_head.weight.device

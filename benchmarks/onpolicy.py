@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from benchmarks import common, generate, inexact, sides
 from benchmarks.common import Parts, Row
-from models import by_onednn
+from models import fast_matmul
 from models.exact import make_exact
 from models.fast.step import exact_step
 from models.linear import Linear
@@ -134,7 +134,7 @@ def round_trip(model, talk: generate.Talk) -> Agreement:
     old, new = [], []
     for piece in micro_batches(make_batch(episodes), 8192):
         logprobs_N = forward(piece, model, 1.0).logprobs_N
-        with by_onednn():  # as rl/update.py does it
+        with fast_matmul():  # as rl/update.py does it
             logprobs_N.mean().backward()
         old.append(piece.old_logprobs_N)
         new.append(logprobs_N.detach())

@@ -24,7 +24,7 @@ import torch
 import lora
 from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
-from models import by_onednn, load_tokenizer
+from models import fast_matmul, load_tokenizer
 from models.engine import Engine
 from rl import config, grpo
 from rl.batch import make_batch
@@ -189,7 +189,7 @@ class Peer:
 
     def begin(self) -> None:
         self.side = next(self.order)
-        self.switch = by_onednn() if self.side.endswith(TOO) else nullcontext()
+        self.switch = fast_matmul() if self.side.endswith(TOO) else nullcontext()
         self.switch.__enter__()
         self.clocks[self.side].start()
 

@@ -10,17 +10,25 @@ Nothing in here knows of LoRA, environments or reinforcement learning.
 
 from models.chat.tokenizer import Tokenizer, load_tokenizer
 from models.decoder import CausalLM
-from models.fast.process import choose_threads, keep_memory
-from models.linear import by_onednn
+from models.kernels import fast_matmul, kernels
 from models.weights import load_model, save_model
 
 __all__ = [
     "CausalLM",
     "Tokenizer",
-    "by_onednn",
     "choose_threads",
+    "fast_matmul",
     "keep_memory",
     "load_model",
     "load_tokenizer",
     "save_model",
 ]
+
+try:
+    from models.fast import install
+except ImportError as error:
+    if error.name != "models.fast":
+        raise
+else:
+    install()
+choose_threads, keep_memory = kernels.choose_threads, kernels.keep_memory

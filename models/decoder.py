@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.attention import Packed, attend, attend_packed, in_blocks, pack, packs
+from models.attention import Packed, attend, in_blocks
 from models.config import ModelConfig
-from models.linear import ROW_MULTIPLE, Linear, by_onednn, side_by_side
+from models.kernels import fast_matmul, kernels
+from models.linear import ROW_MULTIPLE, Linear, joint_linear
 from models.rope import Rope, frequencies
 
 
@@ -90,15 +91,15 @@ class Attention(nn.Module):
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, rows_W=None) -> torch.Tensor:
         """All rows give keys and values; those of rows_W (default: all) are the queries, and get a result."""
         if rows_W is None:
-            q, k, v = side_by_side(x_ND, self.q_proj, self.k_proj, self.v_proj)
+            q, k, v = joint_linear(x_ND, self.q_proj, self.k_proj, self.v_proj)
         else:
-            k, v = side_by_side(x_ND, self.k_proj, self.v_proj)
+            k, v = joint_linear(x_ND, self.k_proj, self.v_proj)
             q = self.q_proj(x_ND[rows_W])
         q_NHE, k_NKE, v_NKE = (x.unflatten(-1, (-1, self.head_dim)) for x in (q, k, v))
         k_NKE = rotate(self.k_norm(k_NKE), *layout.turns[self.rope])
         if layout.packed is not None and rows_W is None:
             q_NHE = rotate(self.q_norm(q_NHE), *layout.turns[self.rope])
-            return self.o_proj(attend_packed(q_NHE, k_NKE, v_NKE, layout.packed, self.window).flatten(1))
+            return self.o_proj(layout.packed.attend(q_NHE, k_NKE, v_NKE, self.window).flatten(1))
         k, v = layout.sequences(k_NKE), layout.sequences(v_NKE)  # [S, K, T, E]
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
         layout = layout if rows_W is None else layout.of(rows_W)
@@ -122,7 +123,7 @@ class MLP(nn.Module):
         }[cfg.hidden_act]
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
-        gate, up = side_by_side(x_ND, self.gate_proj, self.up_proj)
+        gate, up = joint_linear(x_ND, self.gate_proj, self.up_proj)
         return self.down_proj(self.act(gate) * up)
 
 
@@ -167,7 +168,7 @@ class CausalLM(nn.Module):
         self.exact = False  # on CUDA: one kernel for sampling and for training, everywhere
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
-    @by_onednn()
+    @fast_matmul()
     def forward(
         self,
         ids_BT: torch.Tensor,
@@ -207,7 +208,7 @@ class CausalLM(nn.Module):
 
     def _layout(self, ids_BT, positions_BT, sequences_ST, cached: bool) -> Layout:
         device, N = ids_BT.device, -(-ids_BT.numel() // ROW_MULTIPLE) * ROW_MULTIPLE
-        to_sequences = to_rows = None
+        to_sequences = to_rows = own_ST = None
         if sequences_ST is None:
             last_key_ST = index_BT = torch.arange(ids_BT.shape[1], device=device).expand_as(ids_BT)
         else:
@@ -228,9 +229,8 @@ class CausalLM(nn.Module):
         if to_sequences is not None:
             last_key_ST = last_key_ST.where(own_ST, -1)
         packed = None
-        if not (cached or self.exact) and packs(device, self.model.norm.weight.dtype, self.config.head_dim):
-            rows_BT = torch.arange(ids_BT.numel(), device=device).view_as(ids_BT)
-            packed = pack(rows_BT, rows_BT >= 0) if sequences_ST is None else pack(sequences_ST, own_ST)
+        if not (cached or self.exact):
+            packed = kernels.pack(ids_BT, sequences_ST, own_ST, self.model.norm.weight, self.config.head_dim)
         positions_N = F.pad(positions_BT.flatten(), (0, N - ids_BT.numel()))
         tables = self.rotary_tables(int(positions_BT.max()) + 1, device)
         turns = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}

@@ -21,9 +21,7 @@ import torch.nn.functional as F
 
 from models.cache import KVCache
 from models.decoder import CausalLM
-from models.fast.ahead import Ahead
-from models.fast.cuda_graph import Steps
-from models.fast.step import Step, exact_step
+from models.kernels import kernels
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer, token_logprobs
 from models.random import fold, fold_all, unit
@@ -94,13 +92,12 @@ class Engine:
         self.version = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, _Slot] = {}
         self._version: Hashable = None  # of the weights, when last looked at
-        self._step: Step | None = None  # their stacked copy, if there is an exact one,
+        self._step: Callable | None = None  # their stacked copy, if there is an exact one,
         self._step_version: Hashable = None  # and the version that it is a copy of
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
         self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
         self._draw = partial(sample, matmul=model.lm_head.matmul)
-        steps = Steps(model, self._cache, self._draw) if ahead else None
-        self._ahead = Ahead(steps, self._slots, max_len) if ahead else None
+        self._ahead = kernels.run_ahead(model, self._cache, self._draw, self._slots, max_len) if ahead else None
 
     @property
     def free(self) -> int:
@@ -281,7 +278,7 @@ class Engine:
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
         """Hidden states [B, D] of one more token for each row of the view."""
         if self._step_version != self._version:
-            self._step, self._step_version = exact_step(self.model), self._version
+            self._step, self._step_version = kernels.decode_step(self.model), self._version
         if self._step is not None:
             return self._step(ids_B, positions_B, view)
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]

@@ -6,7 +6,7 @@ from collections import defaultdict
 import torch
 from torch import nn
 
-from models import CausalLM, by_onednn
+from models import CausalLM, fast_matmul
 from rl.batch import forward, micro_batches, optimizer_steps, with_gradient
 from rl.core import learning_rate_factor
 from rl.records import Batch
@@ -90,7 +90,7 @@ def optimizer_step(state, batch: Batch, algo, cfg) -> dict[str, float]:
         difference = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
         gap = difference if difference > gap or math.isnan(difference) else gap
         loss, shares = algo.loss(micro, algo_cfg)
-        with by_onednn():
+        with fast_matmul():
             loss.backward()
         for name, share in shares.items():
             metrics[name] += share

@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from conftest import random_model
 
-from models import attention, decoder
-from models.attention import attend_packed, masked_attention, pack
+from models import attention
+from models.attention import masked_attention
+from models.fast import varlen
+from models.fast.varlen import pack_rows
 
 WINDOWS = {"whole": {}, "window of 8": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}}
 
@@ -49,8 +51,8 @@ def packing(monkeypatch):
     """Models pack, on this device too; yields how often attention was computed so."""
     calls = []
     counted = lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more)  # noqa: E731
-    monkeypatch.setattr(attention, "load_varlen", lambda: counted)
-    monkeypatch.setattr(decoder, "packs", lambda *_: True)
+    monkeypatch.setattr(varlen, "load_varlen", lambda: counted)
+    monkeypatch.setattr(varlen, "available", lambda *_: True)
     return calls
 
 
@@ -78,22 +80,22 @@ def test_packed_or_not_hidden_states_and_gradients_are_the_same(name, window, re
 def test_rows_shared_but_not_at_the_beginning_are_not_packed():
     rows, shared_middle = torch.arange(6), torch.tensor([[0, 1, 2, -1], [3, 1, 4, 5]])
     first = torch.tensor([[True, True, True, False], [True, False, True, True]])
-    assert pack(shared_middle, first) is None
-    assert pack(rows[None], rows[None] >= 0).queries == slice(6)
+    assert pack_rows(shared_middle, first) is None
+    assert pack_rows(rows[None], rows[None] >= 0).queries == slice(6)
 
 
 def test_torch_takes_the_arguments(monkeypatch):
     """Its own function on tensors without memory, forward and backward."""
-    if attention.load_varlen() is None:
+    if varlen.load_varlen() is None:
         pytest.skip("this torch has no varlen_attn")
     rows_ST = torch.tensor([[0, 1, 2, 3], [0, 1, 4, -1]])
-    packed = pack(rows_ST, torch.tensor([[True] * 4, [False, False, True, False]]))
+    packed = pack_rows(rows_ST, torch.tensor([[True] * 4, [False, False, True, False]]))
     packed.keys, packed.query_starts_S, packed.key_starts_S = (
         x.to("meta") for x in (packed.keys, packed.query_starts_S, packed.key_starts_S)
     )
     shapes = (16, 4, 64), (16, 2, 64), (16, 2, 64)
     q, k, v = (torch.empty(s, device="meta", dtype=torch.bfloat16, requires_grad=True) for s in shapes)
-    out = attend_packed(q, k, v, packed, window=3)
+    out = packed.attend(q, k, v, window=3)
     out.sum().backward()
     assert out.shape == q.shape and q.grad.shape == q.shape and k.grad.shape == k.shape == v.grad.shape
 
@@ -141,8 +143,8 @@ def test_models_pack_only_where_torch_takes_windows_and_groups(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     def packs(function, device="cuda"):
-        monkeypatch.setattr(attention, "load_varlen", lambda found=function: found)
-        return attention.packs(torch.device(device), torch.bfloat16, 64)
+        monkeypatch.setattr(varlen, "load_varlen", lambda found=function: found)
+        return varlen.available(torch.device(device), torch.bfloat16, 64)
 
     whole = lambda q, k, v, *, window_size=(-1, -1), enable_gqa=False: None  # noqa: E731
     assert packs(whole) and not packs(whole, "cpu") and not packs(None)

@@ -395,10 +395,11 @@ def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch)
     """To rounding; ours takes none of it, and the rival none of ours, in a stacked step or without one."""
     import models.decoder
     import models.engine
+    from models.kernels import kernels
 
     model = sides.adapted(sides.random(sides.SHAPES["quarter"]))
     talk = generate.make_talk(3, 70, 2, 3, 4, 640)
-    before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, models.engine.exact_step
+    before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, kernels.decode_step
     counts = {"torch": 0, "ours": 0}
 
     def counted(name, function):
@@ -410,7 +411,7 @@ def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch)
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(inexact.F, "scaled_dot_product_attention", counted("torch", sdpa))
-    for module in ("attention", "decode"):
+    for module in ("attention", "fast.step"):
         path = f"models.{module}.weigh"  # what every sum of ours goes through
         monkeypatch.setattr(path, counted("ours", models.attention.weigh))
     expected = generate.play(model, talk, True)
@@ -428,7 +429,7 @@ def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch)
         assert generate.play(model, talk, True) == expected and counts["torch"] == 0
         assert 0 < onpolicy.round_trip(model, talk).largest < 1e-4 and counts["torch"] > 0
     assert before == (
-        models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, models.engine.exact_step,
+        models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, kernels.decode_step,
     )  # fmt: skip
 
 
@@ -453,7 +454,7 @@ def test_every_second_step_of_the_trainer_has_our_switch(monkeypatch):
         yield
         log.append("off")
 
-    monkeypatch.setattr(step, "by_onednn", switch)
+    monkeypatch.setattr(step, "fast_matmul", switch)
     peer = object.__new__(step.Peer)
     peer.clocks = {side: step.Clock("cpu") for side in ("trl", f"trl, {TOO}")}
     peer.order, peer.between = step.itertools.cycle(peer.clocks), lambda: log.append("ours")

@@ -10,6 +10,7 @@ from torch import nn
 import lora
 from models import CausalLM
 from models.config import FAMILIES, parse_config
+from models.linear import Linear
 from models.logprob import head_logits
 
 IDS_BT = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9], [3, 2, 3, 8, 4, 6, 2, 64, 3, 38, 32, 7]])
@@ -126,12 +127,14 @@ def test_the_formula(rslora, scale, shape, bias):
 def check_the_formula(rslora=False, scale=6 / 4, shape=(3, 5), bias=True):
     """y = W x + b + alpha / r * B A x, or alpha / sqrt(r) with rslora."""
     torch.manual_seed(0)
-    base = nn.Linear(5, 7, bias=bias)
-    model = nn.ModuleDict({"up_proj": base})
-    lora.inject(model, r=4, alpha=6, rslora=rslora)
-    adapter, x = model["up_proj"].adapters["default"], torch.randn(shape)
-    nn.init.normal_(adapter.B)
-    close(model["up_proj"](x), base(x) + scale * x @ adapter.A.mT @ adapter.B.mT, 1e-5)
+    for kind in (nn.Linear, Linear):  # by the formula as written, and by the fused function
+        base = kind(5, 7, bias=bias)
+        model = nn.ModuleDict({"up_proj": base})
+        lora.inject(model, r=4, alpha=6, rslora=rslora)
+        layer, x = model["up_proj"], torch.randn(shape)
+        assert layer.fuses() == (kind is Linear)
+        nn.init.normal_(layer.adapter.B)
+        close(layer(x), base(x) + scale * x @ layer.adapter.A.mT @ layer.adapter.B.mT, 1e-5)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ from conftest import random_model, randomize
 from make_fixtures import YARN
 
 import lora
-from models import linear
 from models.cache import KVCache
 from models.engine import Engine
+from models.fast import onednn
 from models.fast import step as decode
-from models.linear import usable
+from models.fast.onednn import usable
+from models.kernels import kernels
 from models.logprob import token_logprobs
 
 SLIDES = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
@@ -67,7 +68,7 @@ def test_a_step_is_bitwise_the_decoder(name, rows, more):
 def test_windows_sample_what_training_recomputes(name, stacked, monkeypatch):
     """Prompts of all lengths, two turns: the recorded log-probabilities, bit for bit, of all episodes packed."""
     if not stacked:
-        monkeypatch.setattr("models.engine.exact_step", lambda model: None)
+        monkeypatch.setattr(kernels, "decode_step", lambda model: None)
     model, generator, episodes = MODELS[name](), torch.Generator().manual_seed(0), []
     engine = Engine(model, 4, 300)
     for i, n in enumerate((1, 60, 100)):
@@ -119,8 +120,8 @@ def test_a_large_model_is_not_stacked_from_more_copies_than_may_be_kept(monkeypa
     monkeypatch.setattr(decode, "SMALL", 1000)
     model = adapted("qwen2")
     room = 4 * model.model.layers[0].self_attn.q_proj.base_layer.weight.numel() * 4
-    kept = sum(entry[2] for copies in linear._copies.values() for entry in copies.values())
-    monkeypatch.setattr(linear, "_budget", lambda: kept + room)
+    kept = onednn.bytes_of_copies()
+    monkeypatch.setattr(onednn, "_budget", lambda: kept + room)
     assert decode.exact_step(model) is None
 
 

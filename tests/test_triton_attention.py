@@ -21,6 +21,7 @@ from models import attention, decoder
 from models.attention import ExactAttention, in_blocks, masked_attention
 from models.cache import KVCache
 from models.engine import Engine
+from models.fast import dispatch
 from models.fast.triton import attention as attention_triton
 from models.fast.triton.attention import attend
 from models.logprob import token_logprobs
@@ -260,9 +261,9 @@ def test_cuda_takes_the_kernels_where_they_go(monkeypatch):
     """16 bits, and float32 where it is to be exact."""
     calls = []
     monkeypatch.setattr(attention_triton, "attend", lambda q, *_: calls.append(q.dtype))
-    attention.triton_attend.cache_clear()
+    dispatch.triton_attend.cache_clear()
     for dtype, exact in ((torch.bfloat16, False), (torch.float16, True), (torch.float32, False), (torch.float32, True)):
         q, k, v = (torch.empty(1, 2, 64, 64, dtype=dtype, device="meta") for _ in range(3))
         attention.attend(q, k, v, torch.zeros(1, 64, dtype=torch.long, device="meta"), None, exact)
-    attention.triton_attend.cache_clear()
+    dispatch.triton_attend.cache_clear()
     assert calls == [torch.bfloat16, torch.float16, torch.float32]

@@ -1,1 +1,20 @@
-"""Faster implementations of what models/ defines. Deleting this folder costs speed, not correctness."""
+"""Faster implementations of the operations that models/kernels.py names. Deleting this folder costs speed alone."""
+
+from models.fast import cuda_graph, dispatch, onednn, process, products, step, varlen
+from models.fast.ahead import Ahead
+from models.kernels import kernels
+
+
+def install() -> None:
+    """Fill every slot of models/kernels.py."""
+    kernels.frozen_product, kernels.frozen_product_back = products.frozen_product, products.frozen_product_back
+    kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
+    kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
+    kernels.pack = varlen.pack
+    kernels.decode_step, kernels.run_ahead = step.exact_step, run_ahead
+    kernels.matmul = onednn.onednn_matmul
+    kernels.choose_threads, kernels.keep_memory = process.choose_threads, process.keep_memory
+
+
+def run_ahead(model, cache, sample, slots, max_len: int) -> Ahead:
+    return Ahead(cuda_graph.Steps(model, cache, sample), slots, max_len)

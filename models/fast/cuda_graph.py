@@ -13,12 +13,13 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, attend, hidden, triton_attend
+from models.attention import KEY_BLOCK, attend, masked
 from models.cache import KVCache
 from models.decoder import CausalLM, rotate
-from models.linear import adapter_factors, by_onednn, joined_bias, parts, side_by_side
+from models.fast.dispatch import triton_attend
+from models.fast.onednn import onednn_matmul
+from models.fast.products import Stacked, Unstacked, parts
 from models.random import fold, unit
 
 CHUNK = 4  # steps that are enqueued together
@@ -56,7 +57,7 @@ class Steps:
         self.blocks, self.temperature, self.chunks = 1, 1.0, 0
         self.version = self.signature = self.key = self.graph = None  # what the layers and the graph were made for
 
-    @by_onednn()
+    @onednn_matmul()
     @torch.no_grad()
     def step(self) -> None:
         """One more token for every slot that may have one, in place: of the state, the cache and the ring."""
@@ -80,17 +81,19 @@ class Steps:
         seen_S1 = torch.where(active_S, length_S, 0)[:, None]
         turns = {rope: (cos[length_S], sin[length_S]) for rope, (cos, sin) in self.tables.items()}
         x_SD = decoder.embed_tokens(token_S)
+        cfg = self.model.config
+        widths = [E * n for n in (cfg.num_attention_heads, cfg.num_key_value_heads, cfg.num_key_value_heads)]
         for i, (block, (qkv, out, gate_up, down)) in enumerate(zip(decoder.layers, self.products, strict=True)):
             attention, keys, values = block.self_attn, self.cache.keys[i], self.cache.values[i]
-            q, k, v = (x.unflatten(-1, (-1, E)) for x in qkv(block.input_layernorm(x_SD)))
+            q, k, v = (x.unflatten(-1, (-1, E)) for x in qkv(block.input_layernorm(x_SD)).split(widths, -1))
             q_SHE = rotate(attention.q_norm(q), *turns[attention.rope])
             keys[block_S1, self.heads_SK, :, place_S1] = rotate(attention.k_norm(k), *turns[attention.rope])
             values[block_S1, self.heads_SK, place_S1] = v
             keys, values = keys[: self.blocks], values[: self.blocks]
             attended_SHTE = self.attention(q_SHE[:, :, None], keys, values, seen_S1, attention.window)
-            x_SD = x_SD + out(attended_SHTE.flatten(1))[0]
-            gate, up = gate_up(block.post_attention_layernorm(x_SD))
-            x_SD = x_SD + down(block.mlp.act(gate) * up)[0]
+            x_SD = x_SD + out(attended_SHTE.flatten(1))
+            gate, up = gate_up(block.post_attention_layernorm(x_SD)).chunk(2, -1)
+            x_SD = x_SD + down(block.mlp.act(gate) * up)
         return decoder.norm(x_SD)
 
     @torch.no_grad()
@@ -99,8 +102,8 @@ class Steps:
         if version != self.version:
             signature = _signature(self.model)
             if signature != self.signature:
-                kind = Stacked if self.stacked else Beside
-                self.products = [[kind(*layers) for layers in block.groups()] for block in self.model.model.layers]
+                kind = Stacked if self.stacked else Unstacked
+                self.products = [[kind(layers) for layers in block.groups()] for block in self.model.model.layers]
                 self.key = None
             elif self.stacked:
                 for product in (product for products in self.products for product in products):
@@ -151,47 +154,6 @@ class Steps:
         return lambda: (done.synchronize(), self.arrived_C2S[half].numpy())[1]
 
 
-class Stacked:
-    """Linear layers of the same input as one product, [S, in] -> their outputs, from a copy of their weights and of
-    their adapters' A factors, one above the other; a second product adds the B factors, block by block on a diagonal.
-    """
-
-    def __init__(self, *layers):
-        self.layers, self.widths = layers, [len(parts(layer)[0]) for layer in layers]
-        self.weight, self.bias, self.up = self._copies()
-
-    def _copies(self):
-        weights = [parts(layer)[0] for layer in self.layers]
-        (down, up), bias, dtype = adapter_factors(self.layers), joined_bias(self.layers), weights[0].dtype
-        if down is not None:
-            weights, up = [*weights, down.to(dtype)], up.to(dtype)
-            bias = None if bias is None else F.pad(bias, (0, len(down)))
-        return torch.cat(weights), bias, up
-
-    def __call__(self, x_SD: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = F.linear(x_SD, self.weight, self.bias)
-        if self.up is not None:
-            y, low = y.split((sum(self.widths), len(self.up)), -1)
-            y.addmm_(low, self.up)
-        return y.split(self.widths, -1)
-
-    def refresh(self) -> None:
-        """In place: a graph goes on reading where it did."""
-        for old, new in zip((self.weight, self.bias, self.up), self._copies(), strict=True):
-            if old is not None:
-                old.copy_(new)
-
-
-class Beside:
-    """The same from the layers' own weights."""
-
-    def __init__(self, *layers):
-        self.layers = layers
-
-    def __call__(self, x_SD: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return side_by_side(x_SD, *self.layers)
-
-
 def _signature(model: CausalLM) -> Hashable:
     """Where everything lies that a step reads, and the adapters' scales: while it stays, so does a graph."""
     layers = [layer for block in model.model.layers for group in block.groups() for layer in group]
@@ -210,8 +172,8 @@ def static_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch
     (B, H, _, E), (U, Z, _, L) = q_BHTE.shape, k_UZEL.shape
     scores_UZGL = _product(q_BHTE.reshape(1, Z, H * B // Z, E).expand(U, -1, -1, -1), k_UZEL) * E**-0.5
     key_U1L = torch.arange(U * L, device=q_BHTE.device).view(U, 1, L)
-    hidden_UZL = hidden(key_U1L, positions_BT.expand(B, Z // B).reshape(Z), window)
-    scores_UZGL.masked_fill_(hidden_UZL[:, :, None], float("-inf"))
+    masked_UZL = masked(key_U1L, positions_BT.expand(B, Z // B).reshape(Z), window)
+    scores_UZGL.masked_fill_(masked_UZL[:, :, None], float("-inf"))
     weights_UZGL = (scores_UZGL - scores_UZGL.amax((0, 3), keepdim=True)).exp_()
     total_ZG1 = weights_UZGL.sum((0, 3))[..., None]
     out_ZGE = _product(weights_UZGL.to(v_UZLE.dtype), v_UZLE).sum(0) / total_ZG1

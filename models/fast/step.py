@@ -12,59 +12,16 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, hidden, score, span, weigh
+from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, masked, score, span, weigh
 from models.cache import KVCache
 from models.decoder import CausalLM, rotate
-from models.linear import (
-    ROW_MULTIPLE,
-    adapter_factors,
-    by_onednn,
-    joined_bias,
-    multiply,
-    onednn_copy,
-    parts,
-    to_onednn,
-)
+from models.fast.onednn import onednn_matmul, weight_copy
+from models.fast.products import StackedOnCPU, parts
+from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind: whether its Step agrees with it}}
 MKL_BATCH = 32  # as many small products MKL makes faster than oneDNN, with the same bits
 SMALL = 20_000_000  # parameters: of so small a model the frozen weights are copied for every adapter
-
-
-class Stack:
-    """Linear layers of the same input as one: [N, in] -> [N, all their outputs side by side]. Frozen weights are those
-    copies that models/linear.py keeps anyway, or, of a small model, more copies with the A factors beneath them.
-    """
-
-    def __init__(self, layers, small: bool):
-        weights = [parts(layer)[0] for layer in layers]
-        self.width, (self.down, self.up), self.bias = (
-            sum(map(len, weights)),
-            adapter_factors(layers),
-            joined_bias(layers),
-        )
-        self.weight, self.packed = None, onednn_copy(weights)
-        if self.packed is None or small:
-            self.weight = torch.cat(weights if self.down is None else [*weights, self.down])
-            if self.bias is not None and self.down is not None:
-                self.bias = F.pad(self.bias, (0, len(self.down)))
-        if self.packed is not None and small:
-            self.weight, self.packed = None, to_onednn(self.weight)
-
-    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
-        if self.packed is not None:
-            y = multiply(x_ND, self.packed, self.bias)
-        else:
-            with by_onednn():
-                y = F.linear(x_ND, self.weight, self.bias)
-        if self.down is None:
-            return y
-        if y.shape[1] > self.width:
-            y, low = y.split((self.width, len(self.down)), -1)
-        else:
-            with by_onednn():
-                low = F.linear(x_ND, self.down)
-        return y.addmm_(low, self.up)  # so narrow a product has the same bits by MKL, and is faster
 
 
 class Step:
@@ -79,7 +36,7 @@ class Step:
             if cfg.qk_norm:
                 norm = torch.cat([attention.q_norm.weight.expand(cfg.num_attention_heads, -1),
                                   attention.k_norm.weight.expand(cfg.num_key_value_heads, -1)])  # fmt: skip
-            self.layers.append((block, norm, *(Stack(layers, small) for layers in block.groups())))
+            self.layers.append((block, norm, *(StackedOnCPU(layers, small) for layers in block.groups())))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
@@ -104,7 +61,7 @@ class Step:
             k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
             queries_ZME[:, :G] = (qk_BHE[:, :H] * scale).view(B * K, G, E)
             first, seen, bias_UZ1L = masks[cfg.windows[i]]
-            with by_onednn() if B * K > MKL_BATCH else nullcontext():
+            with onednn_matmul() if B * K > MKL_BATCH else nullcontext():
                 score(queries_ZME, k_UZEL[first:], buffer_UZML[first:])
                 buffer_UZML[seen:].add_(bias_UZ1L)
                 attended_ZGE, _, _ = weigh(buffer_UZML[first:], v_UZLE[first:], used=G)
@@ -119,8 +76,8 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     there on [U, Z, 1, L])."""
     first, seen, _ = span(positions_B, window)
     key_U1L = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
-    hidden_UZL = hidden(key_U1L, positions_B.repeat_interleave(K), window)
-    return first, seen, torch.where(hidden_UZL, float("-inf"), 0.0)[:, :, None]
+    masked_UZL = masked(key_U1L, positions_B.repeat_interleave(K), window)
+    return first, seen, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
 
 
 def _is_small(model: CausalLM) -> bool:
@@ -141,7 +98,7 @@ def exact_step(model: CausalLM) -> Step | None:
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
     groups = [[parts(layer) for layer in layers] for block in model.model.layers for layers in block.groups()]
-    if not _is_small(model) and any(onednn_copy([weight for weight, *_ in group]) is None for group in groups):
+    if not _is_small(model) and any(weight_copy([weight for weight, *_ in group]) is None for group in groups):
         return None  # the stacks would be a copy of it
     kinds = tuple((weight.requires_grad, A is None or A.shape) for group in groups for weight, _, A, _, _ in group)
     seen, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), kinds)

@@ -1,0 +1,83 @@
+"""Several LoRA layers of one input as one autograd function: the fast way to compute lora/layer.py's formula."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+RANK_MULTIPLE = 16
+
+
+@runtime_checkable
+class FrozenLinear(Protocol):
+    """A frozen base layer that multiplies together with others of its class. Layers without this interface, such as
+    nn.Linear, are computed by the formula."""
+
+    weight: torch.Tensor  # [out, in]
+    out_features: int
+    matmul: Callable | None  # replaces F.linear in every product
+
+    def product(self, x: torch.Tensor, layers: Sequence[nn.Module]) -> torch.Tensor:
+        """Return the layers' outputs side by side, [N, in] -> [N, sum of out], without autograd."""
+
+    def product_back(self, grad: torch.Tensor, layers: Sequence[nn.Module]) -> torch.Tensor:
+        """Return the gradient of `product`'s input from the gradient of its output."""
+
+
+class FusedLoRA(torch.autograd.Function):
+    """Return base(x) + scale * B A x of all layers side by side, [N, in] -> [N, sum of out].
+
+    bases: FrozenLinear layers; scales: the adapter's scale for each, None without an adapter; factors: A and B of each
+    adapter in turn. Saves x and the factors: the backward computes A x again, and frozen weights get no gradient. The
+    factors are multiplied in the dtype of x; their gradients have the factors' dtype.
+    """
+
+    @staticmethod
+    def forward(ctx, x, bases, scales, *factors):
+        ctx.bases, ctx.scales = bases, scales
+        ctx.save_for_backward(x, *factors)
+        y = bases[0].product(x, bases)
+        if factors:
+            A, Bs = _cast(factors, scales, x.dtype)
+            matmul = bases[0].matmul
+            for out, low, B in _columns(y, (matmul or F.linear)(x, A), bases, scales, Bs):
+                out.addmm_(low, B.mT) if matmul is None else out.add_(matmul(low, B))
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x, *factors), grad = ctx.saved_tensors, grad.contiguous()
+        grad_x = ctx.bases[0].product_back(grad, ctx.bases) if ctx.needs_input_grad[0] else None
+        if not factors:
+            return grad_x, None, None
+        A, Bs = _cast(factors, ctx.scales, x.dtype)
+        columns = list(_columns(grad, F.linear(x, A), ctx.bases, ctx.scales, Bs))
+        grad_low = torch.cat([out @ B for out, _, B in columns], -1)
+        if grad_x is not None:
+            grad_x.addmm_(grad_low, A[: grad_low.shape[1]])
+        grads_A = (grad_low.mT @ x).split([B.shape[1] for B in Bs])
+        scales = [scale for scale in ctx.scales if scale is not None]
+        grads = []
+        for (out, low, _), grad_A, scale in zip(columns, grads_A, scales, strict=True):
+            grads += grad_A.to(factors[0].dtype).mul_(scale), (out.mT @ low).to(factors[0].dtype)
+        return grad_x, None, None, *grads
+
+
+def _cast(factors, scales, dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return (scale * A of all adapters stacked [R, in], their B factors) in dtype. Zeros pad R to RANK_MULTIPLE: the
+    bits of narrow products depend on their width, which would depend on the layers that are computed together."""
+    As = [A * scale for A, scale in zip(factors[::2], [s for s in scales if s is not None], strict=True)]
+    missing = -sum(len(A) for A in As) % RANK_MULTIPLE
+    if missing:
+        As.append(As[0].new_zeros(missing, As[0].shape[1]))
+    return (torch.cat(As) if len(As) > 1 else As[0]).to(dtype), [B.to(dtype) for B in factors[1::2]]
+
+
+def _columns(y, low, bases, scales, Bs):
+    """Yield, for each base with an adapter, (its columns of y, its columns of low = A x, B)."""
+    outs = y.split([base.out_features for base in bases], -1)
+    adapted = [out for out, scale in zip(outs, scales, strict=True) if scale is not None]
+    widths = [B.shape[1] for B in Bs]
+    return zip(adapted, low[:, : sum(widths)].split(widths, -1), Bs, strict=True)

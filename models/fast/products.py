@@ -1,0 +1,164 @@
+"""Products with frozen weights, and stacked copies of layers that read the same input.
+
+On a CPU the products use oneDNN's copies (onednn.py). On other devices each layer writes its output where it belongs:
+outputs that are put side by side afterwards would all be copied.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from models.fast import onednn
+from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
+
+
+def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
+    """Fill the slot of models/kernels.py: the outputs of layers side by side, or None."""
+    packed = onednn.weight_copy(weights)
+    if packed is not None:
+        return onednn.multiply(x, packed, joined_bias(weights, biases))
+    return columns(x, weights, biases) if len(weights) > 1 and x.device.type != "cpu" else None
+
+
+def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor | None:
+    """Fill the slot of models/kernels.py: the gradient of the input of `frozen_product`, or None."""
+    packed = onednn.weight_copy(weights, transposed=True)
+    if packed is not None:
+        return onednn.multiply(grad, packed)
+    return sum_of_products(grad, weights) if grad.device.type != "cpu" else None
+
+
+def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
+    """Fill the slot of models/kernels.py: the logits of one slab of the head, or None."""
+    packed = onednn.slab_copies(weight_VD, size, dtype)
+    return None if packed is None else onednn.multiply(hidden_ND, packed[start // size])
+
+
+def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor | None:
+    """Fill the slot of models/kernels.py: x @ the slab's weights, or None."""
+    packed = onednn.slab_copies(weight_VD, size, weight_VD.dtype, transposed=True)
+    return None if packed is None else onednn.multiply(x, packed[start // size])
+
+
+def columns(x_ND: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor:
+    """Return the outputs of the layers side by side; each product writes into its own columns."""
+    widths = [len(weight) for weight in weights]
+    y = x_ND.new_empty(len(x_ND), sum(widths))
+    for weight, bias, out in zip(weights, biases, y.split(widths, -1), strict=True):
+        if bias is None:
+            torch.mm(x_ND, weight.mT, out=out)
+        else:
+            torch.addmm(bias, x_ND, weight.mT, out=out)
+    return y
+
+
+def sum_of_products(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    """Return the sum of each layer's columns of grad @ its weight, added up in place."""
+    first, *rest = zip(grad.split([len(weight) for weight in weights], -1), weights, strict=True)
+    total = first[0] @ first[1]
+    for part, weight in rest:
+        total.addmm_(part, weight)
+    return total
+
+
+def joined_bias(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """Return the biases side by side, zeros for layers without one; None if no layer has one."""
+    if len(biases) == 1 or all(bias is None for bias in biases):
+        return biases[0]
+    return torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
+
+
+def parts(layer: LinearLayer) -> LinearParts:
+    return LinearParts(*layer.parts())
+
+
+def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """Return (down [R, in], up [R, sum of out]): x @ down.T @ up is what the adapters add to the joint output.
+
+    `down` stacks scale * A of all layers, `up` has their B factors on a block diagonal; zeros pad R to ROW_MULTIPLE.
+    """
+    if all(layer.A is None for layer in layers):
+        return None, None
+    down = torch.cat([layer.A * layer.scale for layer in layers if layer.A is not None])
+    blocks = [layer.weight.new_zeros(len(layer.weight), 0) if layer.B is None else layer.B for layer in layers]
+    padding = (0, 0, 0, -len(down) % ROW_MULTIPLE)
+    return F.pad(down, padding), F.pad(torch.block_diag(*blocks).mT, padding).contiguous()
+
+
+class Stacked:
+    """Layers of one input as one product, [N, in] -> [N, sum of out], from a copy of their weights with the adapters' A
+    factors below; a second product adds the B factors, which lie on a block diagonal."""
+
+    def __init__(self, layers: Sequence[LinearLayer]):
+        self.layers = layers
+        self.weight, self.bias, self.up = self._copies()
+
+    def _copies(self):
+        layers = [parts(layer) for layer in self.layers]
+        weights = [layer.weight for layer in layers]
+        bias, (down, up) = joined_bias(weights, [layer.bias for layer in layers]), joined_adapters(layers)
+        if down is not None:
+            weights, up = [*weights, down.to(weights[0].dtype)], up.to(weights[0].dtype)
+            bias = None if bias is None else F.pad(bias, (0, len(down)))
+        return torch.cat(weights), bias, up
+
+    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+        return self.add_adapters(F.linear(x_ND, self.weight, self.bias))
+
+    def add_adapters(self, y: torch.Tensor) -> torch.Tensor:
+        if self.up is None:
+            return y
+        y, low = y.split((self.up.shape[1], len(self.up)), -1)
+        return y.addmm_(low, self.up)
+
+    def refresh(self) -> None:
+        """Copy the layers again, in place, because a CUDA graph reads these addresses."""
+        for old, new in zip((self.weight, self.bias, self.up), self._copies(), strict=True):
+            if old is not None:
+                old.copy_(new)
+
+
+class Unstacked:
+    """The same function from the layers' own weights, for models too large to copy."""
+
+    def __init__(self, layers: Sequence[LinearLayer]):
+        self.layers = layers
+
+    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+        outputs = joint_linear(x_ND, *self.layers)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+
+    def refresh(self) -> None:
+        """Do nothing: the layers' weights are not copied."""
+
+
+class StackedOnCPU(Stacked):
+    """Stacked layers multiplied by oneDNN. The frozen weights of a large model are not copied for this: the copies of
+    onednn.py are used, which exist anyway, and the A factors are multiplied apart."""
+
+    def __init__(self, layers: Sequence[LinearLayer], small: bool):
+        weights = [parts(layer).weight for layer in layers]
+        shared = onednn.weight_copy(weights)
+        self.down = None
+        if shared is None or small:
+            super().__init__(layers)
+            self.packed = None
+            if shared is not None:
+                self.packed, self.weight = onednn.pack_weight(self.weight), None
+        else:
+            found = [parts(layer) for layer in layers]
+            self.packed, self.bias = shared, joined_bias(weights, [layer.bias for layer in found])
+            self.down, self.up = joined_adapters(found)
+
+    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+        if self.packed is not None:
+            y = onednn.multiply(x_ND, self.packed, self.bias)
+        else:
+            with onednn.onednn_matmul():
+                y = F.linear(x_ND, self.weight, self.bias)
+        if self.down is None:
+            return self.add_adapters(y)
+        with onednn.onednn_matmul():
+            low = F.linear(x_ND, self.down)
+        return y.addmm_(low, self.up)  # MKL multiplies so narrow a matrix faster than oneDNN, with the same bits

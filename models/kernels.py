@@ -1,0 +1,56 @@
+"""The operations that models/fast may compute faster: the interface between the reading path and that folder.
+
+Each field of `kernels` is a function that returns None where it has nothing faster than the plain PyTorch code beside
+its call. The defaults always do, so without models/fast the plain code computes everything. `models/__init__.py`
+installs models/fast where the folder exists. Faster kernels change rounding at most, never what is computed.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+def nothing_faster(*_args, **_kwargs) -> None:
+    """The default of every slot: leave the work to the plain code."""
+
+
+def set_threads(model: nn.Module, threads: int = 0) -> None:
+    """Give torch that many CPU threads; 0 leaves its own choice."""
+    if threads:
+        torch.set_num_threads(threads)
+
+
+@dataclass
+class Kernels:
+    # Products with frozen weights [O, D], without autograd; several weights read one input, outputs lie side by side.
+    frozen_product: Callable = nothing_faster  # (x_ND, weights, biases) -> [N, sum of O]
+    frozen_product_back: Callable = nothing_faster  # (grad, weights) -> the gradient of x_ND
+    # A slab of `size` words of a frozen output head, from word `start` on.
+    slab_logits: Callable = nothing_faster  # (hidden_ND, weight_VD, start, size, dtype) -> [N, size] in dtype
+    slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]
+    token_logprobs: Callable = nothing_faster  # the arguments and results of models/logprob.py's token_logprobs
+    attend: Callable = nothing_faster  # those of models/attention.py's attend, on other devices than a CPU
+    # (ids_BT, sequences_ST, own_ST, like, head_dim) -> models.attention.Packed: attention without padding in training
+    pack: Callable = nothing_faster
+    decode_step: Callable = (
+        nothing_faster  # (model) -> f(ids_B, positions_B, cache view) -> hidden_BD, bitwise the model
+    )
+    run_ahead: Callable = (
+        nothing_faster  # the arguments of models/fast/ahead.py's Ahead: steps enqueued before the host
+    )
+    matmul: Callable[[], AbstractContextManager] = nullcontext  # what `fast_matmul` enters
+    choose_threads: Callable[[nn.Module, int], None] = set_threads
+    keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
+
+
+kernels = Kernels()
+
+
+@contextmanager
+def fast_matmul():
+    """Context and decorator: float32 matrix products on a CPU may use a faster library of the same precision."""
+    with kernels.matmul():
+        yield
