@@ -20,7 +20,7 @@ def test_the_map_is_the_tree():
 
 
 def test_every_file_of_the_reading_order_is_there():
-    section = README.split("Reading order:")[1].split("##")[0]
+    section = README.split("## Reading order")[1].split("##")[0]
     paths = re.findall(r"`([\w/]+\.py)`", section)
     assert len(paths) > 8
     assert [path for path in paths if not (ROOT / path).is_file()] == []
