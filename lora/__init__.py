@@ -8,8 +8,11 @@
 Nothing in here knows the model's architecture, environments or reinforcement learning.
 """
 
-from lora.config import read_adapter_config
-from lora.files import load_adapter, save_adapter
+from pathlib import Path
+
+from torch import nn
+
+from lora.files import save_adapter
 from lora.layer import LoRALinear, adapter_version, adapters_off, fold, inject, lora_layers, use_adapter
 
 __all__ = [
@@ -24,3 +27,23 @@ __all__ = [
     "save_adapter",
     "use_adapter",
 ]
+
+
+def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
+    """Inject the adapter in `folder` under `name`, fill it and activate it. Return its layers' names.
+
+    Raise FileNotFoundError or ValueError with one line for files that are missing, broken or do not fit the model.
+    """
+    from lora import loading
+
+    return loading.load_adapter(model, Path(folder), name, trainable)
+
+
+def read_adapter_config(folder: Path) -> dict:
+    """Return the checked adapter_config.json; a pinned revision is part of its base model's name, "id@revision".
+
+    Raise FileNotFoundError or ValueError with one line.
+    """
+    from lora import config
+
+    return config.read_adapter_config(Path(folder))

@@ -1,10 +1,11 @@
-"""An adapter's files: bit for bit there and back, refused when damaged, and the same adapter to PEFT and to us."""
+"""An adapter's files: saved and loaded bit for bit, refused when damaged, and computed alike by PEFT."""
 
 import dataclasses
 import json
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from torch import nn
 
 import lora
 from lora.layer import by_pattern
-from models import save_model
+from models import load_model, load_tokenizer, save_model
+from models.logprob import token_logprobs
 
+FIXTURES = Path(__file__).parent / "fixtures"
 RANKS, ALPHAS = {"q_proj": 2, "^model.layers.1.mlp.up_proj": 8}, {r"layers\.0\.self_attn\..*": 5, "down_proj": 0.7}
 
 
@@ -46,7 +49,7 @@ def test_round_trip_is_bitwise(keys, tmp_path):
     assert lora.read_adapter_config(tmp_path / "new" / "folder")["base_model_name_or_path"] == "some/base"
 
 
-def test_the_file_says_what_the_user_said(tmp_path):
+def test_config_has_the_users_settings(tmp_path):
     lora.save_adapter(adapted_model(r=3, alpha=5, rslora=True, rank_pattern={"down_proj": 2}), tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (3, 5, True)
@@ -54,10 +57,10 @@ def test_the_file_says_what_the_user_said(tmp_path):
     assert "alpha_pattern" not in config and config["target_modules"] == sorted(LEAVES)
 
 
-def test_two_rules_of_scaling_are_not_one_file(tmp_path):
+def test_mixed_scaling_rules_are_not_saved(tmp_path):
     model = injected(tiny_model(), targets="attention", rslora=True)
     lora.inject(model, targets=["up_proj"])
-    with pytest.raises(ValueError, match="layers with rsLoRA's scale and layers without"):
+    with pytest.raises(ValueError, match="some layers scale by rsLoRA's rule"):
         lora.save_adapter(model, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
@@ -71,14 +74,14 @@ def test_two_rules_of_scaling_are_not_one_file(tmp_path):
         (None, None, None),
     ],
 )
-def test_the_base_and_its_revision(given, base, revision, tmp_path):
+def test_base_and_revision_round_trip(given, base, revision, tmp_path):
     lora.save_adapter(adapted_model(), tmp_path, given)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config.get("revision")) == (base, revision)
     assert lora.read_adapter_config(tmp_path)["base_model_name_or_path"] == given
 
 
-def test_a_folder_has_no_revision(tmp_path, monkeypatch):
+def test_revision_of_a_local_base_is_ignored(tmp_path, monkeypatch):
     """PEFT may write one beside it, from the arguments of a call."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "base").mkdir(parents=True)
@@ -99,7 +102,7 @@ def test_files_follow_the_umask(mask, tmp_path):
     assert modes == dict.fromkeys(("adapter_config.json", "adapter_model.safetensors"), 0o666 & ~mask)
 
 
-def test_a_loaded_adapter_trains_only_if_asked(tmp_path):
+def test_loaded_adapter_is_trainable_only_on_request(tmp_path):
     lora.save_adapter(adapted_model(), tmp_path)
     for trainable in (True, False):
         lora.load_adapter(model := tiny_model(), tmp_path, name="reference", trainable=trainable)
@@ -108,7 +111,7 @@ def test_a_loaded_adapter_trains_only_if_asked(tmp_path):
 
 
 @pytest.mark.parametrize("targets", ["all-linear", r".*_proj\b.*"])
-def test_a_second_adapter_finds_the_layers_under_the_first(targets, tmp_path):
+def test_second_adapter_loads_over_the_first(targets, tmp_path):
     lora.save_adapter(model := adapted_model(), tmp_path)
     set_config(target_modules=targets)(tmp_path)
     both = tiny_model()
@@ -118,7 +121,18 @@ def test_a_second_adapter_finds_the_layers_under_the_first(targets, tmp_path):
         assert torch.equal(logits(both), logits(model))
 
 
-def test_saving_needs_an_adapter_of_that_name(tmp_path):
+def test_an_earlier_versions_epoch_loads():
+    """fixtures/earlier_epoch is an epoch_N of an SFT run of the embedded model, written before files were split up."""
+    lora.load_adapter(model := load_model("tiny"), FIXTURES / "earlier_epoch")
+    ids_BT = torch.tensor([load_tokenizer("tiny").prompt([{"role": "user", "content": "Goal: craft 2 oak planks."}])])
+    with torch.no_grad():
+        hidden_ND = model(ids_BT)[0, :-1]
+    logprobs_N, _ = token_logprobs(hidden_ND, model.lm_head.weight, ids_BT[0, 1:])
+    assert logprobs_N[:4].tolist() == pytest.approx([-13.88771, -4.24672, -9.87478, -13.10589], abs=1e-3)
+    assert logprobs_N.sum().item() == pytest.approx(-146.4052, abs=1e-2)
+
+
+def test_saving_an_unknown_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no adapter named 'other' to save"):
         lora.save_adapter(adapted_model(), tmp_path / "x", name="other")
     assert not (tmp_path / "x").exists()
@@ -154,7 +168,7 @@ def truncate(folder):
 
 
 REFUSED = {
-    "missing folder": (shutil.rmtree, "adapter_config.json: no adapter_config.json"),
+    "missing folder": (shutil.rmtree, "adapter_config.json: not found"),
     "not JSON": (lambda f: (f / "adapter_config.json").write_text("{r: 4"), "adapter_config.json: not valid JSON"),
     "deep JSON": (lambda f: (f / "adapter_config.json").write_text("[" * 10**5), "adapter_config.json: not valid JSON"),
     "an alpha past all floats": (set_config(lora_alpha=10**400), "lora_alpha must be a positive number, not 1000"),
@@ -206,14 +220,14 @@ REFUSED = {
     "rank in the config": (set_config(r=8), r"lora_A has shape \(4, \d+\), this model needs \(8, \d+\)"),
     "whole numbers": (
         set_tensors(lambda t: {k: v.int() for k, v in t.items()}),
-        "holds torch.int32; weights are float",
+        "has dtype torch.int32; weights must be float",
     ),
     "transposed": (set_tensors(lambda t: {k: v.mT.contiguous() for k, v in t.items()}), "has shape"),
 }
 
 
 @pytest.mark.parametrize("damage", REFUSED)
-def test_damaged_or_foreign_files_are_refused_in_one_line(damage, tmp_path):
+def test_damaged_files_are_refused_in_one_line(damage, tmp_path):
     edit, said = REFUSED[damage]
     lora.save_adapter(adapted_model(), tmp_path / "adapter")
     edit(tmp_path / "adapter")
@@ -224,7 +238,7 @@ def test_damaged_or_foreign_files_are_refused_in_one_line(damage, tmp_path):
     assert not lora.lora_layers(model), "nothing was injected"
 
 
-def test_an_adapter_for_a_wider_model_is_refused(tmp_path):
+def test_adapter_for_a_wider_model_is_refused(tmp_path):
     lora.save_adapter(awake(injected(tiny_model(hidden_size=64), r=4)), tmp_path)
     with pytest.raises(ValueError, match=r"has shape \(64, 4\), this model needs \(32, 4\)"):
         lora.load_adapter(tiny_model(), tmp_path)
@@ -238,7 +252,7 @@ class Bomb:
         return os.mkdir, (str(self.target),)
 
 
-def test_a_pickled_adapter_is_read_as_plain_weights_only(tmp_path):
+def test_pickled_adapter_executes_no_code(tmp_path):
     model = adapted_model()
     lora.save_adapter(model, tmp_path)
     path, pickled = tmp_path / "adapter_model.safetensors", tmp_path / "adapter_model.bin"
@@ -289,7 +303,7 @@ def hub_logits(model) -> torch.Tensor:
         ("qwen3", dict(r=3, rank_pattern=RANKS)),
     ],
 )
-def test_peft_loads_our_adapter_with_the_same_effect(family, keys, tmp_path):
+def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
     peft = pytest.importorskip("peft")
     base = hub_model(tmp_path / "base", family)
     plain = hub_logits(base)
@@ -315,7 +329,7 @@ def test_peft_loads_our_adapter_with_the_same_effect(family, keys, tmp_path):
         *[("llama", dict(init_lora_weights=how)) for how in (False, "gaussian", "orthogonal", "mica")],
     ],
 )
-def test_we_load_an_adapter_that_peft_wrote(family, keys, tmp_path):
+def test_we_compute_pefts_adapter_alike(family, keys, tmp_path):
     peft = pytest.importorskip("peft")
     theirs = peft.get_peft_model(
         hub_model(tmp_path / "base", family), peft.LoraConfig(task_type="CAUSAL_LM", **keys)
@@ -346,7 +360,7 @@ def test_we_load_an_adapter_that_peft_wrote(family, keys, tmp_path):
         dict(target_modules=["o_proj"], layers_to_transform=[0, 1], layers_pattern=["blocks", "layers"]),
     ],
 )
-def test_the_layers_that_peft_means_are_the_layers_that_have_to_be_there(keys, tmp_path):
+def test_config_names_the_layers_that_peft_adapts(keys, tmp_path):
     """The config as a person would write it: names and patterns, not the list that PEFT makes of them in saving."""
     peft = pytest.importorskip("peft")
     theirs = peft.get_peft_model(hub_model(tmp_path / "base", "qwen3"), peft.LoraConfig(task_type="CAUSAL_LM", **keys))
@@ -383,7 +397,7 @@ def test_patterns_match_as_in_peft():
     assert matched > 500
 
 
-def test_adapters_of_peft_on_the_head_or_the_embedding_are_refused_by_name(tmp_path):
+def test_adapters_on_head_or_embedding_are_refused(tmp_path):
     peft = pytest.importorskip("peft")
     for layer in ("lm_head", "embed_tokens"):
         keys = dict(task_type="CAUSAL_LM", target_modules=["q_proj", layer])
@@ -430,7 +444,7 @@ def peft_fields() -> dict:
     return {field.name: getattr(peft.LoraConfig(), field.name) for field in dataclasses.fields(peft.LoraConfig)}
 
 
-def test_every_option_of_peft_has_a_verdict_and_its_default_is_accepted(tmp_path):
+def test_every_peft_option_has_a_verdict(tmp_path):
     fields = peft_fields()
     verdicts = [*READ_OPTIONS, *HARMLESS_OPTIONS, *REFUSED_OPTIONS]
     assert set(fields) <= set(verdicts) and len(verdicts) == len(set(verdicts))
@@ -446,7 +460,7 @@ def test_every_option_of_peft_has_a_verdict_and_its_default_is_accepted(tmp_path
 
 
 @pytest.mark.parametrize("option", REFUSED_OPTIONS)
-def test_an_option_that_changes_the_computation_is_refused_by_name(option, tmp_path):
+def test_unsupported_options_are_refused_by_name(option, tmp_path):
     lora.save_adapter(adapted_model(), tmp_path)
     set_config(**{option: REFUSED_OPTIONS[option]})(tmp_path)
     with pytest.raises(ValueError, match=f"adapter_config.json: {option}=.* is not supported"):
@@ -454,7 +468,7 @@ def test_an_option_that_changes_the_computation_is_refused_by_name(option, tmp_p
 
 
 @pytest.mark.parametrize("option", HARMLESS_OPTIONS)
-def test_a_harmless_option_changes_nothing(option, tmp_path):
+def test_harmless_options_change_nothing(option, tmp_path):
     lora.save_adapter(model := adapted_model(), tmp_path)
     set_config(**{option: HARMLESS_OPTIONS[option]})(tmp_path)
     lora.load_adapter(other := tiny_model(), tmp_path)
@@ -462,7 +476,7 @@ def test_a_harmless_option_changes_nothing(option, tmp_path):
 
 
 @pytest.mark.parametrize("option", READ_OPTIONS)
-def test_an_option_that_is_read_has_its_effect(option, tmp_path):
+def test_options_that_are_read_have_their_effect(option, tmp_path):
     changes, outcome = READ_OPTIONS[option]
     assert option in changes
     lora.save_adapter(adapted_model(), tmp_path)  # r=4, alpha=6
@@ -478,7 +492,7 @@ def test_an_option_that_is_read_has_its_effect(option, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "of_tomorrow"])
-def test_factors_that_go_with_a_changed_base_are_refused(how, tmp_path):
+def test_initialisations_that_change_the_base_are_refused(how, tmp_path):
     lora.save_adapter(adapted_model(), tmp_path)
     set_config(init_lora_weights=how)(tmp_path)
     with pytest.raises(ValueError, match=f"init_lora_weights='{how}' is not supported"):

@@ -373,7 +373,7 @@ def test_a_base_that_the_dtype_cannot_hold_is_refused(force, base, tmp_path, mon
         ("out=x model=tiny dtype=int8", 2, "dtype=int8 is not one of float32, bfloat16, float16"),
         ("out=x model=tiny dtype=", 2, "dtype= is not one of"),
         ("out=x", 2, "adapter= is missing"),
-        ("out=x adapter=no/such", 1, "no/such/adapter_config.json: no adapter_config.json there"),
+        ("out=x adapter=no/such", 1, "no/such/adapter_config.json: not found"),
         ("out=x model=./no/such", 1, "model './no/such': no such folder"),
     ],
 )

@@ -1,0 +1,114 @@
+"""Load adapters from PEFT's files: adapter_config.json and adapter_model.safetensors (or .bin).
+
+A wrong prefix would silently leave the base model as it is, so reading is strict: the file must hold exactly the layers
+that the config names, with their shapes. Imported only by lora.load_adapter.
+"""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from lora.config import read_adapter_config, targeted
+from lora.files import PREFIX
+from lora.layer import LoRALinear, by_pattern, inject, lora_layers
+
+
+def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
+    """Inject the adapter in `folder`, fill it and activate it. Return its layers' names.
+
+    Raise FileNotFoundError or ValueError, one line each, for a missing or broken file, an unsupported option, a layer
+    that the model or the file lacks or the config does not name, a wrong shape, and a stray tensor.
+    """
+    config, tensors = read_adapter_config(folder), _read_tensors(folder)
+    ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
+    try:
+        named, paths = _named_linears(config, model), _stored_linears(tensors, model)
+        if named - paths:
+            raise ValueError(f"target_modules names {min(named - paths)}, which the file lacks")
+        if paths - named:
+            raise ValueError(f"the file has the layer {min(paths - named)}, which target_modules does not name")
+        for path in sorted(paths):
+            _check_shapes(tensors, path, model.get_submodule(path), by_pattern(path, ranks, config["r"]))
+        by_pattern("", alphas, None)  # raises if a key is not a regular expression
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    names = inject(
+        model,
+        r=config["r"],
+        alpha=config["lora_alpha"],
+        dropout=config.get("lora_dropout") or 0.0,
+        targets=sorted(paths),
+        rslora=bool(config.get("use_rslora")),
+        name=name,
+        rank_pattern=ranks,
+        alpha_pattern=alphas,
+    )
+    for path in names:
+        adapter = model.get_submodule(path).adapters[name]
+        with torch.no_grad():
+            adapter.A.copy_(tensors[f"{PREFIX}{path}.lora_A.weight"])
+            adapter.B.copy_(tensors[f"{PREFIX}{path}.lora_B.weight"])
+        adapter.requires_grad_(trainable)
+    return names
+
+
+def _named_linears(config: dict, model: nn.Module) -> set[str]:
+    """Return the model's layers that the config names. Raise ValueError for one that cannot have an adapter."""
+    inside, found = tuple(f"{path}." for path, _ in lora_layers(model)), set()
+    for path, module in model.named_modules():
+        linear = isinstance(module, nn.Linear | LoRALinear)
+        if path.startswith(inside) or (config.get("target_modules") == "all-linear" and not linear):
+            continue
+        if targeted(path, config):
+            if not linear or path == "lm_head":
+                raise ValueError(
+                    f"an adapter on {path or 'the whole model'} is not supported, only on inner linear layers"
+                )
+            found.add(path)
+    return found
+
+
+def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[str]:
+    """Return the layers whose factors are in the file. Raise ValueError for other tensors and other models' layers."""
+    for key, tensor in tensors.items():
+        if not key.startswith(PREFIX) or not key.endswith((".lora_A.weight", ".lora_B.weight")):
+            raise ValueError(f"tensor {key} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers")
+    paths = {key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors}
+    modules = dict(model.named_modules())
+    for path in sorted(paths):
+        if not isinstance(modules.get(path), nn.Linear | LoRALinear):
+            raise ValueError(f"the adapter has a linear layer {path} that this model lacks")
+    return paths
+
+
+def _check_shapes(tensors: dict[str, torch.Tensor], path: str, layer: nn.Linear | LoRALinear, r: int) -> None:
+    """Raise ValueError if a factor of the layer is missing or its shape does not fit the layer and the rank."""
+    base = layer.base_layer if isinstance(layer, LoRALinear) else layer
+    for factor, shape in (("A", (r, base.in_features)), ("B", (base.out_features, r))):
+        found = tensors.get(f"{PREFIX}{path}.lora_{factor}.weight")
+        if found is None:
+            raise ValueError(f"{path} has no lora_{factor}")
+        if tuple(found.shape) != shape:
+            raise ValueError(f"{path}.lora_{factor} has shape {tuple(found.shape)}, this model needs {shape}")
+
+
+def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of the adapter's file, on the CPU. A pickled file is read with weights_only=True."""
+    path, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
+    if path.is_file():
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
+    if pickled.is_file():
+        try:
+            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+            return {key: tensor.detach() for key, tensor in tensors.items()}
+        except Exception as error:  # the unpickler raises many kinds and may return anything
+            raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None
+    raise FileNotFoundError(f"{path}: missing (and no adapter_model.bin either)")
