@@ -36,7 +36,7 @@ def said(database: Database, sql: str) -> str:
     return str(error.value)
 
 
-def test_statements_give_what_mariadb_gave():
+def test_statements_match_the_golden_output_of_mariadb():
     """The golden file holds MariaDB's answers; tests/parity/test_mysql_parity.py says what is left out."""
     database, cases = Database(), golden.read("mysql")
     assert len(cases) == 1000
@@ -106,7 +106,7 @@ def test_statements_give_what_mariadb_gave():
         ("(SELECT GROUP_CONCAT(DISTINCT city) FROM staff)", "Cairo,Lima,Oslo,Paris"),
     ],
 )
-def test_values_and_their_types(expression, value):
+def test_expression_values_and_types(expression, value):
     found = one(expression)
     assert found == value and type(found) is type(value) and str(found) == str(value)
 
@@ -151,12 +151,12 @@ GROUPS = "which is not functionally dependent on columns in GROUP BY clause; thi
          "for update in FROM clause"),
     ],
 )  # fmt: skip
-def test_errors_to_the_letter(staff, sql, line):
+def test_error_messages_match_mysql(staff, sql, line):
     assert said(staff, sql) == line
     assert staff.rows() == ROWS
 
 
-def test_a_statement_has_so_many_tables_and_columns(staff):
+def test_number_of_tables_and_columns_is_limited(staff):
     def derived(count: int) -> str:
         return "SELECT COUNT(*) FROM " + ", ".join(f"(SELECT 1) a{i}" for i in range(count))
 
@@ -168,7 +168,7 @@ def test_a_statement_has_so_many_tables_and_columns(staff):
         assert said(staff, "SELECT *" + ",*" * stars + " FROM staff") == "1117 (HY000): Too many columns"
 
 
-def test_what_the_database_says_of_itself(staff):
+def test_show_and_describe(staff):
     assert staff.run("SHOW TABLES") == staff.run("show databases") == [("staff",)]
     assert staff.run("DESCRIBE staff")[:2] == [
         ("id", "int", "YES", "", None, ""),
@@ -177,7 +177,7 @@ def test_what_the_database_says_of_itself(staff):
     assert staff.run("DESC staff") == staff.run("SHOW COLUMNS FROM `staff`")
 
 
-def test_a_change_is_whole_or_not_at_all(staff):
+def test_changes_are_atomic(staff):
     assert "at row 3" in said(staff, "INSERT INTO staff (id) VALUES (1), ('2'), ('x')")
     assert staff.rows() == ROWS
     assert staff.run("INSERT INTO staff (id, name) VALUES ('12', 3.50), (2.5, NULL)") == []
@@ -190,12 +190,12 @@ def test_a_change_is_whole_or_not_at_all(staff):
     assert staff.rows() == []
 
 
-def test_statements_are_cut_at_every_semicolon(staff):
+def test_statements_are_split_at_every_semicolon(staff):
     assert staff.run("SELECT 1; SELECT 2;") == [(2,)]
     assert "near ''a'" in said(staff, "SELECT 'a;b'")
 
 
-def test_the_hash_is_of_the_rows_in_any_order():
+def test_digest_does_not_depend_on_row_order():
     """By hand: md5 of '1,a' begins ad7b7, of '2' c81e7."""
     assert digest([(1, "a"), (2, None)]) == digest([(2, None), (1, "a")]) == "3244aa9480ab1ff53689d8d1022622ac"
     assert digest([(1, "a")]) != digest([(1, "a"), (1, "a")]) != digest([(1, "b"), (1, "a")])
@@ -216,7 +216,7 @@ def test_the_hash_is_of_the_rows_in_any_order():
         "SET GLOBAL general_log = 1",
     ],
 )
-def test_nothing_but_the_table_is_there(staff, sql):
+def test_only_the_table_can_be_reached(staff, sql):
     assert said(staff, sql)[:4] in ("1064", "1146", "1305")
 
 
@@ -225,7 +225,7 @@ def test_nothing_but_the_table_is_there(staff, sql):
     ["ATTACH ':memory:' AS x", "PRAGMA page_size", "CREATE TABLE x (a)", "SELECT * FROM sqlite_master"]
     + ["SELECT load_extension('x')", "DROP TABLE staff", "BEGIN"],
 )
-def test_the_authorizer_holds_by_itself(staff, sql):
+def test_authorizer_alone_blocks_forbidden_actions(staff, sql):
     with pytest.raises(sqlite3.DatabaseError, match=r"not authorized|prohibited"):
         staff.sqlite.execute(sql)
 
@@ -260,7 +260,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("sql", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_statements_end_soon(staff, sql):
+def test_expensive_statements_are_stopped(staff, sql):
     start = time.perf_counter()
     try:
         assert len(str(staff.run(sql))) < 20_000
@@ -287,28 +287,17 @@ WORDS += (
         st.integers(0, 10**6).map(lambda seed: deep(Random(seed))),
     )
 )
-def test_any_statement_has_rows_or_an_error(sql):
+def test_any_statement_gives_rows_or_a_mysql_error(sql):
     database = Database().load(TABLE, COLUMNS, ROWS)
     with contextlib.suppress(MySQLError):
         assert all(isinstance(row, tuple) for row in database.run(sql))
 
 
 @pytest.mark.parametrize("nests, inmost", [(NESTS, "1"), (FROM_NESTS, "staff")], ids=["expressions", "sources"])
-def test_nothing_nests_too_deep_to_be_answered(staff, nests, inmost):
+def test_deep_nesting_gives_rows_or_a_mysql_error(staff, nests, inmost):
     for (one, after_one), (other, after_other), times in product(nests, nests[::3], (14, 28, 400)):
         text = (one + other) * times + inmost + (after_other + after_one) * times
         start = time.perf_counter()
         with contextlib.suppress(MySQLError):
             staff.run(f"SELECT {text}" if nests is NESTS else f"SELECT * FROM {text}")
         assert time.perf_counter() - start < 5, text[:80]
-
-
-def test_statements_are_fast(staff):
-    times = []
-    for seed in range(300):
-        sql = statement(Random(seed))
-        start = time.perf_counter()
-        with contextlib.suppress(MySQLError):
-            staff.run(sql)
-        times.append(time.perf_counter() - start)
-    assert sorted(times)[150] < 5 / 3000  # a fifth of the speed, for slow days

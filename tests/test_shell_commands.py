@@ -72,7 +72,7 @@ def ours(line: str) -> str:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_lines_do_what_the_real_programs_do(part):
+def test_command_lines_match_the_golden_output(part):
     cases = [(case["input"], case["output"]) for case in golden.read("shell_commands")[part::8]]
     assert len(cases) > 250
     wrong = [f"$ {line}\n{real}\n-- ours:\n{mine}" for line, real in cases if (mine := ours(line)) != real]
@@ -91,7 +91,7 @@ def every_node(made: Machine) -> list[tuple]:
     return found
 
 
-def test_a_frozen_machine_stays_as_it_is():
+def test_frozen_machine_rejects_every_change():
     """What os_interaction's conditions are tried on: a line either changes nothing, or ends before its first change."""
     ended = 0
     for case in golden.read("shell_commands")[::6]:
@@ -106,7 +106,7 @@ def test_a_frozen_machine_stays_as_it_is():
     assert 50 < ended < 200
 
 
-def test_all_skills_of_the_benchmark_are_there():
+def test_all_commands_of_the_benchmark_exist():
     skills = (
         "addgroup awk cat chage chgrp chmod chown chsh cp find gpasswd grep groupadd ln ls mkdir mv rm sed sleep tee "
         "touch useradd usermod vi wc stat id getent head tail sort uniq cut tr xargs basename dirname date seq du df "
@@ -130,7 +130,7 @@ def random_expression(rng: Random, depth: int = 3) -> str:
     return body + rng.choice(["*", "+", "?", "{1,2}", "{2}", "{0,3}"])
 
 
-def test_expressions_match_where_pythons_do_and_never_less():
+def test_regex_matches_are_never_shorter_than_python_res():
     rng = Random(1)
     for _ in range(1500):
         pattern, subject = random_expression(rng), "".join(rng.choices("abc", k=rng.randint(0, 9)))
@@ -144,7 +144,7 @@ def test_expressions_match_where_pythons_do_and_never_less():
             assert regex.search(subject)[:2] == mine[:2], (pattern, subject)
 
 
-def test_basic_and_extended_read_the_same_signs_their_own_way():
+def test_basic_and_extended_dialects_differ_in_their_operators():
     found = lambda pattern, dialect, subject: (compile_regex(pattern, dialect).search(subject) or (None,))[:2]  # noqa: E731
     assert found(r"a\{2\}", "basic", "xaa") == found("a{2}", "extended", "xaa") == (1, 3)
     assert found("a{2}", "basic", "xa{2}") == (1, 5)
@@ -159,13 +159,13 @@ def test_basic_and_extended_read_the_same_signs_their_own_way():
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|a)*b", "(a|aa)+$b", ".*.*.*.*=x", "(((a+)+)+)+b", "(a?){50}a{50}b"])
-def test_hostile_expressions_take_linear_time(pattern):
+def test_pathological_regexes_take_linear_time(pattern):
     spent = []
     assert compile_regex(pattern, "extended").search("a" * 2000, 0, spent.append) is None
     assert sum(spent) < 10**6
 
 
-def test_back_references_are_stopped_by_the_budget():
+def test_back_references_are_bounded_by_the_step_budget():
     script = "printf 'a%.0s' $(seq 300) | grep -E '(a*)*(a*)*\\1\\2b'"
     start = time.process_time()
     Shell(machine()).run(script)
@@ -181,7 +181,7 @@ def test_back_references_are_stopped_by_the_budget():
     "sleep infinity", "sed ':a;s/^/aaaaaaaa/;ba' /etc/passwd", "yes | sort", "find / -exec yes {} ';'",
     "awk 'BEGIN { while (1) print \"x\" | \"cat\" }'", "yes | sed -n '$p'",
 ])  # fmt: skip
-def test_what_never_ends_is_ended(script):
+def test_endless_commands_time_out(script):
     start = time.process_time()
     assert Shell(machine()).run(script).timed_out, script
     assert time.process_time() - start < 4
@@ -203,7 +203,7 @@ WORDS = st.one_of(
 
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(COMMANDS)), st.lists(WORDS, max_size=4), st.binary(max_size=40))
-def test_hostile_words_get_an_answer(name, words, data):
+def test_any_arguments_return_a_status(name, words, data):
     made = machine()
     result = Shell(made, cwd=WORK).run(" ".join([name, *map(shlex.quote, words)]), stdin=data, max_steps=20_000)
     assert isinstance(result.output, str) and 0 <= result.status < 256
@@ -212,7 +212,7 @@ def test_hostile_words_get_an_answer(name, words, data):
 @pytest.mark.parametrize(
     "deep", ["awk 'BEGIN{x=%s1%s}'", "grep -E '%s1%s' a.txt", "expr %s 1 %s", "find . %s -name x %s"]
 )
-def test_deep_nesting_is_refused(deep):
+def test_deep_nesting_is_rejected(deep):
     blank = " " if deep.startswith(("expr", "find")) else ""
     line = deep % (("\\(" + blank if blank else "(") * 4000, (blank + "\\)" if blank else ")") * 4000)
     assert Shell(machine(), cwd=WORK).run(line).status
@@ -226,7 +226,7 @@ def tables(made: Machine) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_tables_of_users_agree_whatever_happens(seed):
+def test_user_tables_stay_consistent_under_random_commands(seed):
     """Each user has one record in passwd and shadow, each group one in group and gshadow, with the same members."""
     rng, made = Random(seed), machine()
     users, groups = ["ann", "bob", "u1", "u2", "u3"], ["devs", "sudo", "g1", "g2", "ann", "u1"]
@@ -249,7 +249,7 @@ def test_the_tables_of_users_agree_whatever_happens(seed):
         assert widths == {"passwd": {7}, "shadow": {9}, "group": {4}, "gshadow": {4}}, line
 
 
-def test_only_root_changes_users_and_others_files():
+def test_only_root_changes_users_and_files_of_others():
     made = machine()
     said = lambda line, user="bob": Shell(made, user=user, cwd=WORK).run(line)  # noqa: E731
     assert (
@@ -269,14 +269,14 @@ def test_only_root_changes_users_and_others_files():
     assert said("grep -r x /home/ann 2>&1").status == 2
 
 
-def test_a_day_passes_on_the_machines_clock_alone():
+def test_sleeping_advances_only_the_machines_clock():
     made = machine()
     start = time.monotonic()
     assert Shell(made).run("date +%F; sleep 86400; date +%F").output == "2024-05-06\n2024-05-07\n"
     assert time.monotonic() - start < 60
 
 
-def test_same_bytes_whatever_the_hash_seed():
+def test_output_does_not_depend_on_the_hash_seed():
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\nfrom test_shell_commands import ours\nimport shell_commands\n"
         "print([ours(shell_commands.draw(seed)) for seed in range(12)])"
@@ -307,13 +307,13 @@ def test_same_bytes_whatever_the_hash_seed():
         ("/none", 1, "a b c"),
     ],
 )
-def test_line_zero_of_vi_is_the_first_where_nothing_is_put_behind_it(command, status, text):
+def test_vi_line_zero_means_line_one(command, status, text):
     lines = text.replace("  ", "+").replace(" ", "\n").replace("+", " ") + "\n"
     script = "cd /tmp; printf 'a\\nb\\nc\\n' > f; vi -es -c \"$1\" -c wq f; echo $?; cat f"
     assert Shell(base_machine()).run(script, args=(command,)).output == f"{status}\n{lines}"
 
 
-def test_vi_looks_for_nothing_in_an_empty_text():
+def test_vi_search_in_an_empty_file_finds_nothing():
     assert Shell(base_machine()).run("cd /tmp; vi -es -c /dev/full -c wq none; echo $?").output == "1\n"
 
 
@@ -329,10 +329,10 @@ def test_vi_looks_for_nothing_in_an_empty_text():
         ("2024-05-06 10:00 am +1 day", "2024-05-07 10:00:00"),
     ],
 )
-def test_signs_in_dates_shift_and_behind_a_time_are_its_zone(said, shown):
+def test_signed_numbers_in_dates_shift_or_set_the_time_zone(said, shown):
     assert Shell(base_machine()).run(f"date -d '{said}' '+%F %T'").output == f"{shown}\n"
 
 
-def test_equal_files_stand_side_by_side_too():
+def test_side_by_side_diff_shows_equal_files():
     shown = Shell(base_machine()).run("echo a > /f; diff -y /f{,}; diff -yq /f{,}; diff -y --suppress /f{,}")
     assert (shown.output, shown.status) == ("a" + "\t" * 8 + "a\n", 0)

@@ -23,17 +23,17 @@ def differing(seeds: range) -> list[str]:
     return [f"$ {line}\n{real}\n-- ours:\n{mine}" for line, real in pairs if (mine := ours(line)) != real]
 
 
-def test_a_sample_of_lines():
+def test_sampled_lines_match_the_real_programs():
     assert not differing(range(60))
 
 
 @pytest.mark.full
-def test_lines_by_the_thousand():
+def test_a_thousand_lines_match_the_real_programs():
     assert not differing(range(shell_commands.DRAWN, shell_commands.DRAWN + 1000))
 
 
 @pytest.mark.full
-def test_the_golden_file_is_what_the_programs_say():
+def test_golden_file_matches_the_real_programs():
     cases = golden.read("shell_commands")
     assert len(cases) > 2000
     assert shell_commands.real([case["input"] for case in cases]) == [case["output"] for case in cases]

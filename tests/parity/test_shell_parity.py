@@ -13,10 +13,10 @@ def compare(scripts: list[str]) -> None:
         assert run_in_work(script) == expected, script
 
 
-def test_a_sample_of_scripts():
+def test_sampled_scripts_match_bash():
     compare(shell.written()[::8] + shell.generated(400)[200::10])
 
 
 @pytest.mark.full
-def test_two_thousand_scripts():
+def test_two_thousand_scripts_match_bash():
     compare(shell.written() + shell.generated(2000))

@@ -28,6 +28,8 @@ USERS = 50_000  # first of the unused user ids that programs get when the server
 NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW*
 NOSUID, NODEV, BIND, RECURSIVE, PRIVATE = 2, 4, 4096, 16384, 1 << 18  # MS_*
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+LIBC = ctypes.CDLL(None, use_errno=True)
+ROOT = os.geteuid() == 0
 
 
 def serve(server: socket.socket) -> str:
@@ -187,12 +189,14 @@ def call(name: str, *args) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-if __name__ == "__main__":
-    # Modules that programs often import, loaded once before the forks.
+def main(fd: int) -> None:
+    """Serve jobs from a socket. Modules that programs often import are loaded once, before the forks."""
     import bisect, collections, functools, heapq, itertools, math, re, string, typing  # noqa: E401, F401, I001
 
-    LIBC = ctypes.CDLL(None, use_errno=True)
-    ROOT = os.geteuid() == 0
     site.setquit()  # exit() and quit()
     gc.freeze()
-    execute(serve(socket.socket(fileno=int(sys.argv[1]))))
+    execute(serve(socket.socket(fileno=fd)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
