@@ -17,8 +17,8 @@ import models.decoder
 import models.engine
 from models.attention import attend as exact_attend
 from models.attention import masked
-from models.decoder import CausalLM, rotate
-from models.fast.step import Step
+from models.decoder import CausalLM
+from models.fast.step import CPUStep
 from models.kernels import kernels
 
 GROWTH = 64  # places by which a cache begins, and doubles
@@ -79,31 +79,23 @@ class View:
         return keys[self.read, :, : self.length].mT, values[self.read, :, : self.length]
 
 
-class InexactStep(Step):
+class InexactStep(CPUStep):
     """With the same stacked products, but nothing padded, and torch's attention."""
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: View) -> torch.Tensor:
-        cfg, decoder = self.model.config, self.model.model
-        H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
+        cfg = self.model.config
+        H, K = cfg.num_attention_heads, cfg.num_key_value_heads
         tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
-        turns = {rope: (cos[positions_B], sin[positions_B]) for rope, (cos, sin) in tables.items()}
+        rotary = {rope: (cos[positions_B], sin[positions_B]) for rope, (cos, sin) in tables.items()}
         key_L, query_B11 = torch.arange(view.length), positions_B[:, None, None]
         masks = {window: ~masked(key_L, query_B11, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
-        x_BD = F.embedding(ids_B, decoder.embed_tokens.weight)
-        for i, (block, norm, qkv, out, gate_up, down) in enumerate(self.layers):
-            heads_BHE = qkv(block.input_layernorm(x_BD)).unflatten(-1, (-1, E))
-            qk_BHE = heads_BHE[:, : H + K]
-            if norm is not None:
-                qk_BHE = F.rms_norm(qk_BHE, (E,), None, cfg.rms_norm_eps) * norm
-            qk_BHE = rotate(qk_BHE, *turns[cfg.ropes[i]])
-            k_BKEL, v_BKLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_BHE[:, H + K :, None])
-            q_BKGE = qk_BHE[:, :H].unflatten(1, (K, H // K))
-            attended = F.scaled_dot_product_attention(q_BKGE, k_BKEL.mT, v_BKLE, attn_mask=masks[cfg.windows[i]])
-            x_BD = x_BD + out(attended.reshape(len(ids_B), H * E))
-            gate, up = gate_up(block.post_attention_layernorm(x_BD)).chunk(2, -1)
-            x_BD = x_BD + down(block.mlp.act(gate) * up)
-        return decoder.norm(x_BD)
+
+        def attend_one(q_BHE, k_BKEL, v_BKLE, window):
+            q_BKGE = q_BHE.unflatten(1, (K, H // K))
+            return F.scaled_dot_product_attention(q_BKGE, k_BKEL.mT, v_BKLE, attn_mask=masks[window])
+
+        return self.hidden(ids_B, rotary, view, len(ids_B), attend_one)
 
 
 def unblocked(x_BKTE: torch.Tensor) -> torch.Tensor:

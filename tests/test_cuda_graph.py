@@ -201,7 +201,7 @@ def test_changed_adapters_are_used_and_old_keys_and_values_refused(stacked):
             each.feed(slot, [5, 6, 7])
             rows += each.run(12, 1.0, frozenset())
             each.close(slot)
-        prepared.append([id(p) for products in steps.products for p in products])
+        prepared.append([id(layer) for layer in steps.decoder.layers])
         torch.testing.assert_close(torch.tensor(rows[0].logprobs), torch.tensor(rows[1].logprobs), atol=1e-5, rtol=0)
         assert rows[0].ids == rows[1].ids
         return rows[0].logprobs
@@ -253,7 +253,7 @@ def test_a_step_does_the_same_whatever_the_data(model, temperature, stacked):
     steps.prepare(0, 200, temperature)
     steps.step()  # what is made at the first call: weights laid out for the CPU
     for lengths, left in ((0, 0), (torch.arange(32) * 6, torch.arange(32)), (189, 50)):
-        steps.state_5S[1], steps.state_5S[4] = torch.as_tensor(lengths), torch.as_tensor(left)
+        steps.state.length_S[:], steps.state.left_S[:] = torch.as_tensor(lengths), torch.as_tensor(left)
         with _Recorder() as recorder:
             steps.step()
         traces.append(recorder.trace)
@@ -280,7 +280,7 @@ def test_a_step_asks_for_no_number(dtype, stacked):
     steps = Steps(model, KVCache(model, 20), sample, attention=static_attention, stacked=stacked)
     steps.prepare(0, 200, 0.8)
     steps.step()
-    assert steps.state_5S.device.type == steps.cache.keys[0].device.type == "meta"
+    assert steps.state.storage.device.type == steps.cache.keys[0].device.type == "meta"
 
 
 def test_on_a_gpu_products_of_16_bits_come_in_float32():

@@ -45,7 +45,7 @@ MODELS = {
 def test_a_step_is_bitwise_the_decoder(name, rows, more):
     """Of a whole cache, or of its first rows, whose keys lie otherwise."""
     model, generator = MODELS[name](), torch.Generator().manual_seed(rows)
-    step, caches = decode.Step(model), [KVCache(model, rows + more) for _ in range(2)]
+    step, caches = decode.CPUStep(model), [KVCache(model, rows + more) for _ in range(2)]
     starts_B = torch.randint(0, 150, (rows,), generator=generator)  # of three blocks of keys
     longest = int(starts_B.max()) + 1
     ids_BT = torch.randint(0, 97, (rows, longest), generator=generator)

@@ -1,6 +1,6 @@
-"""Steps enqueued before the host has seen what the last ones gave.
+"""Steps enqueued before the host has read the results of the last ones.
 
-While the device computes CHUNK steps (cuda_graph.py), the host reads what the CHUNK before gave: it learns of a
+While the device computes CHUNK steps (cuda_graph.py), the host reads the results of the CHUNK before. It notices a
 finished row some steps late, which changes nothing that is sampled.
 """
 
@@ -8,35 +8,35 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from models.fast.cuda_graph import CHUNK, Steps
+from models.fast.cuda_graph import CHUNK, SlotState, Steps
 
 
 class Ahead:
-    """The host's side: which slots are on their way, and what has come of them."""
+    """The host's side: which slots the device is sampling, and the results."""
 
     def __init__(self, steps: Steps, slots: dict, max_len: int):
         self.steps, self.slots, self.max_len = steps, slots, max_len
         self.settings = None  # (max_new_tokens, temperature, stop_ids)
-        self.moving = {}  # {slot: row} that the device is moving on
-        self.flying = None  # the same of the chunk under way, and what waits for it
+        self.moving = {}  # {slot: row} that the device is sampling
+        self.in_flight = None  # ({slot: row} of the chunk in flight, the function that waits for it)
 
     def advance(self, busy: list[int], version: Hashable, max_new_tokens: int, temperature: float, stop_ids) -> list:
-        """Enqueues more steps if any slot may need them, then reads those before; returns the rows that they finish.
+        """Enqueue more steps if any slot may need them, read the chunk before, and return the rows that it finishes.
 
-        Every busy slot has one pending token. What is under way with other settings is read first.
+        Every busy slot has one pending token. Under new settings the chunk in flight is read first.
         """
         settings = (max_new_tokens, temperature, frozenset(stop_ids))
         if settings != self.settings:
-            finished, self.flying = self._read(self.flying), None
+            finished, self.in_flight = self._read(self.in_flight), None
             self.settings, self.moving = settings, {}
             known = [i for i in stop_ids if 0 <= i < len(self.steps.stops_V)]
             self.steps.stops_V.zero_()[known] = True
             if finished:
                 return finished
-        left, before = {i: self._left(i) for i in busy}, self.flying
+        left, before = {i: self._left(i) for i in busy}, self.in_flight
         rows = before[0] if before else {}
         more = any(n > CHUNK * (rows.get(i) is self.slots[i].row) for i, n in left.items())
-        self.flying = self._enqueue(left, version, temperature) if more else None
+        self.in_flight = self._enqueue(left, version, temperature) if more else None
         return self._read(before)
 
     def _left(self, i: int) -> int:
@@ -45,17 +45,18 @@ class Ahead:
 
     def _enqueue(self, left: dict[int, int], version: Hashable, temperature: float) -> tuple:
         rows = {i: self.slots[i].row for i in left}
-        joining = [i for i, row in rows.items() if self.moving.get(i) is not row]
-        table_6S = np.zeros((6, self.steps.state_5S.shape[1]), np.int64)
-        table_6S[1, list(self.slots)] = [slot.length for slot in self.slots.values()]
-        for i in joining:
+        staying = [i for i, row in rows.items() if self.moving.get(i) is row]
+        new = SlotState(np.zeros(self.steps.state.storage.shape, np.int64))
+        new.length_S[list(self.slots)] = [slot.length for slot in self.slots.values()]
+        for i in set(rows) - set(staying):
             slot = self.slots[i]
-            assert slot.place == i, "the tables of the device are by place"
-            table_6S[:5, i] = slot.pending[0], slot.length, slot.stream, len(slot.row.ids), left[i]
-        table_6S[5] = 1
-        table_6S[5, [i for i, row in rows.items() if self.moving.get(i) is row]] = 0
+            assert slot.place == i, "the device's state is by place"
+            new.token_S[i], new.stream_S[i] = slot.pending[0], slot.stream
+            new.sampled_S[i], new.left_S[i] = len(slot.row.ids), left[i]
+        changed_S = np.ones(new.storage.shape[1], np.int64)
+        changed_S[staying] = 0
         longest = max(max(s.length + 1, min(s.length + 2 * CHUNK, self.max_len)) for s in self.slots.values())
-        self.steps.push(table_6S)  # before anything is tried out: what is idle must not write where it once was
+        self.steps.push(new, changed_S)  # before the trial steps: idle slots must not write where they once were
         self.steps.prepare(version, longest, temperature)
         self.moving = rows
         return rows, self.steps.enqueue()
@@ -69,7 +70,7 @@ class Ahead:
         for i, row in rows.items():
             ids = [token for token in ids_SC[i] if token >= 0]
             if not ids or i not in self.slots or self.slots[i].row is not row:
-                continue  # it was done before, or the slot is another's by now
+                continue  # the row was finished before, or the slot has another one by now
             if self.slots[i].append(ids, logprobs_SC[i][: len(ids)], max_new_tokens, stop_ids, self.max_len):
                 finished.append((len(ids), row))
         return [row for _, row in sorted(finished, key=lambda pair: pair[0])]

@@ -1,79 +1,147 @@
-"""One token for each row through a small decoder, in as few calls as it takes.
+"""The decoder for one more token of each row, in few calls: on a CPU, and inside the CUDA graph of cuda_graph.py.
 
 With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
-one product: the weights of q, k and v with the A factors of their adapters, stacked; then the B factors, block by block
-on a diagonal. Every bit that comes out should be that of models/decoder.py; `exact_step` tries it out first.
+one product (products.py). On a CPU every bit should be that of models/decoder.py; `exact_step` tries that out first.
 """
 
 import itertools
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 
 from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, masked, score, span, weigh
-from models.cache import KVCache
-from models.decoder import CausalLM, rotate
+from models.cache import CacheView, KVCache
+from models.config import ModelConfig
+from models.decoder import Block, CausalLM, rotate
 from models.fast.onednn import onednn_matmul, weight_copy
 from models.fast.products import StackedOnCPU, parts
 from models.linear import ROW_MULTIPLE
 
-_agreed = WeakKeyDictionary()  # {model: {kind: whether its Step agrees with it}}
-MKL_BATCH = 32  # as many small products MKL makes faster than oneDNN, with the same bits
-SMALL = 20_000_000  # parameters: of so small a model the frozen weights are copied for every adapter
+_agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
+MKL_BATCH = 32  # up to so many small products MKL is faster than oneDNN, with the same bits
+SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
+
+
+class HeadNorms:
+    """q_norm and k_norm of a layer as one norm of the query and key heads side by side."""
+
+    def __init__(self, block: Block, cfg: ModelConfig):
+        self.norms = [block.self_attn.q_norm] * cfg.num_attention_heads
+        self.norms += [block.self_attn.k_norm] * cfg.num_key_value_heads
+        self.weight, self.eps = self._copy(), cfg.rms_norm_eps
+        self.wide = torch.promote_types(self.weight.dtype, torch.float32)
+
+    def _copy(self) -> torch.Tensor:
+        return torch.stack([norm.weight for norm in self.norms])
+
+    def __call__(self, x_NHE: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x_NHE.to(self.wide), x_NHE.shape[-1:], None, self.eps).to(x_NHE.dtype) * self.weight
+
+    def refresh(self) -> None:
+        """Copy the weights again, in place."""
+        self.weight.copy_(self._copy())
+
+
+@dataclass
+class StepLayer:
+    """A layer of the decoder with its linear layers as four products."""
+
+    block: Block
+    head_norms: HeadNorms | None
+    qkv: Callable[[torch.Tensor], torch.Tensor]
+    out: Callable[[torch.Tensor], torch.Tensor]
+    gate_up: Callable[[torch.Tensor], torch.Tensor]
+    down: Callable[[torch.Tensor], torch.Tensor]
+
+    def refresh(self) -> None:
+        """Copy all weights again, in place."""
+        for copied in (self.head_norms, self.qkv, self.out, self.gate_up, self.down):
+            if copied is not None:
+                copied.refresh()
 
 
 class Step:
+    """A decoder whose layers of one input are stacked by `stack` (a class of products.py)."""
+
+    def __init__(self, model: CausalLM, stack: Callable):
+        cfg, self.model, self.layers = model.config, model, []
+        for block in model.model.layers:
+            norms = HeadNorms(block, cfg) if cfg.qk_norm else None
+            self.layers.append(StepLayer(block, norms, *(stack(layers) for layers in block.groups())))
+
+    def hidden(self, ids_N: torch.Tensor, rotary: dict, view: CacheView, rows: int, attend: Callable) -> torch.Tensor:
+        """Return hidden states [N, D] after the final norm; write the new keys and values to the cache.
+
+        rotary: {rope: (cos_NE, sin_NE)}. rows: of the view, B; the rows of ids_N after them are padding.
+        attend: (q_BHE, k_UZEL, v_UZLE, window) -> out_BHE.
+        """
+        cfg, decoder = self.model.config, self.model.model
+        H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
+        x_ND = F.embedding(ids_N, decoder.embed_tokens.weight)
+        for i, layer in enumerate(self.layers):
+            block = layer.block
+            heads_NHE = layer.qkv(block.input_layernorm(x_ND)).unflatten(-1, (-1, E))
+            qk_NHE = heads_NHE[:, : H + K]
+            if layer.head_norms is not None:
+                qk_NHE = layer.head_norms(qk_NHE)
+            qk_BHE = rotate(qk_NHE, *rotary[cfg.ropes[i]])[:rows]
+            k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:rows, H + K :, None])
+            attended_BHE = attend(qk_BHE[:, :H], k_UZEL, v_UZLE, cfg.windows[i])
+            x_ND = x_ND + layer.out(_padded(attended_BHE.reshape(rows, H * E), len(x_ND)))
+            gate, up = layer.gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
+            x_ND = x_ND + layer.down(block.mlp.act(gate) * up)
+        return decoder.norm(x_ND)
+
+
+class CPUStep(Step):
     """A stacked copy of a model as it is now."""
 
     @torch.inference_mode()
     def __init__(self, model: CausalLM):
-        cfg, self.model, self.layers = model.config, model, []
         small = _is_small(model)
-        for block in model.model.layers:
-            attention, norm = block.self_attn, None
-            if cfg.qk_norm:
-                norm = torch.cat([attention.q_norm.weight.expand(cfg.num_attention_heads, -1),
-                                  attention.k_norm.weight.expand(cfg.num_key_value_heads, -1)])  # fmt: skip
-            self.layers.append((block, norm, *(StackedOnCPU(layers, small) for layers in block.groups())))
+        super().__init__(model, lambda layers: StackedOnCPU(layers, small))
 
     @torch.inference_mode()
-    def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
-        """Hidden states [B, D] after the final norm, of one more token for each of the view's rows."""
-        cfg, decoder, B = self.model.config, self.model.model, len(ids_B)
-        H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
-        G, scale = H // K, LOG2E * E**-0.5
-        places_N = _padded(positions_B)
+    def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: CacheView) -> torch.Tensor:
+        """Return hidden states [B, D] of one more token for each row of the view."""
+        rows = len(ids_B)
+        N = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        positions_N = _padded(positions_B, N)
         tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
-        turns = {rope: (cos[places_N], sin[places_N]) for rope, (cos, sin) in tables.items()}
-        masks = {window: _mask(positions_B, window, K, view.blocks) for window in set(cfg.windows)}
-        queries_ZME = torch.zeros(B * K, max(G, MIN_QUERIES), E)
-        buffer_UZML = torch.empty(view.blocks, *queries_ZME.shape[:2], KEY_BLOCK)
+        rotary = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
+        attend = BlockedAttention(self.model.config, positions_B, view.blocks)
+        return self.hidden(_padded(ids_B, N), rotary, view, rows, attend)[:rows]
 
-        x_ND = F.embedding(_padded(ids_B), decoder.embed_tokens.weight)
-        for i, (block, norm, qkv, out, gate_up, down) in enumerate(self.layers):
-            heads_NHE = qkv(block.input_layernorm(x_ND)).unflatten(-1, (-1, E))
-            qk_NHE = heads_NHE[:, : H + K]
-            if norm is not None:
-                qk_NHE = F.rms_norm(qk_NHE, (E,), None, cfg.rms_norm_eps) * norm
-            qk_BHE = rotate(qk_NHE, *turns[cfg.ropes[i]])[:B]
-            k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:B, H + K :, None])
-            queries_ZME[:, :G] = (qk_BHE[:, :H] * scale).view(B * K, G, E)
-            first, seen, bias_UZ1L = masks[cfg.windows[i]]
-            with onednn_matmul() if B * K > MKL_BATCH else nullcontext():
-                score(queries_ZME, k_UZEL[first:], buffer_UZML[first:])
-                buffer_UZML[seen:].add_(bias_UZ1L)
-                attended_ZGE, _, _ = weigh(buffer_UZML[first:], v_UZLE[first:], used=G)
-            x_ND = x_ND + out(_padded(attended_ZGE.reshape(B, H * E)))
-            gate, up = gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
-            x_ND = x_ND + down(block.mlp.act(gate) * up)
-        return decoder.norm(x_ND)[:B]
+
+class BlockedAttention:
+    """models/attention.py's exact attention of one query a row, with masks and buffers that all layers share."""
+
+    def __init__(self, cfg: ModelConfig, positions_B: torch.Tensor, blocks: int):
+        K, E = cfg.num_key_value_heads, cfg.head_dim
+        self.group, self.scale = cfg.num_attention_heads // K, LOG2E * E**-0.5
+        self.masks = {window: _mask(positions_B, window, K, blocks) for window in set(cfg.windows)}
+        self.queries_ZME = torch.zeros(len(positions_B) * K, max(self.group, MIN_QUERIES), E)
+        self.scores_UZML = torch.empty(blocks, *self.queries_ZME.shape[:2], KEY_BLOCK)
+        self.matmul = onednn_matmul if len(self.queries_ZME) > MKL_BATCH else nullcontext
+
+    def __call__(self, q_BHE: torch.Tensor, k_UZEL: torch.Tensor, v_UZLE: torch.Tensor, window) -> torch.Tensor:
+        first, seen, bias_UZ1L = self.masks[window]
+        queries_ZME, scores_UZML = self.queries_ZME, self.scores_UZML
+        queries_ZME[:, : self.group] = (q_BHE * self.scale).view(len(queries_ZME), self.group, -1)
+        with self.matmul():
+            score(queries_ZME, k_UZEL[first:], scores_UZML[first:])
+            scores_UZML[seen:].add_(bias_UZ1L)
+            out_ZGE, _, _ = weigh(scores_UZML[first:], v_UZLE[first:], used=self.group)
+        return out_ZGE
 
 
 def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) -> tuple[int, int, torch.Tensor]:
-    """(the first block of keys that any row sees, the first that not all see whole, what to add to the scores from
-    there on [U, Z, 1, L])."""
+    """Return (the first block of keys that any row sees, the first that needs a mask, what to add to the scores from
+    that one on [U, Z, 1, L])."""
     first, seen, _ = span(positions_B, window)
     key_U1L = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
     masked_UZL = masked(key_U1L, positions_B.repeat_interleave(K), window)
@@ -84,34 +152,36 @@ def _is_small(model: CausalLM) -> bool:
     return sum(p.numel() for p in model.parameters()) < SMALL
 
 
-def _padded(x: torch.Tensor) -> torch.Tensor:
-    """With zero rows up to a multiple of ROW_MULTIPLE."""
-    more = -len(x) % ROW_MULTIPLE
-    return torch.cat((x, x.new_zeros(more, *x.shape[1:]))) if more else x
+def _padded(x: torch.Tensor, N: int) -> torch.Tensor:
+    """Return x with zero rows up to N."""
+    return torch.cat((x, x.new_zeros(N - len(x), *x.shape[1:]))) if len(x) < N else x
 
 
 @torch.no_grad()
-def exact_step(model: CausalLM) -> Step | None:
-    """A Step of the model, if on three tokens of 1, 16 and 64 rows it is seen to agree with it in every bit: tried once
-    for a model, because that hangs on kernels and shapes and not on what an adapter has learned since."""
+def exact_step(model: CausalLM) -> CPUStep | None:
+    """Return a CPUStep if it agrees with the model in every bit on three tokens of 1, 16 and 64 rows.
+
+    The trial runs once for a kind of model: its result depends on kernels and shapes, not on what an adapter learns.
+    """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
     groups = [[parts(layer) for layer in layers] for block in model.model.layers for layers in block.groups()]
-    if not _is_small(model) and any(weight_copy([weight for weight, *_ in group]) is None for group in groups):
-        return None  # the stacks would be a copy of it
-    kinds = tuple((weight.requires_grad, A is None or A.shape) for group in groups for weight, _, A, _, _ in group)
-    seen, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), kinds)
-    if seen.get(kind) is False:
+    if not _is_small(model) and any(weight_copy([layer.weight for layer in group]) is None for group in groups):
+        return None  # the stacks would be a copy of the whole model
+    layers = [layer for group in groups for layer in group]
+    shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), shapes)
+    if agreed.get(kind) is False:
         return None
-    step = Step(model)
-    if kind not in seen:
-        seen[kind] = _agrees(step, model)
-    return step if seen[kind] else None
+    step = CPUStep(model)
+    if kind not in agreed:
+        agreed[kind] = _agrees(step, model)
+    return step if agreed[kind] else None
 
 
-def _agrees(step: Step, model: CausalLM) -> bool:
-    for rows, more in itertools.product((1, 16, 64), (0, 1)):  # the whole of a cache lies otherwise than a part of it
+def _agrees(step: CPUStep, model: CausalLM) -> bool:
+    for rows, more in itertools.product((1, 16, 64), (0, 1)):  # a whole cache has other strides than a part of it
         caches = [KVCache(model, rows + more) for _ in range(2)]
         ids_B = torch.arange(rows) % model.config.vocab_size
         for position in (0, 3, KEY_BLOCK + 1):
