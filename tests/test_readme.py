@@ -1,43 +1,70 @@
-"""What the README says is there, is there."""
+"""Files, links, commands and keys that the README and docs/ name exist."""
 
 import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", "benchmarks/results/README.md"] + [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
 
 
 def test_the_map_is_the_tree():
     section = README.split("## The map")[1].split("##")[0]
     named = set(re.findall(r"^    (\S+)", section, re.M))
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    if not tracked:  # not a git checkout: what lies there
+    if not tracked:  # not a git checkout: every file counts
         tracked = [str(p.relative_to(ROOT)) for p in ROOT.glob("*/*") if "." not in p.parts[-2]]
     folders = {path.split("/")[0] + "/" for path in tracked if "/" in path and not path.startswith(".")}
     programs = {path for path in tracked if "/" not in path and path.endswith(".py")}
     assert named == folders | programs
 
 
-def test_every_file_of_the_reading_order_is_there():
+def test_the_reading_order_names_files():
     section = README.split("## Reading order")[1].split("##")[0]
-    paths = re.findall(r"`([\w/]+\.py)`", section)
+    paths = re.findall(r"[\w/]+\.py", section)
     assert len(paths) > 8
     assert [path for path in paths if not (ROOT / path).is_file()] == []
 
 
-def test_every_command_is_there():
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if not link.startswith("http") and (not target.exists() or (anchor and anchor not in anchors(target))):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_exists(page):
+    text = (ROOT / page).read_text()
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"\bmake ([a-z][\w-]*)\b", README)) <= targets
-    for script in re.findall(r"python (\w+\.py)", README):
-        assert (ROOT / script).is_file()
+    assert set(re.findall(r"(?:`|^    )make ([a-z][\w-]*)\b", text, re.M)) <= targets
+    scripts = {ROOT / script for script in re.findall(r"python (\w+\.py)", text)}
+    modules = {ROOT / module.replace(".", "/") for module in re.findall(r"python -m ([\w.]+)", text)}
+    scripts |= {path / "__main__.py" if path.is_dir() else path.with_suffix(".py") for path in modules}
+    assert [script for script in scripts if not script.is_file()] == []
 
 
-def test_every_key_in_a_command_is_a_key():
+@pytest.mark.parametrize("page", PAGES)
+def test_every_key_in_a_command_is_a_key(page):
     import merge
     from eval import Keys
     from rl.config import help_text
 
+    text = (ROOT / page).read_text()
     known = set(re.findall(r"^  ([\w.]+)=", help_text("train.py", Keys), re.M)) | set(merge.KEYS)
-    used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", README)) - {"VENV"}
-    assert used - known - {"torch", "yours.option"} == set()
+    used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
+    others = {"torch", "yours.option", "yours.clip"} | {"demos", "difficulty", "prompt"}  # placeholders; of `-m envs`
+    assert used - known - others == set()
