@@ -27,9 +27,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import logprob
 from models.fast.triton import logprob as logprob_triton
-from models.fast.triton.logprob import logits_logprobs, scratch_bytes, tiles, token_logprobs
+from models.fast.triton.logprob import scratch_bytes, tiles, token_logprobs
 
-KERNELS = "_score", "_fold", "_gather", "_dlogits", "_row_forward", "_row_backward"
+KERNELS = "_score", "_fold", "_gather", "_dlogits"
 MIB = 2**20
 SHARED = {arch: kib * 1024 for arch, kib in SHARED_KIB.items()}
 
@@ -66,13 +66,12 @@ def results(function, hidden_ND, weight_VD, targets_N, trainable_head=False, ent
 
 def compare(problem, most: float = 1.1, **options):
     hidden_ND, weight_VD, targets_N = problem
-    recompute = {"recompute": options.pop("recompute", False)}
     truth = results(logprob.token_logprobs, hidden_ND.double(), weight_VD.double(), targets_N, **options)
     reference = results(logprob.token_logprobs, *problem, **options)
-    assert_within_the_error_of(reference, results(token_logprobs, *problem, **options, **recompute), truth, most, most)
+    assert_within_the_error_of(reference, results(token_logprobs, *problem, **options), truth, most, most)
 
 
-MODES = [{}, {"recompute": True}, {"entropy_grad": True}, {"trainable_head": True, "entropy_grad": True}]
+MODES = [{}, {"entropy_grad": True}, {"trainable_head": True, "entropy_grad": True}]
 
 
 @runs
@@ -155,18 +154,6 @@ def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, monkeypatch):
 
 
 @runs
-def test_rows_that_are_not_kept_are_zero_and_have_no_gradient():
-    hidden_ND, weight_VD, targets_N = problem(20, 97, 24, torch.float32)
-    keep_N = (torch.arange(20) % 3 == 1).to(DEVICE)
-    whole = results(token_logprobs, hidden_ND, weight_VD, targets_N, entropy_grad=True)
-    for keep, entropy_grad in ((keep_N, True), (keep_N, False), (torch.zeros_like(keep_N), False)):
-        got = results(token_logprobs, hidden_ND, weight_VD, targets_N, keep_N=keep, entropy_grad=entropy_grad)
-        for name in ("logprobs", "entropy") + ("hidden",) * entropy_grad:
-            assert torch.equal(got[name][keep], whole[name][keep]) and (got[name][~keep] == 0).all()
-        assert (got["hidden"][~keep] == 0).all() and (got["hidden"][keep] != 0).any(-1).all()
-
-
-@runs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_target_outside_the_vocabulary_gives_nan_and_disturbs_nobody(dtype, monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 128)
@@ -206,7 +193,7 @@ class Allocated(TorchDispatchMode):
         return [storage.nbytes() for storage in self.storages.values()]
 
 
-@pytest.mark.parametrize("mode", MODES[:3], ids=lambda mode: "+".join(mode) or "made in the forward")
+@pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: "+".join(mode) or "made in the forward")
 def test_temporary_memory_is_what_scratch_bytes_says(mode, monkeypatch):
     """Counted without running the kernels, which allocate nothing; three chunks of rows, six slabs."""
     record(monkeypatch, logprob_triton, KERNELS)
@@ -234,42 +221,11 @@ def test_scratch_is_bounded_at_any_number_of_rows():
             assert 0.95 * 512 * MIB < used <= 512 * MIB
 
 
-@runs
-@pytest.mark.parametrize("entropy_grad", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_logprobs_from_logits(dtype, entropy_grad):
-    for N, V, size, temperature in ((1, 97, 1, 1.0), (5, 4096, 3, 0.7), (3, 8195, 25, 0.9)):
-        g = torch.Generator().manual_seed(N)
-        logits_NV = (torch.randn(N, V + 5, generator=g) * size).to(DEVICE, dtype)[:, :V]  # rows apart
-        targets_N = torch.tensor([V - 1, 0, V // 2, 7, 8])[:N].to(DEVICE)
-        head_VV = torch.empty(0, device=DEVICE)
-
-        def by_torch(logits_NV, _, targets_N, entropy_grad, temperature):
-            wide = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-            logp_NV = (wide / temperature).log_softmax(-1)
-            entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
-            return logp_NV.gather(1, targets_N[:, None])[:, 0], entropy_N if entropy_grad else entropy_N.detach()
-
-        def by_triton(logits_NV, _, targets_N, entropy_grad, temperature):
-            return logits_logprobs(logits_NV, targets_N, temperature, entropy_grad)
-
-        options = dict(entropy_grad=entropy_grad, temperature=temperature)
-        truth = results(by_torch, logits_NV.double(), head_VV, targets_N, **options)
-        reference = results(by_torch, logits_NV, head_VV, targets_N, **options)
-        got = results(by_triton, logits_NV, head_VV, targets_N, **options)
-        assert got["hidden"].dtype == dtype
-        assert_within_the_error_of(reference, got, truth)
-        last = results(by_triton, logits_NV[-1:], head_VV, targets_N[-1:], **options)
-        assert torch.equal(last["logprobs"], got["logprobs"][-1:]) and torch.equal(last["entropy"], got["entropy"][-1:])
-
-
 def test_what_the_kernels_do_not_take_is_refused(monkeypatch):
     hidden_ND, weight_VD, targets_N = torch.zeros(3, 8), torch.zeros(5, 8), torch.zeros(3, dtype=torch.long)
     if not INTERPRETED:
         with pytest.raises(ValueError, match=r"run on CUDA devices, not cpu: use models\.logprob"):
             token_logprobs(hidden_ND, weight_VD, targets_N)
-        with pytest.raises(ValueError, match="run on CUDA devices, not cpu"):
-            logits_logprobs(hidden_ND, targets_N)
     hidden_ND, weight_VD, targets_N = (x.to(DEVICE) for x in (hidden_ND, weight_VD, targets_N))
     monkeypatch.setattr(logprob_triton, "_score", None)  # as under the interpreter: no check of the device
     for temperature in (0, -1.0, float("nan")):
@@ -294,11 +250,10 @@ def launches_of(dtype, arch, monkeypatch, N=2000):
         patch.setattr(logprob_triton, "_tiles_on", lambda hidden_ND: tiles(hidden_ND.shape[1], dtype, SHARED[arch]))
         for D, V in ((3584, 152064), (896, 151936)):
             hidden_ND = torch.empty(N, D, dtype=dtype, device="meta", requires_grad=True)
-            weight_VD, logits_NV = (torch.empty(n, m, dtype=dtype, device="meta") for n, m in ((V, D), (N, V)))
+            weight_VD = torch.empty(V, D, dtype=dtype, device="meta")
             targets_N = torch.empty(N, dtype=torch.long, device="meta")
             for entropy_grad in (False, True):
                 token_logprobs(hidden_ND, weight_VD, targets_N, 0.7, entropy_grad)[0].sum().backward()
-            logits_logprobs(logits_NV.requires_grad_(), targets_N)[0].sum().backward()
     return launches
 
 
@@ -349,7 +304,4 @@ def test_sampling_and_training_launch_the_same_binary(dtype, monkeypatch):
 
 
 def test_the_signature_is_that_of_the_reference():
-    """Positions too; what only the kernels know is asked for by name."""
-    ours, reference = (list(inspect.signature(f).parameters.values()) for f in (token_logprobs, logprob.token_logprobs))
-    assert ours[: len(reference)] == reference
-    assert all(p.kind is p.KEYWORD_ONLY and p.default is False for p in ours[len(reference) :])
+    assert inspect.signature(token_logprobs) == inspect.signature(logprob.token_logprobs)

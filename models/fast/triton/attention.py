@@ -18,13 +18,10 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from models.fast.triton.logprob import shared_memory
+from models.fast.triton.common import FUSED, LOG2E, LOWEST, shared_memory
 
 ROWS = 64  # of a tile: what Hopper's matrix instructions take at least
-FUSED = {"enable_fp_fusion": True}  # said, because the default depends on Triton's version, and the bits on it
 FAR = 2**30  # a window beyond every sequence
-LOWEST = tl.constexpr(-1e38)  # below every score, and finite: its difference with itself is 0
-LOG2E = tl.constexpr(1.4426950408889634)
 FREE = ("T", "Z", "window", "key_step", "value_step")  # what sampling and training disagree on
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from models.fast.triton.logprob import FUSED, Tiles, pair_product, place
+from models.fast.triton.common import FUSED, Tiles, pair_product, place
 
 HALF = Tiles(rows=64, vocab=64, width=0, inner=64, warps=4, stages=4)  # two tiles side by side, from 96 KiB of loads
 FULL = Tiles(rows=64, vocab=32, width=0, inner=16, warps=4, stages=2)  # float32, without tensor cores

@@ -10,7 +10,7 @@ One GEMM unit is 2 N D V FLOP. Two ways, and in neither do [N, V] logits or a fr
   Slabs of the vocabulary, not chunks of rows: the second product then has all rows times D as its output, tiles enough
   for the whole machine without splitting a sum. The scratch costs 4 bytes of traffic per logit (16-bit, written and
   read once), bfloat16 logits and a softmax pass over them 8.
-- Anything else (no gradient, entropy_grad, recompute=True, a trainable head): the forward keeps a normalizer per row (1
+- Anything else (no gradient, entropy_grad, a trainable head): the forward keeps a normalizer per row (1
   unit) and the backward computes the logits again, slab by slab, as d loss / d logits (2 units; the head's own gradient
   is a third). For an entropy gradient that is also the least: made in the forward it would be a third unit too.
 
@@ -24,30 +24,16 @@ training and in sampling, the same binary makes the log-probability, and is told
 memory is at most SCRATCH_BYTES at any N: rows go in chunks of what `scratch_bytes` allows.
 """
 
-from functools import cache
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
+from models.fast.triton.common import FUSED, LOG2E, LOWEST, Tiles, pair_product, place, shared_memory
+
 SCRATCH_BYTES = 512 * 2**20
 SLAB = 16384  # words of the vocabulary at once, a multiple of every pair of tiles
 FOLD_ROWS = 16  # rows per program of `_fold`
-ROW_BLOCK = 4096  # logits of a row at once, where logits exist
-FUSED = {"enable_fp_fusion": True}  # said, because the default depends on Triton's version, and the bits on it
-LOWEST = tl.constexpr(-1e38)  # below every logit, and finite: its difference with itself is 0
-LOG2E = tl.constexpr(1.4426950408889634)
-
-
-class Tiles(NamedTuple):
-    rows: int  # of hidden states, in both products
-    vocab: int  # columns of the first product, the logits; a program makes two such tiles side by side
-    width: int  # columns of the second, out of D; two as well
-    inner: int  # summed at once
-    warps: int
-    stages: int  # loads in flight
 
 
 def tiles(D: int, dtype: torch.dtype, shared: int) -> Tiles:
@@ -83,16 +69,10 @@ def token_logprobs(
     targets_N: torch.Tensor,
     temperature: float = 1.0,
     entropy_grad: bool = False,
-    keep_N: torch.Tensor | None = None,
-    *,
-    recompute: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(logprobs_N, entropy_N), float32, of softmax(hidden @ weight.T / temperature), as `models.logprob` defines them.
+    """Return (logprobs_N, entropy_N), float32, of softmax(hidden @ weight.T / temperature), as models/logprob.py does.
 
-    logprobs carry a gradient to hidden, and to weight if it asks for one; entropy only with entropy_grad=True.
-    keep_N: bool; the other rows, whose gradient is known to be zero, never see the head: results 0, no gradient. The
-        host waits for the device to count them.
-    recompute: keep nothing [N, D] for the backward, which then costs 2 units instead of none.
+    logprobs carry a gradient to hidden, and to weight if it requires one; entropy only with entropy_grad=True.
     hidden and weight: bfloat16, float16 or float32, the same, on a CUDA device; ValueError otherwise. A target outside
     the vocabulary has log-probability NaN.
     """
@@ -104,26 +84,7 @@ def token_logprobs(
         )
     if not weight_VD.is_contiguous():
         raise ValueError("weight [V, D] must be contiguous; a copy of a head made here in every call would be large")
-    if keep_N is None:
-        return _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N.contiguous(), temperature, entropy_grad, recompute)
-    kept = keep_N.nonzero()[:, 0]
-    kept_alone = hidden_ND[kept], weight_VD, targets_N[kept], temperature, entropy_grad
-    results = token_logprobs(*kept_alone, recompute=recompute)
-    logprobs_N, entropy_N = (x.new_zeros(len(keep_N)).index_copy(0, kept, x) for x in results)
-    return logprobs_N, entropy_N
-
-
-def logits_logprobs(
-    logits_NV: torch.Tensor, targets_N: torch.Tensor, temperature: float = 1.0, entropy_grad: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(logprobs_N, entropy_N), float32, of softmax(logits / temperature), for where the logits exist anyway.
-
-    One pass over the logits (bfloat16, float16 or float32, rows of any stride), and one in the backward, which makes
-    their gradient. Otherwise as `token_logprobs`.
-    """
-    _check(logits_NV, targets_N, temperature)
-    logits_NV = logits_NV if logits_NV.stride(1) == 1 else logits_NV.contiguous()
-    return _LogitsLogprobs.apply(logits_NV, targets_N.contiguous(), temperature, entropy_grad)
+    return _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N.contiguous(), temperature, entropy_grad)
 
 
 def _check(x: torch.Tensor, targets_N: torch.Tensor, temperature: float) -> None:
@@ -139,39 +100,39 @@ def _check(x: torch.Tensor, targets_N: torch.Tensor, temperature: float) -> None
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, targets_N, temperature, entropy_grad, recompute):
+    def forward(ctx, hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
         hidden_ND = hidden_ND.contiguous()
-        made_here = hidden_ND.requires_grad and not (weight_VD.requires_grad or entropy_grad or recompute)
-        slope_ND = torch.empty_like(hidden_ND) if made_here else None  # d logp / d h
+        in_forward = hidden_ND.requires_grad and not (weight_VD.requires_grad or entropy_grad)
+        slope_ND = torch.empty_like(hidden_ND) if in_forward else None  # d logp / d h
         N = len(hidden_ND)
         logprobs_N, entropy_N, peak_N, log_N = (hidden_ND.new_empty(N, dtype=torch.float32) for _ in range(4))
         for rows in _chunks(hidden_ND, weight_VD):
-            slope = slope_ND[rows] if made_here else None
+            slope = slope_ND[rows] if in_forward else None
             results = _forward(hidden_ND[rows], weight_VD, targets_N[rows], 1 / temperature, slope)
             logprobs_N[rows], entropy_N[rows], peak_N[rows], log_N[rows] = results
-        ctx.scale, ctx.made_here = 1 / temperature, made_here
+        ctx.scale, ctx.in_forward = 1 / temperature, in_forward
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy_N)
         others = hidden_ND, weight_VD, targets_N, peak_N, log_N, entropy_N
-        ctx.save_for_backward(*((slope_ND,) if made_here else others))
+        ctx.save_for_backward(*((slope_ND,) if in_forward else others))
         return logprobs_N, entropy_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_logprobs_N, grad_entropy_N):
-        if ctx.made_here:
+        if ctx.in_forward:
             (slope_ND,) = ctx.saved_tensors
             grad_ND = torch.mul(slope_ND, grad_logprobs_N[:, None], out=torch.empty_like(slope_ND))
-            return grad_ND, None, None, None, None, None
+            return grad_ND, None, None, None, None
         hidden_ND, weight_VD, targets_N, *row_N = ctx.saved_tensors
         row_N += grad_logprobs_N, grad_entropy_N
         grad_hidden_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         for rows in _chunks(hidden_ND, weight_VD):
-            figures_5N = torch.stack([x[rows] for x in row_N])
+            figures_N = torch.stack([x[rows] for x in row_N])
             grad_hidden = None if grad_hidden_ND is None else grad_hidden_ND[rows]
-            _backward(hidden_ND[rows], weight_VD, targets_N[rows], figures_5N, ctx.scale, grad_hidden, grad_weight_VD)
-        return grad_hidden_ND, grad_weight_VD, None, None, None, None
+            _backward(hidden_ND[rows], weight_VD, targets_N[rows], figures_N, ctx.scale, grad_hidden, grad_weight_VD)
+        return grad_hidden_ND, grad_weight_VD, None, None, None
 
 
 def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
@@ -179,22 +140,22 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     Puts d logp / d h into slope_ND unless that is None."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
-    row_11R = hidden_ND.new_full((11, R), LOWEST.value, dtype=torch.float32)
-    row_11R[1:3], row_11R[3] = 0, torch.nan
-    peak_R, _, _, _, _, logprobs_R, entropy_R, log_R, own_R, others_R, keep_R = row_11R
-    tile_3BR = row_11R.new_empty(3, width // t.vocab, R)
+    row_stats = hidden_ND.new_full((11, R), LOWEST.value, dtype=torch.float32)
+    row_stats[1:3], row_stats[3] = 0, torch.nan
+    peak_R, _, _, _, _, logprobs_R, entropy_R, log_R, own_R, others_R, keep_R = row_stats
+    tile_stats = row_stats.new_empty(3, width // t.vocab, R)
     write, exps_RS = slope_ND is not None, hidden_ND  # never None: that would be another binary
     if write:
-        exps_RS, sums_RD = hidden_ND.new_empty(R, width), row_11R.new_zeros(R, D)
+        exps_RS, sums_RD = hidden_ND.new_empty(R, width), row_stats.new_zeros(R, D)
     step = 1 if hidden_ND.dtype == torch.float16 else 64  # float16 has no exponents to spare
     for start, slab_SD in _slabs(weight_VD):
         _score[_grid(R, slab_SD, t)](
-            *(hidden_ND, slab_SD, targets_N, exps_RS, tile_3BR, row_11R),
+            *(hidden_ND, slab_SD, targets_N, exps_RS, tile_stats, row_stats),
             *(scale, N, D, len(slab_SD), R, width, start, int(write)),
             **dict(STEP=step, ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
         _fold[(R // FOLD_ROWS,)](
-            *(exps_RS, tile_3BR, row_11R, triton.cdiv(len(slab_SD), t.vocab), R, width, int(write)),
+            *(exps_RS, tile_stats, row_stats, triton.cdiv(len(slab_SD), t.vocab), R, width, int(write)),
             **dict(STEP=step, BLOCKS=triton.next_power_of_2(width // t.vocab), ROWS=FOLD_ROWS, VOCAB=t.vocab, **FUSED),
         )
         if write:
@@ -206,15 +167,15 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     return logprobs_R[:N], entropy_R[:N], peak_R[:N], log_R[:N]
 
 
-def _backward(hidden_ND, weight_VD, targets_N, figures_5N, scale, grad_hidden_ND, grad_weight_VD):
+def _backward(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND, grad_weight_VD):
     """A chunk's gradients: into grad_hidden_ND, and added to grad_weight_VD, unless those are None."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
-    dlogits_RS, sums_RD = hidden_ND.new_empty(R, width), figures_5N.new_zeros(R, D)
-    keep_R = figures_5N.new_ones(R)
+    dlogits_RS, sums_RD = hidden_ND.new_empty(R, width), figures_N.new_zeros(R, D)
+    keep_R = figures_N.new_ones(R)
     for start, slab_SD in _slabs(weight_VD):
         _dlogits[_grid(R, slab_SD, t)](
-            *(hidden_ND, slab_SD, targets_N, dlogits_RS, figures_5N, scale, N, D, len(slab_SD), width, start),
+            *(hidden_ND, slab_SD, targets_N, dlogits_RS, figures_N, scale, N, D, len(slab_SD), width, start),
             **dict(ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
         if grad_hidden_ND is not None:
@@ -242,14 +203,6 @@ def _tiles_on(hidden_ND) -> Tiles:
     return tiles(hidden_ND.shape[1], hidden_ND.dtype, shared_memory(hidden_ND.device))
 
 
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Bytes of it that a program can have, which is what Triton holds launches to; elsewhere than on CUDA an H200's."""
-    if device.type != "cuda":
-        return 227 * 1024
-    return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
-
-
 def _chunks(hidden_ND, weight_VD):
     """Slices of rows whose scratch is at most SCRATCH_BYTES, or one tile high."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
@@ -270,61 +223,6 @@ def _grid(R: int, slab_SD, t: Tiles) -> tuple[int]:
     return (R // t.rows * triton.cdiv(len(slab_SD), 2 * t.vocab),)
 
 
-class _LogitsLogprobs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits_NV, targets_N, temperature, entropy_grad):
-        N, V = logits_NV.shape
-        out_4N = logits_NV.new_empty(4, N, dtype=torch.float32)
-        sizes = dict(BLOCK=ROW_BLOCK, num_warps=8, **FUSED)
-        _row_forward[(N,)](logits_NV, targets_N, out_4N, 1 / temperature, N, V, logits_NV.stride(0), **sizes)
-        logprobs_N, entropy_N = out_4N[0].clone(), out_4N[1].clone()
-        ctx.scale, ctx.sizes = 1 / temperature, sizes
-        if not entropy_grad:
-            ctx.mark_non_differentiable(entropy_N)
-        ctx.save_for_backward(logits_NV, targets_N, out_4N)
-        return logprobs_N, entropy_N
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_logprobs_N, grad_entropy_N):
-        logits_NV, targets_N, out_4N = ctx.saved_tensors
-        (N, V), stride = logits_NV.shape, logits_NV.stride(0)
-        figures_5N = torch.stack((out_4N[2], out_4N[3], out_4N[1], grad_logprobs_N, grad_entropy_N))
-        grad_NV = torch.empty_like(logits_NV, memory_format=torch.contiguous_format)
-        pointers = logits_NV, targets_N, figures_5N, grad_NV
-        _row_backward[(N, triton.cdiv(V, ROW_BLOCK))](*pointers, ctx.scale, N, V, stride, **ctx.sizes)
-        return grad_NV, None, None, None
-
-
-@triton.jit
-def place(row_tiles, column_tiles):
-    """(row tile, column tile) of this program: 8 rows of tiles abreast, so that what runs at once shares its loads in
-    the L2 cache."""
-    program = tl.program_id(0)
-    first = program // (8 * column_tiles) * 8
-    height = tl.minimum(row_tiles - first, 8)
-    return first + program % (8 * column_tiles) % height, program % (8 * column_tiles) // height
-
-
-@triton.jit
-def pair_product(a, b, rows, columns, limit, K, a_row, b_inner, b_column, INNER: tl.constexpr):
-    """a[rows] @ b[:, columns], float32, and as many columns on; b is 0 from column limit. Two tiles from one load of a:
-    what follows needs registers for one at a time. a_row, b_inner and b_column are strides."""
-    COLUMNS: tl.constexpr = columns.shape[0]
-    left = tl.zeros((rows.shape[0], COLUMNS), tl.float32)
-    right = tl.zeros((rows.shape[0], COLUMNS), tl.float32)
-    for start in range(0, K, INNER):
-        inner = start + tl.arange(0, INNER)
-        inside = (inner < K)[:, None]
-        x = tl.load(a + (rows[:, None] * a_row + inner[None, :]), mask=inner[None, :] < K, other=0)
-        at = b + (inner[:, None] * b_inner + columns[None, :] * b_column)
-        y = tl.load(at, mask=inside & (columns < limit)[None, :], other=0)
-        z = tl.load(at + COLUMNS * b_column, mask=inside & (columns + COLUMNS < limit)[None, :], other=0)
-        left = tl.dot(x, y, left, input_precision="ieee")
-        right = tl.dot(x, z, right, input_precision="ieee")
-    return left, right
-
-
 @triton.jit
 def _reference(peak, STEP: tl.constexpr):
     """The exponent that the exponentials of a tile with this peak are relative to: the next multiple of STEP."""
@@ -333,7 +231,7 @@ def _reference(peak, STEP: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "start", "write"])
 def _score(
-    hidden_ND, slab_SD, targets_N, exps_RS, tile_3BR, row_11R, scale, N, D, S, R, width, start, write,
+    hidden_ND, slab_SD, targets_N, exps_RS, tile_stats, row_stats, scale, N, D, S, R, width, start, write,
     STEP: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Two tiles' logits, for `_score_tile`."""
@@ -342,7 +240,7 @@ def _score(
     row = tl.minimum(rows, N - 1)
     left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
     target = (tl.load(targets_N + row) - start).to(tl.int32)
-    tile_R, row_R = tile_3BR + 2 * pair * R + rows, row_11R + rows
+    tile_R, row_R = tile_stats + 2 * pair * R + rows, row_stats + rows
     _score_tile(scale * left, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP, VOCAB)
     words, tile_R = words + VOCAB, tile_R + R
     _score_tile(scale * right, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP, VOCAB)
@@ -372,7 +270,7 @@ def _score_tile(
 
 @triton.jit(do_not_specialize=["blocks", "write"])
 def _fold(
-    exps_RS, tile_3BR, row_11R, blocks, R, width, write,
+    exps_RS, tile_stats, row_stats, blocks, R, width, write,
     STEP: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr,
 ):  # fmt: skip
     """Merges a slab's tiles into what is kept of each row: 0 peak, 1 sum of exp(logit - peak), 2 sum of the same times
@@ -380,11 +278,11 @@ def _fold(
     the factors in d logp / d h 8 of the taken token's weights and 9 of the sums over the others; 10 the factor that
     takes earlier sums to the new ref. Exponentials to a smaller ref are brought to it here."""
     rows, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCKS)
-    tile, there = tile_3BR + block[:, None] * R + rows[None, :], (block < blocks)[:, None]
+    tile, there = tile_stats + block[:, None] * R + rows[None, :], (block < blocks)[:, None]
     peak = tl.load(tile, mask=there, other=LOWEST)  # [BLOCKS, ROWS]
     total = tl.load(tile + width // VOCAB * R, mask=there, other=0)
     spread = tl.load(tile + width // VOCAB * 2 * R, mask=there, other=0)
-    row = row_11R + rows
+    row = row_stats + rows
     old_peak, old_total, old_spread = tl.load(row), tl.load(row + R), tl.load(row + 2 * R)
     new_peak = tl.maximum(old_peak, tl.max(peak, 0))
     total, spread = _moved(total, spread, peak - new_peak[None, :])
@@ -405,7 +303,7 @@ def _fold(
         tl.store(row + 9 * R, -tl.exp2(ref - new_peak * LOG2E) / total)
         tl.store(row + 10 * R, tl.exp2(old_ref - ref))
         for b in range(blocks):
-            factor = tl.exp2(tl.maximum(old_ref, _reference(tl.load(tile_3BR + b * R + rows), STEP)) - ref)
+            factor = tl.exp2(tl.maximum(old_ref, _reference(tl.load(tile_stats + b * R + rows), STEP)) - ref)
             if tl.min(factor, 0) < 1:
                 at = exps_RS + rows[:, None] * width + b * VOCAB + tl.arange(0, VOCAB)[None, :]
                 tl.store(at, (tl.load(at) * factor[:, None]).to(exps_RS.dtype.element_ty))
@@ -432,7 +330,7 @@ def _add_tile(sums_RD, keep_R, rows, columns, more, D):
 
 @triton.jit(do_not_specialize=["N", "start"])
 def _dlogits(
-    hidden_ND, slab_SD, targets_N, dlogits_RS, figures_5N, scale, N, D, S, width, start,
+    hidden_ND, slab_SD, targets_N, dlogits_RS, figures_N, scale, N, D, S, width, start,
     ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Two tiles of d loss / d (hidden @ slab.T), from figures (see `_slope`)."""
@@ -440,7 +338,7 @@ def _dlogits(
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
     left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
-    target, figures = (tl.load(targets_N + row) - start).to(tl.int32)[:, None], figures_5N + row[:, None]
+    target, figures = (tl.load(targets_N + row) - start).to(tl.int32)[:, None], figures_N + row[:, None]
     out = dlogits_RS + rows[:, None] * width + words[None, :]
     dtype = dlogits_RS.dtype.element_ty
     slope = scale * _slope(scale * left, words[None, :] == target, figures, N)
@@ -463,35 +361,3 @@ def _slope(logits, taken, figures, N):
 def _moved(total, spread, shift):
     """Sums of exp(x) and exp(x) x, made those of x + shift."""
     return total * tl.exp(shift), (spread + total * shift) * tl.exp(shift)
-
-
-@triton.jit(do_not_specialize=["N"])
-def _row_forward(logits_NV, targets_N, out_4N, scale, N, V, stride, BLOCK: tl.constexpr):
-    """One row's log-probability, entropy, peak and log sum exp(logit - peak), online."""
-    row = tl.program_id(0)
-    logits_V, target = logits_NV + row.to(tl.int64) * stride, tl.load(targets_N + row)
-    peak = tl.full((), LOWEST, tl.float32)
-    total, spread = tl.zeros((), tl.float32), tl.zeros((), tl.float32)
-    for start in range(0, V, BLOCK):
-        words = start + tl.arange(0, BLOCK)
-        logits = scale * tl.load(logits_V + words, mask=words < V, other=0).to(tl.float32)
-        logits = tl.where(words < V, logits, LOWEST)
-        new_peak = tl.maximum(peak, tl.max(logits, 0))
-        total, spread = _moved(total, spread, peak - new_peak)
-        exps = tl.exp(logits - new_peak)
-        total, spread, peak = total + tl.sum(exps, 0), spread + tl.sum(exps * (logits - new_peak), 0), new_peak
-    inside = (target >= 0) & (target < V)
-    chosen = scale * tl.load(logits_V + target, mask=inside, other=float("nan")).to(tl.float32)
-    tl.store(out_4N + row, chosen - peak - tl.log(total))
-    tl.store(out_4N + N + row, tl.log(total) - spread / total)
-    tl.store(out_4N + 2 * N + row, peak)
-    tl.store(out_4N + 3 * N + row, tl.log(total))
-
-
-@triton.jit(do_not_specialize=["N"])
-def _row_backward(logits_NV, targets_N, figures_5N, grad_NV, scale, N, V, stride, BLOCK: tl.constexpr):
-    """A block of a row's d loss / d logits, from figures (see `_slope`)."""
-    row, words = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    logits = tl.load(logits_NV + row.to(tl.int64) * stride + words, mask=words < V, other=0).to(tl.float32)
-    slope = scale * _slope(scale * logits, words == tl.load(targets_N + row), figures_5N + row, N)
-    tl.store(grad_NV + row.to(tl.int64) * V + words, slope.to(grad_NV.dtype.element_ty), mask=words < V)
