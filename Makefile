@@ -37,7 +37,7 @@ tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/mod
 	for world in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
 	    $(PY) -m envs $$world demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
 	$(PY) -m models.tiny.make_tiny runs/tiny/corpus.txt out=runs/tiny/init
-	$(PY) train.py recipe=tiny model=runs/tiny/init out=runs/tiny/sft
+	$(PY) train.py recipe=make_tiny model=runs/tiny/init out=runs/tiny/sft
 	$(PY) merge.py model=runs/tiny/sft/epoch_22 out=runs/tiny/model dtype=bfloat16
 
 clean:

@@ -1,8 +1,8 @@
 """Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x/epoch_10 env=textcraft
 
 Plays the same tasks sampled at the training temperature and greedily, with 80 % Jeffreys intervals. Without adapter= it
-plays the base model; several by comma (`adapter=base,runs/x/epoch_10`) play the same tasks. With server= it plays what
-a server answers: rl/served.py. --help lists every key.
+plays the base model; several by comma (`adapter=base,runs/x/epoch_10`) play the same tasks. With server= the model runs
+on a server (rl/remote.py). --help lists every key.
 """
 
 import json
@@ -12,65 +12,62 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 import lora
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.weights import TINY
-from rl import config, served
+from rl import arguments, config
+from rl.arguments import Positive
 from rl.evaluate import describe, evaluate
 
 
-@dataclass
+@dataclass(frozen=True)
 class Keys:
-    adapter: str = "base"  # adapters' folders by comma, to be compared on the same tasks; base is none
-    split: str = "test"  # tasks to play: test | val | train
-    n: int = 200  # tasks
+    adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
+    split: Literal["test", "val", "train"] = "test"  # tasks to play
+    n: Positive[int] = 200  # number of tasks
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
     json: str = ""  # also write the results to this file
 
 
-TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # keys of train.py, and what they are here
+TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # keys of train.py and their names here
 
 
 def with_base(words: list[str]) -> list[str]:
-    """The words with the model that the first adapter names, where they name none."""
+    """Return the words, with the base model that the first adapter names if they name no model."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     adapters = [name for name in given.get("adapter", "").split(",") if name not in ("", "base")]
     if "model" in given or not adapters:
         return words
     try:
         base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
-    except (OSError, ValueError):  # told later
+    except (OSError, ValueError):  # reported when the adapter is loaded
         return words
     return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
 
 
-def wrong(keys: Keys, words: list[str]) -> str:
-    """What is wrong with the keys, in one line; nothing, if they can be."""
+def check(keys: Keys, words: list[str]) -> None:
+    """Raise ArgumentError for keys that cannot be used."""
     for word in words:
         if word.split("=")[0] in TRAINING:
-            return f"{word} is a key of train.py; here it is {TRAINING[word.split('=')[0]]}="
-    if keys.split not in ("test", "val", "train"):
-        return f"split={keys.split} is not one of test, val, train"
-    if keys.n < 1:
-        return f"n={keys.n} must be positive"
+            raise arguments.ArgumentError(f"{word} is a key of train.py; here it is {TRAINING[word.split('=')[0]]}=")
     if keys.server and not re.fullmatch(r"https?://[^/:?#\s]+(:\d+)?(/[^?#\s]*)?", keys.server):
-        return f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1"
+        raise arguments.ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
     if keys.server and not any(word.startswith("model=") for word in words):
-        return "server= needs model=, the server's name of its base model"
+        raise arguments.ArgumentError("server= needs model=, the server's name of its base model")
     if keys.json and not Path(keys.json).absolute().parent.is_dir():
-        return f"json={keys.json}: there is no folder {Path(keys.json).parent}"
-    return ""
+        raise arguments.ArgumentError(f"json={keys.json}: there is no folder {Path(keys.json).parent}")
 
 
-def local(cfg, names: list[str]) -> Iterator[tuple[str, Callable]]:
-    """Each name with what evaluates it in this process."""
+def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
+    """Yield each name with the function that evaluates it in this process."""
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
     for name in names:
         if name != "base":
-            lora.read_adapter_config(Path(name))  # a typing error costs no evaluation
+            lora.read_adapter_config(Path(name))  # a misspelt folder fails before the first evaluation
     keep_memory()
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
@@ -80,20 +77,23 @@ def local(cfg, names: list[str]) -> Iterator[tuple[str, Callable]]:
         yield name, partial(evaluate, model, tokenizer)
 
 
-def remote(cfg, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
-    """Each name with what evaluates it on a server."""
-    server = served.Server(url.rstrip("/"), cfg.thinking)
-    known, called = server.names(), {name: cfg.model if name == "base" else name for name in names}
-    for name in called.values():
+def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
+    """Yield each name with the function that evaluates it on a server."""
+    from rl import remote
+
+    server = remote.Server(url.rstrip("/"), cfg.thinking)
+    known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
+    for name in served_as.values():
         if name not in known:
             raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
     for name in names:
-        yield name, partial(served.evaluate, server, called[name])
+        yield name, partial(remote.evaluate, server, served_as[name])
 
 
-def main(cfg, keys: Keys) -> None:
+def main(cfg: Any, keys: Keys) -> None:
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
-    for name, play in remote(cfg, names, keys.server) if keys.server else local(cfg, names):
+    evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
+    for name, play in evaluators:
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
             result = play(cfg, temperature, keys.split, keys.n)
             results.setdefault(name, []).append(result)
@@ -107,11 +107,11 @@ def main(cfg, keys: Keys) -> None:
 if __name__ == "__main__":
     words = with_base(sys.argv[1:])
     cfg, keys = config.parse(words, "eval.py", Keys)
-    if wrong(keys, words):
-        print(f"eval.py: {wrong(keys, words)}", file=sys.stderr)
-        sys.exit(2)
     try:
+        check(keys, words)
         main(cfg, keys)
+    except arguments.ArgumentError as error:
+        arguments.fail("eval.py", error)
     except (OSError, ValueError) as error:
         sys.exit(f"eval.py: {error}")
     except KeyboardInterrupt:

@@ -19,7 +19,8 @@ from envs.terminal import reader_may_leave
 from models import load_model, load_tokenizer, save_model
 from models.logprob import head_logits
 from models.weights import resolve
-from rl.checkpoint import copy_tokenizer, new_folder
+from rl.checkpoint import copy_tokenizer
+from rl.folders import new_folder
 
 USAGE = """usage: python merge.py adapter=FOLDER out=FOLDER [key=value ...]
 

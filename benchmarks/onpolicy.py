@@ -28,7 +28,8 @@ from models.linear import Linear
 from rl import config
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn
-from rl.rollout import make_tasks, rollout
+from rl.rollout import rollout
+from rl.tasks import make_tasks
 
 
 @dataclass

@@ -28,8 +28,8 @@ from models import fast_matmul, load_tokenizer
 from models.engine import Engine
 from rl import config, grpo
 from rl.batch import make_batch
-from rl.checkpoint import TrainState
 from rl.records import Episode, Turn
+from rl.state import TrainState
 from rl.update import make_optimizer, update
 
 
@@ -83,9 +83,9 @@ class Ours:
         self.model, self.tokenizer = sides.our_model(base, adapter, dtype, options.device)
         self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
-        self.cfg = config.Config(algo="grpo", lr=options.lr, episodes=count, batch_size=count)
-        self.cfg.grpo.group_size, self.cfg.grpo.divide_by_std = options.samples, True
-        config.check(self.cfg)
+        words = ["algo=grpo", "model=given", f"lr={options.lr}", f"episodes={count}", f"batch_size={count}"]
+        words += [f"grpo.group_size={options.samples}", "grpo.divide_by_std=true"]
+        self.cfg = config.parse(words, "benchmarks.step")
         self.state = TrainState(self.model, critic=None, optimizer=make_optimizer(self.model, None, self.cfg))
         self.before = {name: p.detach().clone() for name, p in self.state.trainable().items()}
         self.gap = 0.0

@@ -79,7 +79,7 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
         yield _as_step(select(batch, order[start : start + batch_size]))
 
 
-def with_gradient(batch: Batch) -> Batch:
+def drop_zero_advantage(batch: Batch) -> Batch:
     """The batch without the episodes whose advantages are all zero, such as those of a group with equal scores; the
     denominators of losses stay. Only where advantages are all that tokens learn from. Whole if none would be left.
     """

@@ -1,428 +1,211 @@
-"""One typed configuration: dataclasses, `key=value` on the command line, recipes in TOML, and --help made from both.
+"""The configuration: frozen dataclasses with a comment per field, set in three levels.
 
-    python train.py algo=ppo env=textcraft lr=1e-3 lora.r=16 ppo.clip=0.2 recipe=default
+    python train.py algo=ppo env=textcraft lr=1e-3 lora.r=16 ppo.clip=0.2 recipe=dapo
 
-A later word wins over an earlier one, the command line over the recipe, the recipe over recipes/default.toml, and that
-over the defaults here; there is no second place where a default lives. An unknown key, a wrong type or an impossible
-value is one line with the nearest valid key, and exit status 2, before anything is loaded. A recipe's [tiny] table
-applies when the model is the embedded one.
+1. The defaults in the code: here, in the algorithm's Config and in the environment's.
+2. Recipes: recipe=NAME is recipes/NAME.toml. recipes/embedded.toml lies beneath it where the model is the embedded one.
+3. The command line, where a later word wins over an earlier one.
 
-The comment behind each field is its help text.
+Groups load on demand: a Config has the fields of Common, `lora`, `reward`, and a group for the algorithm and for each
+environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft.
 """
 
-import ast
 import dataclasses
-import difflib
-import inspect
-import io
-import json
-import re
-import sys
-import tokenize
-import tomllib
-import types
-import typing
-from dataclasses import dataclass, field, fields, make_dataclass
-from pathlib import Path
-
-import torch
+from dataclasses import dataclass, make_dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
 
 import envs
-from envs.terminal import reader_may_leave
-from models.weights import is_tiny
-from rl import grpo, ppo, reinforce, sft
-from rl.update import OPTIMIZERS
+from rl import arguments, checks, recipes
+from rl.arguments import ArgumentError, NotNegative, Positive
+from rl.tasks import mixture
 
-ALGORITHMS = {"sft": sft, "reinforce": reinforce, "grpo": grpo, "ppo": ppo}
-RECIPES = Path(__file__).parent.parent / "recipes"
+ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "ppo": "rl.ppo"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lora:
-    r: int = 16  # rank of the adapters; 0 trains every weight of the model instead
-    alpha: float = 32  # the update is scaled by alpha / r
+    r: NotNegative[int] = 16  # rank of the adapters; 0 trains every weight of the model instead
+    alpha: Positive[float] = 32  # the update is scaled by alpha / r
     dropout: float = 0.0  # on the adapters' input, in sft only: in rl it would make the first ratio differ from 1
     targets: str = "all-linear"  # all-linear | attention | names by comma | a regular expression for whole names
     rslora: bool = False  # scale by alpha / sqrt(r) instead
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reward:
-    rule: str = "native"  # native: the environment's own | seed: the guide's shaping | binary: by outcome, at the end
+    rule: Literal["native", "shaped", "binary"] = "native"  # the environment's | denser, for progress | by outcome
     scale: float = 1.0  # every reward is multiplied by this
-    whiten: bool = False  # divide the epoch's rewards by the deviation of its scores
+    whiten: bool = False  # divide the epoch's rewards by the standard deviation of its scores
     correct: float = 1.0  # reward.rule=binary: for outcome correct
     incorrect: float = 0.0  # reward.rule=binary: for outcome incorrect
     timeout: float = 0.0  # reward.rule=binary: for outcome timeout
     unknown: float = 0.0  # reward.rule=binary: for outcome unknown
-    invalid: float = -0.05  # reward.rule=seed: added for each action that was not understood or carried out
+    invalid: float = -0.05  # reward.rule=shaped: added for each action that was not understood or carried out
 
 
-@dataclass
+@dataclass(frozen=True)
 class Common:
-    algo: str = "ppo"  # sft | reinforce | grpo | ppo
+    algo: Literal[*ALGORITHMS] = "ppo"  # the algorithm
     env: str = "textcraft"  # environments by comma, with weights after a colon: textcraft, or sat:2,textcraft:1
     model: str = "tiny"  # tiny (the embedded default) | a folder | a hub id, with @ and a revision to pin one
-    thinking: bool = True  # where the checkpoint's turns know it (Qwen3): false asks for answers without thoughts
-    recipe: str = "default"  # settings from recipes/NAME.toml, or from a path that ends in .toml
+    thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
+    recipe: str = ""  # settings from recipes/NAME.toml, or from a path that ends in .toml; empty: none
     data: str = ""  # sft: learn from this JSON Lines file, conversations or prompt/answer pairs, not from env's expert
     out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
-    resume: str = ""  # go on with the run in this folder, from its newest checkpoint and with its settings
+    resume: str = ""  # continue the run in this folder, from its newest checkpoint and with its settings
     resume_from: str = ""  # start from this adapter's folder, with a fresh optimizer; kept frozen as the KL reference
-    seed: int = 0  # of everything: initial adapter, tasks, sampling, order
-    order: str = "random"  # of tasks, and of episodes or rows in an epoch's updates: random | sequential
-    max_samples: int = 0  # at most so many different tasks, or rows of data=; 0: no limit
-    epochs: int = 10  # rounds of collecting episodes and learning from them
-    episodes: int = 64  # episodes collected per epoch
-    batch_size: int = 64  # episodes per optimizer step
-    max_steps: int = 0  # stop after this many optimizer steps; 0: no limit
-    optimizer: str = "adamw"  # adamw | adam | sgd
-    lr: float = 1e-5  # learning rate
-    schedule: str = "constant"  # of the learning rate: constant | linear | cosine
-    warmup_steps: int = 0  # optimizer steps over which the learning rate rises from 0
-    min_lr_ratio: float = 0.1  # share of lr at which linear and cosine schedules end
-    weight_decay: float = 0.0  # decoupled in adamw, added to the gradient in the others
-    clip_norm: float = 1.0  # gradients are scaled down to this norm
-    micro_tokens: int = 8192  # tokens in one forward and backward; changes memory and speed, never the gradient
-    temperature: float = 1.0  # of sampling, and of the log-probabilities that are trained
-    max_new_tokens: int = 256  # sampled tokens per turn at most
-    max_len: int = 4096  # tokens per episode at most
-    max_turns: int = 0  # agent turns per episode at most; 0: the environment's own limit
-    rollout_batch_size: int = 64  # episodes being sampled at once
-    eval_episodes: int = 200  # held-out tasks per evaluation, each played sampled and greedily; 0: no evaluation
-    eval_every: int = 0  # epochs between evaluations; 0: only before the first and after the last
-    eval_split: str = "val"  # tasks to evaluate on: val | test | train
-    save_every: int = 1  # epochs between what is kept: epoch_N, and a checkpoint that a run resumes from
-    dtype: str = "float32"  # of the model's weights: float32 | bfloat16 | float16 (to evaluate)
-    device: str = "cpu"  # cpu | cuda
+    seed: NotNegative[int] = 0  # of everything: initial adapter, tasks, sampling, order
+    order: Literal["random", "sequential"] = "random"  # of tasks, and of episodes or rows in an epoch's updates
+    max_samples: NotNegative[int] = 0  # number of different tasks, or of rows of data=; 0: unlimited
+    epochs: Positive[int] = 10  # rounds of collecting episodes and learning from them
+    episodes: Positive[int] = 64  # episodes collected per epoch
+    batch_size: Positive[int] = 64  # episodes per optimizer step
+    max_steps: NotNegative[int] = 0  # stop after this many optimizer steps; 0: no limit
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"  # the optimizer
+    lr: Positive[float] = 1e-5  # learning rate
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate
+    warmup_steps: NotNegative[int] = 0  # optimizer steps over which the learning rate rises from 0
+    min_lr_ratio: NotNegative[float] = 0.1  # share of lr at which linear and cosine schedules end
+    weight_decay: NotNegative[float] = 0.0  # decoupled in adamw, added to the gradient in the others
+    clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
+    micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes memory and speed, not the gradient
+    temperature: NotNegative[float] = 1.0  # of sampling, and of the log-probabilities that are trained
+    max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
+    max_len: Positive[int] = 4096  # most tokens per episode
+    max_turns: NotNegative[int] = 0  # most agent turns per episode; 0: the environment's own limit
+    rollout_batch_size: Positive[int] = 64  # episodes sampled at once
+    eval_episodes: NotNegative[int] = 200  # held-out tasks per evaluation, played sampled and greedily; 0: none
+    eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
+    eval_split: Literal["train", "val", "test"] = "val"  # tasks to evaluate on
+    save_every: Positive[int] = 1  # epochs between saves: epoch_N, and a checkpoint to resume from
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the model's weights; float16: only to evaluate
+    device: Literal["cpu", "cuda"] = "cpu"  # where to compute
     exact: bool = False  # on CUDA: sampling and training agree in every bit, at some cost; on a CPU they always do
-    threads: int = 0  # torch threads on a CPU; 0: one for a model under 10 million parameters, else every core
-    log: str = "info"  # info | debug: debug prints every adapted layer
+    threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a model under 10 million parameters, else all
+    log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
 
-CHOICES = {
-    "algo": tuple(ALGORITHMS),
-    "order": ("random", "sequential"),
-    "optimizer": tuple(OPTIMIZERS),
-    "schedule": ("constant", "linear", "cosine"),
-    "eval_split": ("train", "val", "test"),
-    "dtype": ("float32", "bfloat16", "float16"),
-    "device": ("cpu", "cuda"),
-    "log": ("info", "debug"),
-    "reward.rule": ("native", "seed", "binary"),
-}
-POSITIVE = ("epochs", "episodes", "batch_size", "lr", "clip_norm", "micro_tokens", "max_new_tokens", "max_len")
-POSITIVE += ("rollout_batch_size", "save_every", "lora.alpha", "*.epochs", "*.group_size", "*.clip")
-POSITIVE += ("*.clip_high", "*.constant_length", "*.kl_horizon", "ppo.critic_lr", "ppo.critic_hidden")
-NOT_NEGATIVE = ("lora.r", "max_steps", "warmup_steps", "weight_decay", "temperature", "max_turns", "eval_episodes")
-NOT_NEGATIVE += ("seed", "threads", "eval_every", "min_lr_ratio", "max_samples", "*.kl_coef", "*.overlong_limit")
-NOT_NEGATIVE += ("ppo.vf_coef", "ppo.critic_warmup")
-POSITIVE_OR_NONE = ("ppo.value_clip", "*.target_kl", "*.kl_target", "*.dual_clip")
-
-GROUPS = {"lora": Lora, "reward": Reward, **{name: module.Config for name, module in ALGORITHMS.items()}}
-GROUPS |= {name: envs.config_class(name) for name in envs.NAMES}
-Config = make_dataclass(
-    "Config", [(name, cls, field(default_factory=cls)) for name, cls in GROUPS.items()], bases=(Common,)
-)
-
+GROUPS = ("lora", "reward", *ALGORITHMS, *envs.NAMES)
 EVALUATED = ("env", "model", "thinking", "recipe", "temperature", "max_new_tokens", "max_len", "max_turns")
-EVALUATED += ("rollout_batch_size", "dtype", "device", "exact", "threads", "reward", *envs.NAMES)  # what eval.py reads
+EVALUATED += ("rollout_batch_size", "dtype", "device", "exact", "threads", "reward", *envs.NAMES)  # read by eval.py
 
 
-class ConfigError(ValueError):
-    """One line for the person who wrote the key."""
+def algorithm(name: str) -> ModuleType:
+    """Return the algorithm's module: Config, advantages, loss."""
+    return import_module(ALGORITHMS[name])
 
 
-def parse(arguments: list[str], program: str = "train.py", also: type | None = None) -> typing.Any:
-    """The Config that the words say. Prints the help and exits 0 on --help; prints one line and exits 2 on a bad word.
+def group_class(name: str) -> type:
+    """Return the dataclass of a group."""
+    if name in ("lora", "reward"):
+        return {"lora": Lora, "reward": Reward}[name]
+    return algorithm(name).Config if name in ALGORITHMS else envs.config_class(name)
 
-    also: another dataclass of keys that this program understands; its instance comes back beside the Config.
+
+def parse(words: list[str], program: str = "train.py", also: type | None = None) -> Any:
+    """Return the Config of key=value words. Print the help and exit with 0 on --help; print one line and exit with 2 on
+    a wrong word.
+
+    also: a dataclass of keys that only this program has; its instance is returned beside the Config.
     """
-    if any(word in ("-h", "--help", "help") for word in arguments):
-        with reader_may_leave():
-            print(help_text(program, also))
-        raise SystemExit(0)
+    if arguments.wants_help(words):
+        arguments.print_and_exit(help_text(program, also))
     try:
-        given = dict(_split(word) for word in arguments)
-        for key in ("resume", "resume_from", "data"):
-            if given.get(key) == "":
-                raise ConfigError(f"{key}= is given without a name")
-        mine = {key: given.pop(key) for key in list(given) if also and key in {f.name for f in fields(also)}}
-        extra = also() if also else None
-        for key, value in mine.items():
-            _assign(extra, key, value)
-        cfg = Config()
-        if given.get("resume") and "recipe" in given:
-            raise ConfigError("recipe= has no effect beside resume=, which goes on with the run's own settings")
-        if given.get("resume") and "resume_from" in given:
-            raise ConfigError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
-        own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
-        if given.get("resume_from") and own:
-            raise ConfigError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
-        if given.get("resume"):
-            base = {**_saved(given["resume"]), "out": given["resume"]}
-        else:
-            base, _ = _recipe(given.get("recipe", cfg.recipe), given.get("model"))
-        for key, value in {**base, **given}.items():
-            _assign(cfg, key, value, also)
-        check(cfg)
+        given = arguments.split(words)
+        checks.check_words(given)
+        more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
+        keys = arguments.build(also, more) if also else None
+        cfg = resolve(given, also)
+        checks.check(cfg)
         if program == "train.py":
-            check_training(cfg)
-    except ConfigError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    return cfg if also is None else (cfg, extra)
+            checks.check_training(cfg)
+    except ArgumentError as error:
+        arguments.fail(program, error)
+    return (cfg, keys) if also else cfg
 
 
-def check(cfg) -> None:
-    """Raises ConfigError for a value that cannot be."""
-    for key, allowed in CHOICES.items():
-        value = _get(cfg, key)
-        if value not in allowed:
-            near = difflib.get_close_matches(str(value), allowed, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            if key == "algo" and (RECIPES / f"{value}.toml").is_file():
-                hint = f"; did you mean recipe={value}?"
-            raise ConfigError(f"{key}={value} is not one of {', '.join(allowed)}{hint}")
-    for key, value in _values(cfg, POSITIVE):
-        if not value > 0:
-            raise ConfigError(f"{key}={value} must be positive")
-    for key, value in _values(cfg, NOT_NEGATIVE):
-        if value < 0:
-            raise ConfigError(f"{key}={value} must not be negative")
-    for key, value in _values(cfg, POSITIVE_OR_NONE):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{key}={value} must be positive, or none")
-    if cfg.seed >= 2**31:
-        raise ConfigError(f"seed={cfg.seed} must be below 2**31 = {2**31}")
-    if cfg.reward.scale == 0:
-        raise ConfigError("reward.scale=0 leaves nothing to learn from")
-    if cfg.min_lr_ratio > 1:
-        raise ConfigError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
-    if cfg.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
-    if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
-        raise ConfigError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
-    if not 0 <= cfg.lora.dropout < 1:
-        raise ConfigError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
+def resolve(given: dict[str, str], also: type | None = None) -> Any:
+    """Return the Config of the given keys over the recipes, or over the settings of the run that is resumed.
+
+    Recipes and saved settings may have keys of groups that this run does not use: these are ignored.
+    """
+    if given.get("resume"):
+        settings = {**recipes.saved(given["resume"]), "out": given["resume"]}
+    else:
+        settings = {}
+        for _, keys in recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model):
+            settings |= keys
+    settings |= given
+    if settings.get("algo", Common.algo) not in ALGORITHMS and settings["algo"] in recipes.names():
+        algo = settings["algo"]
+        raise ArgumentError(f"algo={algo} is not one of {', '.join(ALGORITHMS)}; did you mean recipe={algo}?")
+    if settings.get("reward.rule") == "seed":
+        raise ArgumentError("reward.rule=seed is now called reward.rule=shaped")
+    common = arguments.build(Common, settings)
     try:
-        cfg.out.format(algo="", env="", seed=0, timestamp="")
-    except (KeyError, IndexError, ValueError, AttributeError):
-        raise ConfigError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in") from None
-    try:
-        mixture(cfg.env)
+        environments = mixture(common.env)
     except ValueError as error:
-        raise ConfigError(f"env={cfg.env}: {error}") from None
-    for name, group in GROUPS.items():  # groups check themselves when made
-        try:
-            group(**dataclasses.asdict(getattr(cfg, name)))
-        except ValueError as error:
-            raise ConfigError(f"{name}.{str(error).removeprefix(name + '.')}") from None
+        raise ArgumentError(f"env={common.env}: {error}") from None
+    in_use = {"lora", "reward", common.algo, *environments} | {key.partition(".")[0] for key in given if "." in key}
+    classes = {name: group_class(name) for name in GROUPS if name in in_use}
+    known = {*arguments.keys_of(Common)}.union(*(arguments.keys_of(cls, name) for name, cls in classes.items()))
+    for key in settings:
+        group, dot, _ = key.partition(".")
+        unused = dot and group in GROUPS and group not in classes
+        if key not in known and not unused:
+            raise arguments.unknown_key(key, _all_keys(also))
+    groups = {name: arguments.build(cls, settings, name) for name, cls in classes.items()}
+    config_class = make_dataclass("Config", classes.items(), bases=(Common,), frozen=True, kw_only=True)
+    return config_class(**vars(common), **groups)
 
 
-def check_training(cfg) -> None:
-    """Raises ConfigError for values that do not go together in training."""
-    algo = getattr(cfg, cfg.algo)
-    if cfg.temperature == 0:
-        raise ConfigError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
-    if algo.source == "rollouts" and cfg.data:
-        raise ConfigError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
-    if cfg.data and not Path(cfg.data).is_file():
-        raise ConfigError(f"data={cfg.data}: no such file")
-    if algo.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
-        here = f"env={cfg.http.kind} has one"
-        raise ConfigError(f"algo={cfg.algo} imitates an expert, and env=http has none; {here}, and data= takes a file")
-    if cfg.dtype == "float16":
-        raise ConfigError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
-    if algo.reference and cfg.lora.r == 0:
-        raise ConfigError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
-    for key, role in (("planner.worker", "worker"), ("tau_retail.user", "customer")):
-        if cfg.lora.r == 0 and _get(cfg, key) == "model" and key.partition(".")[0] in mixture(cfg.env):
-            raise ConfigError(f"{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
-    if cfg.resume_from and cfg.lora.r == 0:
-        raise ConfigError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
-    if algo.critic and algo.critic_warmup >= cfg.epochs:
-        raise ConfigError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
-    if cfg.episodes % algo.group_size:
-        raise ConfigError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
+def _all_keys(also: type | None) -> list[str]:
+    keys = [key for cls in (Common, also) if cls for key in arguments.keys_of(cls)]
+    return keys + [key for name in GROUPS for key in arguments.keys_of(group_class(name), name)]
 
 
-def mixture(text: str) -> dict[str, float]:
-    """Environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight."""
-    weights = {}
-    for part in text.split(","):
-        name, colon, given = part.strip().partition(":")
-        try:
-            weight = float(given if colon else 1)
-        except ValueError:
-            raise ValueError(f"weight {given!r} of {name} is not a number") from None
-        if not 0 < weight < float("inf"):
-            raise ValueError(f"weight {given} of {name} must be positive and finite")
-        members = envs.GROUPS.get(name, [name])
-        for member in members:
-            envs.config_class(member)  # raises ValueError with the nearest name
-            if member in weights:
-                raise ValueError(f"{member} is named twice")
-            weights[member] = weight / len(members)
-    return weights
-
-
-def to_dict(cfg) -> dict:
-    """What is saved with a run: every key with its resolved value."""
+def to_dict(cfg: Any) -> dict:
+    """Return what is saved with a run: every key in use with its resolved value."""
     return dataclasses.asdict(cfg)
 
 
+def describe_sources(cfg: Any) -> str:
+    """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
+    named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe")}
+    without_words, layer_of = recipes.flatten(to_dict(resolve(named))), {}
+    parts = {f"recipe {name}": [] for name, _ in recipes.layers(cfg.recipe, cfg.model, Common.model)}
+    for name, keys in recipes.layers(cfg.recipe, cfg.model, Common.model):
+        layer_of |= dict.fromkeys(keys, f"recipe {name}")
+    for key, value in recipes.flatten(to_dict(cfg)).items():
+        if key in named or key not in without_words:
+            continue
+        source = layer_of.get(key) if value == without_words[key] else "command line"
+        if source:
+            parts.setdefault(source, []).append(f"{key}={shown(value)}")
+    start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
+    return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def help_text(program: str, also: type | None = None) -> str:
-    """Every key with its default and meaning; of eval.py those that it reads."""
-    lines = [f"usage: python {program} [key=value ...]", ""]
-    lines += [
-        "Keys, with their defaults. recipes/default.toml sets others for the embedded model, and recipe=NAME over"
-    ]
-    lines += ["them; a run writes what holds into its config.json."]
-    unread = set()
+    """Return every key with its default and meaning; for eval.py the keys that it reads."""
+    from rl import help
+
+    about = (
+        "A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the\n"
+        "embedded model alone), and that over the defaults below. A run writes the result into its config.json."
+    )
+    names, skip = GROUPS, set()
     if program == "eval.py":
-        lines += ["Keys that only training reads may be given too, as recipes do, and change nothing."]
-        unread = {f.name for f in fields(Config)} - {*EVALUATED}
-    groups = [(f"{name}.", cls) for name, cls in GROUPS.items() if name not in unread]
-    for prefix, cls in ([("", also)] if also else []) + [("", Common)] + groups:
-        lines.append("")
-        comments = _comments(cls)
-        for f in fields(cls):
-            if cls is Common and f.name in unread:
-                continue
-            default = "none" if f.default is None else str(f.default).lower() if f.type is bool else f.default
-            lines.append(f"  {prefix + f.name + '=' + str(default):36s} {comments.get(f.name, '')}")
-    recipes = ", ".join(sorted(path.stem for path in RECIPES.glob("*.toml")))
-    return "\n".join([*lines, "", f"recipes: {recipes}; environments: {', '.join(envs.NAMES)}"])
-
-
-def _comments(cls: type) -> dict[str, str]:
-    """The comment behind each field of a dataclass and of those that it extends, read from their source."""
-    inherited = {k: v for base in cls.__bases__ if dataclasses.is_dataclass(base) for k, v in _comments(base).items()}
-    source = inspect.cleandoc("\n" + inspect.getsource(cls))
-    by_line = {
-        token.start[0]: token.string.lstrip("# ").strip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    body = ast.parse(source).body[0].body
-    return inherited | {n.target.id: by_line.get(n.end_lineno, "") for n in body if isinstance(n, ast.AnnAssign)}
-
-
-def _split(word: str) -> tuple[str, str]:
-    key, equals, value = word.partition("=")
-    if not equals:
-        raise ConfigError(f"{word!r} is not key=value; --help lists the keys")
-    return key.lstrip("-"), value
-
-
-def _recipe(name: str, model: str | None) -> tuple[dict, dict]:
-    """Dotted keys of a recipe over those of recipes/default.toml, and those of them that come from [tiny] tables. A
-    recipe's table goes over its other keys, if the model is the embedded one."""
-    tables = [_table(one) for one in dict.fromkeys(("default", name))]
-    model = model or tables[-1].get("model", Config.model)
-    keys, from_tiny = {}, {}
-    for table in tables:
-        tiny, rest = _flatten(table.pop("tiny", {})), _flatten(table)
-        if not is_tiny(model):
-            tiny = {}
-        keys |= rest | tiny
-        from_tiny = {key: value for key, value in from_tiny.items() if key not in rest} | tiny
-    return keys, from_tiny
-
-
-def _table(name: str) -> dict:
-    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
-    if not path.is_file():
-        near = difflib.get_close_matches(name, [p.stem for p in RECIPES.glob("*.toml")], 1)
-        raise ConfigError(f"recipe={name}: no file {path}" + (f"; did you mean {near[0]}?" if near else ""))
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise ConfigError(f"recipe={name}: {path} is not TOML ({error})") from None
-    if not isinstance(table.get("tiny", {}), dict):
-        raise ConfigError(f"recipe={name}: tiny is a table, [tiny], not {table['tiny']!r}")
-    return table
-
-
-def for_tiny(cfg) -> str:
-    """What the recipe's [tiny] table has set of what this run uses, as words; empty for other models."""
-    _, keys = _recipe(cfg.recipe, cfg.model)
-    used = {"", "lora", "reward", cfg.algo, *mixture(cfg.env)}
-    kept = {k: value for k, value in keys.items() if k.rpartition(".")[0] in used and _get(cfg, k) == value}
-    return " ".join(f"{key}={str(value).lower()}" for key, value in kept.items())
-
-
-def _saved(run: str) -> dict:
-    """Dotted keys of the config.json that a run was started with."""
-    path = Path(run) / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"resume={run}: no file {path}, so this is not a run's folder")
-    try:
-        return _flatten(json.loads(path.read_text()))
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
-
-
-def _flatten(table: dict, prefix: str = "") -> dict:
-    flat = {}
-    for key, value in table.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def _get(cfg, key: str):
-    for part in key.split("."):
-        cfg = getattr(cfg, part)
-    return cfg
-
-
-def _values(cfg, keys: tuple[str, ...]) -> typing.Iterator[tuple[str, typing.Any]]:
-    """(key, value) of each key; a star stands for every algorithm that has the field."""
-    for key in keys:
-        owner, _, name = key.rpartition(".")
-        for algo in ALGORITHMS if owner == "*" else (owner,):
-            if owner != "*" or name in {f.name for f in fields(GROUPS[algo])}:
-                full = f"{algo}.{name}" if algo else name
-                yield full, _get(cfg, full)
-
-
-def _assign(cfg, key: str, value, also: type | None = None) -> None:
-    owner, _, name = key.rpartition(".")
-    target = cfg if not owner else getattr(cfg, owner) if owner in GROUPS else None
-    names = {f.name for f in fields(target)} if target is not None else set()
-    if name not in names or (not owner and name in GROUPS):
-        known = [f.name for cls in (Common, also) if cls for f in fields(cls)]
-        known += [f"{group}.{f.name}" for group, cls in GROUPS.items() for f in fields(cls)]
-        near = difflib.get_close_matches(key, known, 1, 0.5)
-        raise ConfigError(
-            f"unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else "; --help lists the keys")
-        )
-    setattr(target, name, _convert(key, value, typing.get_type_hints(type(target))[name]))
-
-
-def _convert(key: str, value, kind):
-    """A value of the field's type from a word or a TOML value."""
-    if isinstance(kind, types.UnionType):
-        if value is None or str(value).lower() == "none":
-            return None
-        kind = next(k for k in kind.__args__ if k is not type(None))
-    text = str(value).strip()
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        if kind is int and not isinstance(value, bool):
-            if re.fullmatch(r"[+-]?\d+", text):
-                return int(text)
-            if float(text).is_integer():  # 1e6
-                return int(float(text))
-        if kind is float and not isinstance(value, bool):
-            number = float(text)
-            if abs(number) < float("inf"):
-                return number
-        if kind is str:
-            return ",".join(map(str, value)) if isinstance(value, list) else text
-    except (ValueError, KeyError):
-        pass
-    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind, kind.__name__)
-    raise ConfigError(f"{key}={text} must be {wanted}")
+        about += "\nKeys that only training reads may be given too, as recipes do, and change nothing."
+        names = [name for name in GROUPS if name in EVALUATED]
+        skip = {key for key in arguments.keys_of(Common) if key not in EVALUATED}
+    classes = (also, Common) if also else (Common,)
+    text = help.help_text(program, about, classes, {name: group_class(name) for name in names}, skip=skip)
+    return f"{text}\n\nrecipes: {', '.join(recipes.names())}; environments: {', '.join(envs.NAMES)}"

@@ -27,7 +27,15 @@ class Demonstrations:
     train: list[Episode]
     held_out: list[Episode]
     cut: int  # conversations that max_len cut short
-    empty: int  # and those of which nothing to learn was left
+    empty: int  # conversations left out because nothing to learn remained after the cut
+
+    def describe(self, max_len: int) -> str:
+        """Return one line for the person who starts the run."""
+        left_out = f", {self.empty} left out for it" if self.empty else ""
+        return (
+            f"{len(self.train):,} conversations to learn, {len(self.held_out):,} held out; "
+            f"{self.cut:,} cut by max_len={max_len}{left_out}"
+        )
 
 
 def load(cfg, tokenizer: Tokenizer) -> Demonstrations:

@@ -9,10 +9,11 @@ from tqdm import tqdm
 
 from models import CausalLM, Tokenizer
 from rl.batch import forward, make_batch, micro_batches
-from rl.log import world_metrics
+from rl.log import env_metrics
 from rl.records import Episode
-from rl.rollout import make_tasks, rollout
+from rl.rollout import rollout
 from rl.stats import jeffreys
+from rl.tasks import make_tasks
 
 EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
 
@@ -35,7 +36,7 @@ def judged(played: list[Episode], temperature: float, split: str) -> dict:
     failed = [e for e in played if e.infrastructure_failed]
     played = [e for e in played if not e.infrastructure_failed]
     if not played:
-        raise ValueError(f"each of the {len(failed)} episodes failed for another reason than the agent's play")
+        raise ValueError(f"all {len(failed)} episodes failed because of the environment, not the agent")
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
     return {
         **summary(played),
@@ -71,7 +72,7 @@ def summary(episodes: list[Episode]) -> dict:
         "outcomes": dict(Counter(e.outcome for e in episodes)),
         "turns_mean": fmean(len(e.turns) for e in episodes),
         "sampled_tokens": sum(sum(e.action_mask_T) for e in episodes),
-        **world_metrics(episodes),
+        **env_metrics(episodes),
     }
 
 

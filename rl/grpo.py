@@ -19,30 +19,31 @@ Its relatives are options here, and named recipes:
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
 from rl import core, kl
+from rl.arguments import NotNegative, Positive
 from rl.batch import select
 from rl.records import Batch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config(kl.Config):
     group_size: int = 8  # episodes per task (G)
-    epochs: int = 1  # passes over each epoch's episodes; 1 is on-policy
-    surrogate: str = "token"  # what is clipped: token (each ratio) | sequence (GSPO) | weight (CISPO)
-    clip: float = 0.2  # the ratio is clipped below 1 - clip
-    clip_high: float = 0.28  # and above 1 + clip_high (DAPO, section 3.1)
-    dual_clip: float | None = None  # bound on the loss of negative advantages, in advantages; above 1; none: no bound
+    epochs: Positive[int] = 1  # passes over each epoch's episodes; 1 is on-policy
+    surrogate: Literal["token", "sequence", "weight"] = "token"  # clip each ratio | the mean (GSPO) | weights (CISPO)
+    clip: Positive[float] = 0.2  # the ratio is clipped below 1 - clip
+    clip_high: Positive[float] = 0.28  # and above 1 + clip_high (DAPO, section 3.1)
+    dual_clip: Positive[float] | None = None  # bound the loss of advantages < 0 by this * |advantage|; above 1
     divide_by_std: bool = False  # divide advantages by the group's deviation
-    aggregation: str = "token"  # of per-token losses: token | sequence | constant
-    constant_length: int = 1024  # tokens per episode that aggregation=constant divides by
+    aggregation: Literal["token", "sequence", "constant"] = "token"  # of per-token losses
+    constant_length: Positive[int] = 1024  # tokens per episode that aggregation=constant divides by
     drop_equal: bool = False  # leave groups of exactly equal scores out of the update and of its denominators
-    overlong_limit: int = 0  # sampled tokens of an episode that cost a reward of 1 (DAPO, eq. 13); 0: no penalty
-    overlong_cache: int = 256  # the penalty begins so many tokens before that
-    target_kl: float | None = None  # end an epoch's steps when KL(old || new) is past 1.5 times this; none: never
+    overlong_limit: NotNegative[int] = 0  # sampled tokens per episode that cost a reward of 1 (DAPO, eq. 13); 0: off
+    overlong_cache: int = 256  # the penalty begins this many tokens before the limit
+    target_kl: Positive[float] | None = None  # end the epoch's steps when KL(old || new) is past 1.5 times this
 
     source: ClassVar[str] = "rollouts"
     critic: ClassVar[bool] = False
@@ -52,10 +53,6 @@ class Config(kl.Config):
         super().__post_init__()
         if self.group_size < 2:
             raise ValueError(f"grpo.group_size must be at least 2, not {self.group_size}: a group is its own baseline")
-        if self.surrogate not in ("token", "sequence", "weight"):
-            raise ValueError(f"grpo.surrogate {self.surrogate!r} is not one of token, sequence, weight")
-        if self.aggregation not in ("token", "sequence", "constant"):
-            raise ValueError(f"grpo.aggregation {self.aggregation!r} is not one of token, sequence, constant")
         if self.dual_clip is not None and (self.dual_clip <= 1 or self.surrogate == "weight"):
             raise ValueError(f"grpo.dual_clip must be above 1, not {self.dual_clip}, and has no place in a weight")
         if self.overlong_limit and not 0 < self.overlong_cache <= self.overlong_limit:

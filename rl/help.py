@@ -4,14 +4,20 @@ import ast
 import inspect
 import io
 import tokenize
+from collections.abc import Collection
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
 
 def help_text(
-    program: str, about: str, classes: tuple[type, ...], groups: dict[str, type], positional: str = ""
+    program: str,
+    about: str,
+    classes: tuple[type, ...],
+    groups: dict[str, type],
+    positional: str = "",
+    skip: Collection[str] = (),
 ) -> str:
-    """Return usage, the text `about`, and one line for each key."""
+    """Return usage, the text `about`, and one line for each key that is not in `skip`."""
     command = f"python {program}" if program.endswith(".py") else f"python -m {program}"
     lines = [
         f"usage: {command} {f'[{positional}] ' if positional else ''}[key=value ...]",
@@ -19,14 +25,16 @@ def help_text(
         *about.strip().splitlines(),
     ]
     for group, cls in [("", cls) for cls in classes] + list(groups.items()):
-        lines += ["", *key_lines(cls, group)]
+        lines += ["", *key_lines(cls, group, skip)]
     return "\n".join(lines)
 
 
-def key_lines(cls: type, group: str = "") -> list[str]:
-    """Return a line `  key=default   meaning` for each field."""
+def key_lines(cls: type, group: str = "", skip: Collection[str] = ()) -> list[str]:
+    """Return a line `  key=default   meaning` for each field that is not in `skip`."""
     prefix, meanings, kinds, lines = f"{group}." if group else "", comments(cls), get_type_hints(cls), []
     for f in fields(cls):
+        if prefix + f.name in skip:
+            continue
         meaning, choices = meanings.get(f.name, ""), get_args(kinds[f.name])
         if get_origin(kinds[f.name]) is Literal and not all(choice in meaning for choice in choices):
             meaning += f": {' | '.join(choices)}"

@@ -8,32 +8,30 @@ in expectation: it only adds noise.
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
+from rl.arguments import NotNegative, Positive
 from rl.core import kl_estimate
 from rl.records import Batch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     """Fields that ppo, grpo and reinforce share."""
 
-    kl_coef: float = 0.0  # weight of KL to the reference; above 0 it needs a frozen base (lora.r > 0)
-    kl_in: str = "loss"  # where it stands: loss | reward
-    kl_estimator: str = "k3"  # k1 | k2 | k3; k1 is the unbiased one in the reward, and does nothing in the loss
-    kl_target: float | None = None  # nats per token that the weight is adapted towards after each epoch; none: fixed
-    kl_horizon: int = 1000  # episodes in which an adapted weight changes by at most a fifth
+    kl_coef: NotNegative[float] = 0.0  # weight of KL to the reference; above 0 it needs a frozen base (lora.r > 0)
+    kl_in: Literal["loss", "reward"] = "loss"  # where it is added
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"  # k1 is the unbiased one in the reward, and useless in the loss
+    kl_target: Positive[float] | None = None  # nats per token that kl_coef is adapted towards; none: fixed
+    kl_horizon: Positive[int] = 1000  # episodes in which an adapted kl_coef changes by at most a fifth
 
     @property
     def reference(self) -> bool:
         return self.kl_coef > 0
 
     def __post_init__(self):
-        if self.kl_in not in ("loss", "reward"):
-            raise ValueError(f"kl_in {self.kl_in!r} is not one of loss, reward")
-        if self.kl_estimator not in ("k1", "k2", "k3"):
-            raise ValueError(f"kl_estimator {self.kl_estimator!r} is not one of k1, k2, k3")
         if self.kl_target is not None and self.kl_coef == 0:
             raise ValueError("kl_target adapts kl_coef, which must be above 0 to begin with")
 

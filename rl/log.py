@@ -1,32 +1,33 @@
-"""A run's folder: config.json, metrics.jsonl, episodes.jsonl, and a line per epoch for the person who waits."""
+"""A run's folder: config.json, metrics.jsonl, episodes.jsonl; and the statistics and the printed line of each epoch."""
 
 import json
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Any
 
 from rl.config import to_dict
 from rl.records import Episode
 
 
 class Run:
-    """Where a run writes, once it begins. An existing folder is an error unless the run resumes there."""
+    """The folder a run writes into. Raises FileExistsError if another run is there, unless this one resumes it."""
 
-    def __init__(self, cfg, resume: bool = False):
+    def __init__(self, cfg: Any):
         name = cfg.out.format(
             algo=cfg.algo, env=cfg.env.replace(",", "+").replace(":", "x"), seed=cfg.seed, timestamp=timestamp()
         )
         self.folder = Path(name)
-        if not resume and (self.folder / "config.json").exists():
+        if not cfg.resume and (self.folder / "config.json").exists():
             resumable = any(self.folder.glob("checkpoint-*"))
             way = f"resume={self.folder} goes on with it" if resumable else "it has no checkpoint; choose another out="
             raise FileExistsError(f"out={self.folder}: a run is there already; {way}")
 
-    def begin(self, cfg) -> None:
-        """Makes the folder, which must be no other run's by then, and writes config.json."""
-        name, others = self.folder.name, 1
+    def begin(self, cfg: Any) -> Any:
+        """Make the folder, write config.json and return the configuration with the folder in `out`."""
+        name, number = self.folder.name, 1
         while not cfg.resume:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -35,24 +36,26 @@ class Run:
             except FileExistsError:
                 if "{timestamp}" not in cfg.out:
                     raise FileExistsError(f"out={self.folder}: another run has begun there") from None
-                others += 1  # in the same second
-                self.folder = self.folder.with_name(f"{name}-{others}")
+                number += 1  # another run began in the same second
+                self.folder = self.folder.with_name(f"{name}-{number}")
         print(f"run: {self.folder}", flush=True)
+        cfg = replace(cfg, out=str(self.folder))
         (self.folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=2) + "\n")
+        return cfg
 
     def metrics(self, record: dict) -> None:
-        """Appends one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl."""
         with open(self.folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
 
     def episodes(self, epoch: int, episodes: list[Episode]) -> None:
-        """Appends one line per episode to episodes.jsonl."""
+        """Append one line per episode to episodes.jsonl."""
         with open(self.folder / "episodes.jsonl", "a") as file:
             for episode in episodes:
                 file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
 
     def forget_after(self, epoch: int) -> None:
-        """Drops the lines of epochs after this one, which a resumed run will write again, and a torn last line."""
+        """Remove the lines of epochs after this one, which a resumed run writes again, and an incomplete last line."""
         for name in ("metrics.jsonl", "episodes.jsonl"):
             path = self.folder / name
             if path.is_file():
@@ -67,7 +70,7 @@ def timestamp() -> str:
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:
-    """What training_stats.json says of an epoch's episodes."""
+    """Return the metrics of an epoch's played episodes; docs/glossary.md explains each."""
     whole = [episode for episode in episodes if not episode.infrastructure_failed]
     scores = [episode.score for episode in whole]
     return {
@@ -76,19 +79,19 @@ def rollout_stats(episodes: list[Episode]) -> dict:
         "accuracy": fmean(episode.success for episode in whole),
         "outcomes": dict(Counter(episode.outcome for episode in whole)),
         "infrastructure_failed": len(episodes) - len(whole),
-        **world_metrics(whole),
+        **env_metrics(whole),
         **token_stats(episodes),
     }
 
 
-def world_metrics(episodes: list[Episode]) -> dict[str, float]:
-    """The mean of each number that worlds have measured, over the episodes that have it, as env/NAME."""
+def env_metrics(episodes: list[Episode]) -> dict[str, float]:
+    """Return the mean of each number that environments measured, over the episodes that have it, as env/NAME."""
     names = sorted({name for episode in episodes for name in episode.metrics})
     return {f"env/{name}": fmean(e.metrics[name] for e in episodes if name in e.metrics) for name in names}
 
 
 def token_stats(episodes: list[Episode]) -> dict:
-    """The part of it that holds for demonstrations from a file as well."""
+    """Return the metrics that demonstrations from a file have as well."""
     return {
         "episodes": len(episodes),
         "turns_mean": fmean(len(episode.turns) for episode in episodes),
@@ -99,7 +102,7 @@ def token_stats(episodes: list[Episode]) -> dict:
 
 
 def epoch_line(stats: dict, epochs: int) -> str:
-    """One line for people."""
+    """Return the line that is printed for an epoch."""
     names = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
     names += ("sampler_gap",)
     numbers = "".join(f"  {name} {stats[name]:.3g}" for name in names if stats.get(name) is not None)

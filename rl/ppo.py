@@ -9,31 +9,32 @@ and its gradient stops there. `ppo.level=token` is the textbook.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
 from rl import core, kl
+from rl.arguments import NotNegative, Positive
 from rl.records import Batch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config(kl.Config):
-    epochs: int = 4  # passes over each epoch's episodes
-    clip: float = 0.2  # the ratio is clipped to 1 +- clip
-    dual_clip: float | None = None  # bound on the loss of negative advantages, in advantages; above 1; none: no bound
-    vf_coef: float = 0.5  # weight of the value loss
-    value_clip: float | None = 0.2  # values move at most this far from the old ones without extra loss; none: no limit
+    epochs: Positive[int] = 4  # passes over each epoch's episodes
+    clip: Positive[float] = 0.2  # the ratio is clipped to 1 +- clip
+    dual_clip: Positive[float] | None = None  # bound the loss of advantages < 0 by this * |advantage|; above 1
+    vf_coef: NotNegative[float] = 0.5  # weight of the value loss
+    value_clip: Positive[float] | None = 0.2  # distance from old values without extra loss; none: no limit
     entropy_coef: float = 0.01  # weight of the entropy bonus
     gamma: float = 0.99  # discount per step of the return
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap: bool = True  # an episode cut by a limit ends in the critic's value; false: in 0, the limit is the task's
-    level: str = "turn"  # what a step of the return is: turn | token
+    bootstrap: bool = True  # an episode cut by a limit ends in the critic's value; false: in 0, as a failure does
+    level: Literal["turn", "token"] = "turn"  # a step of the return
     whiten: bool = True  # advantages to mean 0 and deviation 1 over the epoch's tokens
-    target_kl: float | None = None  # end an epoch's steps when KL(old || new) is past 1.5 times this; none: never
-    critic_lr: float = 1e-3  # the critic's own learning rate; it starts from nothing while the policy does not
-    critic_hidden: int = 256  # width of the critic's hidden layer
-    critic_warmup: int = 0  # first epochs in which the critic learns and the policy does not
+    target_kl: Positive[float] | None = None  # end the epoch's steps when KL(old || new) is past 1.5 times this
+    critic_lr: Positive[float] = 1e-3  # the critic's own learning rate; it starts untrained, the policy does not
+    critic_hidden: Positive[int] = 256  # width of the critic's hidden layer
+    critic_warmup: NotNegative[int] = 0  # first epochs in which the critic learns and the policy does not
 
     source: ClassVar[str] = "rollouts"
     group_size: ClassVar[int] = 1
@@ -47,8 +48,6 @@ class Config(kl.Config):
         super().__post_init__()
         if self.dual_clip is not None and self.dual_clip <= 1:
             raise ValueError(f"ppo.dual_clip must be above 1, not {self.dual_clip}")
-        if self.level not in ("turn", "token"):
-            raise ValueError(f"ppo.level {self.level!r} is not one of turn, token")
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"ppo.{name} must be between 0 and 1, not {getattr(self, name)}")

@@ -1,7 +1,6 @@
-"""The records that stages hand to one another, every field with its shape.
+"""The records that the stages pass on, every field with its shape: Turn, Episode, Batch.
 
-Dimension key: T tokens of an episode, N sampled tokens of a batch laid end to end, B episodes of a batch, U turns of
-it.
+T tokens of an episode, N sampled tokens of a batch laid end to end, B episodes of a batch.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import torch
 
 @dataclass
 class Turn:
-    """One reply of the agent and what it earned."""
+    """One reply of the agent and its reward."""
 
     start: int  # its sampled ids are ids_T[start:stop]
     stop: int
@@ -21,21 +20,21 @@ class Turn:
 
 @dataclass
 class Episode:
-    """One run of the agent through a task, as ids that were only ever appended."""
+    """One run of the agent through a task, as a list of ids that only grows."""
 
     env: str
     seed: int  # of the task
-    group: int  # episodes of one group had the same task
-    ids_T: list[int] = field(default_factory=list)  # prompt, sampled and environment ids
+    group: int  # episodes of one group have the same task
+    ids_T: list[int] = field(default_factory=list)  # prompt, sampled and observation ids
     action_mask_T: list[int] = field(default_factory=list)  # 1 exactly on sampled ids, stop tokens included
     logprobs_T: list[float] = field(default_factory=list)  # of sampled ids at the sampling temperature; 0 elsewhere
     turns: list[Turn] = field(default_factory=list)
     outcome: str = "unknown"  # "correct" | "incorrect" | "timeout" | "unknown"
     success: bool = False  # the task was solved, whatever the reward says
     terminated: bool = False  # the task ended by its own rules
-    truncated: bool = False  # a limit on turns or tokens cut it off
-    metrics: dict[str, float] = field(default_factory=dict)  # what its world measured, once over
-    infrastructure_failed: bool = False  # something other than the agent broke; left out of the update
+    truncated: bool = False  # a limit on turns or tokens ended it
+    metrics: dict[str, float] = field(default_factory=dict)  # the environment's own measurements, at the end
+    infrastructure_failed: bool = False  # the environment failed, not the agent; left out of the update
     adapter_hash: str = ""  # of the weights that sampled it
 
     @property
@@ -43,13 +42,24 @@ class Episode:
         """The sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
 
+    def append(self, ids: list[int], logprobs: list[float] | None = None) -> None:
+        """Append ids: sampled ones with their log-probabilities, others without."""
+        self.ids_T += ids
+        self.action_mask_T += [0 if logprobs is None else 1] * len(ids)
+        self.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
+
+    def append_turn(self, ids: list[int], logprobs: list[float], stop_reason: str) -> None:
+        """Append a turn's sampled ids; its reward is set by the environment's step."""
+        self.turns.append(Turn(len(self.ids_T), len(self.ids_T) + len(ids), 0.0, stop_reason))
+        self.append(ids, logprobs)
+
 
 @dataclass
 class Batch:
-    """What losses see: one entry per sampled token, episode after episode, no padding and no mask.
+    """The tensors that losses see: one entry per sampled token, episode after episode, no padding and no mask.
 
-    The totals count over the whole optimizer step, of which this batch may be one piece; a loss divides by them, so how
-    a step is cut into micro-batches does not change its gradient.
+    The totals count over the whole optimizer step, of which this batch may be one piece; a loss divides by them, so the
+    way a step is cut into micro-batches does not change its gradient.
     """
 
     episodes: list[Episode]  # B of them, in the order in which their tokens are laid out
@@ -67,24 +77,24 @@ class Batch:
     last_values_B: torch.Tensor | None = None  # the critic's, of each episode's last state, before the update
     ref_logprobs_N: torch.Tensor | None = None  # under the reference policy
     advantages_N: torch.Tensor | None = None
-    returns_N: torch.Tensor | None = None  # what values_N should be
+    returns_N: torch.Tensor | None = None  # targets of values_N
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
-    learned_tokens: int | None = None  # of total_tokens, those of episodes that have a gradient; None: all
+    learned_tokens: int | None = None  # how many of total_tokens are in episodes that have a gradient; None: all
 
     @property
     def metric_tokens(self) -> int:
-        """What means over tokens divide by: those that the model sees."""
+        """The denominator of metrics that are means over the tokens in a forward pass."""
         return self.total_tokens if self.learned_tokens is None else self.learned_tokens
 
     @property
     def turn_first_N(self) -> torch.Tensor:
-        """bool: the first token of each turn."""
+        """bool: True on the first token of each turn."""
         new = torch.ones_like(self.turn_N, dtype=torch.bool)
         new[1:] = (self.turn_N[1:] != self.turn_N[:-1]) | (self.episode_N[1:] != self.episode_N[:-1])
         return new
 
     @property
     def scores_B(self) -> torch.Tensor:
-        """float32: the sum of rewards of each episode."""
+        """float32: the sum of each episode's rewards."""
         return self.reward_N.new_zeros(len(self.episodes)).index_add_(0, self.episode_N, self.reward_N)

@@ -16,26 +16,27 @@ Baselines, all of the score (the return of an episode's first turn):
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
 from rl import core, kl
+from rl.arguments import Positive
 from rl.records import Batch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config(kl.Config):
-    epochs: int = 1  # passes over each epoch's episodes; from the second on the gradient is only approximate
-    baseline: str = "batch"  # none | batch | moving | leave_one_out
-    group_size: int = 1  # episodes per task; leave_one_out needs 2 or more
+    epochs: Positive[int] = 1  # passes over each epoch's episodes; from the second on the gradient is only approximate
+    baseline: Literal["none", "batch", "moving", "leave_one_out"] = "batch"  # subtracted from the score, see above
+    group_size: Positive[int] = 1  # episodes per task; leave_one_out needs 2 or more
     decay: float = 0.9  # of the moving baseline: what stays of it after an epoch
     gamma: float = 1.0  # discount per turn
     to_go: bool = True  # a turn earns what comes from it on; false: what the whole episode earned
     whiten: bool = False  # advantages to mean 0 and deviation 1 over the epoch's tokens
-    aggregation: str = "episode"  # of per-token losses: episode (the policy gradient itself) | sequence | token
+    aggregation: Literal["episode", "sequence", "token"] = "episode"  # of per-token losses; episode: policy gradient
     entropy_coef: float = 0.0  # weight of the entropy bonus
-    target_kl: float | None = None  # end an epoch's steps when KL(old || new) is past 1.5 times this; none: never
+    target_kl: Positive[float] | None = None  # end the epoch's steps when KL(old || new) is past 1.5 times this
 
     source: ClassVar[str] = "rollouts"
     critic: ClassVar[bool] = False
@@ -46,10 +47,6 @@ class Config(kl.Config):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.baseline not in ("none", "batch", "moving", "leave_one_out"):
-            raise ValueError(f"baseline {self.baseline!r} is not one of none, batch, moving, leave_one_out")
-        if self.aggregation not in ("episode", "sequence", "token"):
-            raise ValueError(f"aggregation {self.aggregation!r} is not one of episode, sequence, token")
         if self.baseline == "leave_one_out" and self.group_size < 2:
             raise ValueError("baseline=leave_one_out needs reinforce.group_size of 2 or more")
         for name in ("gamma", "decay"):

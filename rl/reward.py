@@ -1,21 +1,22 @@
-"""Where what an environment says becomes the number that is trained on. Your own shaping goes in here."""
+"""The one place where an environment's step becomes the reward that is trained on. Add your own shaping here."""
 
 from dataclasses import replace
+from typing import Any
 
 import envs
 from rl.records import Batch, Episode
 
 
-def turn_reward(step: envs.Step, episode: Episode, cfg) -> float:
-    """The reward of the turn that has just been played, `episode.turns[-1]`, by `reward.rule`:
+def turn_reward(step: envs.Step, episode: Episode, cfg: Any) -> float:
+    """Return the reward of the last turn, `episode.turns[-1]`, by cfg.rule (reward.rule), times cfg.scale.
 
-    native: the environment's own score. seed: the guide's shaping for valid first-time progress, and reward.invalid for
-    an action that was not understood. binary: reward.correct, incorrect, timeout or unknown when the episode ends.
+    native: the environment's own score. shaped: also pays valid first-time progress, and cfg.invalid for an action that
+    was not understood. binary: cfg.correct, incorrect, timeout or unknown at the end of the episode.
     """
     over = step.terminated or step.truncated
     if cfg.rule == "native":
         reward = step.reward
-    elif cfg.rule == "seed":
+    elif cfg.rule == "shaped":
         reward = step.info["shaped"] + (0.0 if step.info["valid"] else cfg.invalid)
     else:
         reward = getattr(cfg, step.info["outcome"]) if over else 0.0
@@ -23,8 +24,10 @@ def turn_reward(step: envs.Step, episode: Episode, cfg) -> float:
 
 
 def whiten_rewards(batch: Batch) -> Batch:
-    """The batch with its rewards divided by the deviation of its scores. They are not shifted: a shift of each turn's
-    reward would pay for long episodes, or for short ones."""
+    """Return the batch with its rewards divided by the standard deviation of its scores.
+
+    The rewards are not shifted: shifting each turn's reward would favour long episodes, or short ones.
+    """
     scores_B = batch.scores_B
     if bool((scores_B == scores_B[0]).all()):  # exactly equal: the deviation would be rounding
         return batch

@@ -1,12 +1,11 @@
-"""Episodes: the agent in its environments, and the expert in them.
+"""Rollouts: the agent plays its environments, many episodes at once.
 
-Tokens in, tokens out. An episode is one list of ids that is only appended to: the prompt, what was sampled, what the
-environment answered. What was sampled is decoded for the environment and never encoded again.
+Tokens in, tokens out. An episode is one list of ids that only grows: the prompt, sampled ids, observations. Sampled ids
+are decoded for the environment and never encoded again.
 """
 
-import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,190 +19,173 @@ import lora
 from models import CausalLM, Tokenizer
 from models.engine import Engine, Row
 from rl import reward
-from rl.answer import Base, request_streams
-from rl.config import mixture
-from rl.records import Episode, Turn
+from rl.records import Episode
+from rl.tasks import Task, make_env
 
-AT_ONCE = 8  # slow worlds that are asked side by side: more would take time from programs that have limits on it
-GIVE_UP = 3  # episodes whose world failed, and none that did not: each may have tried for half a minute
+MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
+GIVE_UP = 3  # stop after this many failed episodes if none has succeeded: each may have tried for half a minute
 
-
-@dataclass(frozen=True)
-class Task:
-    """Which episode to play: its random stream, and the environment's seed that it shares with its group."""
-
-    key: tuple[int, int]  # (seed, episode) for the engine
-    env: str
-    seed: int
-    group: int
-    split: str
-
-
-def make_tasks(
-    cfg, first_group: int, groups: int, group_size: int, split: str, stream: int, order: str = "random", limit: int = 0
-) -> list[Task]:
-    """Tasks `first_group`, ... of a stream, each for group_size episodes. Equal arguments give equal tasks.
-
-    order: "random", or "sequential" for the environment's seeds 0, 1, 2, ...
-    limit: how many different tasks there are, after which they come again; 0: no end of them.
-    """
-    weights = mixture(cfg.env)
-    tasks = []
-    for group in range(first_group, first_group + groups):
-        number = group % limit if limit else group
-        draw = random.Random(f"{stream} {number} {split}")
-        env = draw.choices(list(weights), list(weights.values()))[0]
-        seed = draw.randrange(2**31) if order == "random" else number
-        for member in range(group_size):
-            tasks.append(Task((stream, group * group_size + member), env, seed, group, split))
-    return tasks
-
-
-def make_env(cfg, name: str):
-    """The environment of that name with the run's options."""
-    options = dict(vars(getattr(cfg, name)))
-    if cfg.max_turns and "max_turns" in options:  # tasks of one reply have no such limit
-        options["max_turns"] = cfg.max_turns
-    return envs.make(name, **options)
+# Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
+CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
 
 
 def rollout(
     model: CausalLM,
     tokenizer: Tokenizer,
     tasks: Iterable[Task],
-    cfg,
+    cfg: Any,
     temperature: float,
     progress: tqdm,
     adapter_hash: str = "",
 ) -> list[Episode]:
-    """Plays every task, cfg.rollout_batch_size at once, and returns the episodes in the order of the tasks.
+    """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
-    Episodes that end make room at once for those that wait. What worlds ask of the base model is answered together when
-    nothing else can be sampled. An episode whose world fails (envs.EnvironmentFailed) is marked so and over; raises
-    ValueError if that is all, or the first GIVE_UP.
+    A finished episode makes room for the next task at once. Requests of environments to the base model are answered
+    together when nothing else can be sampled. An episode whose environment fails (envs.EnvironmentFailed) is marked
+    infrastructure_failed. Raises ValueError if all episodes, or the first GIVE_UP, fail.
     """
     if cfg.max_len > model.config.max_position_embeddings:
         positions = model.config.max_position_embeddings
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
-    base = Base(model, tokenizer, cfg)
-    games = _Games(engine, base, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
+    games = _Games(model, engine, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
     try:
         games.start()
         while games.playing:
             for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
-                games.sampled(row)
-                games.take_answers()
-            if games.asking:
+                games.add_turn(row)
+                games.take_steps()
+            if games.requests:
                 games.answer_requests()
             else:
-                games.take_answers(wait=True)
+                games.take_steps(wait=True)
     finally:
         games.pool.shutdown(wait=False, cancel_futures=True)
     return [games.finished[index] for index in sorted(games.finished)]
 
 
 @dataclass
-class _Games:
-    """The episodes of a rollout: those that wait for a slot of the engine, are being played, and are over."""
+class _Game:
+    """An episode that is being played."""
 
+    index: int  # of its task
+    task: Task
+    env: envs.Environment
+    episode: Episode
+    streams: Iterator | None = None  # random streams of its requests to the base
+
+
+@dataclass
+class _Games:
+    """The episodes of a rollout: waiting for a slot of the engine, being played, finished."""
+
+    model: CausalLM
     engine: Engine
-    base: Base
     tokenizer: Tokenizer
     waiting: deque[tuple[int, Task]]
     cfg: Any
     progress: tqdm
     adapter_hash: str
-    playing: dict[int, tuple] = field(default_factory=dict)  # {slot: (index, env, episode, streams of its requests)}
-    asking: dict[int, list[tuple]] = field(default_factory=dict)  # {slot: (request, stream) of each}, as worlds asked
-    finished: dict[int, Episode] = field(default_factory=dict)
-    answers: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow worlds, as they were asked
-    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE))
+    playing: dict[int, _Game] = field(default_factory=dict)  # by slot
+    requests: dict[int, list[tuple]] = field(
+        default_factory=dict
+    )  # {slot: (request, stream) of each}, first come first
+    finished: dict[int, Episode] = field(default_factory=dict)  # by index
+    steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
+    pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
+    base: Any = None  # rl.answer.Base, made for the first request
 
     def start(self) -> None:
-        """Begins as many episodes as the engine has room for."""
-        sibling = None  # (group, slot): the prompt of a group is computed once
-        begun = deque()  # (env, what gives its opening), of the next tasks: worlds that are slow begin together
+        """Start as many episodes as the engine has room for. A group's prompt is computed once: its slots fork."""
+        sibling = None  # (group, slot) of the episode before
+        ready = deque()  # (env, function that returns the first messages) of the next tasks: slow ones reset together
         while self.waiting and self.engine.free:
-            if not begun:
-                begun += [self.begin(task) for _, task in islice(self.waiting, self.engine.free)]
-            (index, task), (env, opening) = self.waiting.popleft(), begun.popleft()
+            if not ready:
+                ready += [self.reset(task) for _, task in islice(self.waiting, self.engine.free)]
+            (index, task), (env, opening) = self.waiting.popleft(), ready.popleft()
             episode = Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash)
             try:
                 messages = opening()
             except envs.EnvironmentFailed as error:
-                self.failed(index, episode, error)
+                self.fail(index, episode, error)
                 continue
-            _append(episode, self.tokenizer.prompt(messages))
+            episode.append(self.tokenizer.prompt(messages))
             if sibling and sibling[0] == task.group:
                 slot = self.engine.open(task.key, parent=sibling[1])
             else:
                 slot = self.engine.open(task.key)
                 self.engine.feed(slot, episode.ids_T)
             sibling = (task.group, slot)
-            self.playing[slot] = (index, env, episode, request_streams(task.key))
+            self.playing[slot] = _Game(index, task, env, episode)
 
-    def begin(self, task: Task) -> tuple:
-        """(env, a function that gives its first messages)."""
+    def reset(self, task: Task) -> tuple[envs.Environment, Callable[[], list[dict]]]:
+        """Return an environment and a function that returns its first messages."""
         env = make_env(self.cfg, task.env)
         opening = partial(env.reset, task.seed, task.split)
         return env, self.pool.submit(opening).result if env.slow else opening
 
-    def sampled(self, row: Row) -> None:
-        """The agent's turn, and what its world answers."""
-        _, env, episode, _ = self.playing[row.slot]
-        episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(row.ids), 0.0, row.stop_reason))
-        _append(episode, row.ids, row.logprobs)
+    def add_turn(self, row: Row) -> None:
+        """Append the agent's turn and let the environment execute it."""
+        game = self.playing[row.slot]
+        game.episode.append_turn(row.ids, row.logprobs, row.stop_reason)
         if row.stop_reason == "context":
-            self.answered(row.slot, lambda: CUT)
+            self.take_step(row.slot, lambda: CUT)
         else:
-            self.ask(row.slot, partial(env.step, self.tokenizer.answer(row.ids)))
+            self.call(row.slot, partial(game.env.step, self.tokenizer.answer(row.ids)))
 
-    def ask(self, slot: int, answer: Callable[[], envs.Step]) -> None:
-        """Has the slot's world answer, now or, if it is slow, beside the others."""
-        if self.playing[slot][1].slow:
-            self.answers.append((slot, self.pool.submit(answer)))
+    def call(self, slot: int, step: Callable[[], envs.Step]) -> None:
+        """Take the environment's step now or, if it is slow, start it in a thread."""
+        if self.playing[slot].env.slow:
+            self.steps.append((slot, self.pool.submit(step)))
         else:
-            self.answered(slot, answer)
+            self.take_step(slot, step)
 
-    def take_answers(self, wait: bool = False) -> None:
-        """Takes in what slow worlds have answered, in the order in which they were asked; with `wait` one at least."""
-        while self.answers and (wait or self.answers[0][1].done()):
-            slot, step = self.answers.popleft()
-            self.answered(slot, step.result)
+    def take_steps(self, wait: bool = False) -> None:
+        """Take the finished steps of slow environments in the order they were started; with `wait`, at least one."""
+        while self.steps and (wait or self.steps[0][1].done()):
+            slot, step = self.steps.popleft()
+            self.take_step(slot, step.result)
             wait = False
 
-    def answer_requests(self) -> None:
-        """The base model answers all that worlds ask of it; they go on in the order in which they asked."""
-        asking, self.asking = self.asking, {}
-        for slot, results in self.base.answer(asking).items():
-            self.ask(slot, partial(self.playing[slot][1].answer, results))
-
-    def answered(self, slot: int, answer: Callable[[], envs.Step]) -> None:
-        """The episode of a slot goes on with its world's answer, or ends."""
-        index, _, episode, streams = self.playing[slot]
+    def take_step(self, slot: int, step: Callable[[], envs.Step]) -> None:
+        """Continue the slot's episode with the environment's step, or end it."""
+        game = self.playing[slot]
         try:
-            step = answer()
+            result = step()
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
             del self.playing[slot]
-            self.failed(index, episode, error)
+            self.fail(game.index, game.episode, error)
         else:
-            if step.requests:
-                self.asking[slot] = list(zip(step.requests, streams, strict=False))
+            if result.requests:
+                self.keep_requests(slot, result.requests)
                 return
-            observation_ids = _take_in(episode, step, self.tokenizer, self.cfg)
+            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
             if observation_ids:
                 self.engine.feed(slot, observation_ids)
                 return
             self.engine.close(slot)
             del self.playing[slot]
-            self.finished[index] = episode
+            self.finished[game.index] = game.episode
         self.progress.update()
         self.start()
 
-    def failed(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
-        """The episode counts for nothing; raises ValueError if no other one says that the worlds can be played."""
+    def keep_requests(self, slot: int, requests: list[envs.Request]) -> None:
+        from rl.answer import Base, request_streams  # few environments ask the base
+
+        game = self.playing[slot]
+        self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
+        game.streams = game.streams or request_streams(game.task.key)
+        self.requests[slot] = list(zip(requests, game.streams, strict=False))
+
+    def answer_requests(self) -> None:
+        """Answer all requests with the base model. Their environments go on in the order in which they asked."""
+        requests, self.requests = self.requests, {}
+        for slot, results in self.base.answer(requests).items():
+            self.call(slot, partial(self.playing[slot].env.answer, results))
+
+    def fail(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
+        """Leave the episode out of the update. Raise ValueError if no other shows that the environments work."""
         episode.infrastructure_failed, episode.truncated = True, True
         self.finished[index] = episode
         self.progress.write(f"{episode.env}: {error}; the episode is left out")
@@ -213,73 +195,18 @@ class _Games:
             raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
 
 
-def demonstrations(
-    tokenizer: Tokenizer, tasks: Iterable[Task], cfg, progress: tqdm, model: CausalLM | None = None
-) -> list[Episode]:
-    """The expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
+def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Any) -> list[int]:
+    """Append the environment's step to the episode and set the last turn's reward. Return the observation's ids.
 
-    model: whose base answers what worlds ask of it, all at once. Raises ValueError if one asks and there is none.
+    Returns [] if the episode is over: by the step, or because max_len has no room for the observation and a token more.
     """
-    base, finished = Base(model, tokenizer, cfg), {}
-    playing = [(_demonstration(tokenizer, task, cfg), request_streams(task.key)) for task in tasks]
-    results = {index: None for index in range(len(playing))}  # for those that go on
-    while results:
-        asking = {}
-        for index, answers in results.items():
-            episode, streams = playing[index]
-            try:
-                asking[index] = list(zip(episode.send(answers), streams, strict=False))
-            except StopIteration as end:
-                finished[index] = end.value
-                progress.update()
-        results = base.answer(asking)
-    return [finished[index] for index in range(len(playing))]
-
-
-def _demonstration(tokenizer: Tokenizer, task: Task, cfg) -> Generator[list[envs.Request], list[envs.Result], Episode]:
-    """The expert's episode. Yields what its world asks of the base model, and is sent the results."""
-    env = make_env(cfg, task.env)
-    episode = Episode(task.env, task.seed, task.group)
-    _append(episode, tokenizer.prompt(env.reset(task.seed, task.split)))
-    goes_on = True
-    while goes_on:
-        action, room = env.oracle(), max(cfg.max_len - len(episode.ids_T), 0)
-        ids = tokenizer.reply(action)
-        reason = "stop" if len(ids) <= room else "context"
-        ids = ids[:room]
-        episode.turns.append(Turn(len(episode.ids_T), len(episode.ids_T) + len(ids), 0.0, reason))
-        _append(episode, ids, [0.0] * len(ids))
-        step = env.step(action) if reason == "stop" else CUT
-        while step.requests:
-            step = env.answer((yield step.requests))
-        goes_on = bool(_take_in(episode, step, tokenizer, cfg))
-    if cfg.sft.all_tokens:
-        episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
-        episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
-    return episode
-
-
-def _append(episode: Episode, ids: list[int], logprobs: list[float] | None = None) -> None:
-    """Ids with log-probabilities were sampled; ids without were not."""
-    episode.ids_T += ids
-    episode.action_mask_T += [0 if logprobs is None else 1] * len(ids)
-    episode.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
-
-
-# What stands for the environment's answer to a reply that max_len cut short: it never saw it.
-CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
-
-
-def _take_in(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg) -> list[int]:
-    """Enters the environment's answer to the last turn. Returns its ids, or none if the episode is over, by the answer
-    or because max_len has no room for it and a token more."""
     ids = []
     if not (step.terminated or step.truncated):
         ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])
         if len(episode.ids_T) + len(ids) >= cfg.max_len:
             ids, episode.turns[-1].stop_reason = [], "context"
             step = replace(step, truncated=True, info={**step.info, "outcome": "timeout", "success": False})
-    _append(episode, ids)
+    episode.append(ids)
     episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated
     if step.terminated or step.truncated:

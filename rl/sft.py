@@ -12,12 +12,13 @@ from typing import ClassVar
 
 import torch
 
+from rl.arguments import Positive
 from rl.records import Batch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
-    epochs: int = 1  # passes over each epoch's demonstrations
+    epochs: Positive[int] = 1  # passes over each epoch's demonstrations
     all_tokens: bool = False  # train on what is read as well, prompt and observations: pre-training
     prompt_column: str = "prompt"  # of data=, where a row is a prompt and its answer
     answer_column: str = "answer"  # of data=, likewise

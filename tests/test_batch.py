@@ -12,15 +12,15 @@ from rl.batch import (
     _hidden,
     add_reference,
     add_values,
+    drop_zero_advantage,
     forward,
     make_batch,
     micro_batches,
     optimizer_steps,
     select,
-    with_gradient,
 )
+from rl.critic import Critic
 from rl.records import Episode, Turn
-from rl.update import Critic
 
 TEMPERATURE = 0.7
 ALGORITHMS = {
@@ -111,7 +111,7 @@ def test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient()
     batch = make_batch(episodes)
     batch.reward_N = torch.where(batch.episode_N < 6, 0.0, batch.reward_N)
     batch = grpo.advantages(batch, cfg)
-    fewer, found = with_gradient(batch), []
+    fewer, found = drop_zero_advantage(batch), []
     assert [e.seed for e in fewer.episodes] == [6, 7, 0] and fewer.metric_tokens == len(fewer.advantages_N)
     assert (fewer.total_tokens, fewer.total_episodes) == (batch.total_tokens, batch.total_episodes)
     for piece in (batch, fewer):
@@ -122,9 +122,9 @@ def test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient()
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-9) and found[0][2]["entropy"] != found[1][2]["entropy"]
     for name, gradient in found[0][0].items():
         torch.testing.assert_close(found[1][0][name], gradient, atol=1e-10, rtol=1e-9)
-    assert with_gradient(fewer) is fewer, "what all matters stays as it is"
+    assert drop_zero_advantage(fewer) is fewer, "what all matters stays as it is"
     equal = replace(batch, advantages_N=torch.zeros_like(batch.advantages_N))
-    assert with_gradient(equal) is equal, "a step needs something to compute"
+    assert drop_zero_advantage(equal) is equal, "a step needs something to compute"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -11,9 +11,12 @@ from safetensors.torch import load_file
 from test_lora import IDS_BT, adapted_model
 
 from rl import checkpoint, config
-from rl.checkpoint import KEEP, TrainState, checkpoints, load_checkpoint, newest_checkpoint, save_checkpoint, verify
+from rl.checkpoint import KEEP, checkpoints, save_checkpoint
+from rl.critic import Critic
 from rl.log import Run
-from rl.update import Critic, make_optimizer
+from rl.resume import load_checkpoint, newest_checkpoint, verify
+from rl.state import TrainState
+from rl.update import make_optimizer
 
 
 def make_state(steps: int = 0, seed: int = 0, hidden: int = 8, critic: bool = True, **lora_keys) -> TrainState:
@@ -192,7 +195,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, capsys
         newest = save_checkpoint(make_state(epoch), tmp_path)
     flip(newest / "trainable.safetensors")
     assert newest_checkpoint(tmp_path).name == f"checkpoint-{make_state(1).epoch}"
-    assert f"passed over: {newest / 'trainable.safetensors'}: damaged" in capsys.readouterr().out
+    assert f"skipped: {newest / 'trainable.safetensors'}: damaged" in capsys.readouterr().out
 
 
 def test_the_hash_is_of_the_trainable_weights_alone():

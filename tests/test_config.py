@@ -1,12 +1,16 @@
 """Configuration: what is wrong is said in one line, what is right is where it was put, and every key is explained."""
 
+import dataclasses
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
+import envs
 from models.weights import TINY
-from rl import config
+from rl import config, recipes
 from rl.config import parse
 
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
@@ -80,8 +84,8 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("algo=sft env=http", "algo=sft imitates an expert, and env=http has none; env=textcraft has one"),
         ("algo=sft env=sat,http http.kind=babyai", "algo=sft imitates an expert, and env=http has none; env=babyai"),
         ("algo=sft temperature=0", "temperature=0 samples nothing to learn from"),
-        ("ppo.kl_in=return", "ppo.kl_in 'return' is not one of loss, reward"),
-        ("grpo.kl_estimator=k4", "grpo.kl_estimator 'k4' is not one of k1, k2, k3"),
+        ("ppo.kl_in=return", "ppo.kl_in=return is not one of loss, reward"),
+        ("grpo.kl_estimator=k4", "grpo.kl_estimator=k4 is not one of k1, k2, k3"),
         ("reinforce.kl_coef=-1", "reinforce.kl_coef=-1.0 must not be negative"),
         ("ppo.kl_target=0.1", "ppo.kl_target adapts kl_coef, which must be above 0 to begin with"),
         ("ppo.kl_target=-1 ppo.kl_coef=1", "ppo.kl_target=-1.0 must be positive, or none"),
@@ -92,22 +96,23 @@ def test_a_wrong_type_is_refused(word, said, capsys):
             "grpo.dual_clip=3 grpo.surrogate=weight",
             "grpo.dual_clip must be above 1, not 3.0, and has no place in a weight",
         ),
-        ("grpo.surrogate=clip", "grpo.surrogate 'clip' is not one of token, sequence, weight"),
+        ("grpo.surrogate=clip", "grpo.surrogate=clip is not one of token, sequence, weight"),
         (
             "grpo.overlong_limit=10 grpo.overlong_cache=20",
             "grpo.overlong_cache must be from 1 to overlong_limit",
         ),
-        ("reinforce.baseline=mean", "reinforce.baseline 'mean' is not one of none, batch, moving, leave_one_out"),
+        ("reinforce.baseline=mean", "reinforce.baseline=mean is not one of none, batch, moving, leave_one_out"),
         (
             "reinforce.baseline=leave_one_out",
             "leave_one_out needs reinforce.group_size of 2 or more",
         ),
-        ("reinforce.aggregation=constant", "reinforce.aggregation 'constant' is not one of episode, sequence, token"),
+        ("reinforce.aggregation=constant", "reinforce.aggregation=constant is not one of episode, sequence, token"),
         ("reinforce.gamma=2", "reinforce.gamma must be between 0 and 1, not 2.0"),
         ("reinforce.group_size=0", "reinforce.group_size=0 must be positive"),
         ("algo=reinforce lora.r=0 reinforce.kl_coef=0.1", "reinforce.kl_coef needs a frozen base"),
         ("schedule=cosin", "did you mean cosine?"),
-        ("reward.rule=natve", "reward.rule=natve is not one of native, seed, binary; did you mean native?"),
+        ("reward.rule=natve", "reward.rule=natve is not one of native, shaped, binary; did you mean native?"),
+        ("reward.rule=seed", "reward.rule=seed is now called reward.rule=shaped"),
         ("device=tpu", "device=tpu is not one of cpu, cuda"),
         ("env=textcarft", "env=textcarft: unknown environment 'textcarft'; did you mean 'textcraft'?"),
         ("env=textcraft:x", "env=textcraft:x: weight 'x' of textcraft is not a number"),
@@ -116,7 +121,8 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("env=", "env=: unknown environment ''"),
         ("textcraft.difficulty=5", "textcraft.difficulty must be"),
         ("textcraft.max_turns=0", "textcraft.max_turns must be"),
-        ("recipe=defualt", "recipe=defualt: no file"),
+        ("recipe=dpao", "recipe=dpao: no file"),
+        ("recipe=dpao", "did you mean dapo?"),
         ("recipe=no/such.toml", "recipe=no/such.toml: no file no/such.toml"),
         ("resume=no/such/run", "resume=no/such/run: no file no/such/run/config.json, so this is not a run's folder"),
         ("epochs=0", "epochs=0 must be positive"),
@@ -130,7 +136,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("seed=1e20", "seed=100000000000000000000 must be below 2**31"),
         ("min_lr_ratio=7", "min_lr_ratio=7.0 must be at most 1"),
         ("env=textcraft:nan", "weight nan of textcraft must be positive and finite"),
-        ("resume=x recipe=default", "recipe= has no effect beside resume="),
+        ("resume=x recipe=dapo", "recipe= has no effect beside resume="),
         ("resume=", "resume= is given without a name"),
         ("algo=rloo", "is not one of sft, reinforce, grpo, ppo; did you mean recipe=rloo?"),
         ("resume=x resume_from=y", "resume_from= has no effect beside resume="),
@@ -145,9 +151,9 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("ppo.clip=-0.2", "ppo.clip=-0.2 must be positive"),
         ("ppo.critic_hidden=0", "ppo.critic_hidden=0 must be positive"),
         ("ppo.gamma=1.1", "ppo.gamma must be between 0 and 1, not 1.1"),
-        ("ppo.level=word", "ppo.level 'word' is not one of turn, token"),
+        ("ppo.level=word", "ppo.level=word is not one of turn, token"),
         ("grpo.group_size=1", "grpo.group_size must be at least 2, not 1"),
-        ("grpo.aggregation=mean", "grpo.aggregation 'mean' is not one of token, sequence, constant"),
+        ("grpo.aggregation=mean", "grpo.aggregation=mean is not one of token, sequence, constant"),
         ("algo=grpo episodes=63", "episodes=63 must be a multiple of grpo.group_size=8"),
         ("algo=grpo lora.r=0 grpo.kl_coef=0.1", "grpo.kl_coef needs a frozen base"),
         ("resume_from=x lora.r=0", "resume_from= starts from an adapter, but lora.r=0 trains the model itself"),
@@ -172,18 +178,25 @@ def test_every_weight_may_be_trained_where_no_world_asks_the_base():
     assert parse([*everything, "env=planner"], "eval.py").lora.r == 0, "what is not trained stays as it is"
 
 
+def everything() -> dict:
+    """Return the default of every key of every group."""
+    found = dict(vars(config.Common()))
+    for name in config.GROUPS:
+        found |= {f"{name}.{key}": value for key, value in vars(config.group_class(name)()).items()}
+    return found
+
+
 def test_help_explains_every_key_with_its_default(capsys):
     with pytest.raises(SystemExit) as caught:
         parse(["lr=1", "--help"])
     text = capsys.readouterr().out
     assert not caught.value.code
     listed = {found[1]: found[2] for found in map(KEY.match, text.splitlines()) if found}
-    defaults = config._flatten(config.to_dict(config.Config()))
+    defaults = everything()
     assert set(listed) == set(defaults), "each key has a default and a comment that is not empty"
     for key, shown in listed.items():
-        value = defaults[key]
-        assert shown == (str(value).lower() if isinstance(value, bool | None) else str(value)), key
-    assert "recipes: " in text and "default" in text and "textcraft" in text
+        assert shown == config.shown(defaults[key]), key
+    assert "recipes: " in text and "embedded" in text and "textcraft" in text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +219,7 @@ def test_help_explains_every_key_with_its_default(capsys):
 )
 def test_words_become_values_of_the_fields_type(word, value):
     key = word.lstrip("-").split("=")[0]
-    found = config._get(parse([word]), key)
+    found = recipes.flatten(config.to_dict(parse([word])))[key]
     assert found == value and type(found) is type(value)
 
 
@@ -241,8 +254,8 @@ def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_defaults(
     tiny = parse([name])
     assert (tiny.lr, tiny.ppo.clip, tiny.ppo.whiten) == (3.0, 0.5, False)
     default = parse([])
-    assert tiny.epochs == default.epochs != other.epochs, "recipes/default.toml and its [tiny] table lie beneath"
-    assert parse([recipe("lr = 2")]).lr == 2.0 != default.lr, "and are beneath a recipe that has no such table"
+    assert tiny.epochs == default.epochs != other.epochs, "recipes/embedded.toml lies beneath"
+    assert parse([recipe("lr = 2")]).lr == 2.0 != default.lr, "and is beneath a recipe that has no [tiny] table"
     given = parse([name, "ppo.clip=0.1", "lr=4", "lr=5"])
     assert (given.lr, given.ppo.clip) == (5.0, 0.1), "a later word wins over an earlier one"
     assert parse([recipe('model = "some/other"\n' + RECIPE)]).lr == 2.0, "the recipe's own model decides"
@@ -256,12 +269,39 @@ def test_a_copy_of_the_embedded_model_is_the_embedded_model(tmp_path):
     assert [parse([f"model={tmp_path}/{n}"]).lr == parse([]).lr for n in range(3)] == [True, True, False]
 
 
-def test_what_the_tiny_table_has_set_is_told(recipe, tmp_path):
-    told = config.for_tiny(parse([recipe(RECIPE), "ppo.clip=0.1"]))
-    words = dict(word.split("=") for word in told.split())
-    assert words["lr"] == "3" and "ppo.clip" not in words, "but not what the command line has set instead"
-    assert "ppo.whiten" not in words and words["ppo.bootstrap"] == "false" and words["epochs"] == str(parse([]).epochs)
-    assert not config.for_tiny(parse([recipe(RECIPE), f"model={tmp_path}"]))
+def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
+    def sources(*words: str) -> dict[str, dict]:
+        parts = config.describe_sources(parse([*words])).split("; ")
+        assert parts[0].startswith("algo=ppo env=textcraft model=")
+        found = dict(part.split(": ", 1) for part in parts[1:])
+        return {name: dict(word.split("=", 1) for word in text.split() if "=" in word) for name, text in found.items()}
+
+    name = recipe(RECIPE)
+    found = sources(name, "ppo.clip=0.1", "seed=3", "sat.n=9")
+    mine = found[name.replace("=", " ")]
+    assert mine == {"lr": "3.0", "lora.targets": "q_proj,v_proj", "ppo.whiten": "false"}
+    embedded = found["recipe embedded"]
+    assert embedded["ppo.bootstrap"] == "false" and embedded["epochs"] == str(parse([]).epochs)
+    assert "lr" not in embedded and not any(key.startswith(("grpo", "sat")) for key in embedded)
+    assert found["command line"] == {"ppo.clip": "0.1", "seed": "3"}, "and no key of a group that is not used"
+    assert "recipe embedded" not in sources(name, f"model={tmp_path}")
+
+
+def test_only_groups_in_use_are_loaded_and_present():
+    program = "from rl import config; import sys; cfg = config.parse(['algo=ppo', *sys.argv[1:]]);"
+    program += "print(*(n for n in ('rl.grpo', 'envs.os_interaction', 'rl.help') if n in sys.modules))"
+    for words, loaded in (([], ""), (["grpo.clip=0.1", "env=os_interaction"], "rl.grpo envs.os_interaction")):
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == loaded
+    assert set(recipes.flatten(config.to_dict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
+    assert not hasattr(parse([]), "grpo") and hasattr(parse(["grpo.clip=0.1"]), "grpo")
+
+
+def test_configuration_cannot_be_changed():
+    cfg = parse(["algo=grpo"])
+    for record, field in ((cfg, "lr"), (cfg.grpo, "clip"), (cfg.lora, "r"), (cfg.reward, "scale")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, field, 1)
 
 
 @pytest.mark.parametrize(
@@ -269,11 +309,13 @@ def test_what_the_tiny_table_has_set_is_told(recipe, tmp_path):
     [
         ("lr = ", "mine.toml is not TOML"),
         ("lrr = 1", "unknown key 'lrr'; did you mean lr?"),
+        ("[textcraft]\nlevel = 1", "unknown key 'textcraft.level'"),
+        ("[gppo]\nclip = 1", "unknown key 'gppo.clip'; did you mean"),
         ("[lora]\nrank = 1", "unknown key 'lora.rank'; did you mean lora.r?"),
         ("lr = true", "lr=True must be a finite number"),
         ("epochs = true", "epochs=True must be a whole number"),
         ("[tiny]\nepochs = 0", "epochs=0 must be positive"),
-        ("tiny = 3", "tiny is a table, [tiny], not 3"),
+        ("tiny = 3", "tiny must be a table, [tiny], not 3"),
     ],
 )
 def test_a_bad_recipe_is_refused(text, said, recipe, capsys):
@@ -281,21 +323,42 @@ def test_a_bad_recipe_is_refused(text, said, recipe, capsys):
 
 
 def test_every_recipe_that_comes_along_is_valid():
-    paths = sorted(config.RECIPES.glob("*.toml"))
-    assert "default" in [path.stem for path in paths]
-    for path in paths:
+    assert {"embedded", "dapo"} <= set(recipes.names())
+    for name in recipes.names():
         for model in ("tiny", "other/model"):
-            assert parse([f"recipe={path.stem}", f"model={model}"]).model == model
+            assert parse([f"recipe={name}", f"model={model}"]).model == model
+
+
+def test_every_key_of_every_recipe_is_known():
+    """Keys of groups that a run does not use are ignored there; here every group is in use."""
+    in_use = [f"env={','.join(envs.NAMES)}", *(f"{algo}.epochs=1" for algo in config.ALGORITHMS)]
+    for name in recipes.names():
+        for model in ("tiny", "other/model"):
+            assert parse([f"recipe={name}", f"model={model}", *in_use], "eval.py").model == model
 
 
 def test_resume_reads_the_runs_own_settings(tmp_path):
-    words = ["lr=7", "algo=grpo", "grpo.group_size=4", "ppo.value_clip=none", "recipe=default", "out=elsewhere"]
-    cfg = parse(words)
+    cfg = parse(["lr=7", "algo=grpo", "grpo.group_size=4", "ppo.value_clip=none", "recipe=dapo", "out=elsewhere"])
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
-    again = parse([f"resume={tmp_path}", "epochs=99"])
-    assert (again.epochs, again.out, again.resume) == (99, str(tmp_path), str(tmp_path))
+    again = config.to_dict(parse([f"resume={tmp_path}", "epochs=99", "ppo.clip=0.3"]))
+    assert (again["epochs"], again["out"], again["resume"]) == (99, str(tmp_path), str(tmp_path))
+    assert again.pop("ppo") == config.to_dict(cfg)["ppo"] | {"clip": 0.3}
     same = {"epochs": cfg.epochs, "out": cfg.out, "resume": ""}
-    assert {**config.to_dict(again), **same} == config.to_dict(cfg)
+    assert {**again, **same, "ppo": config.to_dict(cfg)["ppo"]} == config.to_dict(cfg)
+
+
+def test_resume_reads_configs_of_earlier_versions(tmp_path):
+    """They have every group, and reward.rule=seed is now called shaped."""
+    saved = recipes.flatten(config.to_dict(parse(["algo=grpo"]))) | everything() | {"algo": "grpo", "recipe": "default"}
+    nested = {key: value for key, value in saved.items() if "." not in key}
+    for key, value in saved.items():
+        group, dot, name = key.partition(".")
+        if dot:
+            nested.setdefault(group, {})[name] = value
+    nested["reward"]["rule"] = "seed"
+    (tmp_path / "config.json").write_text(json.dumps(nested))
+    cfg = parse([f"resume={tmp_path}"])
+    assert (cfg.algo, cfg.reward.rule, cfg.recipe) == ("grpo", "shaped", "default") and not hasattr(cfg, "ppo")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

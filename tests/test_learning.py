@@ -7,12 +7,13 @@ import torch
 from conftest import random_model
 
 import lora
+import train
 from models.engine import Engine
-from rl import config, kl
-from rl.batch import add_reference, add_values, make_batch
-from rl.checkpoint import TrainState
+from rl import config
+from rl.critic import Critic
 from rl.records import Episode, Turn
-from rl.update import Critic, make_optimizer, update
+from rl.state import TrainState
+from rl.update import make_optimizer
 
 PROMPT = [5, 9, 2]
 
@@ -26,7 +27,7 @@ def make_state(algo: str, **keys):
     lora.inject(model, r=8, alpha=16)
     critic = Critic(48, 16) if algo == "ppo" else None
     state = TrainState(model, critic, make_optimizer(model, critic, cfg))
-    state.kl_coef = getattr(getattr(cfg, algo), "kl_coef", 0.0)
+    state.kl_coef = 0.0 if algo == "sft" else getattr(cfg, algo).kl_coef
     return state, cfg
 
 
@@ -54,27 +55,19 @@ def play(state, cfg, first: int, turns: int = 2) -> list[Episode]:
 
 
 def learn(algo: str, sign: float = 1.0, **keys) -> tuple[float, float]:
-    """Mean reward per turn before and after all epochs; sign -1 turns every advantage around."""
+    """Return the mean reward per turn before and after all epochs of train.py's stages 3 and 4. sign -1 flips every
+    advantage."""
     state, cfg = make_state(algo, **keys)
-    module, algo_cfg = config.ALGORITHMS[algo], getattr(cfg, algo)
     means = []
     for epoch in range(cfg.epochs):
         episodes = play(state, cfg, epoch * cfg.episodes)
         means.append(sum(e.score for e in episodes) / len(episodes) / 2)
-        if algo == "sft":  # the expert is whoever played well
+        if algo == "sft":  # the demonstrations are the best episodes
             episodes = [e for e in episodes if e.score == 2] or episodes[:1]
-        batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
-        if state.critic:
-            batch = add_values(batch, state.model, state.critic, cfg.micro_tokens)
-        if algo_cfg.reference:
-            with lora.adapters_off(state.model):
-                batch = add_reference(batch, state.model, cfg.temperature, cfg.micro_tokens)
-        batch = module.advantages(batch, algo_cfg)
-        state.baseline, state.kl_coef = batch.baseline, kl.adapted(batch, algo_cfg) if algo_cfg.reference else 0.0
-        losses = update(state, replace(batch, advantages_N=sign * batch.advantages_N), module, cfg)
+        batch = train.score(state, episodes, cfg)
+        losses = train.learn(state, replace(batch, advantages_N=sign * batch.advantages_N), cfg)
         if algo != "sft" and batch.episodes:
             assert losses["sampler_gap"] == 0.0, "sampling and training disagree"
-        state.epoch += 1
     return means[0], means[-1]
 
 
@@ -111,48 +104,41 @@ def test_learns_a_bandit(name):
 
 
 @pytest.mark.parametrize("name", SIGNED)
-def test_a_flipped_advantage_does_not(name):
+def test_flipped_advantages_unlearn_it(name):
     before, after = learn(algo_of(name), sign=-1.0, **KEYS[name])
     assert after < before - 0.05
 
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo"])
-def test_the_first_pass_has_ratio_one_and_nothing_clipped(algo):
+def test_first_pass_has_ratio_one_and_nothing_clipped(algo):
     """One optimizer step over the whole epoch: the policy that trains is the one that sampled."""
-    epochs = {f"{algo}.epochs": 1}
-    state, cfg = make_state(algo, **epochs)
-    cfg.batch_size = cfg.episodes
-    batch = make_batch(play(state, cfg, 0))
-    if state.critic:
-        batch = add_values(batch, state.model, state.critic, cfg.micro_tokens)
-    module = config.ALGORITHMS[algo]
-    losses = update(state, module.advantages(batch, getattr(cfg, algo)), module, cfg)
+    state, cfg = make_state(algo, batch_size=32, **{f"{algo}.epochs": 1})
+    losses = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
     assert losses["ratio"] == pytest.approx(1.0, abs=1e-6)
     assert losses["clip_fraction"] == 0.0
     assert losses["approx_kl"] == 0.0
     assert losses["sampler_gap"] == 0.0
 
 
-def test_the_critic_warms_up_alone():
+def test_critic_warmup_trains_the_critic_alone():
     state, cfg = make_state("ppo", **{"ppo.critic_warmup": 1})
     policy = {name: p.clone() for name, p in state.trainable().items()}
-    for epoch, moved in ((0, False), (1, True)):
-        state.epoch, critic = epoch, state.critic.down.weight.clone()
-        batch = add_values(make_batch(play(state, cfg, 0)), state.model, state.critic, cfg.micro_tokens)
-        update(state, config.ALGORITHMS["ppo"].advantages(batch, cfg.ppo), config.ALGORITHMS["ppo"], cfg)
+    for moved in (False, True):
+        critic = state.critic.down.weight.clone()
+        train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
         assert not torch.equal(state.critic.down.weight, critic)
         assert moved != all(torch.equal(policy[name], p) for name, p in state.trainable().items())
 
 
-def test_an_epoch_without_a_group_to_learn_from_takes_no_step():
+def test_epoch_without_a_group_to_learn_from_takes_no_step():
     """DAPO on groups that all fail: nothing is left, nothing is divided by, nothing moves."""
     state, cfg = make_state("grpo", **{"grpo.group_size": 4, "grpo.drop_equal": True})
     episodes = play(state, cfg, 0)
     for episode in episodes:
         for turn in episode.turns:
             turn.reward = 0.0
-    module, before = config.ALGORITHMS["grpo"], {name: p.clone() for name, p in state.trainable().items()}
-    losses = update(state, module.advantages(make_batch(episodes), cfg.grpo), module, cfg)
+    before = {name: p.clone() for name, p in state.trainable().items()}
+    losses = train.learn(state, train.score(state, episodes, cfg), cfg)
     assert losses["optimizer_steps"] == 0 and "loss" not in losses
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())
 
@@ -160,24 +146,20 @@ def test_an_epoch_without_a_group_to_learn_from_takes_no_step():
 def test_target_kl_stops_the_epochs_updates():
     for target, fewer in (("none", False), ("1e-6", True)):
         state, cfg = make_state("ppo", **{"ppo.target_kl": target, "ppo.epochs": 4})
-        batch = add_values(make_batch(play(state, cfg, 0)), state.model, state.critic, cfg.micro_tokens)
-        module = config.ALGORITHMS["ppo"]
-        steps = update(state, module.advantages(batch, cfg.ppo), module, cfg)["optimizer_steps"]
-        assert (steps < 8) == fewer
+        losses = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
+        assert (losses["optimizer_steps"] < 8) == fewer
 
 
-def test_a_step_that_is_not_finite_is_not_taken():
+def test_step_with_an_infinite_gradient_is_skipped():
     state, cfg = make_state("grpo", **{"grpo.group_size": 4})
-    batch = make_batch(play(state, cfg, 0))
-    batch = config.ALGORITHMS["grpo"].advantages(batch, cfg.grpo)
+    batch = train.score(state, play(state, cfg, 0), cfg)
     before = {name: p.clone() for name, p in state.trainable().items()}
     batch.advantages_N[0] = float("nan")
-    losses = update(state, batch, config.ALGORITHMS["grpo"], cfg)
+    losses = train.learn(state, batch, cfg)
     assert losses["skipped_steps"] == 1 and losses["optimizer_steps"] == 1
     assert all(p.isfinite().all() for p in state.trainable().values())
 
-    state, cfg = make_state("grpo", **{"grpo.group_size": 4})
-    cfg.batch_size = cfg.episodes
+    state, cfg = make_state("grpo", batch_size=32, **{"grpo.group_size": 4})
     with pytest.raises(FloatingPointError, match="epoch 1: no gradient was finite, in 1 optimizer steps"):
-        update(state, batch, config.ALGORITHMS["grpo"], cfg)
+        train.learn(state, batch, cfg)
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -24,7 +25,9 @@ from envs.planner.word_problems import ANSWER, LEVELS, arithmetic_in, in_words, 
 from models import load_model, load_tokenizer
 from rl import config
 from rl.batch import forward, make_batch
-from rl.rollout import demonstrations, make_tasks, rollout
+from rl.demonstrations import demonstrations
+from rl.rollout import rollout
+from rl.tasks import make_tasks
 
 PENS = word_problems.Problem(
     "planner:pens:3:12:5",
@@ -490,9 +493,8 @@ def tiny():
 
 
 def run_config(*words: str, **options):
-    cfg = config.parse(["max_len=768", "max_new_tokens=8", *words])
-    cfg.env, cfg.planner = "planner", Config(worker="model", worker_tokens=4, difficulty="1", **options)
-    return cfg
+    cfg = config.parse(["env=planner", "max_len=768", "max_new_tokens=8", *words])
+    return replace(cfg, planner=Config(worker="model", worker_tokens=4, difficulty="1", **options))
 
 
 @pytest.fixture
@@ -508,7 +510,7 @@ def test_the_frozen_base_works_in_a_rollout(tiny, registered, monkeypatch):
     played = rollout(*tiny, tasks, cfg, 1.0, SILENT)
     assert all(e.terminated and len(e.turns) == 1 and e.score > 0 for e in played)
     assert len({e.score for e in played}) > 1, "embeddings differ"
-    cfg.rollout_batch_size = 2
+    cfg = replace(cfg, rollout_batch_size=2)
     assert [vars(e) for e in rollout(*tiny, tasks[1:], cfg, 1.0, SILENT)] == [vars(e) for e in played[1:]]
     with torch.no_grad():
         batch = make_batch(played)
@@ -519,7 +521,7 @@ def test_demonstrations_have_a_model_or_need_none(tiny, registered):
     cfg = run_config("rollout_batch_size=8")
     tasks = make_tasks(cfg, 0, 2, 1, "train", 0)
     asked = demonstrations(tiny[1], tasks, cfg, SILENT, tiny[0])
-    cfg.planner.worker, cfg.planner.prompt = "rules", "short"
+    cfg = replace(cfg, planner=replace(cfg.planner, worker="rules", prompt="short"))
     alone = demonstrations(tiny[1], tasks, cfg, SILENT)
     assert all(e.terminated for e in asked) and all(e.success for e in alone)
     assert max(len(e.ids_T) for e in alone) < 150

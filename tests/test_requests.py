@@ -16,7 +16,9 @@ from models.engine import Engine
 from rl import config
 from rl.answer import Base, request_streams
 from rl.batch import forward, make_batch
-from rl.rollout import demonstrations, make_tasks, rollout
+from rl.demonstrations import demonstrations
+from rl.rollout import rollout
+from rl.tasks import make_tasks
 
 SILENT = tqdm(disable=True)
 WORDS = "get 1 oak log"

@@ -1,6 +1,7 @@
 """Rollouts on the embedded model: ids are only appended, rewards follow the rule, and neighbours do not matter."""
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,11 @@ from envs import textcraft
 from models import load_model, load_tokenizer
 from rl import config, reward
 from rl.batch import forward, make_batch
+from rl.demonstrations import demonstrations
 from rl.evaluate import evaluate
 from rl.log import rollout_stats
-from rl.rollout import demonstrations, make_env, make_tasks, rollout
+from rl.rollout import rollout
+from rl.tasks import make_env, make_tasks, mixture
 
 SILENT = tqdm(disable=True)
 
@@ -25,7 +28,7 @@ def tiny():
 
 
 def play(tiny, cfg, count=12, rows=8, group=1):
-    cfg.rollout_batch_size = rows
+    cfg = replace(cfg, rollout_batch_size=rows)
     return rollout(tiny[0], tiny[1], make_tasks(cfg, 0, count // group, group, "train", 0), cfg, 1.0, SILENT)
 
 
@@ -97,11 +100,11 @@ def test_splits_streams_and_mixtures_of_tasks():
 
 def test_a_group_of_environments_shares_its_weight(monkeypatch):
     monkeypatch.setitem(envs.GROUPS, "both", ["sat", "textcraft"])
-    assert config.mixture("both:3") == {"sat": 1.5, "textcraft": 1.5}
+    assert mixture("both:3") == {"sat": 1.5, "textcraft": 1.5}
     with pytest.raises(ValueError, match="sat is named twice"):
-        config.mixture("both,sat")
+        mixture("both,sat")
     with pytest.raises(ValueError, match="did you mean 'both'"):
-        config.mixture("bothh")
+        mixture("bothh")
 
 
 def test_tasks_in_order_and_tasks_that_come_again():
@@ -149,7 +152,7 @@ def test_an_episode_that_max_len_cuts_is_a_timeout_with_the_rules_reward(tiny, m
 RULES = {
     # rule: (an invalid turn, a turn of progress, the last turn)
     "native": (0.0, 0.0, 2.0),
-    "seed": (-0.2, 0.3, 2.0),
+    "shaped": (-0.2, 0.3, 2.0),
     "binary": (0.0, 0.0, 10.0),
 }
 

@@ -89,7 +89,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
     assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in told
     assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in told for key in tensors)
-    assert f"recipe default, for the embedded model: lr={config.parse([]).lr}" in told
+    assert f"recipe embedded: lr={config.parse([]).lr} " in told and "; command line: " in told
     saved = json.loads((folder / "config.json").read_text())
     assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
@@ -183,9 +183,7 @@ def test_dynamic_rope_is_played_but_not_trained(tmp_path):
 def test_full_fine_tuning_writes_a_model_that_loads(tmp_path, capsys):
     trained(f"out={tmp_path}/run", "algo=sft", "lora.r=0", "epochs=1", "lr=1e-4", "eval_episodes=0")
     assert f"lora off: all {PARAMETERS:,} parameters train" in capsys.readouterr().out
-    code, out, _ = run(
-        "eval.py", f"model={tmp_path}/run/epoch_1", "recipe=default", "n=2", "threads=1", "max_new_tokens=8"
-    )
+    code, out, _ = run("eval.py", f"model={tmp_path}/run/epoch_1", "n=2", "threads=1", "max_new_tokens=8")
     assert code == 0 and "success" in out
 
 

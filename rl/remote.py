@@ -7,7 +7,7 @@ Conversations go there and text comes back, through the server's own chat templa
 log-probabilities here, so this judges and does not train. The server's limit on a conversation stands for max_len;
 what it adds to sampling by itself, it adds here too (vLLM: --generation-config vllm keeps to what is asked). What a
 world asks of the base model the server's base answers: chats at /chat/completions, embeddings at /embeddings, which
-vLLM serves with embedding models alone: planner.independence_weight=0 asks for none. At most AT_ONCE episodes are
+vLLM serves with embedding models alone: planner.independence_weight=0 asks for none. At most MAX_THREADS episodes are
 played at once. A key in OPENAI_API_KEY is sent along; proxies of the environment are not used.
 """
 
@@ -32,7 +32,8 @@ from models.chat.formats import without_thoughts
 from rl import reward
 from rl.evaluate import EVAL_STREAM, judged
 from rl.records import Episode, Turn
-from rl.rollout import AT_ONCE, CUT, Task, make_env, make_tasks
+from rl.rollout import CUT, MAX_THREADS
+from rl.tasks import Task, make_env, make_tasks
 
 TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # how servers say it
 
@@ -122,7 +123,7 @@ def evaluate(server: Server, name: str, cfg, temperature: float, split: str, epi
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     with (
         tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar,
-        ThreadPoolExecutor(min(AT_ONCE, cfg.rollout_batch_size)) as pool,
+        ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size)) as pool,
     ):
         played = []
         try:

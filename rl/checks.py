@@ -1,0 +1,81 @@
+"""Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl.arguments import ArgumentError
+from rl.tasks import mixture
+
+ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
+
+
+def check_words(given: dict[str, str]) -> None:
+    """Raise ArgumentError for words of the command line that would have no effect."""
+    for key in ("resume", "resume_from", "data"):
+        if given.get(key) == "":
+            raise ArgumentError(f"{key}= is given without a name")
+    if given.get("resume") and "recipe" in given:
+        raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
+    if given.get("resume") and "resume_from" in given:
+        raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
+    own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
+    if given.get("resume_from") and own:
+        raise ArgumentError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
+
+
+def check(cfg: Any) -> None:
+    """Raise ArgumentError for values that neither training nor evaluation can use."""
+    if cfg.seed >= 2**31:
+        raise ArgumentError(f"seed={cfg.seed} must be below 2**31 = {2**31}")
+    if cfg.reward.scale == 0:
+        raise ArgumentError("reward.scale=0 leaves nothing to learn from")
+    if cfg.min_lr_ratio > 1:
+        raise ArgumentError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
+    if not 0 <= cfg.lora.dropout < 1:
+        raise ArgumentError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
+    if cfg.device == "cuda" and not torch.cuda.is_available():
+        raise ArgumentError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
+    if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
+        raise ArgumentError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
+    try:
+        cfg.out.format(algo="", env="", seed=0, timestamp="")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        raise ArgumentError(
+            f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in"
+        ) from None
+
+
+def check_training(cfg: Any) -> None:
+    """Raise ArgumentError for values that do not go together in training."""
+    algo, weights = getattr(cfg, cfg.algo), mixture(cfg.env)
+    if cfg.temperature == 0:
+        raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
+    if algo.source == "rollouts" and cfg.data:
+        raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
+    if cfg.data and not Path(cfg.data).is_file():
+        raise ArgumentError(f"data={cfg.data}: no such file")
+    if algo.source != "rollouts" and not cfg.data and "http" in weights:
+        here = f"env={cfg.http.kind} has one"
+        raise ArgumentError(
+            f"algo={cfg.algo} imitates an expert, and env=http has none; {here}, and data= takes a file"
+        )
+    if cfg.dtype == "float16":
+        raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
+    if algo.critic and algo.critic_warmup >= cfg.epochs:
+        raise ArgumentError(f"{cfg.algo}.critic_warmup={algo.critic_warmup} leaves the policy no epoch of {cfg.epochs}")
+    if cfg.episodes % algo.group_size:
+        raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
+    if cfg.lora.r == 0:
+        _check_full_fine_tuning(cfg, algo, weights)
+
+
+def _check_full_fine_tuning(cfg: Any, algo: Any, weights: dict[str, float]) -> None:
+    if algo.reference:
+        raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
+    for env, key, role in ASK_BASE:
+        if env in weights and getattr(getattr(cfg, env), key) == "model":
+            raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
+    if cfg.resume_from:
+        raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")

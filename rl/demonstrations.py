@@ -1,0 +1,57 @@
+"""Demonstrations: an environment's expert plays, for supervised fine-tuning."""
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from tqdm import tqdm
+
+import envs
+from models import CausalLM, Tokenizer
+from rl.answer import Base, request_streams
+from rl.records import Episode, Turn
+from rl.rollout import CUT, add_step
+from rl.tasks import Task, make_env
+
+
+def demonstrations(
+    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Any, progress: tqdm, model: CausalLM | None = None
+) -> list[Episode]:
+    """Return the expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
+
+    model: its base answers the environments' requests, all at once. Raises ValueError for a request if it is None.
+    """
+    base, finished = Base(model, tokenizer, cfg), {}
+    playing = [(_play(tokenizer, task, cfg), request_streams(task.key)) for task in tasks]
+    results = {index: None for index in range(len(playing))}  # of the episodes that are not finished
+    while results:
+        requests = {}
+        for index, answers in results.items():
+            episode, streams = playing[index]
+            try:
+                requests[index] = list(zip(episode.send(answers), streams, strict=False))
+            except StopIteration as end:
+                finished[index] = end.value
+                progress.update()
+        results = base.answer(requests)
+    return [finished[index] for index in range(len(playing))]
+
+
+def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[envs.Request], list[envs.Result], Episode]:
+    """Return the expert's episode. Yields the environment's requests to the base model and is sent the results."""
+    env = make_env(cfg, task.env)
+    episode = Episode(task.env, task.seed, task.group)
+    episode.append(tokenizer.prompt(env.reset(task.seed, task.split)))
+    running = True
+    while running:
+        action, room = env.oracle(), max(cfg.max_len - len(episode.ids_T), 0)
+        ids = tokenizer.reply(action)
+        stop_reason = "stop" if len(ids) <= room else "context"
+        episode.append_turn(ids[:room], [0.0] * len(ids[:room]), stop_reason)
+        step = env.step(action) if stop_reason == "stop" else CUT
+        while step.requests:
+            step = env.answer((yield step.requests))
+        running = bool(add_step(episode, step, tokenizer, cfg))
+    if cfg.algo == "sft" and cfg.sft.all_tokens:
+        episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
+        episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
+    return episode

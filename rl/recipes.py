@@ -1,0 +1,65 @@
+"""Settings from files: recipes in TOML, and the config.json of a run that is resumed. Keys are dotted: ppo.clip."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from models.weights import is_tiny
+from rl.arguments import ArgumentError, hint
+
+FOLDER = Path(__file__).parent.parent / "recipes"
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def layers(recipe: str, model: str | None, default_model: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return (name, keys) of each recipe in effect; later ones win.
+
+    For the embedded model recipes/embedded.toml comes first, and a recipe's [tiny] table wins over its other keys.
+    model: the command line's, else the recipe's, else default_model counts.
+    """
+    table = _read(recipe) if recipe else {}
+    tiny = flatten(table.pop("tiny", {}))
+    found = [(recipe, flatten(table))] if recipe else []
+    if is_tiny(model or table.get("model", default_model)):
+        found = [("embedded", flatten(_read("embedded"))), *((name, keys | tiny) for name, keys in found)]
+    return found
+
+
+def _read(name: str) -> dict[str, Any]:
+    """Return the table in recipes/NAME.toml, or in the file `name` if that ends in .toml."""
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    if not path.is_file():
+        raise ArgumentError(f"recipe={name}: no file {path}{hint(name, names())}")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ArgumentError(f"recipe={name}: {path} is not TOML ({error})") from None
+    if not isinstance(table.get("tiny", {}), dict):
+        raise ArgumentError(f"recipe={name}: tiny must be a table, [tiny], not {table['tiny']!r}")
+    return table
+
+
+def saved(run: str) -> dict[str, Any]:
+    """Return the keys of the config.json that a run was started with."""
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
+    try:
+        keys = flatten(json.loads(path.read_text()))
+    except (ValueError, AttributeError) as error:
+        raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
+    if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
+        keys["reward.rule"] = "shaped"
+    return keys
+
+
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one table with dotted keys."""
+    flat = {}
+    for key, value in table.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

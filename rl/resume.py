@@ -1,0 +1,69 @@
+"""Reading a checkpoint to resume from. Its manifest is verified first, and nothing is ever unpickled."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from rl.checkpoint import checkpoints
+from rl.folders import sha256
+from rl.state import COUNTERS, TrainState
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """Return the newest checkpoint that is whole, and print a line for each that is skipped.
+
+    Raises FileNotFoundError if there is none.
+    """
+    for folder in reversed(checkpoints(run)):
+        try:
+            verify(folder)
+        except ValueError as error:
+            print(f"skipped: {error}")
+            continue
+        return folder
+    raise FileNotFoundError(f"{run}: no whole checkpoint-N folder there to resume from")
+
+
+def verify(folder: Path) -> None:
+    """Raise ValueError naming a file that is missing or differs from the manifest."""
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        raise ValueError(f"{folder}: no manifest.json, so this is not a complete checkpoint")
+    try:
+        digests = json.loads(manifest.read_text())["sha256"].items()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
+    if "state.json" not in dict(digests) and "training_stats.json" not in dict(digests):
+        raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")
+    for name, digest in digests:
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name}: missing, though the manifest lists it")
+        if sha256(folder / name) != digest:
+            raise ValueError(f"{folder / name}: damaged, its sha256 is not the manifest's")
+
+
+def load_checkpoint(state: TrainState, folder: Path) -> None:
+    """Fill the state from a checkpoint. Raises ValueError, one line, if a file is damaged or does not fit."""
+    verify(folder)
+    critic = {} if state.critic is None else state.critic.state_dict()
+    for path, tensors in (
+        (folder / "trainable.safetensors", state.trainable()),
+        (folder / "critic.safetensors", critic),
+    ):
+        saved = load_file(path) if path.is_file() else {}
+        if {name: p.shape for name, p in tensors.items()} != {name: p.shape for name, p in saved.items()}:
+            raise ValueError(f"{path}: its weights are not those of this model, algorithm and lora settings")
+        with torch.no_grad():
+            for name, p in tensors.items():
+                p.copy_(saved[name])
+    moments: dict[int, dict] = {}
+    for key, value in load_file(folder / "optimizer.safetensors").items():
+        index, name = key.split(".", 1)
+        moments.setdefault(int(index), {})[name] = value
+    state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})
+    torch.set_rng_state(load_file(folder / "rng.safetensors")["cpu"])
+    counters = json.loads((folder / "state.json").read_text())
+    for name in COUNTERS:
+        setattr(state, name, counters[name])

@@ -1,0 +1,41 @@
+"""Everything of a run that changes, in one record."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from models import CausalLM
+from rl.critic import Critic
+
+COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline")  # the plain numbers of a TrainState
+
+
+@dataclass
+class TrainState:
+    """The mutable state of a run; a checkpoint is this, saved.
+
+    Sampling needs no generator state: its random numbers depend only on (seed, episode).
+    """
+
+    model: CausalLM  # its trainable parameters
+    critic: Critic | None
+    optimizer: torch.optim.Optimizer
+    reference: str | None = None  # name of the frozen adapter that is the KL reference; None: the base
+    epoch: int = 0  # epochs finished
+    step: int = 0  # optimizer steps taken
+    groups: int = 0  # tasks drawn so far; the next epoch continues there
+    kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
+    baseline: float | None = None  # reinforce's moving average of scores
+
+    def trainable(self) -> dict[str, torch.Tensor]:
+        """Return the model's trainable parameters by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def adapter_hash(self) -> str:
+        """Return a hash of the trainable weights, 16 hexadecimal digits."""
+        digest = hashlib.sha256()
+        for name, p in self.trainable().items():
+            digest.update(name.encode())
+            digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,76 @@
+"""Which episodes to play: tasks drawn from the environments that env= names, with their weights."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import envs
+
+
+@dataclass(frozen=True)
+class Task:
+    """An episode to play: its random stream, and the environment's seed, which it shares with its group."""
+
+    key: tuple[int, int]  # (seed, episode) for the engine
+    env: str
+    seed: int
+    group: int
+    split: str
+
+
+def mixture(text: str) -> dict[str, float]:
+    """Return environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight.
+
+    Raises ValueError for a name that is unknown or given twice, and for a weight that is not positive.
+    """
+    weights = {}
+    for part in text.split(","):
+        name, colon, given = part.strip().partition(":")
+        try:
+            weight = float(given if colon else 1)
+        except ValueError:
+            raise ValueError(f"weight {given!r} of {name} is not a number") from None
+        if not 0 < weight < float("inf"):
+            raise ValueError(f"weight {given} of {name} must be positive and finite")
+        members = envs.GROUPS.get(name, [name])
+        for member in members:
+            envs.config_class(member)  # raises ValueError with the nearest name
+            if member in weights:
+                raise ValueError(f"{member} is named twice")
+            weights[member] = weight / len(members)
+    return weights
+
+
+def make_tasks(
+    cfg: Any,
+    first_group: int,
+    groups: int,
+    group_size: int,
+    split: str,
+    stream: int,
+    order: str = "random",
+    limit: int = 0,
+) -> list[Task]:
+    """Return group_size tasks for each of the groups `first_group`, ... of a stream. Equal arguments give equal tasks.
+
+    order: "random", or "sequential" for the environment's seeds 0, 1, 2, ...
+    limit: number of different tasks, after which they repeat; 0: unlimited.
+    """
+    weights = mixture(cfg.env)
+    tasks = []
+    for group in range(first_group, first_group + groups):
+        number = group % limit if limit else group
+        draw = random.Random(f"{stream} {number} {split}")
+        env = draw.choices(list(weights), list(weights.values()))[0]
+        seed = draw.randrange(2**31) if order == "random" else number
+        for member in range(group_size):
+            tasks.append(Task((stream, group * group_size + member), env, seed, group, split))
+    return tasks
+
+
+def make_env(cfg: Any, name: str) -> envs.Environment:
+    """Return the environment of that name with the run's options."""
+    options = dict(vars(getattr(cfg, name)))
+    if cfg.max_turns and "max_turns" in options:  # environments of one turn have no such limit
+        options["max_turns"] = cfg.max_turns
+    return envs.make(name, **options)
