@@ -32,7 +32,7 @@ Prompts.  native: instructions, an "OK.", the task. short: one message, a line o
 
 Reward.   1 when the answer or the state is right; -0.1 when it is not, or when the reply had no action; -0.3 at the
           limit of turns, even if the state is right by then. info["shaped"]: the reward, and 0.3 the first time that a
-          statement finds the right rows or the table comes into the right state; reward.rule=seed pays it. The
+          statement finds the right rows or the table comes into the right state; reward.rule=shaped pays it. The
           guide's own rewards are the native ones.
 
 Ending.   Terminated by an answer, and in the native form by a reply without an action, outcome "correct" or

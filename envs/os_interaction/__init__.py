@@ -37,7 +37,7 @@ Ending.   Terminated by finish, by an answer, or by a native reply without an ac
 Reward.   At the end 1 if all conditions hold, "correct"; -0.5 if not, "incorrect", at the limit too; 0 and "unknown"
           if the evaluation cannot come to an end: not on a freshly prepared machine either. info["shaped"]: that, and
           for each condition that did not hold at the start, the first time that it holds after a turn, its share of 1;
-          the guide's rewards are the native ones, the shares are ours and what `reward.rule=seed` pays.
+          the guide's rewards are the native ones, the shares are ours and what `reward.rule=shaped` pays.
           info["valid"]: bash understood the reply and found its last command (no syntax error, no status 126 or 127),
           or it was finish or an answer.
 

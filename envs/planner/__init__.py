@@ -32,7 +32,7 @@ Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * (1 - the w
           plan gets 0.1. As a wrong plan gets up to 0.5, reward.rule=binary may teach more.
           info["valid"]: there was a plan. info["shaped"]: the reward. info["metrics"]: correctness, decomposition,
           token_efficiency and independence; 0 without a plan, independence 0.5 where it is not measured. The guide's
-          own reward is the native one; reward.rule=seed, which pays info["shaped"], also takes reward.invalid for a
+          own reward is the native one; reward.rule=shaped, which pays info["shaped"], also takes reward.invalid for a
           reply without a plan.
 
 Ending.   Terminated by the first reply, whatever it is, once the worker has answered; outcome "correct" or "incorrect".
