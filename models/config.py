@@ -7,7 +7,7 @@ is computed slightly differently from how it was published.
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.checks import flag, number, read_object
+from models.json_file import flag, number, read_object
 from models.rope import Rope, nested, parse_ropes, rope_settings
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")

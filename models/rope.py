@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from models.checks import number
+from models.json_file import number
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from models.checks import number
+from models.json_file import number
 
 
 def stretched(rope, head_dim: int, device=None) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Sliding-window attention in a config.json. Imported only for a checkpoint that mentions it (models/config.py)."""
 
-from models.checks import flag
+from models.json_file import flag
 from models.rope import LAYER_TYPES
 
 WINDOW = 4096  # default of sliding_window

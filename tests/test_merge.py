@@ -1,4 +1,4 @@
-"""merge.py: the adapter in place, the folded model and the written checkpoint are the same model."""
+"""merge.py: the adapted, the folded and the written model compute the same."""
 
 import json
 import re
@@ -14,12 +14,14 @@ from test_lora import awake, injected, raw_config, tiny_model
 from torch import nn
 
 import lora
+import merge as program
 import models
 from models import load_model, load_tokenizer, save_model
 from models.config import FAMILIES
 from models.export import both_layouts
 from models.logprob import token_logprobs
-from models.tiny import make_tiny as scratch
+from models.tiny import make_tiny
+from rl.arguments import keys_of
 
 MERGE = Path(__file__).parents[1] / "merge.py"
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
@@ -32,8 +34,8 @@ def base(request, tmp_path_factory) -> Path:
     (folder / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
     with pytest.MonkeyPatch.context() as patch:
         for key, value in {**SIZES, "tie_word_embeddings": request.param}.items():
-            patch.setitem(scratch.CONFIG, key, value)
-        scratch.main(folder / "corpus.txt", folder / "model", vocab_size=300, copying=0)
+            patch.setitem(make_tiny.CONFIG, key, value)
+        make_tiny.main(folder / "corpus.txt", folder / "model", vocab_size=300, copying=0)
     return folder / "model"
 
 
@@ -64,14 +66,14 @@ def ids_BT() -> torch.Tensor:
 
 
 def logprobs(model) -> torch.Tensor:
-    """Of each next token of random ids."""
+    """Return the log-probability of each next token of random ids."""
     ids = ids_BT()
     with torch.no_grad():
         hidden_ND = model(ids)[:, :-1].flatten(0, 1)
         return token_logprobs(hidden_ND, model.lm_head.weight, ids[:, 1:].flatten())[0]
 
 
-def test_adapted_folded_and_merged_are_one_model(base, adapter, tmp_path, monkeypatch, capsys):
+def test_adapted_folded_and_merged_models_agree(base, adapter, tmp_path, monkeypatch, capsys):
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") is None
     expected, plain = logprobs(adapted(base)), logprobs(load_model(str(base)))
     assert (expected - plain).abs().max() > 0.1
@@ -91,7 +93,7 @@ def test_adapted_folded_and_merged_are_one_model(base, adapter, tmp_path, monkey
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "merged"], "no temporary folder stays"
 
 
-def test_transformers_loads_what_was_merged(base, adapter, tmp_path, monkeypatch):
+def test_transformers_loads_the_merged_model(base, adapter, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") is None
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
@@ -107,7 +109,7 @@ def test_transformers_loads_what_was_merged(base, adapter, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("how", ["base", "word"])
 def test_bfloat16_is_rounded_once_and_reported(how, base, tmp_path, monkeypatch, capsys):
-    """By the base's own dtype, or by dtype=; the sum W + scale * B A is taken in float32 either way."""
+    """The dtype is the base's or given; the sum W + scale * B A is taken in float32 either way."""
     if how == "base":
         stored = load_model(str(base))
         save_model(stored, tmp_path / "half", json.loads((base / "config.json").read_text()), torch.bfloat16)
@@ -142,7 +144,7 @@ def shrunk(base: Path, folder: Path, factor: float) -> dict[str, tuple[torch.Ten
     return {path: (W.detach(), (scale * B @ A).detach()) for path, (W, _, A, B, scale) in parts.items()}
 
 
-def test_the_report_says_of_each_layer_what_the_cast_left_of_its_update(base, tmp_path, monkeypatch):
+def test_report_measures_each_layers_loss(base, tmp_path, monkeypatch):
     updates = shrunk(base, tmp_path / "adapter", 1e-2)
     assert merge(monkeypatch, f"adapter={tmp_path}/adapter", f"out={tmp_path}/merged", "dtype=bfloat16") is None
     report = json.loads((tmp_path / "merged" / "merge_report.json").read_text())
@@ -165,22 +167,21 @@ def test_the_report_says_of_each_layer_what_the_cast_left_of_its_update(base, tm
     assert (report["dtype"], report["forced"]) == ("bfloat16", False) and report["largest_difference"] > 0
 
 
-def test_the_measure_by_hand():
+def test_measured_loss_by_hand():
     """Next to 1 the numbers of bfloat16 are 2^-7 apart: of two updates one is lost whole and one arrives whole."""
     model = nn.ModuleDict({"q_proj": nn.Linear(2, 1)})
     model["q_proj"].weight.data.fill_(1.0)
     lora.inject(model, r=1, alpha=2)
     adapter = model["q_proj"].adapters["default"]
     adapter.A.data, adapter.B.data = torch.tensor([[2.0**-9, 2.0**-7]]), torch.tensor([[0.5]])
-    found = runpy.run_path(str(MERGE))
-    row = found["_measure"](model["q_proj"], torch.bfloat16)
-    assert row == [1, 2, 2.0**-18, 2.0**-18 + 2.0**-14]
-    assert found["_shares"](*row) == {"moved": 0.5, "lost": (1 / 17) ** 0.5}
+    cast = program.measure(model["q_proj"], torch.bfloat16)
+    assert cast == program.Cast(moved=1, entries=2, error=2.0**-18, size=2.0**-18 + 2.0**-14)
+    assert cast.shares() == {"moved": 0.5, "lost": (1 / 17) ** 0.5}
     adapter.B.data.zero_()
-    assert found["_shares"](*found["_measure"](model["q_proj"], torch.bfloat16)) == {"moved": 0.0, "lost": 0.0}
+    assert program.measure(model["q_proj"], torch.bfloat16).shares() == {"moved": 0.0, "lost": 0.0}
 
 
-def test_a_cast_that_loses_most_of_an_update_is_refused_with_ways_out(base, tmp_path, monkeypatch, capsys):
+def test_cast_that_loses_most_of_an_update_is_refused(base, tmp_path, monkeypatch, capsys):
     updates = shrunk(base, tmp_path / "adapter", 1e-4)
     off = {
         path: ((W + D).bfloat16().double() - W.double() - D.double()).norm() / D.double().norm()
@@ -215,7 +216,7 @@ def test_adapter_only_writes_no_weights(base, adapter, tmp_path, monkeypatch, ca
     assert "no weights are merged" in capsys.readouterr().out
 
 
-def test_the_revision_that_the_adapter_names_is_the_one_that_is_read(base, tmp_path, monkeypatch):
+def test_the_adapters_base_revision_is_read(base, tmp_path, monkeypatch):
     import huggingface_hub
 
     asked = []
@@ -235,7 +236,7 @@ def test_the_revision_that_the_adapter_names_is_the_one_that_is_read(base, tmp_p
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_in_every_dtype_is_the_same_model_to_transformers(family, dtype, base, tmp_path, monkeypatch):
+def test_transformers_agrees_for_every_family_and_dtype(family, dtype, base, tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     tied = json.loads((base / "config.json").read_text())["tie_word_embeddings"]
     raw = raw_config(family, vocab_size=300, tie_word_embeddings=tied)
@@ -269,7 +270,7 @@ def test_without_an_adapter_the_model_is_only_cast(base, tmp_path, monkeypatch, 
     assert "0 layers folded" in capsys.readouterr().out
 
 
-def test_an_out_that_exists_is_refused_and_left_alone(base, adapter, tmp_path, monkeypatch, capsys):
+def test_existing_out_is_refused_and_kept(base, adapter, tmp_path, monkeypatch, capsys):
     (tmp_path / "merged").mkdir()
     (tmp_path / "merged" / "mine.txt").write_text("mine")
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
@@ -283,7 +284,7 @@ def broken_writer(model, folder, raw, dtype):
 
 
 def careless_writer(model, folder, raw, dtype):
-    """What is written differs in one weight from what was folded."""
+    """Write a model that differs in one weight from the folded one."""
     model = injected(model, r=1)
     lora.fold(model).model.layers[1].mlp.up_proj.weight[3, 3] += 0.5
     save_model(model, folder, raw, dtype)
@@ -291,7 +292,7 @@ def careless_writer(model, folder, raw, dtype):
 
 
 def forgetful_writer(model, folder, raw, dtype):
-    """One row of the embedding is lost, of a token that no sentence of a test has."""
+    """Lose one row of the embedding, of a token that no test's sentence contains."""
     embedding = model.model.embed_tokens.weight
     row = embedding.data[-1].clone()
     embedding.data[-1] = 0
@@ -308,19 +309,19 @@ def interrupted_writer(model, folder, raw, dtype):
     ("writer", "said"),
     [
         (broken_writer, "no space left"),
-        (careless_writer, "does not compute what was merged (model.layers.1.mlp.up_proj.weight)"),
-        (forgetful_writer, "does not compute what was merged (model.embed_tokens.weight)"),
+        (careless_writer, "the written checkpoint differs from the model in model.layers.1.mlp.up_proj.weight"),
+        (forgetful_writer, "the written checkpoint differs from the model in model.embed_tokens.weight"),
         (interrupted_writer, "merge.py: interrupted"),
     ],
 )
-def test_a_failed_write_leaves_nothing_behind(writer, said, base, adapter, tmp_path, monkeypatch, capsys):
+def test_failed_write_leaves_nothing_behind(writer, said, base, adapter, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(models, "save_model", writer)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
-def test_an_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
+def test_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
     model = adapted(base)
     lora.lora_layers(model)[0][1].adapters["default"].B.data[0, 0] = float("inf")
     lora.save_adapter(model, adapter, str(base))
@@ -329,7 +330,7 @@ def test_an_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
-def test_a_fold_that_is_not_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
+def test_fold_that_differs_from_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
     real = lora.fold
 
     def wrong_sign(model):
@@ -344,7 +345,7 @@ def test_a_fold_that_is_not_the_adapter_is_refused(base, adapter, tmp_path, monk
 
 
 @pytest.mark.parametrize("force", ["true", "false"])
-def test_a_base_that_the_dtype_cannot_hold_is_refused(force, base, tmp_path, monkeypatch, capsys):
+def test_base_out_of_the_dtypes_range_is_refused(force, base, tmp_path, monkeypatch, capsys):
     model = load_model(str(base))
     model.model.norm.weight.data[3] = 1e5
     save_model(model, tmp_path / "base", json.loads((base / "config.json").read_text()), torch.float32)
@@ -363,9 +364,9 @@ def test_a_base_that_the_dtype_cannot_hold_is_refused(force, base, tmp_path, mon
         ("out=x adaptor=y", 2, "unknown key 'adaptor'"),
         ("out=x adaptor=y", 2, "did you mean adapter?"),
         ("dtyp=x", 2, "merge.py: unknown key 'dtyp'; did you mean dtype?"),
-        ("out=x force", 2, "force= is not one of true, false"),
+        ("out=x force", 2, "'force' is not key=value"),
         ("out=x model=tiny device=tpu", 2, "device=tpu is not one of cpu, cuda"),
-        ("out=x model=tiny force=yes", 2, "force=yes is not one of true, false"),
+        ("out=x model=tiny force=yes", 2, "force=yes must be true or false"),
         ("out=x model=tiny adapter_only=true", 2, "adapter= is missing"),
         ("out=/ model=tiny", 2, "out=/ is not the name of a new folder"),
         ("adapter=x", 2, "out= is missing"),
@@ -377,7 +378,7 @@ def test_a_base_that_the_dtype_cannot_hold_is_refused(force, base, tmp_path, mon
         ("out=x model=./no/such", 1, "model './no/such': no such folder"),
     ],
 )
-def test_bad_words(words, status, said, tmp_path, monkeypatch, capsys):
+def test_bad_arguments_are_refused_in_one_line(words, status, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert merge(monkeypatch, *words.split()) == status
     printed = capsys.readouterr()
@@ -385,9 +386,10 @@ def test_bad_words(words, status, said, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_help(monkeypatch, capsys):
+def test_help_lists_every_key(monkeypatch, capsys):
     assert not merge(monkeypatch, "--help")
-    assert "usage: python merge.py" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "usage: python merge.py" in printed and all(f"  {key}=" in printed for key in keys_of(program.Keys))
 
 
 def test_as_a_command():

@@ -61,10 +61,11 @@ def test_every_command_exists(page):
 def test_every_key_in_a_command_is_a_key(page):
     import merge
     from eval import Keys
+    from rl.arguments import keys_of
     from rl.config import help_text
 
     text = (ROOT / page).read_text()
-    known = set(re.findall(r"^  ([\w.]+)=", help_text("train.py", Keys), re.M)) | set(merge.KEYS)
+    known = set(re.findall(r"^  ([\w.]+)=", help_text("train.py", Keys), re.M)) | set(keys_of(merge.Keys))
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip"} | {"demos", "difficulty", "prompt"}  # placeholders; of `-m envs`
     assert used - known - others == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 from models.chat.formats import ChatML, Format, Marks
 from models.chat.llama3 import Llama3
 from models.chat.qwen import QWEN_SYSTEM, Qwen
-from models.checks import read_object
+from models.json_file import read_object
 
 _USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
 _THOUGHT = {"role": "assistant", "content": "<think>\nTwo and two.\n</think>\n\n4 \n"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import CHATML_TEMPLATE, ChatML, Format, Marks, check, without_thoughts
-from models.checks import read_object
+from models.json_file import read_object
 from models.weights import resolve
 
 
