@@ -29,6 +29,16 @@ def test_the_reading_order_names_files():
     assert [path for path in paths if not (ROOT / path).is_file()] == []
 
 
+def test_where_things_happen_names_functions():
+    section = README.split("## Where things happen")[1].split("##")[0]
+    rows = [line.split("|")[2:4] for line in section.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 8
+    for files, functions in rows:
+        paths = re.findall(r"[\w/]+\.py", files) + (["rl/grpo.py"] if "the algorithm's file" in files else [])
+        source = "".join((ROOT / path).read_text() for path in paths)
+        assert set(re.findall(r"`(\w+)`", functions)) <= set(re.findall(r"def (\w+)", source)), files
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
