@@ -10,7 +10,7 @@ class ChangeBlock(Block):
     """One INSERT, UPDATE or DELETE."""
 
     def change(self, change: Change) -> str:
-        """SQL of INSERT, UPDATE or DELETE."""
+        """Return the SQL of an INSERT, UPDATE or DELETE."""
         name, columns = self.known(change.table)
         if change.verb == "INSERT":
             return self.insert(change, name, columns)
@@ -29,7 +29,7 @@ class ChangeBlock(Block):
         return f"{sql} WHERE {quoted(alias)}.rowid IN ({rows}{order}{limited(change.limit)})"
 
     def sets(self, change: Change) -> str:
-        """What UPDATE sets, from left to right: what is set already counts."""
+        """Return UPDATE's assignments, from left to right: later ones see the new values of earlier ones."""
         self.clause = "set"
         parts = []
         for table, column, node in change.sets:
@@ -40,7 +40,7 @@ class ChangeBlock(Block):
         return ", ".join(parts)
 
     def bare(self, place: Typed) -> str:
-        """SQL of a column of the table that is changed, without the table."""
+        """Return the SQL of a column of the changed table, without the table's name."""
         return place.sql.removeprefix(f"{quoted(self.tables[0].alias)}.")
 
     def insert(self, change: Change, name: str, columns: Columns) -> str:
@@ -75,7 +75,7 @@ class ChangeBlock(Block):
 
 
 def stored(value: Typed, kind: Type, column: str, row: int) -> str:
-    """SQL of a value as a column keeps it."""
+    """Return the SQL that converts a value to its column's type."""
     if value.type == NULL or (kind.kind == "text" and value.type.kind == "text"):
         return value.sql
     if kind.kind == "text":

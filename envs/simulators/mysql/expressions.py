@@ -12,11 +12,11 @@ from envs.simulators.mysql.tokens import AGGREGATES, MySQLError, syntax_error, t
 
 
 class Type(NamedTuple):
-    """What MySQL takes an expression for."""
+    """The MySQL type of an expression."""
 
     kind: str  # int, decimal, double, text, date, null
     scale: int = 0  # places of a decimal
-    digits: int = 10  # before the point, at most: whether CEIL gives a whole number hangs on it
+    digits: int = 10  # at most this many before the point; CEIL's type depends on it
 
 
 class Typed(NamedTuple):
@@ -38,7 +38,7 @@ def quoted(name: str) -> str:
 
 
 def unified(types: list[Type]) -> Type:
-    """The type of what may be of any of these."""
+    """Return the common type of several types."""
     kinds = {type.kind for type in types} - {"null"}
     scale, digits = max(type.scale for type in types), max(type.digits for type in types)
     if len(kinds) < 2:
@@ -48,7 +48,7 @@ def unified(types: list[Type]) -> Type:
 
 
 def as_text(value: Typed) -> str:
-    """SQL of an expression as the text that MySQL writes for it."""
+    """Return the SQL of an expression as the string that MySQL prints for it."""
     if value.type.kind == "int":
         return f"CAST({value.sql} AS TEXT)"
     if value.type.kind == "decimal":
@@ -57,17 +57,17 @@ def as_text(value: Typed) -> str:
 
 
 def as_number(value: Typed) -> str:
-    """SQL of an expression as a number: of a text what stands at its beginning."""
+    """Return the SQL of an expression as a number; a string counts as the number it begins with."""
     return f"CAST({value.sql} AS REAL)" if value.type.kind in ("text", "date") else value.sql
 
 
 def without_case(value: Typed) -> str:
-    """SQL of an expression, compared and sorted as MySQL does its texts."""
+    """Return the SQL of an expression with MySQL's collation, which ignores case."""
     return f"{value.sql} COLLATE NOCASE" if value.type.kind in ("text", "date") else value.sql
 
 
 def calls(node) -> bool:
-    """Whether an expression has an aggregate of its own, outside of its subqueries."""
+    """Return whether an expression contains an aggregate outside of its subqueries."""
     if not isinstance(node, (tuple, list)):
         return False
     if node and node[0] == "call" and node[1] in AGGREGATES:
@@ -76,18 +76,18 @@ def calls(node) -> bool:
 
 
 def numeric(type: Type) -> Type:
-    """The type of a number that is made of a value of this type."""
+    """Return the type of a number converted from a value of this type."""
     return DOUBLE if type.kind in ("text", "date") else type
 
 
 def alike(values: list[Typed]) -> tuple[list[str], Type]:
-    """SQL of values any of which may be the result, and the type that they have then."""
+    """Return the SQL of several possible results, converted to their common type, and that type."""
     kind = unified([value.type for value in values])
     return [as_text(value) if kind.kind == "text" else value.sql for value in values], kind
 
 
 def compared(operator: str, one: Typed, other: Typed) -> str:
-    """SQL of a comparison: texts without case, else as numbers."""
+    """Return the SQL of a comparison: of strings without case, otherwise of numbers."""
     texts = [value.type.kind in ("text", "date") for value in (one, other)]
     nothing = "null" in (one.type.kind, other.type.kind)
     if all(texts) or nothing:
@@ -96,7 +96,7 @@ def compared(operator: str, one: Typed, other: Typed) -> str:
 
 
 def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
-    """+, -, *, /, % and DIV. Sums and products of decimals are freed of what floats add to them."""
+    """Return the SQL of +, -, *, /, % or DIV. Sums and products of decimals are rounded to remove float errors."""
     one, other = as_number(left), as_number(right)
     (kind, scale, digits), (other_kind, other_scale, other_digits) = numeric(left.type), numeric(right.type)
     approximate = "double" in (kind, other_kind)
@@ -125,7 +125,7 @@ def one_column(columns: list) -> None:
 
 
 def one_row(query) -> bool:
-    """Whether a query, by its form, has one row at most."""
+    """Return whether a query, by its form, has at most one row."""
     if query.limit and query.limit[0] <= 1:
         return True
     return not query.parts and not query.groups and any(calls(item[0]) for item in query.items)
@@ -137,9 +137,9 @@ def check_arguments(name: str, count: int, few: int, many: int) -> None:
 
 
 class Expressions:
-    """Translates expressions, for a Block that knows what their names mean (queries.py).
+    """Translate expressions, for a Block that resolves their names (queries.py).
 
-    `parameters`: the texts of the statement, which SQLite is given apart from it, and their numbers.
+    `parameters`: the strings of the statement, which SQLite gets as bound parameters, and their numbers.
     """
 
     def __init__(self, parameters: dict[str, int]):

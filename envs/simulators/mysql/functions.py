@@ -71,7 +71,7 @@ SIGNATURES = {  # name -> what it takes, the type of its result
 
 
 def decimal(value: float, scale: int, rounding: str = ROUND_HALF_UP) -> Decimal:
-    """A number with so many places; half goes away from zero, as in MySQL's exact arithmetic."""
+    """Return a number with so many decimal places; halves round away from zero, as in MySQL's exact arithmetic."""
     return Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale, EXACT), rounding, EXACT)
 
 
@@ -84,7 +84,7 @@ def double_text(value) -> str:
 
 
 def rounded(value, places: int, exact: int):
-    """ROUND: of approximate numbers half goes to the even neighbour."""
+    """Return ROUND's result; halves of approximate numbers round to even."""
     places = max(-20, min(30, int(places)))
     found = decimal(value, places, ROUND_HALF_UP if exact else ROUND_HALF_EVEN)
     return int(found) if isinstance(value, int) else float(found)
@@ -96,7 +96,7 @@ def truncated(value, places: int):
 
 
 def modulo(left, right):
-    """The remainder with the sign of the left."""
+    """Return the remainder, with the sign of the left operand."""
     if not right:
         return None
     rest = abs(left) % abs(right)
@@ -125,7 +125,7 @@ def substring(text: str, start, count=None) -> str:
 
 
 def locate(part: str, text: str, start=1) -> int:
-    """Where a text has a part, from 1; 0 if nowhere."""
+    """Return the position of a substring, from 1; 0 if absent."""
     return text.lower().find(part.lower(), round(start) - 1) + 1 if start >= 1 else 0
 
 
@@ -159,7 +159,7 @@ def concat_ws(mark, *texts):
 
 
 def field(wanted, *texts) -> int:
-    """Which of the texts is the wanted one, from 1; 0 if none."""
+    """Return the position of a string among others, from 1; 0 if absent."""
     lowered = [None if text is None else text.lower() for text in texts]
     return lowered.index(wanted.lower()) + 1 if wanted is not None and wanted.lower() in lowered else 0
 
@@ -169,7 +169,7 @@ def find_in_set(wanted: str, listed: str) -> int:
 
 
 def formatted(number, places) -> str:
-    """A number with commas between its thousands."""
+    """Return a number with commas between its thousands."""
     return f"{decimal(number, max(0, min(30, round(places)))):,f}"
 
 
@@ -187,7 +187,7 @@ def power(base, exponent) -> float | None:
 
 
 def day_of(text: str) -> datetime.date | None:
-    """The day that a text like 2024-05-06, or one with a time behind it, means."""
+    """Return the date of a string such as 2024-05-06, with or without a time."""
     try:
         return datetime.date(*map(int, text.strip()[:10].split("-")))
     except (ValueError, TypeError, OverflowError):
@@ -260,7 +260,7 @@ def datediff(one: str, other: str) -> int | None:
 
 
 def if_known(function):
-    """The function, with NULL for whatever has a NULL among its arguments."""
+    """Return the function wrapped to give NULL if any argument is NULL."""
     return lambda *values: None if None in values else function(*values)
 
 
@@ -273,7 +273,7 @@ def md5(text: str) -> str:
 
 
 def key_of(*values) -> str:
-    """One text for several values, the same for texts that MySQL takes as equal: COUNT(DISTINCT a, b)."""
+    """Return one string for several values, equal for strings that MySQL compares as equal: COUNT(DISTINCT a, b)."""
     return json.dumps([value.lower() if isinstance(value, str) else value for value in values])
 
 
@@ -324,8 +324,8 @@ FUNCTIONS = {name: if_known(function) for name, function in STRICT.items()} | OT
 
 
 class GroupConcat:
-    """The aggregate GROUP_CONCAT: called with the separator, whether a text counts once, the text, and what it is to be
-    sorted by, each followed by whether that descends."""
+    """The aggregate GROUP_CONCAT: called with the separator, whether DISTINCT, the text, and the sort keys,
+    each followed by whether it descends."""
 
     LONGEST = 1024  # MySQL's group_concat_max_len
 
@@ -351,5 +351,5 @@ class GroupConcat:
 
 
 def sort_key(value) -> tuple:
-    """NULL before all, numbers by size, texts without case."""
+    """Return a sort key: NULL first, numbers by size, strings without case."""
     return (0, 0) if value is None else (1, value.lower()) if isinstance(value, str) else (1, value)

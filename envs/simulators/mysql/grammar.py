@@ -50,12 +50,12 @@ class Grammar:
         return syntax_error(self.sql[self.tokens[self.at][2] :].rstrip())
 
     def sees(self, *words: str) -> bool:
-        """Whether the next token is one of these words or signs."""
+        """Return whether the next token is one of these words or signs."""
         kind, text, _ = self.tokens[self.at]
         return text in words and kind in ("word", "sign")
 
     def accept(self, *words: str) -> bool:
-        """Read these words or signs if all of them are next."""
+        """Consume these words or signs if all of them come next, and return whether they did."""
         for i, word in enumerate(words):
             kind, text, _ = self.tokens[min(self.at + i, len(self.tokens) - 1)]
             if text != word or kind not in ("word", "sign"):
@@ -69,7 +69,7 @@ class Grammar:
                 raise self.error()
 
     def name(self, words: bool = False) -> str:
-        """An identifier; `words`: one that is reserved will do."""
+        """Read an identifier; with `words`, a reserved word is allowed."""
         kind, text, place = self.tokens[self.at]
         if kind not in ("word", "name") or (kind == "word" and text in RESERVED and not words):
             raise self.error()
@@ -77,7 +77,7 @@ class Grammar:
         return text[1:-1] if kind == "name" else self.sql[place : place + len(text)]
 
     def listed(self, read) -> list:
-        """What `read` reads, once or more, separated by commas."""
+        """Call `read` one or more times, at commas, and return the results."""
         found = [read()]
         while self.accept(","):
             found.append(read())
@@ -91,7 +91,7 @@ class Grammar:
             raise too_deep()
 
     def expression(self, least: int = 1) -> tuple:
-        """An expression whose operators bind at least so strongly."""
+        """Read an expression whose operators bind at least this strongly."""
         self.deeper()
         links = 0
         found = self.unary(least)
@@ -113,7 +113,7 @@ class Grammar:
         return found
 
     def predicate(self, left: tuple) -> tuple | None:
-        """What IS, IN, LIKE or BETWEEN says of an expression; None if none of them follows."""
+        """Read IS, IN, LIKE or BETWEEN after an expression; None if none of them follows."""
         if self.accept("IS"):
             negated = self.accept("NOT")
             for what in ("NULL", "TRUE", "FALSE"):
@@ -178,7 +178,7 @@ class Grammar:
         return self.column()
 
     def column(self) -> tuple:
-        """A column, perhaps with its table and database, or all columns of a table."""
+        """Read a column, perhaps with its table and database, or all columns of a table."""
         table, name = None, self.name()
         while self.accept("."):
             table = f"{table}.{name}" if table else name
@@ -214,7 +214,7 @@ class Grammar:
         return ("window", found, *self.over()) if self.accept("OVER") else found
 
     def over(self) -> tuple:
-        """The partition and the order of a window."""
+        """Read the partition and the order of a window."""
         self.expect("(")
         partition = []
         if self.accept("PARTITION"):
@@ -245,7 +245,7 @@ class Grammar:
         return "exists", query
 
     def cast(self) -> tuple:
-        """What follows CAST or CONVERT."""
+        """Read the arguments of CAST or CONVERT."""
         word = self.tokens[self.at - 1][1]
         self.expect("(")
         expression = self.expression()

@@ -14,7 +14,7 @@ MAX_TABLES = 61  # that one statement may join, as in MySQL
 
 @dataclass
 class Select:
-    """SELECT, or in `parts` a UNION, of which only the order and the limit are its own."""
+    """A SELECT, or a UNION of `parts`, of which it holds only the order and the limit."""
 
     items: list = field(default_factory=list)  # (expression, alias or None, the text of the expression)
     distinct: bool = False
@@ -44,7 +44,7 @@ class Change:
 
 
 class Parser(Grammar):
-    """Reads a whole statement; see Grammar."""
+    """Read a whole statement; see Grammar."""
 
     def __init__(self, sql: str):
         super().__init__(sql)
@@ -54,7 +54,7 @@ class Parser(Grammar):
     # -- statements
 
     def statement(self):
-        """The statement: Select, Change, or ("show", what, table)."""
+        """Read the statement: Select, Change, or ("show", what, table)."""
         if self.tokens[0][0] == "end":
             raise MySQLError(1065, "42000", "Query was empty")
         if self.sees("SELECT", "WITH", "("):
@@ -142,7 +142,7 @@ class Parser(Grammar):
     # -- queries
 
     def query(self) -> Select:
-        """SELECT or UNION, with its WITH, ORDER BY and LIMIT."""
+        """Read SELECT or UNION, with WITH, ORDER BY and LIMIT."""
         self.deeper()
         outer = self.named
         if self.accept("WITH"):
@@ -175,7 +175,7 @@ class Parser(Grammar):
         self.tables = before
 
     def part(self) -> Select:
-        """SELECT without its order and limit, or a query in brackets."""
+        """Read SELECT without its order and limit, or a query in parentheses."""
         if self.accept("("):
             found = self.query()
             self.expect(")")
@@ -195,7 +195,7 @@ class Parser(Grammar):
         return found
 
     def item(self) -> tuple:
-        """An expression of the SELECT list, its alias and its text."""
+        """Read an expression of the SELECT list, its alias and its text."""
         start = self.tokens[self.at][2]
         if self.accept("*"):
             return ("star", None), None, "*"
@@ -204,7 +204,7 @@ class Parser(Grammar):
         return expression, self.alias(texts=True), self.sql[start:end].strip()
 
     def alias(self, texts: bool = False) -> str | None:
-        """A name after AS, or without it; `texts`: in quotes will do."""
+        """Read a name after AS or without it; with `texts`, a quoted string is allowed."""
         said = self.accept("AS")
         kind, text, _ = self.tokens[self.at]
         if texts and kind == "text":
@@ -213,7 +213,7 @@ class Parser(Grammar):
         return self.name() if said or kind == "name" or (kind == "word" and text not in RESERVED) else None
 
     def sources(self) -> tuple:
-        """The tables of FROM, and their joins."""
+        """Read the tables of FROM and their joins."""
         found = self.source()
         while True:
             kind = "INNER"
@@ -264,7 +264,7 @@ class Parser(Grammar):
             raise MySQLError(1116, "HY000", "Too many tables; MySQL can only use 61 tables in a join")
 
     def table_name(self) -> str:
-        """The name of a table; a database before it stays with it."""
+        """Read the name of a table, including a database before it."""
         name = self.name()
         return f"{name}.{self.name(words=True)}" if self.accept(".") else name
 

@@ -22,7 +22,7 @@ MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
 
 @dataclass
 class Table:
-    """What stands in FROM: columns, and those of them that USING has joined with another table's."""
+    """A table in FROM: its columns, and the columns that USING has joined with another table's."""
 
     alias: str
     columns: Columns
@@ -33,10 +33,10 @@ class Table:
 
 
 class Block(Expressions):
-    """One SELECT, or the part of a change that names columns: the tables that it knows, and `outer`, what it stands in.
+    """The scope of one SELECT or change: the tables whose columns it can name, and `outer`, the enclosing Block.
 
     `tables` are those of the database; `target` is the table that is being changed, which no subquery may read; `root`
-    is the statement's own block, and `listed` what its SELECT lists have come to.
+    is the statement's own Block, and `listed` counts the columns of its SELECT lists.
     """
 
     def __init__(self, database: str, tables: dict[str, Columns], parameters: dict[str, int], outer=None):
@@ -56,7 +56,7 @@ class Block(Expressions):
     # -- names
 
     def known(self, name: str) -> tuple[str, Columns]:
-        """The name and the columns of a table of the database."""
+        """Return the name and the columns of a table of the database."""
         database, _, table = name.rpartition(".")
         if database and database != self.database and database.lower() != "information_schema":
             raise MySQLError(1049, "42000", f"Unknown database '{database}'")
@@ -65,7 +65,7 @@ class Block(Expressions):
         return table, self.catalog[table]
 
     def lookup(self, table: str | None, name: str) -> Typed | None:
-        """A column of the tables in FROM; None if they have none of the name."""
+        """Return a column of the tables in FROM; None if no table has one of this name."""
         table, low = table and table.rpartition(".")[2], name.lower()
         found = [
             (source.alias, *source.named[low])
@@ -104,7 +104,7 @@ class Block(Expressions):
     # -- FROM
 
     def sources(self, source: tuple) -> str:
-        """SQL of what FROM names; its tables are known from then on."""
+        """Return the SQL of FROM, and make its tables known."""
         if source[0] == "join":
             return self.join(*source[1:])
         _, what, alias = source
@@ -153,7 +153,7 @@ class Block(Expressions):
         return self.inner().query(query)
 
     def query(self, query: Select) -> tuple[str, Columns]:
-        """SQL of a query, and the names and types of its columns."""
+        """Return the SQL of a query, and the names and types of its columns."""
         if not query.parts:
             return self.select(query)
         if query.order or query.limit:  # those are the union's
@@ -215,7 +215,7 @@ class Block(Expressions):
         return sql, [(name, value.type) for name, value in zip(names, values, strict=True)]
 
     def items(self, query: Select) -> list:
-        """The SELECT list, with the columns that a * stands for."""
+        """Return the SELECT list, with every * expanded to its columns."""
         items = []
         for item in query.items:
             found = self.star(item[0][1]) if item[0][0] == "star" else [item]
@@ -226,7 +226,7 @@ class Block(Expressions):
         return items
 
     def star(self, wanted: str | None) -> list:
-        """The columns that a *, or the * of one table, stands for."""
+        """Return the columns of * or of a table's *."""
         if not self.tables:
             raise MySQLError(1096, "HY000", "No tables used")
         wanted = wanted and wanted.rpartition(".")[2]
@@ -267,7 +267,7 @@ class Block(Expressions):
         return f" ORDER BY {', '.join(parts)}" if parts else ""
 
     def ordinal(self, node: tuple, values: list[Typed]) -> Typed | None:
-        """The column of the SELECT list that a number stands for."""
+        """Return the column of the SELECT list with this number."""
         if node[0] != "int":
             return None
         if not 1 <= node[1] <= len(values):
@@ -277,7 +277,7 @@ class Block(Expressions):
     # -- ONLY_FULL_GROUP_BY
 
     def check_groups(self, query: Select, items: list, groups: list[str]) -> None:
-        """Refuse a column that may have several values in a group."""
+        """Raise an error for a column that may have several values in a group."""
         self.clause = "where"
         fixed = self.fixed(query.where)
         for clause, said, listed in (("select", "SELECT list", items), ("order", "ORDER BY", query.order)):
@@ -293,7 +293,7 @@ class Block(Expressions):
                 raise MySQLError(1140, "42000", f"{text}column '{name}'; {MODE}")
 
     def ungrouped(self, node, groups: list[str], fixed: list[str]) -> str | None:
-        """The first column in an expression that is in no aggregate, is no group and has no fixed value."""
+        """Return the first column of an expression outside aggregates that is neither grouped nor fixed by WHERE."""
         if isinstance(node, list) or (isinstance(node, tuple) and not (node and isinstance(node[0], str))):
             return next(filter(None, (self.ungrouped(part, groups, fixed) for part in node)), None)
         if not isinstance(node, tuple) or (node[0] == "call" and calls(node[:2])) or node[0] in ("text", "int", "null"):
@@ -309,7 +309,7 @@ class Block(Expressions):
         return f"{self.database}.{table.alias}.{node[2]}" if table and sql not in fixed else None
 
     def fixed(self, node: tuple | None) -> list[str]:
-        """SQL of the columns that WHERE holds to one value."""
+        """Return the SQL of the columns that WHERE restricts to one value."""
         if not node or node[0] != "binary" or node[1] not in ("AND", "="):
             return []
         if node[1] == "AND":
@@ -323,12 +323,12 @@ def limited(limit: tuple | None) -> str:
 
 
 def calls_of(query: Select, alias: str) -> bool:
-    """Whether the item of the SELECT list with this alias has an aggregate."""
+    """Return whether the SELECT item with this alias contains an aggregate."""
     return any(calls(node) for node, name, _ in query.items if name and name.lower() == alias.lower())
 
 
 def unique(names) -> list[str]:
-    """The names, with a number behind those that were there before: SQLite's own, where MySQL's may repeat."""
+    """Return the names with a number appended to repeated ones, which MySQL allows and SQLite does not."""
     found, seen = [], set()
     for name in names:
         found.append(f"{name}:{len(found)}" if name.lower() in seen else name)

@@ -49,7 +49,7 @@ AGGREGATES = {"AVG", "COUNT", "GROUP_CONCAT", "MAX", "MIN", "SUM"}
 
 
 class MySQLError(Exception):
-    """What MySQL says of a statement: `1146 (42S02): Table 'shop.nope' doesn't exist`."""
+    """An error with MySQL's code and message: `1146 (42S02): Table 'shop.nope' doesn't exist`."""
 
     def __init__(self, code: int, state: str, text: str):
         super().__init__(f"{code} ({state}): {text}")
@@ -70,7 +70,7 @@ def too_many_columns() -> MySQLError:
 
 
 def unquoted(text: str) -> str:
-    """What a text in quotes says."""
+    """Return the contents of a quoted string."""
     quote = text[0]
 
     def said(match: re.Match) -> str:

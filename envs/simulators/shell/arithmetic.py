@@ -16,23 +16,23 @@ MAX_DEPTH = 40  # parentheses and variables inside one another
 
 
 class ArithmeticFailed(Exception):
-    """The message, from the expression on."""
+    """An error in arithmetic; its text is bash's message, which begins with the expression."""
 
 
 def wrap(value: int) -> int:
-    """A number as 64 bits hold it."""
+    """Return a number wrapped to 64 bits."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def evaluate(text: str, get: Callable, put: Callable, depth: int = 0) -> int:
-    """The value of an expression; `get(name, index)` and `put(name, index, value)` reach variables."""
+    """Return the value of an expression; `get(name, index)` and `put(name, index, value)` access variables."""
     if text.isdecimal() and text[0] != "0" and len(text) < 18:
         return int(text)
     return Expression(text, get, put, depth).whole()
 
 
 class Expression:
-    """A reader of one expression that evaluates as it reads; `dry` parts are read only."""
+    """A parser of one expression that evaluates while it parses; `dry` parts are parsed only."""
 
     def __init__(self, text: str, get, put, depth: int = 0):
         self.text, self.get, self.put, self.depth = text, get, put, depth
@@ -56,7 +56,7 @@ class Expression:
         return ArithmeticFailed(f'{self.text.lstrip()}: {message} (error token is "{shown}")')
 
     def advance(self) -> None:
-        """Go on to the next token: kind "number", "name", "operator", or "" at the end."""
+        """Read the next token: kind "number", "name", "operator", or "" at the end."""
         match = TOKEN.match(self.text, self.at)
         if not match:
             rest = self.text[self.at :].lstrip()
@@ -123,7 +123,7 @@ class Expression:
         return left
 
     def apply(self, op: str, a: int, b: int, at: int) -> int:
-        """The value of `a op b`; `at` is where b begins."""
+        """Return the value of `a op b`; `at` is where b begins."""
         if op in "/%":
             if not b:
                 self.start = at
@@ -190,11 +190,11 @@ class Expression:
         return value
 
     def last_token(self) -> int:
-        """Where the last token of a text that ended too early begins."""
+        """Return where the last token of a text that ended too early begins."""
         return self.start if self.text.strip() else 0
 
     def variable(self) -> tuple[str, str | None]:
-        """The name at hand with its index, if it has one."""
+        """Read the current name with its index, if it has one."""
         name, index = self.token, None
         if self.text.startswith("[", self.at):
             end = self.text.find("]", self.at)
@@ -218,7 +218,7 @@ class Expression:
             self.put(name, index, str(value))
 
     def number(self, token: str) -> int:
-        """A constant: decimal, 0 octal, 0x hexadecimal, or BASE#DIGITS."""
+        """Read a constant: decimal, 0 octal, 0x hexadecimal, or BASE#DIGITS."""
         base, digits = 10, token
         if "#" in token:
             left, _, digits = token.partition("#")

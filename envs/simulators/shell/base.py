@@ -73,7 +73,7 @@ SECRET = ("/etc/shadow", "/etc/gshadow")  # 0640, of the group shadow
 
 
 def base_machine(hostname: str = "localhost") -> Machine:
-    """A fresh machine."""
+    """Return a fresh machine."""
     machine = Machine(hostname)
     root = Caller(machine, umask=0)
     folders = {"": machine.root}

@@ -10,7 +10,7 @@ SEQUENCE = re.compile(r"(-?\d{1,18}|[A-Za-z])\.\.(-?\d{1,18}|[A-Za-z])(?:\.\.(-?
 
 
 def braces(sh, word: Word) -> list[Word]:
-    """The words that braces make of one."""
+    """Return the words that brace expansion makes of one word."""
     if not any(type(part) is Lit and "{" in part.text for part in word.parts):
         return [word]
     atoms: list = []
@@ -23,7 +23,7 @@ def braces(sh, word: Word) -> list[Word]:
 
 
 def _merged(atoms: list) -> list:
-    """Neighbouring texts put together."""
+    """Return the atoms with neighbouring strings joined."""
     out: list = []
     for atom in atoms:
         if out and type(atom) is str and type(out[-1]) is str:
@@ -34,7 +34,7 @@ def _merged(atoms: list) -> list:
 
 
 def _alternatives(sh, atoms: list, depth: int = 0) -> list[list]:
-    """Every list of atoms that the braces in one stand for."""
+    """Return every list of atoms that brace expansion makes of one list."""
     sh.machine.tick(1 + (len(atoms) >> 6))
     for start, (closing, commas) in sorted(_pairs(atoms).items()) if depth < 30 else ():
         if commas:
@@ -55,7 +55,7 @@ def _alternatives(sh, atoms: list, depth: int = 0) -> list[list]:
 
 
 def _pairs(atoms: list) -> dict[int, tuple[int, list[int]]]:
-    """Where each closed brace is closed, and the commas of its own level."""
+    """Return, for each closed brace, where it is closed and the commas on its own level."""
     found, opened = {}, []
     for i, atom in enumerate(atoms):
         if atom == "{":
@@ -69,7 +69,7 @@ def _pairs(atoms: list) -> dict[int, tuple[int, list[int]]]:
 
 
 def sequence(text: str) -> list[str] | None:
-    """The members of `a..b` or `1..9..2`; None for what is no sequence. Lazily: a range or list of texts."""
+    """Return the members of `a..b` or `1..9..2`; None if the text is no sequence."""
     match = SEQUENCE.fullmatch(text)
     if not match:
         return None

@@ -29,7 +29,7 @@ def false(sh, argv) -> int:
 
 
 def whole(sh, argv: list[str], default: int) -> int | None:
-    """The numeric argument of exit, return, shift and their like; None, with a message, where it is none."""
+    """Return the numeric argument of exit, return, shift and their like; None, with a message, if it is no number."""
     args = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     if not args:
         return default
@@ -140,7 +140,7 @@ def exec_(sh, argv) -> int:
 
 
 def set_(sh, argv) -> int:
-    """Options and positional parameters."""
+    """Set options and positional parameters."""
     args, at = argv[1:], 0
     if not args:
         for name in sorted(sh.vars):
@@ -236,7 +236,7 @@ def let(sh, argv) -> int:
 
 
 def printf_(sh, argv) -> int:
-    """printf, with -v into a variable."""
+    """Run printf, with -v into a variable."""
     if argv[1:2] != ["-v"] or len(argv) < 4:
         if len(argv) > 1 and re.fullmatch("-[^-].*", argv[1]):
             sh.fail(f"{argv[1][:2]}: invalid option", 2)
@@ -251,7 +251,7 @@ def printf_(sh, argv) -> int:
 
 
 def kind_of(sh, name: str) -> tuple[str, str]:
-    """What a name means: alias-less ("keyword"|"function"|"builtin"|"file"|"", path)."""
+    """Return what a name is and its path: ("keyword" | "function" | "builtin" | "file" | "", path)."""
     if name in RESERVED.split():
         return "keyword", name
     if name in sh.functions:
@@ -290,7 +290,7 @@ def _describe(sh, name: str, kind: str, path: str) -> None:
 
 
 def command(sh, argv) -> int:
-    """Run a command that is no function; -v and -V say what it is."""
+    """Run a command, ignoring functions of its name; -v and -V print what it is."""
     args = argv[1:]
     flags = ""
     while args and re.fullmatch("-[pvV]+|--", args[0]):
@@ -347,7 +347,7 @@ def wait(sh, argv) -> int:
 
 
 def kill(sh, argv) -> int:
-    """Every process but this one has come to its end."""
+    """Fail: every process but the shell itself has already ended."""
     status = 0
     targets = [word for word in argv[1:] if not word.startswith("-") or word == "-"]
     if not targets:
@@ -362,7 +362,7 @@ def kill(sh, argv) -> int:
 
 
 def alias(sh, argv) -> int:
-    """Aliases are not expanded in scripts; asking for one finds none."""
+    """Fail for any name: scripts have no aliases."""
     missing = [word for word in argv[1:] if "=" not in word and not word.startswith("-")]
     for word in missing:
         sh.fail(f"{word}: not found")

@@ -12,10 +12,10 @@ BINARY = {"=", "==", "!=", "=~", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-
 
 
 class Compound(Words):
-    """Reads what begins with a reserved word or a parenthesis; `sequence`, `peek` and their like are the Parser's."""
+    """Read compound commands; `sequence`, `peek` and their like are the Parser's."""
 
     def parenthesis(self, start: int, line: int):
-        """`(( ))` where it ends so, or a subshell."""
+        """Read `(( ))` if it ends so, else a subshell."""
         if self.s.startswith("((", start):
             word = self.arithmetic(start + 2)
             if word is not None:
@@ -61,7 +61,7 @@ class Compound(Words):
         return body
 
     def for_body(self) -> list:
-        """A loop's body: do ... done, or braces."""
+        """Read a loop's body: do ... done, or braces."""
         self.newlines()
         if self.peek() == "{":
             self.i += 1

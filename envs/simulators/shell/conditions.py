@@ -22,11 +22,11 @@ RIGHTS = {"r": READ, "w": WRITE, "x": EXECUTE}
 
 
 class TestFailed(Exception):
-    """The message behind `test: `."""
+    """An invalid expression; its text is the message after `test: `."""
 
 
 def unary(p: Process, letter: str, text: str) -> bool:
-    """Whether `-letter text` holds."""
+    """Return whether `-letter text` holds."""
     if letter == "n":
         return text != ""
     if letter == "z":
@@ -62,7 +62,7 @@ def _file(p: Process, letter: str, node: Node) -> bool:
 
 
 def binary(p: Process, left: str, op: str, right: str) -> bool:
-    """Whether `left op right` holds; TestFailed where a number is none."""
+    """Return whether `left op right` holds; TestFailed if an operand is not a number."""
     if op in COMPARE:
         for text in (left, right):
             if not INTEGER.fullmatch(text):
@@ -85,7 +85,7 @@ def _node(p: Process, path: str) -> Node | None:
 
 
 def test(p: Process, argv: list[str]) -> int:
-    """test and [: 0 where the expression holds, 1 where not, 2 where it is none."""
+    """test and [: return 0 if the expression holds, 1 if not, 2 if it is invalid."""
     args = argv[1:]
     if argv[0] == "[":
         if not args or args[-1] != "]":
@@ -98,7 +98,7 @@ def test(p: Process, argv: list[str]) -> int:
 
 
 def _holds(p: Process, args: list[str]) -> bool:
-    """By the number of arguments, as POSIX has it."""
+    """Evaluate by the number of arguments, as POSIX defines."""
     count = len(args)
     if count <= 1:
         return bool(args and args[0])
@@ -138,7 +138,7 @@ def _three(p: Process, args: list[str]) -> bool:
 
 
 class _Reader:
-    """Reads an expression of more than four arguments: -o under -a under ! and parentheses."""
+    """Parse an expression of more than four arguments: -o under -a under ! and parentheses."""
 
     def __init__(self, p: Process, args: list[str]):
         self.p, self.args, self.at, self.depth = p, args, 0, 0

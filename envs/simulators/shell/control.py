@@ -32,7 +32,7 @@ class Control(Launching):
         return self.status
 
     def check(self, status: int) -> int:
-        """What follows a command that failed: the ERR trap, and with -e the end."""
+        """After a failed command, run the ERR trap and, with -e, end the shell."""
         if status and not self.quiet:
             action = self.traps.get("ERR")
             if action and (not self.frames or self.options.get("E")):
@@ -53,7 +53,7 @@ class Control(Launching):
         return status
 
     def unchecked(self, command) -> int:
-        """Run a command whose failure is an answer."""
+        """Run a condition, whose failure does not trigger -e or the ERR trap."""
         self.quiet += 1
         try:
             return self.execute(command)
@@ -108,7 +108,7 @@ class Control(Launching):
             self.loops -= 1
 
     def leaves(self, jump: LoopJump) -> bool:
-        """Whether break or continue ends this loop; raises it again for a loop further out."""
+        """Return whether break or continue ends this loop; raise it again for an outer loop."""
         if jump.count > 1 and self.loops > 1:
             raise LoopJump(jump.count - 1, jump.again)
         return not jump.again
@@ -248,7 +248,7 @@ class Control(Launching):
         return TEXTS[op](value, other) if op in TEXTS else binary(self, value, op, other)
 
     def regex_matches(self, value: str, pattern: str) -> bool:
-        """=~, which fills BASH_REMATCH."""
+        """Evaluate =~ and set BASH_REMATCH."""
         try:
             expression = compile_regex(pattern, "extended", self.options["nocasematch"])
         except RegexError:

@@ -19,7 +19,7 @@ USAGE = {
 
 
 def put_checked(sh, name: str, value) -> None:
-    """Assign what a builtin has read: a text to a name or to a place in an array, a dict to an array."""
+    """Assign a builtin's value: a string to a name or an array element, a dict to an array."""
     base, bracket, index = name.partition("[")
     if isinstance(value, dict):
         var = sh.vars.setdefault(base, Var())
@@ -29,7 +29,7 @@ def put_checked(sh, name: str, value) -> None:
 
 
 def _options(sh, argv: list, known: str) -> tuple[set, set, list] | None:
-    """The letters behind - and behind +, and the rest; None, with a message, for one that is none."""
+    """Return the letters after - and after +, and the rest; None, with a message, for an invalid one."""
     on, off, at = set(), set(), 1
     while at < len(argv) and isinstance(argv[at], str) and re.match(r"[-+].", argv[at]):
         word = argv[at]
@@ -46,7 +46,7 @@ def _options(sh, argv: list, known: str) -> tuple[set, set, list] | None:
 
 
 def shape(name: str, var: Var) -> str:
-    """A variable as `declare -p` shows it."""
+    """Return a variable as `declare -p` prints it."""
     flags = var.kind + "i" * var.integer + var.case * (var.case == "l") + "r" * var.readonly
     flags += "u" * (var.case == "u") + "x" * var.exported
     start = f"declare -{flags or '-'} {name}"
@@ -57,7 +57,7 @@ def shape(name: str, var: Var) -> str:
 
 
 def _show(sh, argv: list, names: list, wanted) -> int:
-    """Print variables: those that are named, or all that are wanted."""
+    """Print the named variables, or all that `wanted` selects."""
     status = 0
     for name in names or sorted(name for name, var in sh.vars.items() if wanted(var)):
         if name in sh.vars:
@@ -180,7 +180,7 @@ def readonly_(sh, argv: list) -> int:
 
 
 def unset(sh, argv: list) -> int:
-    """Forget variables, places in arrays, or with -f functions."""
+    """Remove variables, array elements, or with -f functions."""
     flags = "".join(word[1:] for word in argv[1:] if word in ("-f", "-v", "-n"))
     status = 0
     for word in (word for word in argv[1:] if word not in ("-f", "-v", "-n", "--")):

@@ -19,7 +19,7 @@ MAX_FIELDS = 50_000  # of one command line
 
 
 class ExpansionFailed(Exception):
-    """An expansion that ends the command line; with `fatal` the shell too, with `status`."""
+    """An expansion that ends the command line; with `fatal` also the shell, with `status`."""
 
     def __init__(self, message: str, fatal: bool = False, status: int = 1):
         super().__init__(message)
@@ -27,7 +27,7 @@ class ExpansionFailed(Exception):
 
 
 class ReadOnly(ExpansionFailed):
-    """An assignment to what must not change: a builtin that tried goes on."""
+    """An assignment to a readonly variable; a builtin that tried it continues."""
 
     def __init__(self, name: str):
         super().__init__(f"{name}: readonly variable")
@@ -37,7 +37,7 @@ class ReadOnly(ExpansionFailed):
 
 
 def arguments(sh, words: list[Word]) -> list[str]:
-    """The arguments that a command's words make."""
+    """Return the arguments that a command's words expand to."""
     out: list[str] = []
     for word in words:
         if word.plain is not None:
@@ -49,7 +49,7 @@ def arguments(sh, words: list[Word]) -> list[str]:
 
 
 def fields(sh, word: Word) -> list[str]:
-    """The arguments of one word, braces apart."""
+    """Return the arguments of one word, without brace expansion."""
     if word.plain is not None:
         return [word.plain]
     found = split(pieces(sh, word.parts, False), sh.ifs())
@@ -70,27 +70,27 @@ def fields(sh, word: Word) -> list[str]:
 
 
 def string(sh, word: Word) -> str:
-    """The text of a word that is neither split nor matched against files, as in an assignment."""
+    """Return the text of a word that is neither split nor globbed, as in an assignment."""
     if word.plain is not None:
         return word.plain
     return joined(pieces(sh, word.parts, False, whole=True))
 
 
 def pattern(sh, word: Word) -> str:
-    """A word as a pattern: what quotes protect is escaped."""
+    """Return a word as a glob, with quoted characters escaped."""
     if word.plain is not None and not patterns.SPECIAL.search(word.plain) and "\\" not in word.plain:
         return word.plain
     return as_pattern(pieces(sh, word.parts, False, whole=True))
 
 
 def regex(sh, word: Word) -> str:
-    """A word as a regular expression: what quotes protect is escaped."""
+    """Return a word as a regular expression, with quoted characters escaped."""
     parts = pieces(sh, word.parts, False, whole=True)
     return "".join(re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", t) if kind == QUOTED else t for kind, t in parts)
 
 
 def assigned(sh, word: Word) -> str:
-    """A value that is assigned: tildes count behind colons too."""
+    """Return a value to assign: tildes are also expanded after colons."""
     if word.plain is not None:
         return word.plain
     parts = word.parts
@@ -114,7 +114,7 @@ def as_pattern(parts: list) -> str:
 
 
 def pieces(sh, parts: list, quoted: bool, whole: bool = False) -> list:
-    """The pieces of a word's parts; `whole`: nothing will be split, so that $* is one text."""
+    """Return the pieces of a word's parts; with `whole` nothing will be split, so that $* is one string."""
     out: list = []
     for place, part in enumerate(parts):
         kind = type(part)
@@ -138,7 +138,7 @@ def pieces(sh, parts: list, quoted: bool, whole: bool = False) -> list:
 
 
 def _tilde_prefix(sh, text: str, alone: bool, out: list) -> str:
-    """The text behind a leading tilde and its name; the folder goes to `out`."""
+    """Return the text after a leading tilde and its name; append the folder to `out`."""
     name, slash, rest = text.partition("/")
     if not alone and not slash:
         return text
@@ -150,7 +150,7 @@ def _tilde_prefix(sh, text: str, alone: bool, out: list) -> str:
 
 
 def tilde(sh, name: str) -> str:
-    """The folder that ~ or ~name stands for; the text itself if there is no such user."""
+    """Return the folder of ~ or ~name; the text itself if there is no such user."""
     if name == "~":
         home = sh.get("HOME")
         return home if home is not None else (sh.machine.user(sh.uid) or [""] * 7)[5]
@@ -162,7 +162,7 @@ def tilde(sh, name: str) -> str:
 
 
 def _double(sh, parts: list) -> list:
-    """What double quotes hold: one field, but for "$@"."""
+    """Expand the contents of double quotes: one field, except for "$@"."""
     found = pieces(sh, parts, True)
     if found:
         return [(QUOTED, text) if kind == LITERAL else (kind, text) for kind, text in found]
@@ -171,7 +171,7 @@ def _double(sh, parts: list) -> list:
 
 
 def number(sh, text: str, command: str = "") -> int:
-    """The value of arithmetic text; its errors begin with a command's name."""
+    """Return the value of arithmetic text; its errors begin with a command's name."""
     sh.machine.tick(len(text) >> 4)
     try:
         return evaluate(text, sh.arithmetic_get, sh.arithmetic_put)
@@ -183,7 +183,7 @@ def number(sh, text: str, command: str = "") -> int:
 
 
 def param(sh, p: Param, quoted: bool, whole: bool) -> list:
-    """The pieces of `$name` or `${...}`."""
+    """Return the pieces of `$name` or `${...}`."""
     kind = QUOTED if quoted else SPLIT
     if not p.op and p.index is None and p.name not in "@*":
         value = sh.get(p.name)
@@ -224,7 +224,7 @@ def unbound(name: str) -> ExpansionFailed:
 
 
 def _spread(sh, values: list[str], all_of: str, kind: int, whole: bool) -> list:
-    """Values as pieces: one, or all of an array, joined or each a field of its own."""
+    """Return values as pieces: one, or all of an array, joined or each as its own field."""
     if not all_of:
         return [(kind, value) for value in values]
     sh.machine.tick(len(values) >> 2)
@@ -238,7 +238,7 @@ def _spread(sh, values: list[str], all_of: str, kind: int, whole: bool) -> list:
 
 
 def _values(sh, p: Param, all_of: str) -> list[str] | None:
-    """The values of a parameter; None where it is not set. A scalar is a list of one."""
+    """Return the values of a parameter; None if it is not set. A scalar is a list of one."""
     if p.name in "@*":
         return list(sh.args)
     if p.op == "keys":
@@ -259,7 +259,7 @@ def _length(sh, p: Param, all_of: str) -> int:
 
 
 def _conditional(sh, p: Param, values: list[str] | None, quoted: bool, whole: bool) -> list | None:
-    """The pieces of the word in ${name:-word} and its kin; None where the value itself is meant."""
+    """Return the pieces of the word in ${name:-word} and its kin; None if the parameter's value is used."""
     empty = not values or (p.op[0] == ":" and not any(values) and len(values) < 2)
     missing = values is None or (empty and (p.op[0] == ":" or p.name in "@*"))
     sign = p.op[-1]
@@ -280,7 +280,7 @@ def _conditional(sh, p: Param, values: list[str] | None, quoted: bool, whole: bo
 
 
 def _indirect(sh, p: Param, quoted: bool, whole: bool) -> list:
-    """${!name}, ${!prefix@}, and ${!name:-word}."""
+    """Expand ${!name}, ${!prefix@} and ${!name:-word}."""
     if p.op == "names":
         found = sorted(name for name in sh.vars if name.startswith(p.name) and sh.vars[name].value is not None)
         return _spread(sh, found, "@", QUOTED if quoted else SPLIT, whole)
@@ -297,14 +297,14 @@ def _indirect(sh, p: Param, quoted: bool, whole: bool) -> list:
 
 
 def _operands(sh, p: Param) -> tuple[str, str]:
-    """The pattern of ${name op pattern}, and what / puts in its place: a NUL there stands for the match."""
+    """Return the pattern of ${name op pattern} and /'s replacement, in which NUL marks the match."""
     parts = pieces(sh, p.arg2.parts, False, whole=True) if p.arg2 else []
     new = "".join(text if kind == QUOTED else text.replace("&", "\0") for kind, text in parts)
     return pattern(sh, p.arg) if p.arg else "", new
 
 
 def _slice(sh, p: Param, values: list[str], all_of: str) -> list[str]:
-    """${name:offset:length}."""
+    """Expand ${name:offset:length}."""
     offset = number(sh, string(sh, p.arg))
     length = number(sh, string(sh, p.arg2)) if p.arg2 else None
     if not all_of:
@@ -346,7 +346,7 @@ def _delimiter(ifs: str) -> re.Pattern:
 
 
 def split(parts: list, ifs: str) -> list[list]:
-    """The fields that pieces make, each a list of pieces."""
+    """Return the fields that pieces form, each a list of pieces."""
     out: list[list] = []
     current: list | None = None
     for kind, text in parts:

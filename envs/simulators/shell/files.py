@@ -19,38 +19,38 @@ MAX_NAME, MAX_PATH = 255, 4096  # bytes
 READ, WRITE, EXECUTE = 4, 2, 1
 SETUID, SETGID, STICKY = 0o4000, 0o2000, 0o1000
 MAX_TEXT = 1 << 22  # bytes that one text may grow to, wherever a script makes texts grow
-ENDLESS = 1 << 16  # bytes that a device without an end gives to who does not say how many
+ENDLESS = 1 << 16  # bytes that an endless device gives if the reader sets no limit
 
 
 class Timeout(Exception):
-    """The script has used up the steps or the output that it may have."""
+    """The script has used up its steps or its output."""
 
 
 class Hangup(Exception):
-    """Nobody reads on: what SIGPIPE does to a command."""
+    """Nobody reads the output any more: SIGPIPE."""
 
 
 class Frozen(Exception):
-    """A script was about to change a machine that has to stay as it is."""
+    """A script tried to change a frozen machine."""
 
 
 def raw(text: str) -> bytes:
-    """The bytes that a text stands for."""
+    """Return a text's bytes."""
     return text.encode("latin-1", "replace")
 
 
 def text(data: bytes) -> str:
-    """The text that stands for bytes."""
+    """Return bytes as text."""
     return data.decode("latin-1")
 
 
 def fault(number: int, path: str = "") -> OSError:
-    """An OSError whose `strerror` is what a command prints, such as 'No such file or directory'."""
+    """Return an OSError whose `strerror` is the message that commands print: 'No such file or directory'."""
     return OSError(number, os.strerror(number), path)
 
 
 class Node:
-    """A file, folder, link or device. The same node may stand under several names: `nlink` counts them."""
+    """A file, folder, link or device. One node may have several names: `nlink` counts them."""
 
     __slots__ = ("atime", "data", "gid", "ino", "kind", "mode", "mtime", "nlink", "uid")
 
@@ -65,12 +65,12 @@ class Node:
 
     @property
     def size(self) -> int:
-        """Bytes, as stat says: a folder's are 4096."""
+        """Return the bytes that stat reports: 4096 for a folder."""
         return 4096 if self.kind == "dir" else 0 if self.kind == "device" else len(self.data)
 
 
 class Machine:
-    """All state there is: files, clock, host name, and what may still be used of both time and space."""
+    """The whole state: files, clock, host name, and the remaining time and space."""
 
     def __init__(self, hostname: str = "localhost", max_bytes: int = 8 << 20, max_nodes: int = 20_000):
         self.hostname = hostname
@@ -84,12 +84,12 @@ class Machine:
         self.root = self.new("dir", 0o755, {})
 
     def change(self) -> None:
-        """Called by whatever is about to change a file, so that a frozen machine stays as it is."""
+        """Raise Frozen on a frozen machine; called before every change of a file."""
         if self.frozen:
             raise Frozen
 
     def new(self, kind: str, mode: int, data, uid: int = 0, gid: int = 0) -> Node:
-        """A node that stands nowhere yet; OSError ENOSPC when there are too many."""
+        """Return a node without a name; OSError ENOSPC if there are too many."""
         self.change()
         if self.nodes >= self.max_nodes:
             raise fault(errno.ENOSPC)
@@ -108,22 +108,22 @@ class Machine:
         node.mtime = self.clock
 
     def tick(self, steps: int = 1) -> None:
-        """Use up steps; Timeout when none are left. Whatever loops over what an agent wrote calls this."""
+        """Use up steps; Timeout if none are left. Every loop over an agent's text calls this."""
         self.steps -= steps
         if self.steps < 0:
             raise Timeout
 
     def next_pid(self) -> int:
-        """The number of a new process."""
+        """Return the number of a new process."""
         self.pids = self.pids + 1 if self.pids < 32_000 else 101
         return self.pids
 
     def lookup(self, path: str, cwd: str = "/", follow: bool = True) -> Node:
-        """The node at a path, with root's rights."""
+        """Return the node at a path, with root's rights."""
         return Caller(self, cwd).lookup(path, follow)
 
     def content(self, path: str) -> bytes | None:
-        """The bytes of a file, with root's rights; None where there is no file."""
+        """Return the bytes of a file, with root's rights; None if it is missing."""
         try:
             node = self.lookup(path)
         except OSError:
@@ -131,25 +131,25 @@ class Machine:
         return node.data if node.kind == "file" else None
 
     def records(self, path: str) -> list[list[str]]:
-        """The records of one of the files of RECORDS, each a list of its fields; none if there is no such file."""
+        """Return the records of one of the files of RECORDS, each a list of its fields; none if it is missing."""
         return self._table(path).records
 
     def user(self, key: str | int) -> list[str] | None:
-        """The seven fields in /etc/passwd of a user, by name or by number."""
+        """Return the seven fields in /etc/passwd of a user, by name or by number."""
         return self._table("/etc/passwd").first.get(key)
 
     def group(self, key: str | int) -> list[str] | None:
-        """The four fields in /etc/group of a group, by name or by number."""
+        """Return the four fields in /etc/group of a group, by name or by number."""
         return self._table("/etc/group").first.get(key)
 
     def groups_of(self, name: str) -> tuple[int, ...]:
-        """All group numbers of a user: the first is that of /etc/passwd."""
+        """Return all group numbers of a user: the first is that of /etc/passwd."""
         user = self.user(name)
         first = [int(user[3])] if user else []
         return tuple(dict.fromkeys(first + self._table("/etc/group").groups.get(name, [])))
 
     def _table(self, path: str) -> Table:
-        """What a file of records says, read anew once its bytes change."""
+        """Return a parsed file of records, parsed again when its bytes change."""
         data = self.content(path) or b""
         known = self.tables.get(path)
         if known is None or known.data is not data:
@@ -159,7 +159,7 @@ class Machine:
 
 
 def device_bytes(node: Node, most: int) -> bytes:
-    """What reading a device gives: nothing, or as many zeros as are asked for; Timeout beyond what a text may have."""
+    """Return the bytes read from a device: none, or as many zeros as requested; Timeout above MAX_TEXT."""
     if node.data not in ("zero", "random"):
         return b""
     if most > MAX_TEXT:
@@ -169,9 +169,9 @@ def device_bytes(node: Node, most: int) -> bytes:
 
 @dataclass
 class Caller:
-    """Who acts: the system calls, relative to a folder and checked against a user's rights. Root passes every check.
+    """A process as the file system sees it: system calls, relative to a folder and checked against a user's rights.
 
-    Every method raises OSError with the errno that Linux gives.
+    Root passes every check. Every method raises OSError with Linux's errno.
     """
 
     machine: Machine
@@ -184,13 +184,15 @@ class Caller:
     # -- finding
 
     def walk(self, path: str, follow: bool = True) -> tuple[Node, str, Node | None, list[str]]:
-        """The folder, the name in it, the node there if any, and the names from the root on, without links."""
+        """Return the folder, the name in it, the node if it exists, and the names from the root on, without links."""
         if not path:
             raise fault(errno.ENOENT)
         if len(path) > MAX_PATH:
             raise fault(errno.ENAMETOOLONG)
         whole = path if path[0] == "/" else f"{self.cwd}/{path}"
-        self.machine.steps -= 1 + (len(whole) >> 5)  # the next tick sees it: whoever judges a machine walks too
+        self.machine.steps -= 1 + (
+            len(whole) >> 5
+        )  # no Timeout here, the next tick raises it: evaluations of a machine walk paths too
         must_be_dir = path.endswith(("/", "/.", "/..")) or path in (".", "..")
         nodes, names, links = [self.machine.root], [], 0
         todo = [part for part in reversed(whole.split("/")) if part and part != "."]
@@ -237,44 +239,44 @@ class Caller:
         return node
 
     def exists(self, path: str, follow: bool = True) -> bool:
-        """Whether there is a node at a path, as far as the caller can see."""
+        """Return whether the caller can see a node at a path."""
         try:
             return self.walk(path, follow)[2] is not None
         except OSError:
             return False
 
     def realpath(self, path: str) -> str:
-        """The absolute path without links; the last part need not exist."""
+        """Return the absolute path without links; the last part need not exist."""
         return "/" + "/".join(self.walk(path)[3])
 
     def may(self, node: Node, bits: int) -> bool:
-        """Whether the caller may READ, WRITE or EXECUTE (summed) a node."""
+        """Return whether the caller may READ, WRITE or EXECUTE (summed) a node."""
         if not self.uid:
             return bits != EXECUTE or node.kind == "dir" or bool(node.mode & 0o111)
         shift = 6 if node.uid == self.uid else 3 if node.gid == self.gid or node.gid in self.groups else 0
         return (node.mode >> shift) & bits == bits
 
     def require(self, node: Node, bits: int) -> None:
-        """OSError EACCES where the caller may not."""
+        """Raise OSError EACCES unless the caller may."""
         if not self.may(node, bits):
             raise fault(errno.EACCES)
 
     # -- files
 
     def read(self, path: str, most: int = ENDLESS) -> bytes:
-        """The bytes of a file; `most` of a device without an end."""
+        """Return the bytes of a file; `most` of an endless device."""
         node = self.lookup(path)
         self.require(node, READ)
         return self.bytes_of(node, most)
 
     def bytes_of(self, node: Node, most: int = ENDLESS) -> bytes:
-        """The bytes that reading a node gives, without asking for rights; `most` of a device without an end."""
+        """Return a node's bytes without checking rights; `most` of an endless device."""
         if node.kind == "dir":
             raise fault(errno.EISDIR)
         return device_bytes(node, most) if node.kind == "device" else node.data
 
     def create(self, path: str, mode: int = 0o666, exclusive: bool = False) -> Node:
-        """The file at a path for writing, made where there is none, with `mode` less the umask."""
+        """Return the file at a path for writing, made if missing, with `mode` less the umask."""
         folder, name, node, _ = self.walk(path, follow=not exclusive)
         if node is None:
             if path.endswith("/"):
@@ -288,21 +290,21 @@ class Caller:
         return node
 
     def write(self, path: str, data: bytes, append: bool = False, mode: int = 0o666) -> Node:
-        """Put bytes into a file, or behind what it has."""
+        """Write bytes into a file, or append them."""
         node = self.create(path, mode)
         if node.kind == "file":
             self.machine.store(node, node.data + data if append else data)
         return node
 
     def mkdir(self, path: str, mode: int = 0o777) -> Node:
-        """A new folder, with `mode` less the umask; the group and the bit of a setgid folder are inherited."""
+        """Make a folder, with `mode` less the umask; the group and bit of a setgid folder are inherited."""
         folder, name, node, _ = self.walk(path, follow=False)
         if node is not None:
             raise fault(errno.EEXIST)
         return self.attach(folder, name, "dir", mode & ~self.umask, {})
 
     def symlink(self, target: str, path: str) -> Node:
-        """A new symbolic link at a path."""
+        """Make a symbolic link at a path."""
         folder, name, node, _ = self.walk(path, follow=False)
         if not target:
             raise fault(errno.ENOENT)
@@ -311,7 +313,7 @@ class Caller:
         return self.attach(folder, name, "link", 0o777, target)
 
     def link(self, old: str, new: str, follow: bool = False) -> Node:
-        """Another name for a file."""
+        """Give a file another name."""
         node = self.lookup(old, follow)
         folder, name, there, _ = self.walk(new, follow=False)
         if there is not None:
@@ -326,7 +328,7 @@ class Caller:
         return node
 
     def attach(self, folder: Node, name: str, kind: str, mode: int, data) -> Node:
-        """A new node in a folder, owned by the caller."""
+        """Make a node in a folder, owned by the caller."""
         self.require(folder, WRITE | EXECUTE)
         gid = folder.gid if folder.mode & SETGID else self.gid
         node = self.machine.new(kind, mode, data, self.uid, gid)
@@ -338,7 +340,7 @@ class Caller:
         return node
 
     def unlink(self, path: str) -> None:
-        """Take away a name that is not a folder's."""
+        """Remove a name that is not a folder's."""
         folder, name, node, _ = self.walk(path, follow=False)
         if node is None:
             raise fault(errno.ENOENT)
@@ -347,7 +349,7 @@ class Caller:
         self.detach(folder, name, node)
 
     def rmdir(self, path: str) -> None:
-        """Take away an empty folder."""
+        """Remove an empty folder."""
         folder, name, node, _ = self.walk(path, follow=False)
         if node is None:
             raise fault(errno.ENOENT)
@@ -362,7 +364,7 @@ class Caller:
         self.detach(folder, name, node)
 
     def detach(self, folder: Node, name: str, node: Node) -> None:
-        """Take a name out of its folder; the space is free again once the last name is gone."""
+        """Remove a name from its folder; the last name frees the space."""
         self.may_remove(folder, node)
         self.machine.change()
         del folder.data[name]
@@ -375,13 +377,13 @@ class Caller:
             self.machine.bytes -= len(node.data) if node.kind == "file" else 0
 
     def may_remove(self, folder: Node, node: Node) -> None:
-        """OSError where a name must not be taken out of a folder: no right to write, or sticky and another's."""
+        """Raise OSError unless the caller may remove a name: write permission, and ownership in a sticky folder."""
         self.require(folder, WRITE | EXECUTE)
         if self.uid and folder.mode & STICKY and self.uid not in (node.uid, folder.uid):
             raise fault(errno.EPERM)
 
     def rename(self, old: str, new: str) -> None:
-        """Move a node to another name, over what is there."""
+        """Move a node to another name, replacing an existing one."""
         source, name, node, names = self.walk(old, follow=False)
         folder, into, there, into_names = self.walk(new, follow=False)
         if node is None:
@@ -411,14 +413,14 @@ class Caller:
     # -- what a node says of itself
 
     def chmod(self, node: Node, mode: int) -> None:
-        """Set the permission bits: for the owner and root."""
+        """Set the permission bits; only for the owner and root."""
         if self.uid and self.uid != node.uid:
             raise fault(errno.EPERM)
         self.machine.change()
         node.mode = mode & 0o7777
 
     def chown(self, node: Node, uid: int = -1, gid: int = -1) -> None:
-        """Set owner and group, -1 for as it is: for root, and the owner among the own groups; a file loses setuid."""
+        """Set owner and group, -1 for unchanged: root, or the owner among its own groups; a file loses setuid."""
         stranger = uid not in (-1, node.uid) or gid not in (-1, node.gid, self.gid, *self.groups)
         if self.uid and (self.uid != node.uid or stranger):
             raise fault(errno.EPERM)

@@ -15,14 +15,14 @@ DESCRIPTORS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2} | {f"/dev/fd
 
 
 class Launching(State):
-    """A shell that opens files and starts programs; `programs` maps what stands in a file to what runs."""
+    """A shell that opens files and starts programs; `programs` maps a program file's name to its function."""
 
     programs: ClassVar[dict] = {}
 
     # -- redirections
 
     def redirect(self, redirects: list[Redirect]) -> bool:
-        """Open and copy streams as a command says; False, with a message, where that fails."""
+        """Open and copy streams for a command; return False, with a message, on failure."""
         self.fds = dict(self.fds)
         for redirect in redirects:
             try:
@@ -69,7 +69,7 @@ class Launching(State):
         return self.fds[number]
 
     def open_file(self, op: str, path: str) -> Stream:
-        """A stream on a file, made and emptied as the operator says."""
+        """Return a stream on a file, created and truncated as the operator requires."""
         if path in DESCRIPTORS and (DESCRIPTORS[path] in self.fds or path[5] != "f"):
             return self.duplicate(str(DESCRIPTORS[path]))
         try:
@@ -100,7 +100,7 @@ class Launching(State):
         return 127 if failure.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else 126
 
     def find_program(self, name: str, path: str) -> tuple[str, Node]:
-        """The file that a command's name means; OSError if there is none that may be run."""
+        """Return the file of a command's name; OSError if none may be run."""
         if "/" in name:
             node = self.lookup(name)
             if node.kind == "dir":
@@ -120,7 +120,7 @@ class Launching(State):
         raise fault(errno.EACCES if found else errno.ENOENT)
 
     def start(self, process: Process, path: str, node: Node) -> int:
-        """Run a file in a process: a program of ours, a script with its interpreter, or a script of bash's."""
+        """Run a file in a process: a built-in program, a script with its interpreter, or a bash script."""
         data = node.data if node.kind == "file" else b""
         if data.startswith(ELF):
             command = self.programs.get(text(data[4:]))
@@ -150,7 +150,7 @@ class Launching(State):
             self.nesting -= 1
 
     def run_for(self, process: Process, argv: list[str], stdin=None, stdout=None, **changes) -> int:
-        """Process.run: another command in the place of one that runs."""
+        """Process.run: run another command in place of a running one."""
         self.machine.tick(8)
         child = Process(**{name: getattr(process, name) for name in Process.__dataclass_fields__} | changes)
         child.argv, child.env, child.fds = list(argv), dict(child.env), dict(child.fds)

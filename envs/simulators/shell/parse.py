@@ -31,10 +31,10 @@ DECLARING = {"declare", "typeset", "local", "export", "readonly"}
 
 
 class Parser(Compound):
-    """One pass over a script; `programs` yields each complete command as a list, and raises SyntaxFailed."""
+    """Parse a script in one pass; `programs` yields each complete command as a list and raises SyntaxFailed."""
 
     def programs(self) -> Iterator[list]:
-        """The commands of each line that ends one."""
+        """Yield the commands of each complete line."""
         while True:
             while self.peek() == "\n":
                 self.newline()
@@ -56,7 +56,7 @@ class Parser(Compound):
         self.i = BLANKS.match(self.s, self.i).end()
 
     def peek(self) -> str | None:
-        """The token at hand: an operator, a bare word, "" for any other word, None at the end."""
+        """Return the current token: an operator, a bare word, "" for any other word, None at the end."""
         self.i = i = BLANKS.match(self.s, self.i).end()
         if i >= self.n:
             return None
@@ -68,7 +68,7 @@ class Parser(Compound):
         return match.group()
 
     def unexpected(self) -> SyntaxFailed:
-        """The error for the token at hand."""
+        """Return the error for the current token."""
         token = self.peek()
         if token is None:
             return SyntaxFailed(self.last_line(), "syntax error: unexpected end of file")
@@ -89,7 +89,7 @@ class Parser(Compound):
         self.i += len(token)
 
     def newline(self) -> None:
-        """Read a line's end, and the here-documents behind it."""
+        """Read a line's end and the here-documents after it."""
         self.i += 1
         if self.pending:
             self.bodies()
@@ -99,7 +99,7 @@ class Parser(Compound):
             self.newline()
 
     def bodies(self) -> None:
-        """The here-documents that the last line announced."""
+        """Read the here-documents that the last line announced."""
         pending, self.pending = self.pending, []
         for redirect, delimiter, quoted, line in pending:
             lines = []
@@ -127,7 +127,7 @@ class Parser(Compound):
                 redirect.target = make_word([Double(inner.parts("", double=True))], body)
 
     def sequence(self, stops: tuple, may_be_empty: bool = False) -> list:
-        """Commands up to one of the stops, which is not read."""
+        """Read commands up to one of the stops, which is not consumed."""
         items: list = []
         while True:
             self.newlines()
@@ -143,7 +143,7 @@ class Parser(Compound):
                 raise self.unexpected()
 
     def item(self):
-        """A command with what ends it; `stopped` says that nothing ended it but what stands there now."""
+        """Read a command and its terminator; `stopped` means that it has none."""
         command = self.and_or()
         token = self.peek()
         self.stopped = token not in (";", "&", "\n", None)
@@ -181,7 +181,7 @@ class Parser(Compound):
         return Pipe(stages, bang, both, timed) if bang or timed or both else stages[0]
 
     def command(self):
-        """A simple or compound command with its redirections."""
+        """Read a simple or compound command with its redirections."""
         token = self.peek()
         if token is None or token in ENDS - {"in"}:
             raise self.unexpected()
@@ -272,13 +272,13 @@ class Parser(Compound):
                 raise self.unexpected()
 
     def expression_word(self, inner: str, start: int) -> Word:
-        """The text between brackets as a word."""
+        """Return the text between brackets as a word."""
         parser = type(self)(inner, self.line(start))
         parser.depth = self.depth
         return parser.piece("", double=False)
 
     def redirect(self) -> Redirect | None:
-        """The redirection at hand, if there is one."""
+        """Read the current redirection, if there is one."""
         self.skip()
         match = REDIRECT.match(self.s, self.i)
         if not match:

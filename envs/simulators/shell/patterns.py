@@ -28,15 +28,15 @@ SPECIAL = re.compile(r"[*?\[]")
 
 
 def escape(text: str) -> str:
-    """A pattern that matches a text and nothing else."""
+    """Return a pattern that matches only this text."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 @lru_cache(512)
 def pieces(pattern: str) -> tuple[tuple[re.Pattern, int], ...]:
-    """What stands between a pattern's stars: each as a regular expression, and how many characters that matches.
+    """Return the pieces between a pattern's stars: each as a regular expression and its width in characters.
 
-    Every piece has one width, so that a match is found piece by piece, without ever going back.
+    Because every piece has one width, matches are found piece by piece, without backtracking.
     """
     out, source, width, i, closed = [], [], 0, 0, 0  # closed: how far it is known that no bracket is closed
     while i < len(pattern):
@@ -65,7 +65,7 @@ def pieces(pattern: str) -> tuple[tuple[re.Pattern, int], ...]:
 
 
 def _bracket(pattern: str, i: int) -> tuple[str, int] | None:
-    """The class that begins at i, behind its bracket, and where it ends; None if it never does."""
+    """Return the class that begins after its bracket at i, and its end; None if it never ends."""
     negated, items = pattern[i : i + 1] in ("!", "^"), []
     i += negated
     first = i
@@ -98,7 +98,7 @@ def _bracket(pattern: str, i: int) -> tuple[str, int] | None:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern matches a whole text."""
+    """Return whether a pattern matches a whole text."""
     parts = pieces(pattern)
     if len(parts) == 1:
         return parts[0][0].fullmatch(text) is not None
@@ -107,7 +107,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def prefix(pattern: str, text: str, longest: bool, start: int = 0) -> int | None:
-    """Where the shortest or longest match that begins at `start` ends; None if nothing there matches."""
+    """Return the end of the shortest or longest match that begins at `start`; None without a match."""
     parts = pieces(pattern)
     head = parts[0][0].match(text, start)
     if not head:
@@ -116,7 +116,7 @@ def prefix(pattern: str, text: str, longest: bool, start: int = 0) -> int | None
 
 
 def _rest(parts: tuple, text: str, at: int, longest: bool) -> int | None:
-    """Where the pieces behind the first one end, which ended at `at`."""
+    """Return the end of the pieces after the first one, which ended at `at`."""
     for expression, _ in parts[1:-1]:
         found = expression.search(text, at)
         if not found:
@@ -132,7 +132,7 @@ def _rest(parts: tuple, text: str, at: int, longest: bool) -> int | None:
 
 
 def _last(piece: tuple[re.Pattern, int], text: str, low: int, high: int) -> int | None:
-    """The last place between two where a piece matches."""
+    """Return the last position between two where a piece matches."""
     expression, width = piece
     if expression.match(text, max(high - width, 0), high) and low <= high - width:  # mostly so, and cheaper
         return high - width
@@ -141,7 +141,7 @@ def _last(piece: tuple[re.Pattern, int], text: str, low: int, high: int) -> int 
 
 
 def suffix(pattern: str, text: str, longest: bool) -> int | None:
-    """Where the shortest or longest match that ends with the text begins."""
+    """Return the start of the shortest or longest match that ends with the text."""
     parts = pieces(pattern)
     at = len(text) - parts[-1][1]
     if at < 0 or not parts[-1][0].match(text, at):
@@ -159,7 +159,7 @@ def suffix(pattern: str, text: str, longest: bool) -> int | None:
 
 
 def find(pattern: str, text: str, start: int) -> tuple[int, int] | None:
-    """The leftmost longest match from `start` on."""
+    """Return the leftmost longest match from `start` on."""
     parts = pieces(pattern)
     head = parts[0][0].search(text, start)
     if not head:
@@ -169,7 +169,7 @@ def find(pattern: str, text: str, start: int) -> tuple[int, int] | None:
 
 
 def substitute(pattern: str, text: str, new: str, every: bool, tick: Callable[[int], None]) -> str:
-    """The text with the first match replaced, or every one; a NUL in `new` stands for the match."""
+    """Return the text with the first match or every match replaced; NUL in `new` marks the match."""
     out, at, size = [], 0, len(text)
     while at < len(text) and (span := find(pattern, text, at)):
         start, end = span
@@ -187,7 +187,7 @@ def substitute(pattern: str, text: str, new: str, every: bool, tick: Callable[[i
 
 
 def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]:
-    """The paths that match a pattern, sorted by bytes; `hidden`: a star matches a leading dot too."""
+    """Return the paths that match a pattern, sorted by bytes; with `hidden` a star matches a leading dot."""
     parts = pattern.split("/")
     found = ["/"] if pattern.startswith("/") else [""]
     for place, part in enumerate(parts):
@@ -212,7 +212,7 @@ def _is_dir(caller: Caller, path: str) -> bool:
 
 
 def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> list[str]:
-    """One part of a path further: every name in a folder that matches."""
+    """Match one part of a path: every name in a folder that matches."""
     base = path if not path or path.endswith("/") else path + "/"
     if not SPECIAL.search(part):
         name = base + re.sub(r"\\(.)", r"\1", part)

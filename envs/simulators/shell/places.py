@@ -6,7 +6,7 @@ UMASK = re.compile(r"([ugoa]*)([-+=])([rwxX]*)")
 
 
 def cd(sh, argv) -> int:
-    """Change the folder."""
+    """Change the working directory."""
     args = [word for word in argv[1:] if word not in ("-L", "-P", "--", "-e", "-@")]
     physical = "-P" in argv[1:]
     if bad := next((word for word in args if re.fullmatch("-.+", word)), None):
@@ -59,7 +59,7 @@ def _enter(sh, target: str, physical: bool, show: bool) -> int:
 
 
 def _plain(path: str) -> str:
-    """An absolute path without its dots."""
+    """Return an absolute path without its dots."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -32,7 +32,7 @@ def echo(p: Process, argv: list[str]) -> int:
 
 
 def unescape(text: str, escapes: re.Pattern = ECHO) -> tuple[str, bool]:
-    """A text with its escapes replaced, and whether a \\c ended it early."""
+    """Return a text with its escapes replaced, and whether a \\c ended it early."""
     if "\\" not in text:
         return text, False
     stop = re.search(r"(?:[^\\]|^)(?:\\\\)*(\\c)", text, re.DOTALL) if escapes is ECHO else None
@@ -52,7 +52,7 @@ def _escape(match: re.Match) -> str:
 
 
 class Printf:
-    """One call of printf: the arguments that are left, and what went wrong."""
+    """One call of printf: the remaining arguments, and its errors."""
 
     def __init__(self, p: Process, args: list[str]):
         self.p, self.args, self.at, self.status = p, args, 0, 0
@@ -62,7 +62,7 @@ class Printf:
         return self.args[self.at - 1] if self.at <= len(self.args) else None
 
     def integer(self, text: str | None) -> int:
-        """The number that an argument says: C's notations, or a quote and a character."""
+        """Return the number of an argument: C's notations, or a quote and a character."""
         if not text:
             return 0
         if text[0] in "'\"":
@@ -98,7 +98,7 @@ class Printf:
 
 
 def printf(p: Process, argv: list[str]) -> int:
-    """Print arguments by a format, which is used again while there are arguments."""
+    """Print arguments by a format, which is repeated while there are arguments."""
     args = argv[1:]
     if args and args[0] == "--":
         args = args[1:]
@@ -111,7 +111,7 @@ def printf(p: Process, argv: list[str]) -> int:
 
 
 def formatted(p: Process, form: str, args: list[str]) -> tuple[str, int]:
-    """What printf prints, and its status."""
+    """Return the output of printf and its status."""
     call, out, size = Printf(p, args), [], 0
     while True:
         before = call.at
@@ -128,7 +128,7 @@ def formatted(p: Process, form: str, args: list[str]) -> tuple[str, int]:
 
 
 def _once(call: Printf, form: str):
-    """The pieces that one use of the format makes; None for what ends the output."""
+    """Return the pieces of one use of the format; None marks the end of output."""
     at = 0
     while at < len(form):
         percent = form.find("%", at)
@@ -179,7 +179,7 @@ def _pad(text: str, flags: str, width: int, numeric: bool) -> str:
 
 
 def _convert(call: Printf, kind: str, flags: str, precision: int | None) -> tuple[str, bool] | None:
-    """The text of one conversion, and whether zeros may fill it up; None for a letter that is none."""
+    """Return the text of one conversion, and whether zeros may pad it; None for an invalid letter."""
     if kind in "sbqc":
         text = call.next() or ""
         stopped = False
@@ -218,7 +218,7 @@ def _convert(call: Printf, kind: str, flags: str, precision: int | None) -> tupl
 
 
 def traced(text: str) -> str:
-    """A word as `set -x` shows it."""
+    """Return a word as `set -x` prints it."""
     if not text:
         return "''"
     if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
@@ -227,7 +227,7 @@ def traced(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A word as `printf %q` shows it."""
+    """Return a word as `printf %q` prints it."""
     if not text:
         return "''"
     if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
@@ -236,14 +236,14 @@ def shown(text: str) -> str:
 
 
 def declared(text: str) -> str:
-    """A value as `declare -p` shows it."""
+    """Return a value as `declare -p` prints it."""
     if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
         return dollar_quoted(text)
     return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
 
 
 def dollar_quoted(text: str) -> str:
-    """$'...'."""
+    """Return a text as $'...'."""
     names = {v: k for k, v in ESCAPES.items() if k != "e"} | {"'": "'", "\\": "\\"}
     return "$'" + "".join(_one(c, names) for c in text) + "'"
 

@@ -15,7 +15,7 @@ PIPE_SIZE = 1 << 22  # bytes that a command may print into a pipe before it is t
 
 
 class Stream:
-    """An open file: what is read and written goes on where the last read or write through it ended.
+    """An open file with a position: reads and writes continue where the last one ended.
 
     Pipes, here-documents and the output of a script are nodes without a name, whose data is a bytearray.
     """
@@ -38,14 +38,14 @@ class Stream:
         return self.node.data
 
     def read(self, most: int = ENDLESS) -> bytes:
-        """All that is left, `most` bytes of a device without an end; OSError EISDIR for a folder."""
+        """Return the rest, `most` bytes of an endless device; OSError EISDIR for a folder."""
         data = bytes(self._left(self.pos + most)[self.pos :])
         self.machine.tick(len(data) >> 12)
         self.pos += len(data)
         return data
 
     def readline(self, end: bytes = b"\n", most: int | None = None) -> bytes:
-        """The next line with its end, b"" where there is none; no more than `most` bytes of it."""
+        """Return the next line with its end, b"" if there is none; no more than `most` bytes of it."""
         data = self._left()
         last = len(data) if most is None else min(self.pos + most, len(data))
         stop = data.find(end, self.pos, last) if end else -1
@@ -82,7 +82,7 @@ class Stream:
 
 
 def pipe(machine: Machine, limit: int = PIPE_SIZE, ending: Exception | None = None, data: bytes = b"") -> Stream:
-    """A stream that keeps what is written to it, and can be read; `ending` is raised beyond `limit` bytes."""
+    """Return a stream that stores what is written to it; `ending` is raised beyond `limit` bytes."""
     stream = Stream(machine, Node("file", 0o600, bytearray(data)), writable=True)
     stream.limit, stream.ending = limit, ending
     return stream
@@ -90,7 +90,7 @@ def pipe(machine: Machine, limit: int = PIPE_SIZE, ending: Exception | None = No
 
 @dataclass
 class Process(Caller):
-    """What a command sees of the world: all its own copy, but for the machine and the streams."""
+    """The environment of a command: a copy of its own, except for the machine and the streams."""
 
     argv: list[str] = field(default_factory=list)  # with the command's own name first
     env: dict[str, str] = field(default_factory=dict)  # exported variables
@@ -99,26 +99,26 @@ class Process(Caller):
 
     @property
     def name(self) -> str:
-        """The command's name as messages begin with it: what it was called by."""
+        """Return the command's name as messages begin with it."""
         return self.argv[0]
 
     @property
     def stdin(self) -> bytes:
-        """All that is left of the standard input: a second look finds it empty."""
+        """Return the rest of standard input; a second call finds it empty."""
         return self.stream(0).read()
 
     @property
     def stdout(self) -> Stream:
-        """Where output goes."""
+        """Return the stream for output."""
         return self.stream(1)
 
     @property
     def stderr(self) -> Stream:
-        """Where messages go."""
+        """Return the stream for messages."""
         return self.stream(2)
 
     def stream(self, fd: int) -> Stream:
-        """An open stream by its number; OSError EBADF where it was closed."""
+        """Return an open stream by its number; OSError EBADF if it is closed."""
         if fd not in self.fds:
             raise fault(errno.EBADF)
         return self.fds[fd]
@@ -134,11 +134,11 @@ class Process(Caller):
         return status
 
     def tick(self, steps: int = 1) -> None:
-        """Use up steps of the script's budget: one for each few microseconds of work."""
+        """Use up steps of the script's budget: one per few microseconds of work."""
         self.machine.tick(steps)
 
     def read(self, path: str, most: int = ENDLESS) -> bytes:
-        """The bytes of a file, `most` of a device without an end; /dev/stdin is the standard input."""
+        """Return the bytes of a file, `most` of an endless device; /dev/stdin is the standard input."""
         node = self.lookup(path)
         if node.kind == "device" and node.data == "stdin":
             return self.stream(0).read(most)
@@ -153,10 +153,10 @@ class Process(Caller):
         return node
 
     def run(self, argv: list[str], stdin: bytes | None = None, stdout: Stream | None = None, **changes) -> int:
-        """Run another command in this one's place of the world and return its status: what xargs, env and find do.
+        """Run another command with this one's environment and return its status, as xargs, env and find do.
 
         `stdin` are the bytes it reads (None: this one's input), `stdout` a stream (`pipe(p.machine)` keeps the output:
         `text(stream.read())`), `changes` fields of Process to set, such as env=, cwd=, uid=, gid=, groups=, umask=.
-        OSError ENOENT where there is no such command, EACCES where it may not be run: the caller words the message.
+        Raises OSError ENOENT if there is no such command, EACCES if it may not be run: the caller prints the message.
         """
         return self.launch(self, argv, stdin, stdout, **changes)

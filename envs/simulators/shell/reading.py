@@ -7,7 +7,7 @@ from envs.simulators.shell.words import NAME
 
 
 def small_number(text: str) -> int:
-    """A number that a variable holds, 0 for what is none."""
+    """Return a variable's number, 0 if it is not a number."""
     return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
 
 
@@ -60,7 +60,7 @@ def read(sh, argv) -> int:
 
 
 def _read_line(sh, options: dict) -> tuple[list[tuple[str, bool]], int]:
-    """The characters of a line, each with whether a backslash protected it, and the status."""
+    """Return the characters of a line, each with whether a backslash protected it, and the status."""
     fd = small_number(options.get("u", "0"))
     stream = sh.stream(fd)
     limit = small_number(options.get("n") or options.get("N") or "0") or None
@@ -94,12 +94,12 @@ def _read_line(sh, options: dict) -> tuple[list[tuple[str, bool]], int]:
 
 
 def _some(stream, count: int | None, end: bytes) -> str:
-    """The rest of the line, or so many of its characters."""
+    """Return the rest of the line, or so many of its characters."""
     return stream.readline(end, count).decode("latin-1")
 
 
 def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str, int]]:
-    """A line's fields as read splits it: at most `most` (0: any number), the last with what is left."""
+    """Split a line as read does: at most `most` fields (0: any number), the last with the rest."""
     blank = {c for c in ifs if c in " \t\n"}
     start, end = 0, len(line)
     while start < end and line[start][0] in blank and not line[start][1]:
@@ -126,7 +126,7 @@ def _split(line: list[tuple[str, bool]], ifs: str, most: int) -> list[tuple[str,
 
 
 def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
-    """What the last variable gets: all that is left, less one delimiter at its end if it is the only one."""
+    """Return the rest for the last variable, less one delimiter at its end if it is the only one."""
     text = "".join(c for c, _ in rest)
     if rest and rest[-1][0] in ifs and not rest[-1][1] and rest[-1][0] not in " \t\n":
         others = any(c in ifs and not protected for c, protected in rest[:-1])
@@ -135,7 +135,7 @@ def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
 
 
 def mapfile(sh, argv: list) -> int:
-    """The lines of the input as an array."""
+    """Read the lines of the input into an array."""
     args, strip, at = argv[1:], False, 0
     count = skip = 0
     while at < len(args) and args[at].startswith("-"):
@@ -162,7 +162,7 @@ def mapfile(sh, argv: list) -> int:
 
 
 def getopts(sh, argv) -> int:
-    """The next option of the positional parameters."""
+    """Read the next option of the positional parameters."""
     if len(argv) < 3:
         sh.error("getopts: usage: getopts optstring name [arg ...]\n")
         return 2

@@ -17,7 +17,7 @@ IS_RECORD = {path: re.compile(shape, re.ASCII).fullmatch for path, shape in RECO
 
 @dataclass(frozen=True)
 class Table:
-    """What one of these files says."""
+    """One of these files, parsed."""
 
     data: bytes  # its bytes when it was read
     records: list[list[str]]  # the fields of each record

@@ -40,7 +40,7 @@ from envs.simulators.shell.variables import Var
 
 @lru_cache(maxsize=1024)
 def parsed(source: str, first_line: int) -> list | None:
-    """The commands of a script, as episodes run the same ones often; None where the parser has something to say."""
+    """Return a script's commands, cached because episodes repeat scripts; None if parsing prints something."""
     parser = Parser(source, first_line)
     try:
         programs = list(parser.programs())
@@ -50,7 +50,7 @@ def parsed(source: str, first_line: int) -> list | None:
 
 
 class Interpreter(Control):
-    """A shell: runs scripts, simple commands, functions, pipelines and subshells."""
+    """A shell: run scripts, simple commands, functions, pipelines and subshells."""
 
     # -- scripts
 
@@ -82,7 +82,7 @@ class Interpreter(Control):
                     raise Exit(self.status) from None
 
     def main(self, source: str, kind: str = "") -> int:
-        """Run a script to the shell's end, with what the EXIT trap does."""
+        """Run a script to the shell's end, including the EXIT trap."""
         try:
             self.run_script(source, kind)
         except Exit as end:
@@ -92,7 +92,7 @@ class Interpreter(Control):
         return self.finish()
 
     def finish(self) -> int:
-        """Run the EXIT trap, if there is one."""
+        """Run the EXIT trap, if it is set."""
         action = self.traps.pop("EXIT", None)
         if action:
             status = self.status
@@ -116,7 +116,7 @@ class Interpreter(Control):
         return 0
 
     def fork(self) -> "Interpreter":
-        """A copy for a subshell: what it changes stays its own, but for files."""
+        """Return a copy for a subshell: only its changes to files are shared."""
         self.machine.tick(16)
         shell = object.__new__(Interpreter)
         shell.__dict__.update(self.__dict__)
@@ -170,7 +170,7 @@ class Interpreter(Control):
         return int(not status) if command.bang else self.check(status)
 
     def stages(self, command: Pipe) -> list[int]:
-        """Run the stages of a pipeline in turn; the statuses."""
+        """Run the stages of a pipeline in turn and return their statuses."""
         statuses, source, last = [], None, len(command.stages) - 1
         for place, stage in enumerate(command.stages):
             shell = self.fork()
@@ -188,7 +188,7 @@ class Interpreter(Control):
         return statuses
 
     def bounded(self, shell: "Interpreter", stage) -> int:
-        """Run a stage that others read from, with half of the steps that are left: beyond, nobody reads on."""
+        """Run a stage whose output is piped, with half of the remaining steps; beyond them nobody reads on."""
         steps = self.machine.steps
         share = steps // 2
         self.machine.steps = share
@@ -208,7 +208,7 @@ class Interpreter(Control):
         return self.check(shell.run_forked(*command.body))
 
     def output_of(self, program: list) -> str:
-        """What a program prints, without the line ends at its end."""
+        """Return a program's output without its final line ends."""
         shell = self.fork()
         shell.substitutions += 1
         shell.options["e"] = False
@@ -229,7 +229,7 @@ class Interpreter(Control):
         return text(printed.rstrip(b"\n"))
 
     def file_of(self, program: list) -> str:
-        """The path at which a command finds what a program prints: `<(...)`."""
+        """Return the path at which a command finds a program's output: `<(...)`."""
         shell = self.fork()
         sink = shell.fds[1] = pipe(self.machine, PIPE_SIZE, Timeout())
         shell.run_forked(*program)
@@ -272,7 +272,7 @@ class Interpreter(Control):
         return self.check(status)
 
     def command_line(self, words: list) -> list:
-        """A command's words expanded; what declare assigns stays an Assign with its value in place."""
+        """Return a command's expanded words; assignments of declare stay Assigns with their values."""
         if any(type(word) is Assign for word in words):
             out: list = []
             for word in words:
@@ -348,7 +348,7 @@ class Interpreter(Control):
             self.nesting -= 1
 
     def program(self, argv: list) -> int:
-        """Run what lies in a file."""
+        """Run a file."""
         environment = self.environment()
         argv = [word.source if type(word) is Assign else word for word in argv]
         name = argv[0]
@@ -380,7 +380,7 @@ class Interpreter(Control):
 
 
 def bash(process: Process) -> int:
-    """The program bash: -c TEXT, a file, or the standard input."""
+    """Run the program bash: -c TEXT, a file, or the standard input."""
     argv, at, command, from_input, set_options = process.argv, 1, False, False, []
     while at < len(argv) and argv[at][:1] in "-+" and len(argv[at]) > 1:
         word = argv[at]
@@ -441,6 +441,6 @@ PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | dict.fromkeys((
 
 
 def start(process: Process, script: str, args: tuple) -> int:
-    """One fresh `bash -c`."""
+    """Run a fresh `bash -c`."""
     shell = Interpreter(process, "bash", args)
     return shell.main(script, "-c")

@@ -19,18 +19,18 @@ LONG_OPTIONS = {
 
 
 class Exit(Exception):
-    """Ends the shell."""
+    """Raised to end the shell."""
 
     def __init__(self, status: int):
         self.status = status
 
 
 class Return(Exit):
-    """Ends a function or a sourced file."""
+    """Raised to end a function or a sourced file."""
 
 
 class LoopJump(Exception):
-    """break or continue, out of so many loops."""
+    """Raised by break or continue, for so many loops."""
 
     def __init__(self, count: int, again: bool):
         self.count, self.again = count, again
@@ -80,13 +80,13 @@ class State(Process):
         self.error(f"{self.label}: line {self.line}: {message}\n")
 
     def report(self, failure: ExpansionFailed) -> None:
-        """Say, once, why an expansion failed."""
+        """Print, once, why an expansion failed."""
         if not failure.reported:
             self.complain(str(failure))
         failure.reported = True
 
     def fail(self, message: str, status: int = 1) -> int:
-        """What a builtin says: `bash: line 1: cd: message`."""
+        """Print a builtin's message, `bash: line 1: cd: message`, and return the status."""
         self.complain(f"{self.argv[0]}: {message}")
         return status
 
@@ -97,7 +97,7 @@ class State(Process):
     # -- variables
 
     def get(self, name: str) -> str | None:
-        """The value of a parameter; None where it is not set."""
+        """Return the value of a parameter; None if it is not set."""
         var = self.vars.get(name)
         if var is not None:
             return var.scalar()
@@ -112,7 +112,7 @@ class State(Process):
         return " \t\n" if var is None or var.value is None else var.scalar()
 
     def values(self, name: str) -> list[str]:
-        """All values of an array."""
+        """Return all values of an array."""
         var = self.vars.get(name)
         if var is not None:
             return var.values()
@@ -126,7 +126,7 @@ class State(Process):
         return var.indices() if var is not None else list(range(len(self.values(name))))
 
     def element(self, name: str, index: Word) -> str | None:
-        """One value of an array."""
+        """Return one value of an array."""
         var = self.vars.get(name)
         if var is None:
             values = self.values(name)
@@ -138,7 +138,7 @@ class State(Process):
         return var.value if key == 0 else None
 
     def key(self, var: Var, index: Word, name: str):
-        """The key that an index says: a number, counted from the end if negative, or of a map a text."""
+        """Return the key of an index: a number, counted from the end if negative, or of a map a string."""
         said = expand.string(self, index)
         if var.kind == "A":
             return said
@@ -151,7 +151,7 @@ class State(Process):
         return place
 
     def put(self, name: str, value: str, index: Word | None = None, add: bool = False) -> None:
-        """Assign to a variable or to a place in an array."""
+        """Assign to a variable or an array element."""
         self.machine.tick(len(value) >> 8)
         var = self.vars.get(name)
         if var is None:
@@ -183,12 +183,12 @@ class State(Process):
             var.value = value
 
     def longer(self, old: str | None, more: str) -> str:
-        """A value with more behind it."""
+        """Return a value with another appended."""
         self.machine.tick(len(old or "") >> 8)
         return (old or "") + more
 
     def put_array(self, name: str, items: list, add: bool = False, kind: str = "") -> None:
-        """Assign `(...)`: Words make values in turn, Assigns say their place."""
+        """Assign `(...)`: Words are values in turn, Assigns give their index."""
         var = self.vars.setdefault(name, Var())
         if var.readonly:
             raise expand.ReadOnly(name)
@@ -231,7 +231,7 @@ class State(Process):
         self.put(assignment.name, value, assignment.index, assignment.add)
 
     def is_set(self, name: str) -> bool:
-        """What `-v` asks."""
+        """Return whether a variable is set, for `-v`."""
         base, bracket, index = name.partition("[")
         if bracket:
             word = Word([], index[:-1], index[:-1])
@@ -239,7 +239,7 @@ class State(Process):
         return self.get(name) is not None
 
     def option(self, name: str) -> bool:
-        """What `-o` asks."""
+        """Return whether an option is set, for `-o`."""
         return self.options.get(LONG_OPTIONS.get(name, name), False)
 
     def arithmetic_get(self, name: str, index: str | None) -> str:
@@ -258,7 +258,7 @@ class State(Process):
         return Word([], index, index)
 
     def environment(self) -> dict[str, str]:
-        """What a command inherits."""
+        """Return the environment that a command inherits."""
         return {name: var.value for name, var in self.vars.items() if var.exported and type(var.value) is str}
 
 

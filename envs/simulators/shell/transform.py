@@ -9,7 +9,7 @@ UPPER = {ord(a): a.upper() for a in "abcdefghijklmnopqrstuvwxyz"}
 
 
 def transform(op: str, values: list[str], glob: str, new: str, tick: Callable[[int], None]) -> list[str]:
-    """What the operator of ${name op glob} makes of each value; a NUL in `new`, what / puts in, is the match."""
+    """Apply the operator of ${name op glob} to each value; NUL in `new`, the replacement of /, marks the match."""
     if op[0] == "@":
         return [_at(op[1], value) for value in values]
     if op[0] == "#":
@@ -41,7 +41,7 @@ def _change_case(table: dict, op: str, glob: str, value: str) -> str:
 
 
 def _at(letter: str, value: str) -> str:
-    """${name@U} and its kin."""
+    """Apply ${name@U} and its kin."""
     if letter in "UL":
         return value.translate(UPPER if letter == "U" else LOWER)
     if letter == "u":
@@ -50,5 +50,5 @@ def _at(letter: str, value: str) -> str:
 
 
 def quote(value: str) -> str:
-    """A text between single quotes."""
+    """Return a text between single quotes."""
     return "'" + value.replace("'", "'\\''") + "'"

@@ -10,7 +10,7 @@ STATIC = re.compile(r"[*?\[{~]")  # what keeps text outside quotes from standing
 
 
 class SyntaxFailed(Exception):
-    """What bash would say of the text; `status` is what it would exit with."""
+    """A syntax error: bash's message, and the exit `status`."""
 
     def __init__(self, line: int, message: str, shown: str | None = None, status: int = 2):
         super().__init__(message)
@@ -26,14 +26,14 @@ class Lit:
 
 @dataclass(slots=True)
 class Quoted:
-    """Text that quotes or a backslash protect."""
+    """Text protected by quotes or a backslash."""
 
     text: str
 
 
 @dataclass(slots=True)
 class Double:
-    """What stands between double quotes."""
+    """The contents of double quotes."""
 
     parts: list
 
@@ -193,7 +193,7 @@ class Function:
 
 
 def make_word(parts: list, source: str) -> Word:
-    """A word; with its text where nothing expands in it."""
+    """Return a word, with its text if nothing in it expands."""
     plain = []
     for part in parts:
         kind = type(part)

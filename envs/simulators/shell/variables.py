@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 def bucket(key: str) -> int:
-    """The place of a key in a hash table of bash's: FNV over its bytes, among 1,024."""
+    """Return a key's bucket in bash's hash table: FNV over its bytes, modulo 1,024."""
     value = 2166136261
     for c in key:
         value = (value * 16777619 & 0xFFFFFFFF) ^ ord(c)
@@ -13,7 +13,7 @@ def bucket(key: str) -> int:
 
 @dataclass(slots=True)
 class Var:
-    """One variable; `value` is None where it is declared but not set, {int: str} of an array, {str: str} of a map."""
+    """One variable; `value` is None if declared but not set, {int: str} of an array, {str: str} of a map."""
 
     value: str | dict | None = None
     exported: bool = False
@@ -27,19 +27,19 @@ class Var:
         return Var(value, self.exported, self.readonly, self.integer, self.case, self.kind)
 
     def scalar(self) -> str | None:
-        """The value that the name alone stands for."""
+        """Return the value of the bare name."""
         if type(self.value) is dict:
             return self.value.get("0" if self.kind == "A" else 0)
         return self.value
 
     def values(self) -> list[str]:
-        """All values: of an array in the order of its indices."""
+        """Return all values, of an array in the order of its indices."""
         if type(self.value) is dict:
             return [self.value[key] for key in self.indices()]
         return [] if self.value is None else [self.value]
 
     def indices(self) -> list:
-        """All indices of an array in order; of a map in the order of bash's hash table, which is what it prints."""
+        """Return all indices of an array in order; of a map in the order of bash's hash table, which bash prints."""
         if type(self.value) is dict:
             return sorted(reversed(self.value), key=bucket) if self.kind == "A" else sorted(self.value)
         return [] if self.value is None else [0]

@@ -21,7 +21,7 @@ ANSI = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-
 
 
 class Words:
-    """The half of the parser that reads words; the other half reads commands, and each needs the other."""
+    """The part of the parser that reads words; the other part reads commands, and each needs the other."""
 
     def __init__(self, source: str, line: int = 1):
         self.s, self.i, self.n = source, 0, len(source)
@@ -32,15 +32,15 @@ class Words:
         self.warnings: list[tuple[int, str]] = []
 
     def line(self, at: int | None = None) -> int:
-        """The line of a position."""
+        """Return the line number of a position."""
         return self.first_line + (bisect_left(self.breaks, self.i if at is None else at) if self.breaks else 0)
 
     def last_line(self) -> int:
-        """The line at which the end of the text is noticed."""
+        """Return the line number at which bash notices the end of the text."""
         return self.first_line + len(self.breaks) + (0 if self.s.endswith("\n") else 1)
 
     def enter(self) -> None:
-        """One level deeper, which has an end."""
+        """Enter a deeper level of nesting, which is limited."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise SyntaxFailed(self.line(), "memory exhausted")
@@ -49,7 +49,7 @@ class Words:
         return SyntaxFailed(self.line(start), f"unexpected EOF while looking for matching `{end}'")
 
     def word(self, plain: re.Pattern = PLAIN) -> Word:
-        """The word at hand; there has to be one."""
+        """Read the current word; there must be one."""
         start, parts = self.i, []
         s = self.s
         while self.i < self.n:
@@ -72,7 +72,7 @@ class Words:
         return make_word(parts, s[start : self.i])
 
     def part(self, c: str, double: bool = False):
-        """The part that begins with a quote, a backslash, a dollar or a backtick; None for a line that goes on."""
+        """Read a part that begins with a quote, a backslash, a dollar or a backtick; None for a continued line."""
         start = self.i
         if c == "'":
             end = self.s.find("'", start + 1)
@@ -94,7 +94,8 @@ class Words:
         return self.dollar(double) if c == "$" else self.backticks(double)
 
     def parts(self, stops: str, double: bool) -> list:
-        """Parts up to one of the stops, which is not read: as between double quotes, or as in a word with blanks."""
+        """Read parts up to one of the stops, which is not consumed: as between double quotes, or as in a word with
+        blanks."""
         out: list = []
         literal = Quoted if double else Lit
         run = _run(stops, double)
@@ -118,7 +119,7 @@ class Words:
         return out
 
     def piece(self, stops: str, double: bool) -> Word:
-        """A word inside braces, up to a stop."""
+        """Read a word inside braces, up to a stop."""
         start = self.i
         return make_word(self.parts(stops, double), self.s[start : self.i])
 
@@ -137,7 +138,7 @@ class Words:
         return Subst([item for line in program for item in line])
 
     def dollar(self, double: bool):
-        """What begins with a dollar."""
+        """Read an expansion that begins with a dollar."""
         start, c = self.i, self.s[self.i + 1 : self.i + 2]
         if c == "(":
             if self.s.startswith("((", start + 1):
@@ -170,7 +171,7 @@ class Words:
         return Quoted("$") if double else Lit("$")
 
     def substitution(self) -> Subst:
-        """The program between parentheses; the position is at the opening one."""
+        """Read the program between parentheses; the position is at the opening one."""
         self.enter()
         self.inside += 1
         self.i += 1
@@ -183,7 +184,7 @@ class Words:
         return Subst(program)
 
     def arithmetic(self, start: int) -> Word | None:
-        """The expression between `((` and `))`; None, without having moved, if it does not end so."""
+        """Read the expression between `((` and `))`; None, without moving, if it does not end so."""
         depth, at = 0, start
         while True:
             match = INSIDE_ARITHMETIC.match(self.s, at)
@@ -203,7 +204,7 @@ class Words:
         return self.expression(inner, start)
 
     def expression(self, inner: str, start: int) -> Word:
-        """Arithmetic text as a word; double quotes in it mean nothing."""
+        """Return arithmetic text as a word; double quotes in it mean nothing."""
         if not re.search(r"[$`\\\"]", inner):
             return Word([], inner, inner)
         self.enter()
@@ -214,7 +215,7 @@ class Words:
         return make_word([Double(parts)], inner)
 
     def braced(self, start: int, double: bool) -> Param:
-        """`${...}` from behind the brace on."""
+        """Read `${...}` after its brace."""
         s, op, index = self.s, "", None
         if s.startswith("#", self.i) and not re.compile(r"#\}|#:?[-=+?]\w*\}").match(s, self.i):
             op, self.i = "length", self.i + 1
@@ -250,7 +251,7 @@ class Words:
         return param
 
     def arguments(self, op: str, double: bool) -> tuple[Word | None, Word | None]:
-        """What stands behind the operator of `${name op ...}`."""
+        """Read the operand of `${name op ...}`."""
         if op[0] == "@":
             return None, None
         if op == ":":
@@ -272,7 +273,7 @@ class Words:
         return self.piece("}", double and op[0] not in "#%^,"), None
 
     def bad(self, start: int) -> Param:
-        """Something in braces that means nothing: an error when it is expanded."""
+        """Return a part for an invalid expansion in braces: an error when it is expanded."""
         end = self.s.find("}", self.i)
         if end < 0:
             raise self.unclosed(start, "}")
@@ -282,13 +283,13 @@ class Words:
 
 @lru_cache(64)
 def _run(stops: str, double: bool) -> re.Pattern:
-    """Characters that mean nothing special before one of the stops."""
+    """Return the characters without a special meaning before one of the stops."""
     quotes = ("" if double and "}" not in stops else '"') + ("" if double else "'")
     return re.compile(f"[^{re.escape(stops)}$`\\\\{quotes}]*")
 
 
 def ansi(body: str) -> str:
-    """The text of $'...'."""
+    """Return the text of $'...'."""
     return ANSI.sub(_unescape, body).partition("\0")[0]
 
 
@@ -305,5 +306,5 @@ def _unescape(match: re.Match) -> str:
 
 
 def encoded(number: int) -> str:
-    """A character beyond ASCII as the C locale shows it."""
+    """Return a character beyond ASCII as the C locale prints it."""
     return f"\\u{number:04X}" if number < 65536 else f"\\U{number:08X}"

@@ -19,7 +19,7 @@ LN |= {"no-target-directory": "T", "verbose": "v", "relative": "r", "logical": "
 
 
 def places(p: Process, names: list[str], chosen: dict, follow: bool = True) -> list[tuple[str, str]]:
-    """Which name goes where: (source, destination) pairs; Fail where the operands do not say so."""
+    """Return (source, destination) pairs of the operands; Fail if they are inconsistent."""
     if not names:
         raise Fail("missing file operand", try_help=True)
     if "t" in chosen:
@@ -57,7 +57,7 @@ def _last(name: str, parents: bool) -> str:
 
 
 def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
-    """Whether an existing destination is to be replaced; -n, -i and -f count as the last of them says."""
+    """Return whether to replace an existing destination; the last of -n, -i and -f decides."""
     there = p.lookup(into) if p.exists(into) else None
     if there is None:
         return True
@@ -94,7 +94,7 @@ def _make_parents(p: Process, into: str) -> None:
 
 
 class Copy:
-    """What cp was told, what it has made, and its exit status so far."""
+    """The options of one cp, the files it has made, and its exit status so far."""
 
     def __init__(self, p: Process, flags: list[str], chosen: dict):
         self.p, self.flags, self.status = p, flags, 0
@@ -110,7 +110,7 @@ class Copy:
             ["H"],
         )
         self.follow_below = follows[-1:] == ["L"]
-        self.made: dict[int, str] = {}  # what stands where, of this very call
+        self.made: dict[int, str] = {}  # ids of the nodes that this call made -> their paths
         self.links: dict[int, str] = {}
         self.started: set[tuple[int, str]] = set()
         self.top = ("", "")  # the operand that is copied, and where to
@@ -134,7 +134,7 @@ class Copy:
         self.copy(source, into, node)
 
     def copy(self, source: str, into: str, node: Node) -> None:
-        """Copy one node to a name, and what is below."""
+        """Copy one node, and everything below it, to a name."""
         p = self.p
         p.tick()
         try:
@@ -203,7 +203,7 @@ class Copy:
         self.preserve(node, there)
 
     def single(self, source: str, into: str, node: Node, link: Node | None) -> None:
-        """A file or a link to a name at which no folder stands."""
+        """Copy a file or a link to a name that is not a folder."""
         p, flags = self.p, self.flags
         self.tell(source, into)
         if link is not None and "b" in flags:

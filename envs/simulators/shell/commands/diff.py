@@ -31,7 +31,7 @@ def diff(p: Process) -> int:
 
 
 class Comparison:
-    """What diff was told."""
+    """The options of one diff, and its exit status so far."""
 
     def __init__(self, p: Process, flags: set, chosen: dict, labels: list[str], options: list):
         self.p, self.flags, self.labels = p, flags, labels
@@ -146,7 +146,7 @@ class Comparison:
             self.p.out(f"{mark} {name}\t{show(form, when)}\n")
 
     def key(self, line: str) -> str:
-        """What of a line counts."""
+        """Return the part of a line that is compared."""
         if "w" in self.flags:
             line = "".join(line.split())
         elif "b" in self.flags:
@@ -157,13 +157,13 @@ class Comparison:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends."""
+    """Return lines with their ends."""
     parts = text.split("\n")
     return [part + "\n" for part in parts[:-1]] + parts[-1:] * bool(parts[-1])
 
 
 def edit_script(a: list[str], b: list[str], tick) -> list[tuple[int, int, int, int]]:
-    """What to change: (from, to) in the one and (from, to) in the other, by Myers' greedy algorithm."""
+    """Return the changes, (from, to) in the old and (from, to) in the new file, by Myers' greedy algorithm."""
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
         head += 1
@@ -191,7 +191,7 @@ def edit_script(a: list[str], b: list[str], tick) -> list[tuple[int, int, int, i
 
 
 def _changed(a: list[str], b: list[str], tick) -> tuple[list[bool], list[bool]]:
-    """Which lines of each have no partner in the other."""
+    """Return which lines of each file have no partner in the other."""
     removed, added = [True] * len(a), [True] * len(b)
     reach, trace = {1: 0}, []
     for d in range(min(len(a) + len(b), MOST_EDITS) + 1):
@@ -300,7 +300,7 @@ def in_context(p: Process, a: list[str], b: list[str], edits: list, around: int)
 
 
 def side_by_side(p: Process, a: list[str], b: list[str], edits: list, brief: bool) -> None:
-    """Two columns of 61 characters."""
+    """Print the files in two columns of 61 characters."""
 
     def row(left: str, mark: str, right: str) -> None:
         left, right = left.rstrip("\n").expandtabs()[:61], right.rstrip("\n").expandtabs()[:61]
@@ -326,7 +326,7 @@ def side_by_side(p: Process, a: list[str], b: list[str], edits: list, brief: boo
 
 
 def _tabbed(text: str, column: int) -> str:
-    """Text filled up to a column with tabs, then blanks."""
+    """Return a text padded to a column with tabs, then blanks."""
     at = len(text)
     filled = text
     while at // 8 * 8 + 8 <= column:

@@ -25,7 +25,7 @@ LEVELS = [("|",), ("&",), ("<", "<=", "=", "==", "!=", ">=", ">"), ("+", "-"), (
 
 
 def _expr(p: Process, words: list[str], at: int, level: int) -> tuple[str, int]:
-    """The value of the words from a place on, and where the rest begins."""
+    """Return the value of the words from an index on, and the index of the rest."""
     if level == len(LEVELS):
         return _operand(p, words, at)
     left, at = _expr(p, words, at, level + 1)

@@ -39,7 +39,7 @@ def mkdir(p: Process) -> int:
 
 
 def _parents(p: Process, name: str, verbose: bool) -> None:
-    """Make the folders above one that is to be made."""
+    """Make the missing folders above a path."""
     at = name.find("/", 1)
     while 0 < at < len(name.rstrip("/")):
         part = name[:at]
@@ -152,13 +152,13 @@ def rm(p: Process) -> int:
 
 
 def ask(p: Process, question: str) -> bool:
-    """Whether the next line of standard input says yes."""
+    """Return whether the next line of standard input says yes."""
     p.stderr.write(f"{p.argv[0]}: {question} ")
     return p.stream(0).readline()[:1] in (b"y", b"Y")
 
 
 class Removal:
-    """What rm was told, and its exit status so far."""
+    """The options of one rm, and its exit status so far."""
 
     def __init__(self, p: Process, flags: set, asking: str):
         self.p, self.flags, self.asking, self.status = p, flags, asking == "i", 0
@@ -191,7 +191,7 @@ class Removal:
         self.remove(name, node)
 
     def remove(self, path: str, node: Node) -> bool:
-        """Remove one name and what is below; whether it is gone."""
+        """Remove one name and everything below it, and return whether it is gone."""
         p = self.p
         p.tick()
         if node.kind == "dir" and "r" not in self.flags and not ("d" in self.flags and not node.data):
@@ -289,7 +289,7 @@ def readlink(p: Process) -> int:
 
 
 def _canonical(p: Process, name: str, missing: str) -> str:
-    """The absolute path without links. `missing`: e, all must exist; f, all but the last; m, nothing need."""
+    """Return the absolute path without links. `missing`: e, all must exist; f, all but the last; m, none need to."""
     if missing == "e":
         p.lookup(name)
     try:
@@ -303,7 +303,7 @@ def _canonical(p: Process, name: str, missing: str) -> str:
 
 
 def normal(path: str) -> str:
-    """An absolute path without `.`, `..` and doubled slashes, links left alone."""
+    """Return an absolute path without `.`, `..` and doubled slashes; links stay."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":

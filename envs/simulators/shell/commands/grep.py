@@ -47,7 +47,7 @@ def grep(p: Process) -> int:
 
 
 def _patterns(p: Process, options: list) -> list[str] | None:
-    """The patterns of -e and -f, None where there is neither."""
+    """Return the patterns of -e and -f, None if there are none."""
     found = None
     for flag, value in options:
         if flag == "e":
@@ -62,7 +62,7 @@ def _patterns(p: Process, options: list) -> list[str] | None:
 
 
 def _names(p: Process, files: list[str], recursive: bool, search: "Search", bare: bool) -> Iterator[str]:
-    """The files to look into, folders opened where that is asked for."""
+    """Return the files to search, with folders expanded if recursive."""
     for name in files:
         node = p.lookup(name) if name != "-" and p.exists(name) else None
         if not (recursive and node and node.kind == "dir"):
@@ -96,7 +96,7 @@ def _inside(p: Process, prefix: str, folder, search: "Search") -> Iterator[str]:
 
 
 class Search:
-    """What to look for, how to show it, and what was found."""
+    """The patterns and options of one grep, and its results so far."""
 
     def __init__(self, p: Process, patterns: list[str], kind: str, flags: set, chosen: dict, options: list):
         self.p, self.flags = p, flags
@@ -147,7 +147,7 @@ class Search:
         return any(regex.test(line, self.p.tick) for regex in self.regexes) != ("v" in self.flags)
 
     def matches(self, line: str) -> Iterator[tuple[int, int]]:
-        """The matched parts of a line, from left to right, none empty."""
+        """Return the matched parts of a line, from left to right, none empty."""
         at = 0
         while at <= len(line):
             hits = [hit for regex in self.regexes if (hit := regex.search(line, at, self.p.tick))]
@@ -159,7 +159,7 @@ class Search:
             at = max(-end, begin + 1)
 
     def file(self, name: str) -> None:
-        """Look into one file and print what there is."""
+        """Search one file and print the results."""
         try:
             data = read(self.p, name)
         except OSError as error:
@@ -231,7 +231,7 @@ class Search:
         self.p.out("".join(shown))
 
     def line(self, label: str, at: int, line: str, hit: bool, offsets: list[int]) -> list[str]:
-        """One line, or the matched parts of it, with what stands before."""
+        """Print one line, or its matched parts, with its prefix."""
         mark = ":" if hit else "-"
         prefix = (label + ("\0" if "Z" in self.flags else mark)) if self.named else ""
         if "n" in self.flags:

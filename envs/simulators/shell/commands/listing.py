@@ -42,7 +42,7 @@ def ls(p: Process) -> int:
 
 
 class Listing:
-    """What ls was told, what it printed, and its exit status so far."""
+    """The options of one ls, its output, and its exit status so far."""
 
     def __init__(self, p: Process, options: list):
         self.p, self.status, self.printed, self.here = p, 0, False, "."
@@ -92,7 +92,7 @@ class Listing:
         return self.p.lookup(path) if self.deref and node.kind == "link" and self.p.exists(path) else node
 
     def ordered(self, entries: list, dots: bool = False) -> list:
-        """Entries in the order that was asked for; names decide where that leaves it open."""
+        """Return entries in the requested order; ties are sorted by name."""
         if self.order in ("U", "f") or dots:
             return entries
         entries = sorted(entries, key=lambda entry: entry[0])
@@ -111,7 +111,7 @@ class Listing:
         return entries
 
     def is_folder(self, node: Node) -> bool:
-        """A folder, or a link to one."""
+        """Return whether a node is a folder or a link to one."""
         if node.kind == "link" and self.p.exists(f"{self.here}/{node.data}" if node.data[:1] != "/" else node.data):
             node = self.p.lookup(f"{self.here}/{node.data}" if node.data[:1] != "/" else node.data)
         return node.kind == "dir"
@@ -160,7 +160,7 @@ class Listing:
         return at >= 0 and names[at] in ("mode", "owner", "group") and not ("n" in self.flags and names[at] != "mode")
 
     def details(self, node: Node) -> list[str]:
-        """The cells of a long line up to the name."""
+        """Return the cells of a long line up to the name."""
         numeric = "n" in self.flags
         size = "1, 3" if node.kind == "device" else human(_size(node)) if "h" in self.flags else str(_size(node))
         cells = {
@@ -174,7 +174,7 @@ class Listing:
         return [cells[name] for name in self.columns()]
 
     def named(self, naming, number: int) -> str:
-        """A user's or group's name, looked up once."""
+        """Return a user's or group's name, cached."""
         if (naming, number) not in self.names:
             self.names[naming, number] = naming(self.p, number)
         return self.names[naming, number]
@@ -214,14 +214,14 @@ def _size(node: Node) -> int:
 
 
 def _blocks(node: Node) -> int:
-    """Kilobytes on the disk: whole blocks of four."""
+    """Return the kilobytes on disk, in blocks of four."""
     if node.kind in ("link", "device"):
         return 0
     return (_size(node) + 4095) // 4096 * 4
 
 
 def human(size: int) -> str:
-    """A size as -h shows it: 1.5K, rounded up."""
+    """Return a size as -h prints it: 1.5K, rounded up."""
     if size < 1024:
         return str(size)
     for letter in "KMGTPE":

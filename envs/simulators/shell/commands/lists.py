@@ -53,7 +53,7 @@ def cut(p: Process) -> int:
 
 
 def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
-    """A list such as 1,3-5,7- as sorted ranges that do not touch, None for no end."""
+    """Return a list such as 1,3-5,7- as sorted, disjoint ranges; None means no end."""
     found = []
     for item in spec.replace(" ", ",").replace("\t", ",").split(","):
         low, dash, high = item.partition("-")
@@ -201,7 +201,7 @@ def _squeezed(p: Process, data: str, members: set[str]) -> str:
 
 
 def _set(p: Process, spec: str, fill: int | None) -> list[str]:
-    """The characters of tr's set; [x*] fills up to `fill`."""
+    """Return the characters of tr's set; [x*] fills up to `fill`."""
     chars = _literals(spec)
     p.tick(1 + (len(chars) >> 2))
     plain = "".join(char for char, _ in chars)
@@ -244,7 +244,7 @@ def _set(p: Process, spec: str, fill: int | None) -> list[str]:
 
 
 def _literals(spec: str) -> list[tuple[str, bool]]:
-    """The characters of a set, and whether each was escaped."""
+    """Return the characters of a set, and whether each was escaped."""
     names = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", "\\": "\\"}
     found, at = [], 0
     while at < len(spec):
@@ -363,7 +363,7 @@ def fold(p: Process) -> int:
 
 
 def _folded(line: str, width: int, at_blanks: bool, count_bytes: bool) -> str:
-    """A line broken so that no part is wider, tabs counted as far as they reach."""
+    """Return a line broken to a width, with tabs counted by their width."""
     parts, start, column, blank = [], 0, 0, 0
     at = 0
     while at < len(line):

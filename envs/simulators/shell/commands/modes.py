@@ -13,7 +13,7 @@ LETTERS = {"dir": "d", "link": "l", "file": "-", "device": "c"}
 
 
 def parse_mode(text: str) -> Callable[[int, bool, int], int] | None:
-    """What `u+x,go=` or `755` makes of (mode, is it a folder, umask); None if it is no mode."""
+    """Return a function from (mode, is it a folder, umask) to the new mode for `u+x,go=` or `755`; None if invalid."""
     if re.fullmatch("[0-7]{1,30}", text):
         value = int(text, 8)
         if value > 0o7777:
@@ -59,7 +59,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
 
 
 def mode_text(mode: int) -> str:
-    """A mode as ls shows it, without the kind: rwxr-xr-x."""
+    """Return a mode as ls prints it, without the kind: rwxr-xr-x."""
     shown = ["rwx"[i % 3] if mode >> (8 - i) & 1 else "-" for i in range(9)]
     for at, bit, letter in ((2, 0o4000, "s"), (5, 0o2000, "s"), (8, 0o1000, "t")):
         if mode & bit:
@@ -68,7 +68,7 @@ def mode_text(mode: int) -> str:
 
 
 def tree(p: Process, path: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """A node and, where it is a folder, all that is below, each with its path."""
+    """Yield a node and, below a folder, every node, each with its path."""
     yield path, node
     if node.kind == "dir":
         for name in sorted(node.data):
@@ -142,31 +142,31 @@ def _reference(p: Process, name: str) -> Node:
 
 
 def user_id(p: Process, name: str) -> int | None:
-    """A user's number by name, or as given."""
+    """Return a user's number, from its name or number."""
     record = p.machine.user(name)
     return int(record[2]) if record else int(name) if re.fullmatch(r"\+?\d{1,9}", name) else None
 
 
 def group_id(p: Process, name: str) -> int | None:
-    """A group's number by name, or as given."""
+    """Return a group's number, from its name or number."""
     record = p.machine.group(name)
     return int(record[2]) if record else int(name) if re.fullmatch(r"\+?\d{1,9}", name) else None
 
 
 def user_name(p: Process, uid: int) -> str:
-    """A user's name, or the number where there is none."""
+    """Return a user's name, or its number if it has none."""
     record = p.machine.user(uid)
     return record[0] if record else str(uid)
 
 
 def group_name(p: Process, gid: int) -> str:
-    """A group's name, or the number where there is none."""
+    """Return a group's name, or its number if it has none."""
     record = p.machine.group(gid)
     return record[0] if record else str(gid)
 
 
 def parse_owner(p: Process, spec: str) -> tuple[int, int]:
-    """`user`, `user:group`, `:group` or `user:` as numbers, -1 for what is not named."""
+    """Return the numbers of `user`, `user:group`, `:group` or `user:`, -1 for an omitted part."""
     sign = ":" if ":" in spec else "." if "." in spec and user_id(p, spec) is None else ""
     if sign == ".":
         p.fail(f"warning: '.' should be ':': {quote_locale(spec)}")
@@ -250,7 +250,7 @@ def _chown_one(p: Process, name: str, uid: int, gid: int, required: tuple, flags
 
 
 def _tell(p: Process, path: str, before: tuple, uid: int, gid: int, changed: bool, flags: set) -> None:
-    """What chown -v says."""
+    """Print chown -v's message."""
     if not changed and "v" not in flags:
         return
     show = lambda u, g: ":".join(([user_name(p, u)] if uid != -1 else []) + ([group_name(p, g)] if gid != -1 else []))  # noqa: E731

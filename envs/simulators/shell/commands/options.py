@@ -6,14 +6,14 @@ from envs.simulators.shell.process import Process
 
 
 class Fail(Exception):
-    """Ends a command: `Fail("missing operand", try_help=True)` prints it after the command's name."""
+    """End a command: `Fail("missing operand", try_help=True)` prints it after the command's name."""
 
     def __init__(self, message: str = "", status: int = 1, try_help: bool = False, plain: bool = False):
         self.message, self.status, self.try_help, self.plain = message, status, try_help, plain
 
 
 def guarded(command):
-    """A command whose Fail and OSError are printed, as the program itself would."""
+    """Return a command whose Fail and OSError are printed as the real program prints them."""
 
     def run(p: Process) -> int:
         try:
@@ -35,10 +35,10 @@ def guarded(command):
 def getopt(
     argv: list[str], short: str, long: dict[str, str] | None = None, permute: bool = True, status: int = 1
 ) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """The options of a command line, as (flag, value), and its operands; Fail with `status` for one that is none.
+    """Return a command line's options, as (flag, value), and its operands; Fail with `status` for an invalid option.
 
     `short` is getopt's: "ab:c::" has a flag a, a value after b and perhaps one joined to c. `long` maps a long name to
-    its flag, the name ending in ":" where a value must follow and "::" where one may. Long names may be shortened.
+    its flag; the name ends in ":" if a value must follow and in "::" if one may. Long names may be shortened.
     """
     found: list[tuple[str, str | None]] = []
     operands: list[str] = []
@@ -119,7 +119,7 @@ def quote(name: str) -> str:
 
 
 def quote_if(name: str) -> str:
-    """A name, in quotes only where a shell would need them."""
+    """Return a name, quoted only if a shell requires it."""
     if name and all(char in PLAIN for char in name) and name[0] not in "#~":
         return name
     return quote(name)
@@ -139,7 +139,7 @@ def quote_locale(text: str) -> str:
 
 
 def number(text: str, what: str) -> int:
-    """A count with coreutils' suffixes (k, K, KB, M, ...); Fail where it is none."""
+    """Return a count with coreutils' suffixes (k, K, KB, M, ...); Fail if it is invalid."""
     digits = text.lstrip(" \t").removeprefix("+")
     stripped = digits.lstrip("0123456789")
     suffix, digits = stripped, digits[: len(digits) - len(stripped)]
@@ -155,7 +155,7 @@ SUFFIXES |= {"k": 1024, "kB": 1000, "m": 1024**2}
 
 
 def read(p: Process, name: str) -> str:
-    """The text of a file, of standard input for `-`; the OSError of one that cannot be read names it."""
+    """Return the text of a file, of standard input for `-`; an OSError names the file."""
     try:
         data = p.stdin if name == "-" else p.read(name)
     except OSError as error:
@@ -166,8 +166,8 @@ def read(p: Process, name: str) -> str:
 
 
 def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str | None]]:
-    """The name and the text of each input, standard input for `-` and where none is named; text None, and a message,
-    where it cannot be read."""
+    """Yield the name and the text of each input, standard input for `-` or without names. If an input cannot be read,
+    print a message and give None for its text."""
     for name in operands or ["-"]:
         try:
             data = read(p, name)
@@ -178,7 +178,7 @@ def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def lines(text: str, end: str = "\n") -> list[str]:
-    """The lines of a text without their ends; a last one without an end counts."""
+    """Return the lines of a text without their ends; the last one need not have an end."""
     found = text.split(end)
     if not found[-1]:
         found.pop()

@@ -18,7 +18,7 @@ MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", 
 
 @dataclass
 class Key:
-    """Where a key begins and ends in a line (field and character, from 0), and how it is compared."""
+    """Start and end of a key in a line (field and character, from 0), and how it is compared."""
 
     start: tuple[int, int] = (0, 0)
     end: tuple[int, int] | None = None  # None: the end of the line; character 0: the end of the field
@@ -76,7 +76,7 @@ def _separator(value: str) -> str:
 
 
 def _keys(specs: list[str], general: list[str]) -> list[Key]:
-    """The keys; those without flags of their own take the general ones. Without keys, the whole line is one."""
+    """Return the keys; keys without flags take the general ones. Without keys, the whole line is one."""
     keys = [_key(spec) for spec in specs]
     for key in keys:
         if not key.flags and not (key.skip_start or key.skip_end):
@@ -122,7 +122,7 @@ def _key(spec: str) -> Key:
 
 
 def _part(line: str, key: Key, separator: str | None) -> str:
-    """The characters of a key."""
+    """Return the characters of a key."""
     if key.start == (0, 0) and key.end is None:
         return line.lstrip(" \t") if key.skip_start else line
     begin = _field(line, key.start[0], separator)
@@ -142,7 +142,7 @@ def _part(line: str, key: Key, separator: str | None) -> str:
 
 
 def _field(line: str, index: int, separator: str | None) -> int:
-    """Where a field begins: behind its separator, or with the blanks before it."""
+    """Return where a field begins: after its separator, or with the blanks before it."""
     at = 0
     for _ in range(index):
         if at >= len(line):
@@ -166,7 +166,7 @@ def _after_blanks(line: str, at: int) -> int:
 
 
 def _value(line: str, key: Key, separator: str | None):
-    """What Python compares for a key."""
+    """Return the value that Python compares for a key."""
     part = _part(line, key, separator)
     flags = key.flags
     if "n" in flags:
@@ -200,13 +200,13 @@ def _number(part: str):
 
 
 def version_key(name: str) -> tuple[list, list]:
-    """What -V compares: first without the suffix, .tar.gz or the like."""
+    """Return the sort key of -V: first the name without its suffix (.tar.gz or the like)."""
     suffix = re.search(r"(\.[A-Za-z~][A-Za-z0-9~]*)*$", name).start()
     return _version(name[:suffix] if suffix else name), _version(name)
 
 
 def _version(part: str) -> list:
-    """Digits count as numbers; ~ is before the end, and letters are before other characters."""
+    """Return a sort key: digits as numbers, ~ before the end, letters before other characters."""
     weights = []
     for text, digits in re.findall(r"([^0-9]*)([0-9]*)", part):
         weights.append([*(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text), 0])
@@ -226,7 +226,7 @@ def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -
 
 
 def _check(p: Process, found: list[str], keys: list[Key], separator: str | None, flags: str, name: str) -> int:
-    """Whether the lines are in order; the first that is not is printed."""
+    """Return whether the lines are in order; print the first that is not."""
 
     def disordered(a: str, b: str) -> bool:
         for key in keys:

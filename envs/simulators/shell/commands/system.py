@@ -109,7 +109,7 @@ MOST_SLEEP = 86400.0  # seconds that one command may wait: more is for ever
 
 
 def nap(p: Process, seconds: float) -> int:
-    """Let time pass, on the machine's clock alone."""
+    """Advance the machine's clock."""
     if seconds > MOST_SLEEP:
         p.tick(1 << 40)
     p.machine.clock += seconds
@@ -117,7 +117,7 @@ def nap(p: Process, seconds: float) -> int:
 
 
 def timeout(p: Process) -> int:
-    """Runs a command; what sleeps too long in it has slept as long as it may."""
+    """Run a command; sleeping in it ends at the limit."""
     _, operands = getopt(p.argv, "k:s:v", {"kill-after:": "k", "signal:": "s", "preserve-status": "p"}, False, 125)
     if len(operands) < 2:
         raise Fail("missing operand", 125, try_help=True)
@@ -204,7 +204,7 @@ def nproc(p: Process) -> int:
 
 
 def ps(p: Process) -> int:
-    """Two processes are all there ever is: the shell, and this."""
+    """List the only two processes: the shell and ps."""
     words = "".join(p.argv[1:])
     user = user_name(p, p.uid)
     if "u" in words and "e" not in words.replace("-", "")[:1]:
@@ -242,7 +242,7 @@ def uptime(p: Process) -> int:
 
 
 def nohup(p: Process) -> int:
-    """nohup, nice, stdbuf: the command that they run."""
+    """nohup, nice and stdbuf: run the command."""
     words = p.argv[1:]
     while words and words[0].startswith("-"):
         words = words[2:] if words[0] in ("-n", "-o", "-e", "-i") else words[1:]

@@ -57,7 +57,7 @@ def _visible(line: str, flags: str) -> str:
 
 
 def _part_options(p: Process) -> tuple[list, list[str], str, str]:
-    """The options of head and tail, -5 among them, the files, what is counted and how many."""
+    """Return the options of head and tail (also -5), the files, the unit and the count."""
     argv = list(p.argv)
     if (
         len(argv) > 1
@@ -83,7 +83,7 @@ def _part_options(p: Process) -> tuple[list, list[str], str, str]:
 
 
 def _each_part(p: Process, options: list, files: list[str], cut, most: int = ENDLESS) -> int:
-    """Print a part of each input under its header; `most` bytes are read of a device without an end."""
+    """Print a part of each input under its header; `most` bytes are read of an endless device."""
     flags = {flag for flag, _ in options}
     headers = "v" in flags or (len(files) > 1 and "q" not in flags)
     status, before = 0, ""
@@ -144,7 +144,7 @@ def tail(p: Process) -> int:
 
 
 def _after_lines(data: str, many: int, end: str) -> int:
-    """The position behind the first lines."""
+    """Return the position after the first lines."""
     at = 0
     for _ in range(min(many, len(data))):
         at = data.find(end, at) + 1
@@ -154,7 +154,7 @@ def _after_lines(data: str, many: int, end: str) -> int:
 
 
 def _before_last_lines(data: str, many: int, end: str) -> int:
-    """The position where the last lines begin."""
+    """Return the position where the last lines begin."""
     if not many:
         return len(data)
     at = len(data) - data.endswith(end)
@@ -189,7 +189,7 @@ def wc(p: Process) -> int:
 
 
 def _wc_width(p: Process, files: list[str], flags: list[str]) -> int:
-    """How wide the numbers are: as the sum of the sizes, 7 where one is not known beforehand."""
+    """Return the width of wc's numbers: that of the sum of the sizes, 7 if one is not known beforehand."""
     if len(files) <= 1 and len(flags) == 1:
         return 1
     size, least = 0, 1
@@ -324,7 +324,7 @@ def seq(p: Process) -> int:
 
 
 def _format(said: str) -> str:
-    """seq's -f as Python's % takes it; Fail where it is none, Timeout where it is too wide."""
+    """Return seq's -f as a format of Python's %; Fail if it is invalid, Timeout if it is too wide."""
     found = re.fullmatch(r"((?:[^%]|%%)*)(?:%([-+#0 ']*)(\d*)(?:\.(\d*))?L?(.?)(.*))?", said, re.DOTALL)
     before, flags, width, precision, letter, rest = found.groups() if found else ("", "", "", "", "", "")
     if letter is None:

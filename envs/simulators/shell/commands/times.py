@@ -22,11 +22,11 @@ CLOCK_TIME = r"(?:^| )(\d{1,2}):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?: ?(am|pm)| ?([+-]
 
 
 class TimeError(ValueError):
-    """A text that names no point in time."""
+    """A text that is not a date."""
 
 
 def moment(seconds: float) -> datetime:
-    """Seconds since 1970 as a date; TimeError beyond the years that there are."""
+    """Return seconds since 1970 as a date; TimeError if the year is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
@@ -34,7 +34,7 @@ def moment(seconds: float) -> datetime:
 
 
 def parse_stamp(text: str, now: float) -> float:
-    """touch -t: [[CC]YY]MMDDhhmm[.ss]."""
+    """Parse touch -t: [[CC]YY]MMDDhhmm[.ss]."""
     found = re.fullmatch(r"(\d\d|\d{4})?(\d\d)(\d\d)(\d\d)(\d\d)(?:\.(\d\d))?", text)
     if not found:
         raise TimeError
@@ -48,7 +48,7 @@ def parse_stamp(text: str, now: float) -> float:
 
 
 def parse_time(text: str, now: float) -> float:
-    """date -d: a date, a time, both, @seconds, and words such as `yesterday`, `2 days ago`, `next month`."""
+    """Parse date -d: a date, a time, both, @seconds, and words such as `yesterday`, `2 days ago`, `next month`."""
     rest = text.strip().lower()[:200]
     if found := re.fullmatch(r"@(-?\d{1,12}(\.\d+)?)", rest):
         return moment(float(found[1])).timestamp()
@@ -76,7 +76,7 @@ def parse_time(text: str, now: float) -> float:
 
 
 def _named_month(rest: str) -> tuple[datetime, str] | None:
-    """`5 may 2024`, `may 5 2024`, `may 5, 2024`, with a day's name before."""
+    """Parse `5 may 2024`, `may 5 2024`, `may 5, 2024`, with an optional weekday before."""
     rest = re.sub(r"^(mon|tue|wed|thu|fri|sat|sun)[a-z]*,? +", "", rest)
     shapes = (
         r"(?P<d>\d{1,2})[ -](?P<m>[a-z]{3,9})[ -](?P<y>\d{4})",
@@ -94,7 +94,7 @@ def _index(names: list[str], word: str) -> int | None:
 
 
 def _shifted(when: datetime, rest: str, timed: bool) -> datetime:
-    """A date moved by words: `2 days ago`, `+1 week`, `next friday`."""
+    """Return a date shifted by words: `2 days ago`, `+1 week`, `next friday`."""
     rest = re.sub(r"([+-])\s+(?=\d)", r"\1", rest.replace("utc", "").replace("gmt", ""))
     words = re.findall(r"[+-]?\d{1,9}|[a-z]+|[^\s\w+-]", rest)  # a sign before a word means nothing
     while words:
@@ -143,7 +143,7 @@ def _moved(when: datetime, count: int, unit: str) -> datetime:
 
 
 def show(form: str, seconds: float) -> str:
-    """A point in time in strftime's notation."""
+    """Return a date in strftime's notation."""
     seconds = min(seconds, LAST)
     return re.sub(r"%([-_0^#]*)(\d{0,3})(:{0,3}[A-Za-z%+])", lambda found: _field(found, seconds), form)
 
@@ -168,7 +168,7 @@ def _field(found: re.Match, seconds: float) -> str:
 
 @lru_cache(maxsize=64)
 def _fields(seconds: float) -> tuple[dict, dict, dict, dict]:
-    """What each letter stands for: texts, numbers with their widths, those that blanks widen, and other formats."""
+    """Return the meaning of each letter: texts, numbers with widths, numbers padded with blanks, and other formats."""
     at = moment(seconds)
     whole = int(seconds // 1)
     hour = at.hour % 12 or 12

@@ -42,7 +42,7 @@ def xargs(p: Process) -> int:
 
 
 def _filled(p: Process, command: list[str], marker: str, item: str) -> list[str]:
-    """A command with an item for each marker in it."""
+    """Return a command with an item in place of each marker."""
     size = sum(map(len, command)) + sum(part.count(marker) for part in command) * len(item)
     p.tick(size >> 8)
     if size > MAX_TEXT:
@@ -55,7 +55,7 @@ def _delimiter(value: str) -> str:
 
 
 def _unquoted(p: Process, line: str) -> list[str]:
-    """The items of a line: between blanks, with quotes and backslashes undone."""
+    """Return the items of a line, split at blanks, with quotes and backslashes removed."""
     if not ("'" in line or '"' in line or "\\" in line):
         return line.split()
     items, item, at, started = [], [], 0, False

@@ -31,7 +31,7 @@ def id_(p: Process) -> int:
 
 
 def _ids(p: Process, name: str | None) -> tuple[int, int, list[int]] | None:
-    """Numbers of user, group and all groups; None for a user that there is not."""
+    """Return the numbers of a user, its group and all its groups; None if there is no such user."""
     if name is None:
         return p.uid, p.gid, list(dict.fromkeys([p.gid, *p.groups]))
     record = p.machine.user(name) or (p.machine.user(int(name[:12])) if name.isdecimal() else None)
@@ -119,7 +119,7 @@ def _lines_with(p: Process, path: str, keys: list[str]) -> int:
 
 
 def su(p: Process) -> int:
-    """su and runuser: a shell, or a command, as another user. Nobody can type a password: only root may."""
+    """su and runuser: run a shell or a command as another user. Only root may, because no password can be typed."""
     long = {"command:": "c", "login": "l", "shell:": "s", "preserve-environment": "m", "user:": "u", "group:": "g"}
     options, operands = getopt(p.argv, "c:lms:pu:g:", long, permute=False)
     chosen = dict(options)

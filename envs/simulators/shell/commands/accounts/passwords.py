@@ -69,7 +69,7 @@ def _ask_aging(p: Process, name: str) -> int:
 
 
 def _aging(p: Process, record: list[str], form: str) -> None:
-    """The table of chage -l."""
+    """Return the table that chage -l prints."""
     last, least, most, warn, inactive, expires = (int(field) if field else -1 for field in record[2:8])
     date = lambda day: show(form, day * DAY)  # noqa: E731
     ends = last + most if last > 0 and 0 <= most < 10000 else None
@@ -145,7 +145,7 @@ def chfn(p: Process) -> int:
 
 
 def secret(password: str, name: str) -> str:
-    """What stands for a password in /etc/shadow: not crypt's, but as long, and the same each time."""
+    """Return a stand-in for a password's hash in /etc/shadow: deterministic and as long as crypt's."""
     digest = b64encode(sha512(f"{name}:{password}".encode("latin-1")).digest(), b"./").decode().rstrip("=")
     return f"$6${digest[:8]}${digest}"
 

@@ -14,7 +14,7 @@ DAY = 86400
 
 
 def usage_options(p: Process, short: str, long: dict, usage: str, status: int = 2) -> tuple[list, list[str]]:
-    """getopt for the programs that print their usage where an option is none."""
+    """Parse options as getopt does; print the usage for an invalid one."""
     try:
         return getopt(p.argv, short, long, status=status)
     except Fail as failure:
@@ -33,7 +33,7 @@ def need_root(p: Process, path: str = "/etc/passwd") -> None:
 class Accounts:
     """The tables, each a list of records (lists of fields). `save` writes those that changed.
 
-    Lines that are no records are not seen, and stay where they are.
+    Invalid lines are ignored and stay in the files.
     """
 
     def __init__(self, p: Process):
@@ -68,23 +68,24 @@ class Accounts:
         return find(self.passwd, key)
 
     def named_group(self, key: str) -> list[str] | None:
-        """A group by its name or its number."""
+        """Return a group by its name or number."""
         return find(self.group, key) or (find(self.group, key, 2) if key.isdecimal() else None)
 
     def setting(self, name: str, default: str) -> str:
-        """A number of /etc/login.defs; what is none does not count."""
+        """Return a number of /etc/login.defs; invalid values are ignored."""
         data = text(self.p.machine.content("/etc/login.defs") or b"")
         self.p.tick(len(data) >> 8)
         found = re.search(rf"^{name}[ \t]+(\d{{1,9}})\s*$", data, re.MULTILINE)
         return found[1] if found else default
 
     def home_mode(self) -> int:
-        """The mode of new home folders."""
+        """Return the mode of new home folders."""
         said = self.setting("HOME_MODE", "0750")
         return int(said, 8) & 0o7777 if set(said) <= set("01234567") else 0o750
 
     def free_id(self, table: list[list[str]], system: bool, kind: str) -> int:
-        """The number for a new user ("UID") or group ("GID"): behind the highest, for the system before the lowest."""
+        """Return the number for a new user ("UID") or group ("GID"): above the highest, for the system below the
+        lowest."""
         low = int(self.setting(f"SYS_{kind}_MIN" if system else f"{kind}_MIN", "100" if system else "1000"))
         high = int(self.setting(f"SYS_{kind}_MAX" if system else f"{kind}_MAX", "999" if system else "60000"))
         used = {int(record[2]) for record in table}
@@ -102,7 +103,7 @@ class Accounts:
         self.gshadow.append([name, password or "!", "", members])
 
     def secrets(self, name: str) -> list[str]:
-        """A user's record in /etc/shadow, made where there is none."""
+        """Return a user's record in /etc/shadow, made if it is missing."""
         record = find(self.shadow, name)
         if record is None:
             record = [name, "!", *[""] * 7]
@@ -125,7 +126,7 @@ class Accounts:
         return [record[0] for record in self.group if user in record[3].split(",")]
 
     def remove_user(self, name: str) -> None:
-        """A user's records, memberships and, where nobody else needs it, group of the same name."""
+        """Remove a user's records, memberships and, if nobody else uses it, the group of the same name."""
         user = self.user(name)
         for key in ("passwd", "shadow", "subuid", "subgid"):
             if key in self.tables:
@@ -145,7 +146,7 @@ class Accounts:
             table[:] = [record for record in table if record[0] != name]
 
     def subordinate(self, name: str) -> None:
-        """A range of subordinate numbers for a new user."""
+        """Add a range of subordinate numbers for a new user."""
         for key in ("subuid", "subgid"):
             if key in self.tables:
                 ends = [int(start) + int(count) for _, start, count in self.tables[key]]
@@ -164,7 +165,7 @@ def valid_name(name: str) -> bool:
 
 
 def days(value: str, now: float) -> str | None:
-    """A date as days since 1970, "" for none (-1 or nothing); None where it is no date."""
+    """Return a date as days since 1970, "" for no date (-1 or empty), None if it is invalid."""
     if value in ("", "-1"):
         return ""
     if re.fullmatch(r"-?\d{1,9}", value):
@@ -176,7 +177,7 @@ def days(value: str, now: float) -> str | None:
 
 
 def warn_shell(p: Process, shell: str) -> None:
-    """Complain of a shell that cannot run; Fail where it is no path."""
+    """Warn of a shell that cannot run; Fail if it is not a path."""
     if shell and (not shell.startswith("/") or ":" in shell):
         raise Fail(f"invalid shell '{shell}'", 3)
     if shell and not (p.exists(shell) and p.lookup(shell).kind != "dir" and p.lookup(shell).mode & 0o111):
@@ -184,7 +185,7 @@ def warn_shell(p: Process, shell: str) -> None:
 
 
 def fill_home(p: Process, home: str, uid: int, gid: int, mode: int, skel: str = "/etc/skel") -> None:
-    """A new home folder with what the skeleton has."""
+    """Make a new home folder and copy the skeleton into it."""
     parts = home.strip("/").split("/")
     for i in range(1, len(parts)):
         above = "/" + "/".join(parts[:i])

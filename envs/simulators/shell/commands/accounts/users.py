@@ -57,13 +57,13 @@ def useradd(p: Process) -> int:
 
 
 def _default_shell(p: Process) -> str:
-    """The shell of new users: /etc/default/useradd says."""
+    """Return the shell of new users, from /etc/default/useradd."""
     data = text(p.machine.content("/etc/default/useradd") or b"")
     return next((line[6:] for line in data.split("\n") if line.startswith("SHELL=")), "/bin/sh")
 
 
 def _check_useradd(p: Process, accounts: Accounts, chosen: dict) -> None:
-    """What useradd finds wrong in its options, as it reads them."""
+    """Fail for invalid options, in the order in which useradd reads them."""
     for flag, value in chosen.items():
         if flag == "c" and ":" in value:
             raise Fail(f"invalid comment '{value}'", 3)
@@ -84,7 +84,7 @@ def _check_useradd(p: Process, accounts: Accounts, chosen: dict) -> None:
 
 
 def _check_groups(p: Process, accounts: Accounts, value: str) -> list[str]:
-    """The names in a list of groups; Fail where one does not exist."""
+    """Return the names in a list of groups; Fail if one does not exist."""
     found, status = [], 0
     for key in value.split(",") if value else []:
         group = accounts.named_group(key)
@@ -252,7 +252,7 @@ def _regroup(accounts: Accounts, name: str, groups: list[str], chosen: dict) -> 
 
 
 def _rename(accounts: Accounts, name: str, new_name: str) -> None:
-    """Give a user another name: the records, and the places in groups, go to the end."""
+    """Rename a user; its records and its places in groups move to the end."""
     for key in ("passwd", "shadow"):
         if record := find(accounts.tables[key], name):
             record[0] = new_name
@@ -281,7 +281,7 @@ def _move_home(p: Process, old: list[str], user: list[str]) -> int:
 
 
 def _own_home(p: Process, old: list[str], user: list[str]) -> int:
-    """After a change of number what the user had at home is the user's again."""
+    """Give the files in a user's home to the user's new number."""
     if old[2:4] != user[2:4] and p.exists(user[5]):
         for _, node in tree(p, user[5], p.lookup(user[5])):
             if node.uid == int(old[2]):

@@ -55,7 +55,7 @@ def awk(p: Process) -> int:
 
 
 class Awk:
-    """Variables, the record and its fields, open files: all that a running program has."""
+    """The state of a running program: variables, the record and its fields, open files."""
 
     def __init__(self, p: Process, program, operands: list[str]):
         self.p, self.program = p, program
@@ -130,7 +130,7 @@ class Awk:
             self.flush()
 
     def assign(self, word: str) -> None:
-        """An operand or option `name=value`."""
+        """Carry out an operand or option `name=value`."""
         name, _, value = word.partition("=")
         self.set_var(name, Unset.field(unescaped(value)))
 
@@ -143,7 +143,7 @@ class Awk:
     # -- input
 
     def next_record(self) -> str | None:
-        """The next record of the operands, or of standard input."""
+        """Return the next record of the operands or of standard input."""
         while True:
             if self.records is None and not self.open_next():
                 return None
@@ -185,7 +185,7 @@ class Awk:
         self.records = self.split_records(data)
 
     def split_records(self, data: str):
-        """The records of a text, as RS says when each is read."""
+        """Yield the records of a text, separated by RS as it is when each is read."""
         at = 0
         separator = text_of(self.vars["RS"], "%.6g")
         if separator == "":
@@ -234,7 +234,7 @@ class Awk:
         return self.fields[index - 1] if index <= len(self.fields) else Unset.field()
 
     def joined(self, parts: Iterable[str]) -> str:
-        """Fields with OFS between them."""
+        """Return the fields joined by OFS."""
         parts, between = list(parts), text_of(self.vars["OFS"], self.vars["CONVFMT"])
         size = sum(map(len, parts)) + len(between) * len(parts)
         self.p.tick(1 + (size >> 8))
@@ -273,7 +273,7 @@ class Awk:
     # -- files and commands
 
     def print(self, shown: str, kind: str, target: str) -> None:
-        """print and printf, to where they are sent."""
+        """Write the output of print and printf to its destination."""
         if not kind or target in ("/dev/stdout", "-"):
             self.emit(shown)
         elif target == "/dev/stderr":
@@ -312,7 +312,7 @@ class Awk:
         return -1.0
 
     def reader(self, kind: str, name: str):
-        """The records of a file or of a command's output, None where the file cannot be read."""
+        """Return the records of a file or of a command's output, None if the file cannot be read."""
         if name not in self.readers:
             if kind == "command":
                 self.flush()

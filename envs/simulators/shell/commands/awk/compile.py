@@ -19,24 +19,24 @@ from envs.simulators.shell.commands.awk.values import (
 
 
 class Next(Exception):
-    """next, and with an argument nextfile."""
+    """Raised by next and, with an argument, by nextfile."""
 
 
 class Leave(Exception):
-    """exit."""
+    """Raised by exit."""
 
 
 class Break(Exception):
-    """break."""
+    """Raised by break."""
 
 
 class Continue(Exception):
-    """continue."""
+    """Raised by continue."""
 
 
 @dataclass
 class Compiled:
-    """A program to run."""
+    """A compiled program."""
 
     begin: list = field(default_factory=list)
     rules: list = field(default_factory=list)
@@ -44,7 +44,7 @@ class Compiled:
 
 
 class Compiler(Expressions):
-    """Makes the closures of one program."""
+    """Compile one program to closures."""
 
     def __init__(self, awk):
         self.awk = awk

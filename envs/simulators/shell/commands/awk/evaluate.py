@@ -13,11 +13,11 @@ COMPARISONS |= {">": lambda c: c > 0, ">=": lambda c: c >= 0}
 
 
 class Return(Exception):
-    """return: its argument is the value."""
+    """Raised by return; its argument is the value."""
 
 
 def arithmetic(op: str, a: float, b: float) -> float:
-    """a op b as C does it: division by nothing is infinite."""
+    """Return `a op b` as C computes it: division by 0 gives infinity."""
     try:
         if op == "+":
             return a + b
@@ -40,12 +40,12 @@ def arithmetic(op: str, a: float, b: float) -> float:
 
 
 class Expressions(Functions):
-    """The part of the compiler that knows expressions."""
+    """The part of the compiler for expressions."""
 
     # -- variables, arrays and fields
 
     def variable(self, name: str):
-        """How to get and how to set a variable."""
+        """Return functions that get and set a variable."""
         awk = self.awk
         if name in self.parameters:
             at, frames = self.parameters.index(name), awk.frames
@@ -61,7 +61,7 @@ class Expressions(Functions):
         return lambda: values.get(name, unset), lambda value: values.__setitem__(name, value)
 
     def array(self, name: str):
-        """How to get an array; it is made where there is none yet."""
+        """Return a function that gets an array, made if it is missing."""
         awk = self.awk
         if name in self.parameters:
             at, frames = self.parameters.index(name), awk.frames
@@ -84,7 +84,7 @@ class Expressions(Functions):
         return shared
 
     def key(self, subscript: list):
-        """The string that a subscript is."""
+        """Return a function that gives a subscript as a string."""
         awk, made = self.awk, [self.expression(part) for part in subscript]
         if len(made) == 1:
             only = made[0]
@@ -92,7 +92,7 @@ class Expressions(Functions):
         return lambda: text_of(awk.vars["SUBSEP"], "").join(text_of(part(), awk.vars["CONVFMT"]) for part in made)
 
     def place(self, node):
-        """How to get and how to set what stands left of an assignment."""
+        """Return functions that get and set the target of an assignment."""
         if node[0] == "var":
             return self.variable(node[1])
         if node[0] == "field":
@@ -205,7 +205,7 @@ class Expressions(Functions):
         return lambda: float(holds(compare(left(), right(), awk.vars["CONVFMT"])))
 
     def pattern(self, node):
-        """How to get the expression that a node is: itself, or the string that it gives."""
+        """Return a function that gives a node's regular expression: the constant, or the string it evaluates to."""
         if node[0] == "regex":
             regex = self.awk.regexes.get(node[1])
             return lambda: regex

@@ -9,7 +9,7 @@ ARGUMENTS |= {"match": (2, 2), "sprintf": (1, 1000), "atan2": (2, 2), "rand": (0
 
 
 class Expressions:
-    """The part of the parser that reads tokens and expressions."""
+    """The part of the parser for tokens and expressions."""
 
     def __init__(self, text: str):
         self.tokens, self.at, self.depth = Lexer(text).tokens, 0, 0
@@ -71,7 +71,7 @@ class Expressions:
         return found
 
     def plain_expression(self) -> tuple:
-        """An expression in brackets of some kind, where > compares."""
+        """Read an expression inside brackets, where > compares."""
         before, self.no_gt = self.no_gt, False
         found = self.expression()
         self.no_gt = before
@@ -222,7 +222,7 @@ class Expressions:
         return ("step", True, amount, target)
 
     def target(self) -> tuple | None:
-        """What getline reads into."""
+        """Read the variable or field that getline sets."""
         if self.kind == "name" or self.token == "$":
             return self.primary()
         return None

@@ -9,7 +9,7 @@ from envs.simulators.shell.files import MAX_TEXT, Timeout
 
 
 class Functions:
-    """The part of the compiler that knows awk's own functions."""
+    """The part of the compiler for awk's built-in functions."""
 
     def get_builtin(self, name, arguments):
         if name in MATHS:
@@ -198,7 +198,7 @@ MATHS["int"] = lambda value: float(math.trunc(value)) if math.isfinite(value) el
 
 
 def substitute(regex, subject: str, by: str, everywhere: bool, tick) -> tuple[str, int]:
-    """A string with its first match, or all of them, replaced; and how many there were."""
+    """Return a string with its first match or all matches replaced, and their number."""
     parts = _replacement(by)
     shown: list[str] = []
     at, copied, count, last_end, size = 0, 0, 0, -1, 0
@@ -225,7 +225,7 @@ def substitute(regex, subject: str, by: str, everywhere: bool, tick) -> tuple[st
 
 
 def _replacement(by: str) -> list:
-    """What a match becomes: strings, and None for the match itself."""
+    """Return the parts of a replacement: strings, and None for the match itself."""
     parts: list = []
     at = 0
     while at < len(by):

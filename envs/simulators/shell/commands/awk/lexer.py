@@ -22,7 +22,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b"
 
 
 def unescaped(text: str) -> str:
-    """A string constant without its escapes; those that are none stay."""
+    """Return a string constant with its escapes replaced; invalid escapes stay."""
 
     def char(found: re.Match) -> str:
         body = found[1]
@@ -36,7 +36,7 @@ def unescaped(text: str) -> str:
 
 
 class Lexer:
-    """Tokens (kind, text, line). A slash begins a regular expression where no operand stands before it."""
+    """Tokens (kind, text, line). A slash begins a regular expression unless an operand precedes it."""
 
     def __init__(self, text: str):
         self.text, self.at, self.line = text, 0, 1

@@ -18,7 +18,7 @@ from envs.simulators.shell.commands.options import Fail
 
 @dataclass
 class Program:
-    """What a program consists of."""
+    """The parts of a program."""
 
     begin: list = field(default_factory=list)
     rules: list = field(default_factory=list)  # (pattern or None, end of a range or None, statement or None)
@@ -27,7 +27,7 @@ class Program:
 
 
 class Parser(Expressions):
-    """Tokens to a Program, by recursive descent."""
+    """Parse tokens to a Program, by recursive descent."""
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -110,7 +110,7 @@ class Parser(Expressions):
         return ("block", statements)
 
     def ended(self, statement: tuple) -> tuple:
-        """A statement with what must follow it."""
+        """Read a statement and its terminator."""
         if self.kind == "end":
             raise self.error(missing="}")
         if self.token != "}" and not self.accept(";", "\n"):
@@ -118,7 +118,7 @@ class Parser(Expressions):
         return statement
 
     def body(self) -> tuple:
-        """The statement of a loop or condition."""
+        """Read the statement of a loop or condition."""
         self.newlines()
         if self.accept(";"):
             return ("block", [])
@@ -145,7 +145,7 @@ class Parser(Expressions):
         return found
 
     def simple(self) -> tuple:
-        """A statement without control: an expression, print, delete."""
+        """Read a statement without control flow: an expression, print, delete."""
         if self.token in ("print", "printf"):
             return self.print()
         if self.accept("delete"):

@@ -14,26 +14,26 @@ MAX_INT = 2147483647
 
 
 class Field(str):
-    """A string that came from outside: it compares as a number where it looks like one."""
+    """A string from input: it compares as a number if it looks like one."""
 
     __slots__ = ()
 
 
 class Nothing:
-    """The value of what was never set: both "" and 0."""
+    """The value of an unset variable: both "" and 0."""
 
     __slots__ = ()
 
 
 class Unset:
-    """The unset value, and how input becomes a value."""
+    """The unset value, and the conversion of input to values."""
 
     value = Nothing()
     field = Field
 
 
 def number(value) -> float:
-    """A value as a number: the number that it begins with, else 0."""
+    """Return a value as a number: the number it begins with, else 0."""
     if isinstance(value, float):
         return value
     if isinstance(value, Nothing):
@@ -48,13 +48,13 @@ def number(value) -> float:
 
 
 def whole(value) -> int:
-    """A value as a whole number of 64 bits."""
+    """Return a value as a 64-bit integer."""
     found = number(value)
     return int(max(-(2.0**63), min(2.0**63, found))) if found == found else 0
 
 
 def text_of(value, form: str) -> str:
-    """A value as a string; numbers that are not whole in the format CONVFMT or OFMT."""
+    """Return a value as a string; fractions in the format CONVFMT or OFMT."""
     if isinstance(value, str):
         return value
     if isinstance(value, Nothing):
@@ -75,12 +75,12 @@ def truth(value) -> bool:
 
 
 def numeric(value) -> bool:
-    """Whether a value compares as a number."""
+    """Return whether a value compares as a number."""
     return isinstance(value, (float, Nothing)) or (isinstance(value, Field) and bool(LOOKS.fullmatch(value)))
 
 
 def compare(a, b, form: str) -> int:
-    """-1, 0 or 1: as numbers where both are, else as strings."""
+    """Return -1, 0 or 1: compared as numbers if both are numeric, else as strings."""
     if numeric(a) and numeric(b):
         left, right = number(a), number(b)
     else:
@@ -89,7 +89,7 @@ def compare(a, b, form: str) -> int:
 
 
 def key_order(keys) -> list[str]:
-    """The order in which mawk walks through an array: that of its hash table."""
+    """Return an array's keys in the order of mawk's hash table."""
     size = 64
     while len(keys) > 12 * size:
         size *= 2
@@ -123,7 +123,7 @@ class Regexes:
 
 
 def split_fields(awk, subject: str, separator: str) -> list:
-    """The fields of a string: by blanks for a blank, else by a character or an expression."""
+    """Return the fields of a string: split at blanks for " ", else at a character or an expression."""
     if separator == " ":
         return [Field(part) for part in subject.split()]
     if not subject:
@@ -152,7 +152,7 @@ def split_fields(awk, subject: str, separator: str) -> list:
 
 
 def sprintf(form: str, arguments: list, missing=None) -> str:
-    """A format filled in. `missing` is called where an argument is, with what stands before it."""
+    """Return a format filled in. `missing` is called, with the text so far, where an argument is missing."""
     shown: list[str] = []
     at, rest, size = 0, iter(arguments), 0
 

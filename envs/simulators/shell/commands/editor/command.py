@@ -59,7 +59,7 @@ def vi(p: Process) -> int:
 
 
 class Editor(Keys):
-    """A file's lines, the line and column where the cursor is, and what went wrong."""
+    """A file's lines, the cursor's line and column, and the last error."""
 
     def __init__(self, p: Process, name: str, shows: bool):
         self.p, self.name, self.shows, self.status = p, name, shows, 0
@@ -76,7 +76,7 @@ class Editor(Keys):
         self.kept: list[str] = []
 
     def execute(self, command: str, depth: int = 0) -> None:
-        """One ex command; an error is remembered and, where there is someone to see it, shown."""
+        """Run one ex command; store an error and, unless silent, print it."""
         self.p.tick(5)
         try:
             self.command(command.lstrip(": \t"), depth)
@@ -88,7 +88,7 @@ class Editor(Keys):
             self.status = 1
 
     def lines_of_commands(self, data: str) -> None:
-        """What ex reads from standard input: commands, and after a, i and c a text that ends in a dot."""
+        """Run standard input as ex commands; a text after a, i or c ends in a dot."""
         rest = data.split("\n")
         while rest:
             line = rest.pop(0)
@@ -120,7 +120,7 @@ class Editor(Keys):
     # -- ex commands
 
     def range(self, command: str) -> tuple[int, int, str]:
-        """The lines that a command names, from 1, and the rest of it."""
+        """Return the lines that a command addresses, from 1, and the rest of the command."""
         if command.startswith("%"):
             return 1, len(self.lines), command[1:]
         found = self.address(command)
@@ -164,7 +164,7 @@ class Editor(Keys):
         return line, rest
 
     def delimited(self, text: str, delimiter: str) -> tuple[str, str]:
-        """The text up to a delimiter, and what is behind it."""
+        """Return the text up to a delimiter, and the rest."""
         at, found = 0, []
         while at < len(text) and text[at] != delimiter:
             if text[at] == "\\" and at + 1 < len(text):
@@ -217,7 +217,7 @@ class Editor(Keys):
             self.execute(after, depth)
 
     def plain(self, name: str, body: str, low: int, high: int, given: bool) -> None:
-        """The commands that take a range and perhaps a name."""
+        """Run a command that takes a range and perhaps a name."""
         if not name:
             self.row = max(0, min(high, len(self.lines)) - 1)
         elif name in ("d", "de", "delete"):
@@ -272,7 +272,7 @@ class Editor(Keys):
             raise Wrong(f"E492: Not an editor command: {name}{body}")
 
     def transfer(self, name: str, body: str, low: int, high: int) -> None:
-        """:copy and :move lines behind an address."""
+        """Run :copy or :move, which put lines after an address."""
         found = self.address(body)
         if found is None:
             raise Wrong("E14: Invalid address")
@@ -299,7 +299,7 @@ class Editor(Keys):
             self.changed = False
 
     def substitute(self, low: int, high: int, rest: str) -> str:
-        """:s on lines; returns what stands behind a bar."""
+        """Run :s on lines and return the text after a bar."""
         delimiter = rest[:1]
         if not delimiter:
             raise Wrong("E35: No previous regular expression")
@@ -335,7 +335,7 @@ class Editor(Keys):
         return "".join(shown) + line[copied:], count
 
     def globally(self, rest: str, lines: tuple[int, int], inverted: bool, depth: int) -> None:
-        """:g: a command on each line that matches, or that does not."""
+        """Run a command on each line that matches (:g) or does not (:v)."""
         inverted = inverted or rest.startswith("!")
         rest = rest.removeprefix("!")
         pattern, command = self.delimited(rest[1:], rest[:1] or "/")
@@ -351,7 +351,7 @@ class Editor(Keys):
 
 
 def _parts(with_: str) -> list:
-    """The replacement of :s as sed's."""
+    """Return the replacement of :s in sed's form."""
     parts: list = []
     at = 0
     while at < len(with_):

@@ -12,10 +12,10 @@ class Wrong(Exception):
 
 
 class Keys:
-    """The part of the editor that takes keys."""
+    """The part of the editor that runs keys."""
 
     def keys(self, keys: str) -> None:
-        """What somebody would have typed."""
+        """Run the keys of a text."""
         at = 0
         while at < len(keys):
             self.p.tick()

@@ -39,7 +39,7 @@ def find(p: Process) -> int:
 
 
 class Search(Measures):
-    """An expression, and the walk that it is applied to."""
+    """An expression, and the walk that applies it."""
 
     def __init__(self, p: Process, words: list[str], follow: bool):
         self.p, self.follow, self.status = p, follow, 0
@@ -130,7 +130,7 @@ class Search(Measures):
         return self.without(word)
 
     def without(self, word: str) -> Callable:
-        """The tests and actions that take no argument."""
+        """Read a test or action without an argument."""
         p = self.p
         if word in ("-print", "-print0"):
             self.acts = True
@@ -360,7 +360,7 @@ def _sequence(a: Callable, b: Callable) -> Callable:
 
 
 def _classes(shape: str) -> str:
-    """A pattern with [^...] as fnmatch writes it."""
+    """Return a pattern with [^...] in fnmatch's notation."""
     return re.sub(r"\*+", "*", shape.replace("[^", "[!"))[:2000]
 
 

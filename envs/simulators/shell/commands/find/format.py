@@ -11,7 +11,7 @@ DAY = 86400
 
 
 def length(node: Node) -> int:
-    """The size that find counts: of a link, its target's name."""
+    """Return the size that find counts: of a link, the length of its target's name."""
     return len(node.data) if node.kind == "link" else node.size
 
 
@@ -26,7 +26,7 @@ def listed(p: Process, path: str, node: Node) -> str:
 
 
 def formatted(p: Process, form: str, path: str, node: Node, depth: int, start: str) -> str:
-    """What -printf prints."""
+    """Return the output of -printf."""
     name = path.rstrip("/").rpartition("/")[2] or path
     values = {
         "p": path,

@@ -13,10 +13,10 @@ UNITS = {"c": 1, "w": 2, "b": 512, "": 512, "k": 1024, "M": 1024**2, "G": 1024**
 
 
 class Measures:
-    """The part of a search that knows measures."""
+    """The part of a search for sizes, modes and times."""
 
     def count(self, word: str, value: str) -> Callable[[float], bool]:
-        """+n, -n or n as a test of a number."""
+        """Return the test of a number for +n, -n or n."""
         found = re.fullmatch(r"([-+]?)(\d{1,18})", value)
         if not found:
             raise Fail(f"invalid argument `{value}' to `{word}'")

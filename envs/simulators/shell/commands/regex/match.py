@@ -38,9 +38,10 @@ PLACES = {  # assertions in Python's words
 def compile_regex(
     pattern: str, dialect: str = "basic", icase: bool = False, lines: bool = False, bounds: str = ""
 ) -> "Regex":
-    """An expression in the dialect "basic", "extended", "sed", "sed extended", "awk", "perl" or "fixed" (no expression
-    at all); RegexError if it is none. With `lines`, ^ and $ also match around newlines. `bounds`: "w", words, or "x",
-    whole lines, alone."""
+    """Compile an expression in the dialect "basic", "extended", "sed", "sed extended", "awk", "perl" or "fixed" (plain
+    text). With `lines`, ^ and $ also match around newlines. `bounds`: match only "w", words, or "x", whole lines.
+    Raises RegexError if the expression is invalid.
+    """
     if dialect == "fixed":
         both = (lambda c: frozenset((c.lower(), c.upper()))) if icase else frozenset
         parser, tree = None, ("cat", [("set", both(char) if char.isascii() else frozenset(char)) for char in pattern])
@@ -65,7 +66,7 @@ class Regex:
         self.program: list | None = None
 
     def search(self, text: str, start: int = 0, spend: Callable[[int], None] | None = None) -> tuple | None:
-        """The leftmost longest match from `start` on: (start, end, start 1, end 1, ...), -1 for a group not matched."""
+        """Return the leftmost longest match from `start` on: (start, end, start 1, end 1, ...), -1 if unmatched."""
         if self.fast and self.exact and self._cheap(text, start):
             found = self.fast.search(text, start)
             self._count(found, text, start, spend)
@@ -73,7 +74,7 @@ class Regex:
         return self._machine(text, start, spend)
 
     def test(self, text: str, spend: Callable[[int], None] | None = None) -> bool:
-        """Whether the text has a match."""
+        """Return whether the text has a match."""
         if self.fast and self._cheap(text, 0):
             found = self.fast.search(text)
             self._count(found, text, 0, spend)
@@ -81,7 +82,7 @@ class Regex:
         return self._machine(text, 0, spend) is not None
 
     def _count(self, found: re.Match | None, text: str, start: int, spend) -> None:
-        """Count what a search with Python's `re` may have taken."""
+        """Count the estimated steps of a search with Python's `re`."""
         if spend:
             tried = (found.end() if found else len(text)) - start + 1
             spend(1 + (self.cost * tried * (len(text) - start + 1) ** self.loops >> 11))
@@ -100,7 +101,7 @@ class Regex:
         return None
 
     def _run(self, program: list, text: str, begin: int, seen: set, spend) -> tuple | None:
-        """The match that begins at one place. `seen` holds what is known not to lead to another one."""
+        """Return the match that begins at one position. `seen` holds the states known not to lead to another one."""
         best, best_end, size, steps = None, -1, len(text), 0
         stack = [(0, begin, (-1, -1) * self.groups + (begin,))]
         while stack:
@@ -146,7 +147,7 @@ class Regex:
         return None if best is None else (best[-1], best_end, *best[:-1])
 
     def _looks(self, value: tuple, text: str, at: int, spend) -> bool:
-        """Whether what must, or must not, stand around a place does."""
+        """Return whether a look-around holds at a position."""
         program, ahead, negated = value
         if ahead:
             return (self._run(program, text, at, set(), spend) is None) == negated
@@ -155,7 +156,7 @@ class Regex:
 
 
 def _holds(place: str, text: str, at: int) -> bool:
-    """Whether an assertion holds at a place."""
+    """Return whether an assertion holds at a position."""
     if place in ("start", "text start"):
         return at == 0
     if place in ("end", "text end"):
@@ -176,7 +177,7 @@ def _holds(place: str, text: str, at: int) -> bool:
 
 
 def assemble(tree: tuple, groups: int) -> list[tuple]:
-    """The machine's instructions (name, value, next) of a tree."""
+    """Return the virtual machine's instructions (name, value, next) for a tree."""
     program: list = []
 
     def put(op: str, value=None) -> int:
@@ -243,7 +244,7 @@ def assemble(tree: tuple, groups: int) -> list[tuple]:
 
 
 def _cost(node: tuple) -> tuple[int, int, bool]:
-    """Of Python's `re` on a tree: a factor of its steps, how many loops without bound, and whether its match is the
+    """Return the cost of a tree in Python's `re`: a factor, the number of unbounded loops, and whether it finds the
     longest."""
     kind = node[0]
     if kind == "cat":
@@ -271,7 +272,7 @@ def _cost(node: tuple) -> tuple[int, int, bool]:
 
 
 def _python(node: tuple) -> str:
-    """A tree as an expression of Python's."""
+    """Return a tree as an expression of Python's `re`."""
     kind = node[0]
     if kind == "set":
         return _python_set(node[1])
@@ -294,7 +295,7 @@ def _python(node: tuple) -> str:
 
 
 def _python_look(node: tuple) -> str:
-    """A look around as Python's, "" where it is none of a single character."""
+    """Return a look-around as Python's, "" unless it is of a single character."""
     _, ahead, negated, body = node
     return f"(?{'' if ahead else '<'}{'!' if negated else '='}{_python(body)})" if body[0] == "set" else ""
 

@@ -33,11 +33,11 @@ SED_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a"}
 
 
 class RegexError(ValueError):
-    """An expression that is none; its text is the C library's message."""
+    """An invalid expression; its text is the C library's message."""
 
 
 class Parser:
-    """Reads one expression of the POSIX dialects."""
+    """Parse one expression of the POSIX dialects."""
 
     def __init__(self, text: str, dialect: str, icase: bool, lines: bool):
         self.text, self.at, self.icase, self.lines = text, 0, icase, lines
@@ -53,7 +53,7 @@ class Parser:
         return tree
 
     def peek(self, token: str) -> bool:
-        """Whether an operator is next: `(` means \\( in the basic dialect."""
+        """Return whether an operator comes next: `(` means \\( in the basic dialect."""
         return self.text.startswith(token if self.extended else "\\" + token, self.at)
 
     def take(self, token: str) -> bool:
@@ -114,7 +114,7 @@ class Parser:
         return ("rep", atom, *bounds)
 
     def interval(self) -> tuple | None:
-        """The bounds of {n}, {n,}, {,m} or {n,m}; None where the brace is a character."""
+        """Read the bounds of {n}, {n,}, {,m} or {n,m}; None if the brace is a character."""
         shape = re.compile(r"\{(\d*)(,?)(\d*)\}" if self.extended else r"\\\{(\d*)(,?)(\d*)\\\}")
         found = shape.match(self.text, self.at)
         if not found or not (found[1] or found[2]):
@@ -153,7 +153,7 @@ class Parser:
         return ("set", self.cased(frozenset(char)))
 
     def operator_first(self, char: str) -> tuple | None:
-        """A repetition of nothing: skipped by grep -E, an error to sed -E, a character elsewhere."""
+        """Handle a repetition of nothing: grep -E skips it, sed -E fails, elsewhere it is a character."""
         if self.dialect == "sed extended":
             raise RegexError("Invalid preceding regular expression")
         return None if self.dialect == "extended" else ("set", frozenset(char))
@@ -199,7 +199,7 @@ class Parser:
         return members | {c.swapcase() for c in members if c in CLASSES["alpha"]}
 
     def bracket(self) -> frozenset:
-        """The characters of a bracket expression, whose [ is taken."""
+        """Read the characters of a bracket expression after its [."""
         text, broken = self.text, RegexError("Unmatched [, [^, [:, [., or [=")
         negated = text.startswith("^", self.at)
         self.at += negated
@@ -228,7 +228,7 @@ class Parser:
         return ANY - found - ({"\n"} if self.dialect in ("basic", "extended") else set())
 
     def member(self) -> frozenset:
-        """One item of a bracket expression: a character, or all those of a class."""
+        """Read one item of a bracket expression: a character or a class."""
         text, at = self.text, self.at
         kind = text[at + 1 : at + 2]
         if text[at] == "[" and kind and kind in ":.=":
@@ -254,7 +254,7 @@ class Parser:
 
 
 class PerlParser(Parser):
-    """What grep -P adds: lazy repetition, looking around, \\K, \\d and the like."""
+    """Parse the dialect of grep -P: lazy repetition, look-around, \\K, \\d and the like."""
 
     SETS = ESCAPED_SETS | {"d": CLASSES["digit"], "D": ANY - CLASSES["digit"], "h": CLASSES["blank"], "N": ANY - {"\n"}}
 
@@ -269,7 +269,7 @@ class PerlParser(Parser):
         raise RegexError("quantifier does not follow a repeatable item")
 
     def bounded(self, atom: tuple, bounds: tuple) -> tuple:
-        """An atom repeated: as little as may be before a ?."""
+        """Read an atom's repetition; a ? after it makes it lazy."""
         if self.text.startswith("?", self.at):
             self.at += 1
             return ("lazy", atom, *bounds)

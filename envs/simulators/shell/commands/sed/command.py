@@ -47,7 +47,7 @@ def sed(p: Process) -> int:
 
 
 class Quit(Exception):
-    """q and Q: the exit status, and whether the pattern space is printed."""
+    """Raised by q and Q: the exit status, and whether the pattern space is printed."""
 
 
 class Sed(Selection):
@@ -95,7 +95,7 @@ class Sed(Selection):
             raise Fail(f"couldn't open file {path}: {error.strerror}", 4) from None
 
     def edit(self, names: list[str], quitting: int | None) -> int | None:
-        """One stream of lines from its start to its end; the status if it was left with q."""
+        """Edit one stream of lines to its end; return the status if q ended it."""
         if quitting is not None:
             return quitting
         p = self.p
@@ -122,7 +122,7 @@ class Sed(Selection):
         return quitting
 
     def readable(self, name: str) -> bool:
-        """Whether a file can be edited in place; complains if not."""
+        """Return whether a file can be edited in place; print a message if not."""
         p = self.p
         try:
             node = p.lookup(name)
@@ -137,7 +137,7 @@ class Sed(Selection):
         return True
 
     def replace(self, name: str) -> None:
-        """The edited text takes the file's place, as a new file of the same owner and mode."""
+        """Replace a file by the edited text: a new file of the same owner and mode."""
         p = self.p
         node = p.lookup(name)
         mode, uid, gid = node.mode, node.uid, node.gid
@@ -158,7 +158,7 @@ class Sed(Selection):
         made.mode, made.uid, made.gid = mode, uid, gid
 
     def input(self, names: list[str]) -> Iterator[tuple[str, bool]]:
-        """The lines of the files, each with whether its end is missing."""
+        """Yield the lines of the files, each with whether its end is missing."""
         for name in names:
             try:
                 data = read(self.p, name)
@@ -178,7 +178,7 @@ class Sed(Selection):
                 yield line, at == len(kept) - 1 and not whole
 
     def next_line(self) -> bool:
-        """Read the next line into the pattern space; whether there was one."""
+        """Read the next line into the pattern space; return whether there was one."""
         if self.ahead is None:
             return False
         self.space, self.missing_end = self.ahead
@@ -191,7 +191,7 @@ class Sed(Selection):
             self.print(self.space)
 
     def print(self, text: str, ending: bool = True) -> None:
-        """A line: without an end where the last of the input has none, which later output makes up for."""
+        """Print a line, without its end if the input's last line has none; later output adds it."""
         last = self.missing_end and self.ahead is None and ending
         self.put(text if last else text + self.end, whole=not last)
 
@@ -202,7 +202,7 @@ class Sed(Selection):
         self.out.append(text)
 
     def finish(self) -> None:
-        """The end of a cycle: print what there is, then what a, r and R have left."""
+        """End a cycle: print the pattern space, then the texts of a, r and R."""
         if not self.silent:
             self.print(self.space)
         self.leave()
@@ -220,7 +220,7 @@ class Sed(Selection):
         self.later = []
 
     def cycle(self) -> None:
-        """All commands on one line; D starts over without reading."""
+        """Run all commands on one line; D starts over without reading."""
         while True:
             again = self.commands_on_space()
             if not again:
@@ -277,7 +277,7 @@ class Sed(Selection):
         return False
 
     def more(self, name: str) -> bool:
-        """n and N: the next line; without one the script ends."""
+        """Run n and N, which read the next line; without one the script ends."""
         if self.ahead is None:
             if not self.silent:
                 self.print(self.space)
@@ -296,7 +296,7 @@ class Sed(Selection):
         return True
 
     def simple(self, command: Command) -> None:
-        """The commands that leave the order of commands alone."""
+        """Run a command that does not change the order of commands."""
         name = command.name
         if name == "a":
             self.later.append(("text", command.text))
@@ -352,7 +352,7 @@ class Sed(Selection):
             self.written[path].append(text + self.end)
 
     def regex(self, regex):
-        """The regex, or the last one for an empty one."""
+        """Return the regular expression, or the last one used if it is empty."""
         if regex is None:
             if self.last_regex is None:
                 raise Fail("-e expression #1, char 0: no previous regular expression")

@@ -12,7 +12,7 @@ ESCAPES = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 @dataclass
 class Address:
-    """Which lines: a number, every `step`-th from `number`, the last, or those that match."""
+    """Lines of the input: a number, every `step`-th from `number`, the last, or those that match."""
 
     kind: str  # "line", "step", "last", "regex", "plus" (so many more lines), "multiple" (up to a multiple)
     number: int = 0
@@ -22,7 +22,7 @@ class Address:
 
 @dataclass
 class Command:
-    """One command with its addresses and what it needs."""
+    """One command with its addresses and arguments."""
 
     name: str
     first: Address | None = None
@@ -57,7 +57,7 @@ class Script:
         self.blocks: list[int] = []
 
     def error(self, message: str) -> Fail:
-        """What sed says of a script, and where: the expression and the character in it."""
+        """Return sed's error message, with the number of the expression and of the character in it."""
         number, (start, name) = max((i, chunk) for i, chunk in enumerate(self.starts) if chunk[0] <= self.at or not i)
         if name is not None:
             return Fail(f"file {name} line {self.text.count(chr(10), start, self.at) + 1}: {message}")
@@ -65,7 +65,7 @@ class Script:
         return Fail(f"-e expression #{expressions}, char {self.at - start}: {message}")
 
     def char(self) -> str:
-        """The next character, "" at the end."""
+        """Return the next character, "" at the end."""
         char = self.text[self.at : self.at + 1]
         self.at += bool(char)
         return char
@@ -200,7 +200,7 @@ class Script:
         return found
 
     def ending(self) -> None:
-        """After a command there may be blanks, then ; } # or the end of the line."""
+        """Read the end of a command: blanks, then ; } # or the end of the line."""
         self.skip(" \t")
         if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
             self.at += 1
@@ -236,7 +236,7 @@ class Script:
         return None
 
     def delimited(self, delimiter: str, unterminated: str, regex: bool) -> str:
-        """The text up to a delimiter, which a backslash makes a character of the text."""
+        """Read the text up to a delimiter; a backslash makes the delimiter part of the text."""
         found: list[str] = []
         while True:
             char = self.char()
@@ -256,7 +256,7 @@ class Script:
                 found.append(char)
 
     def bracket(self, unterminated: str) -> str:
-        """A bracket expression, whose [ is taken: a delimiter in it is none."""
+        """Read a bracket expression after its [; a delimiter inside does not end the text."""
         start = self.at - 1
         self.at += self.text.startswith("^", self.at)
         self.at += self.text.startswith("]", self.at)
@@ -280,7 +280,7 @@ class Script:
             raise self.error(str(error)) from None
 
     def appended(self, command: Command) -> None:
-        """The text of a, i and c: of one line, or of lines that end in a backslash."""
+        """Read the text of a, i and c: one line, or several joined by backslashes."""
         self.skip(" \t")
         if self.at >= len(self.text):
             raise self.error("expected \\ after `a', `c' or `i'")

@@ -7,7 +7,7 @@ class Selection:
     """The part of a running script that evaluates addresses and ranges."""
 
     def selects(self, command: Command) -> bool:
-        """Whether the addresses of a command select this line; opens and closes its range."""
+        """Return whether a command's addresses select this line; opens and closes its range."""
         first, second = command.first, command.second
         if first is None:
             return True
@@ -32,7 +32,7 @@ class Selection:
         return True
 
     def inside(self, command: Command, second: Address) -> bool:
-        """Whether a line after the first of a range is in it."""
+        """Return whether a line after the first of a range is in it."""
         if second.kind in ("regex", "last"):
             if self.at(second):
                 command.end = -1 if not (command.first.kind == "line" and command.first.number == 0) else -2

@@ -2,7 +2,7 @@
 
 
 def replacement(parts: list, text: str, found: tuple) -> str:
-    """What a match is replaced by."""
+    """Return the replacement of a match."""
     shown: list[str] = []
     lasting, once = "", ""
     for part in parts:
@@ -25,7 +25,7 @@ def replacement(parts: list, text: str, found: tuple) -> str:
 
 
 def upper(text: str) -> str:
-    """ASCII letters alone, as in the C locale."""
+    """Return a text with the ASCII letters in upper case, as in the C locale."""
     return text.encode("latin-1").upper().decode("latin-1")
 
 
@@ -34,7 +34,7 @@ def lower(text: str) -> str:
 
 
 def visible(text: str, width: int) -> str:
-    """What l prints: no character unseen, long lines folded."""
+    """Return the output of l: escapes for unprintable characters, long lines folded."""
     names = {"\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
     cells = [names.get(c) or (c if " " <= c <= "~" else f"\\{ord(c):03o}") for c in text]
     width = (width or 70) - 1
