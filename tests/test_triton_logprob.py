@@ -94,8 +94,14 @@ def test_wide_models_and_long_vocabularies(monkeypatch):
 
 
 @runs
-@pytest.mark.parametrize("order", ["rising", "falling", None])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "order"),
+    [
+        (torch.float32, "rising"), (torch.float32, "falling"), (torch.bfloat16, "rising"), (torch.bfloat16, None),
+        (torch.float16, "falling"),
+    ],
+    ids=str,
+)  # fmt: skip
 def test_large_logits_whose_peaks_move_over_the_slabs(dtype, order, monkeypatch):
     """Logits around +-80: exponentials of earlier tiles and slabs have to be rescaled, or would overflow."""
     monkeypatch.setattr(logprob_triton, "SLAB", 256)
@@ -136,7 +142,7 @@ def test_the_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 128 if dtype == torch.float32 else 256)
-    hidden_ND, weight_VD, targets_N = problem(135, 150 if dtype == torch.float32 else 300, 24, dtype, size=10)
+    hidden_ND, weight_VD, targets_N = problem(70, 150 if dtype == torch.float32 else 300, 24, dtype, size=10)
 
     def rows_of(rows):
         hidden = hidden_ND[rows].requires_grad_()
@@ -144,13 +150,13 @@ def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, monkeypatch):
         loss = logprobs_N.sum() * 3 + entropy_N.sum() * bool(mode)
         return torch.cat((logprobs_N[:, None], entropy_N[:, None], torch.autograd.grad(loss, hidden)[0].float()), 1)
 
-    whole, order = rows_of(torch.arange(135)), torch.randperm(135, generator=torch.Generator().manual_seed(0))
+    whole, order = rows_of(torch.arange(70)), torch.randperm(70, generator=torch.Generator().manual_seed(0))
     sampled = token_logprobs(hidden_ND[:7].detach(), weight_VD, targets_N[:7], 0.8)  # without a gradient
     assert torch.equal(torch.stack(sampled, 1), whole[:7, :2])
     for rows in (order, order[:1], order[:7], order[:64]):
         assert torch.equal(rows_of(rows), whole[rows])
     monkeypatch.setattr(logprob_triton, "SCRATCH_BYTES", 1)  # a chunk per tile of rows
-    assert torch.equal(rows_of(torch.arange(135)), whole)
+    assert torch.equal(rows_of(torch.arange(70)), whole)
 
 
 @runs
@@ -259,10 +265,13 @@ def launches_of(dtype, arch, monkeypatch, N=2000):
 
 @compiles
 @pytest.mark.parametrize(
-    "arch, dtype",
-    [(80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16), (90, torch.float32)],
+    ("arch", "dtype"),
+    [
+        (80, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16), (90, torch.float32),
+        pytest.param(90, torch.bfloat16, marks=pytest.mark.full),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_every_launch_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     launches, binaries = launches_of(dtype, arch, monkeypatch), []
