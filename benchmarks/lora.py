@@ -162,7 +162,7 @@ def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
     ids_BT = torch.tensor([episode.ids_T for episode in episodes], device=device)
     taken_BT = torch.tensor([episode.action_mask_T for episode in episodes], dtype=torch.bool, device=device)
     taken_N = taken_BT.flatten().nonzero()[:, 0]
-    hidden_ND = model(ids_BT, wanted_W=taken_N - 1)
+    hidden_ND = model(ids_BT, wanted=taken_N - 1)
     logprobs_N, _ = token_logprobs(hidden_ND, model.lm_head.weight, ids_BT.flatten()[taken_N])
     logprobs_N.cpu().backward(grad_N)
 

@@ -224,7 +224,7 @@ class Engine:
         self._check_version(list(counts))
         starts_B = torch.tensor([state.length for state in states])
         view = self._cache.view(torch.tensor([state.place for state in states]), starts_B, max(counts.values()))
-        self._forward(ids_1N, positions_1N, view, segments_1N, wanted_W=torch.empty(0, dtype=torch.long))
+        self._forward(ids_1N, positions_1N, view, segments_1N, wanted=torch.empty(0, dtype=torch.long))
         for state, n in zip(states, counts.values(), strict=True):
             state.length, state.pending = state.length + n, state.pending[n:]
 
@@ -284,10 +284,10 @@ class Engine:
         return self._forward(ids_B[:, None], positions_B[:, None], view)[:, 0]
 
     @torch.no_grad()
-    def _forward(self, ids_BT, positions_BT, view, segments_BT=None, wanted_W=None) -> torch.Tensor:
+    def _forward(self, ids_BT, positions_BT, view, segments_BT=None, wanted=None) -> torch.Tensor:
         device = self.model.lm_head.weight.device
-        segments_BT, wanted_W = (None if x is None else x.to(device) for x in (segments_BT, wanted_W))
-        return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view, wanted_W=wanted_W)
+        segments_BT, wanted = (None if x is None else x.to(device) for x in (segments_BT, wanted))
+        return self.model(ids_BT.to(device), positions_BT.to(device), segments_BT, cache=view, wanted=wanted)
 
 
 @torch.no_grad()

@@ -173,7 +173,7 @@ def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, 
     where_N = mask_R.nonzero()[:, 0]
     ids_P = torch.tensor([token for _, token in prefixes], device=device)
     before_N, last_B, taken_N = (rows_R[i].to(device) for i in (where_N - 1, lengths.cumsum(0) - 1, where_N))
-    wanted_W, place = torch.cat((before_N, last_B)).unique(return_inverse=True)
-    hidden_WD = model(ids_P[None], sequences_ST=sequences_ST.to(device), wanted_W=wanted_W)
+    wanted, place = torch.cat((before_N, last_B)).unique(return_inverse=True)
+    hidden_WD = model(ids_P[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
     before, last = place.split((len(before_N), len(last_B)))
     return hidden_WD[before], hidden_WD[last], ids_P[taken_N]

@@ -62,11 +62,11 @@ def test_packed_or_not_hidden_states_and_gradients_are_the_same(name, window, re
     model = random_model("qwen3", **WINDOWS[window]).requires_grad_()
     ids_BT, how = arrangements()[name]
     real = (how["segments_BT"] >= 0).flatten() if "segments_BT" in how else torch.ones(ids_BT.numel(), dtype=torch.bool)
-    wanted_W = torch.tensor([0, 29, 8, 25])
+    wanted = torch.tensor([0, 29, 8, 25])
     results = []
     for _ in range(2):
         whole = model(ids_BT, **how).flatten(0, 1)[real]
-        some = model(ids_BT, wanted_W=wanted_W, **how)
+        some = model(ids_BT, wanted=wanted, **how)
         grads = torch.autograd.grad(whole.sin().sum() + some.cos().sum(), model.model.layers.parameters())
         results.append((whole.detach(), some.detach(), *grads))
         calls = request.getfixturevalue("packing")

@@ -214,11 +214,11 @@ def check_what_the_environment_said_gets_exactly_no_gradient(name="ppo"):
     model, critic = make_model(), make_critic()
     batch, run, seen = prepared(name, model, critic, EPISODES, 10**6), model.forward, {}
 
-    def forward_all(ids_1P, sequences_ST, wanted_W):
+    def forward_all(ids_1P, sequences_ST, wanted):
         hidden_PD = run(ids_1P, sequences_ST=sequences_ST)[0]
         hidden_PD.retain_grad()
         seen.update(hidden=hidden_PD, sequences=sequences_ST.tolist())
-        return hidden_PD[wanted_W]
+        return hidden_PD[wanted]
 
     model.forward = forward_all
     micro = forward(batch, model, TEMPERATURE, critic if cfg.critic else None, cfg.entropy_grad)

@@ -426,15 +426,15 @@ def test_wanted_hidden_states_are_those_of_a_whole_forward(shape, count):
     ]:
         hidden_RD = model(ids_BT, **how).flatten(0, 1)
         real = (how.get("segments_BT", torch.zeros_like(ids_BT)).flatten() >= 0).nonzero()[:, 0]
-        wanted_W = real[torch.randint(len(real), (count,), generator=draw)]
-        assert torch.equal(model(ids_BT, wanted_W=wanted_W, **how), hidden_RD[wanted_W])
+        wanted = real[torch.randint(len(real), (count,), generator=draw)]
+        assert torch.equal(model(ids_BT, wanted=wanted, **how), hidden_RD[wanted])
 
 
 @torch.no_grad()
 def test_a_cache_is_filled_without_asking_for_anything():
     model, ids_BT = random_model("qwen3"), random_ids(3, 80)
     caches, nothing = [KVCache(model, 3) for _ in range(2)], torch.empty(0, dtype=torch.long)
-    for cache, how in zip(caches, ({}, {"wanted_W": nothing}), strict=True):
+    for cache, how in zip(caches, ({}, {"wanted": nothing}), strict=True):
         view = cache.view(torch.arange(3), torch.zeros(3, dtype=torch.long), 80)
         model(ids_BT, torch.arange(80).expand(3, 80), cache=view, **how)
     for one, other in zip(*((*c.keys, *c.values) for c in caches), strict=True):

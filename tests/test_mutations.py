@@ -341,10 +341,10 @@ def _(right):
 
 @mutation("equal ids taken for equal prefixes", CausalLM, "forward", LAYOUT)
 def _(right):
-    def wrong(model, ids_1N, *, sequences_ST, wanted_W):
+    def wrong(model, ids_1N, *, sequences_ST, wanted):
         first_N = (ids_1N[0][:, None] == ids_1N[0]).int().argmax(1)  # the first row with the same id
         sequences_ST = torch.where(sequences_ST >= 0, first_N[sequences_ST], -1)
-        return right(model, ids_1N, sequences_ST=sequences_ST, wanted_W=first_N[wanted_W])
+        return right(model, ids_1N, sequences_ST=sequences_ST, wanted=first_N[wanted])
 
     return wrong
 

@@ -186,7 +186,7 @@ def test_sampled_logprobs_are_bitwise_those_of_training(window, everywhere):
     assert ids_1N.numel() < sum(map(len, rows))
     wanted = torch.cat([r[torch.tensor(at) - 1] for r, (_, at, _) in zip(rows, turns.values(), strict=True)])
     targets_N = torch.cat([torch.tensor(ids)[at] for ids, at, _ in turns.values()])
-    hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted_W=wanted)
+    hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted=wanted)
     expected = token_logprobs(hidden_ND, model.lm_head.weight, targets_N)[0].detach()
     assert torch.equal(torch.tensor([x for _, _, logprobs in turns.values() for x in logprobs]), expected)
 
@@ -197,10 +197,10 @@ def test_a_models_gradients_are_those_of_the_cpus_path(request):
     model = random_model("qwen3").requires_grad_()
     tail = torch.tensor([*range(90, 99), -1])
     sequences_ST = torch.stack((torch.arange(90), torch.cat((torch.arange(80), tail))))
-    ids_1N, wanted_W = torch.randint(97, (1, 99), generator=torch.Generator().manual_seed(0)), torch.tensor([98, 3, 50])
+    ids_1N, wanted = torch.randint(97, (1, 99), generator=torch.Generator().manual_seed(0)), torch.tensor([98, 3, 50])
     grads = []
     for _ in range(2):
-        hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted_W=wanted_W)
+        hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted=wanted)
         grads.append(torch.autograd.grad(hidden_ND.sin().sum(), model.model.layers.parameters()))
         request.getfixturevalue("everywhere")
     for cpus, ours in zip(*grads, strict=True):
