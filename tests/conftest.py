@@ -1,6 +1,10 @@
 """What several tests share: one thread, the reference data, and small models whose every weight matters."""
 
+import contextlib
+import io
 import os
+import runpy
+import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -46,6 +50,23 @@ def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 def random_model(model_type: str = "qwen2", seed: int = 0, dtype=torch.float32, **fields) -> CausalLM:
     model = CausalLM(parse_config({**SMALL, "model_type": model_type, **fields}))
     return randomize(model, seed).to(dtype).eval()
+
+
+def run_program(*words: str) -> tuple[int, str, str]:
+    """Run `python FILE key=value ...` in this process; return (exit status, stdout, stderr)."""
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            sys.argv = list(words)
+            runpy.run_path(words[0], run_name="__main__")
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        finally:
+            sys.argv = before
+            torch.set_num_threads(1)
+    said = f"{status}\n" if isinstance(status, str) else ""  # as Python prints it
+    return 1 if said else status, out.getvalue(), err.getvalue() + said
 
 
 @pytest.fixture

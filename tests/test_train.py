@@ -1,14 +1,12 @@
 """The programs, end to end on the embedded model: what they write, what they refuse, and that a resume is exact."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import run_program
 from safetensors.torch import load_file
 
 import envs
@@ -19,13 +17,7 @@ from rl import config, log
 
 ROOT = Path(__file__).parent.parent
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
-SMALL = ["episodes=8", "batch_size=4", "eval_episodes=4", "threads=1", "textcraft.max_turns=4"]
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=300, env=env)
-    return done.returncode, done.stdout, done.stderr
+SMALL = ["episodes=8", "batch_size=4", "eval_episodes=0", "threads=1", "textcraft.max_turns=3"]
 
 
 def lines(path: Path) -> list[dict]:
@@ -37,7 +29,7 @@ def trained(*words: str) -> None:
 
 
 RESUMED = {  # with what each carries from epoch to epoch
-    "ppo": ["ppo.kl_coef=0.1", "ppo.kl_target=0.01", "ppo.kl_horizon=8", "lora.r=4"],
+    "ppo": ["ppo.epochs=2", "eval_episodes=2", "ppo.kl_coef=0.1", "ppo.kl_target=0.01", "ppo.kl_horizon=8", "lora.r=4"],
     "grpo": ["lora.r=4"],
     "reinforce": ["reinforce.baseline=moving", "optimizer=adam", "order=sequential", "lora.r=4"],
     "sft": ["lora.dropout=0.1"],
@@ -83,7 +75,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(name, tmp_path, monk
 
 
 def test_what_a_run_leaves_behind(tmp_path, capsys):
-    trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "lora.r=4", "lora.targets=q_proj,v_proj", "log=debug")
+    words = ["lora.r=4", "lora.targets=q_proj,v_proj", "log=debug"]
+    trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "eval_episodes=4", *words)
     folder, told = tmp_path / "run", capsys.readouterr().out
     tensors = load_file(folder / "epoch_2" / "adapter_model.safetensors")
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
@@ -91,7 +84,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in told for key in tensors)
     assert f"recipe embedded: lr={config.parse([]).lr} " in told and "; command line: " in told
     saved = json.loads((folder / "config.json").read_text())
-    assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
+    assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 3
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
     wanted = "reward_mean reward_std accuracy outcomes policy_loss value_loss approx_kl entropy sampled_tokens seconds"
     assert set(wanted.split()) <= set(stats)
@@ -136,15 +129,15 @@ def test_what_is_not_understood_costs_what_the_affine_recipe_says_in_each_of_its
 
 
 def test_save_every_thins_adapters_and_checkpoints_but_the_last_is_kept(tmp_path):
-    trained(f"out={tmp_path}/run", "algo=sft", "epochs=5", "save_every=3", "lora.r=4", "eval_episodes=0")
+    trained(f"out={tmp_path}/run", "algo=sft", "epochs=5", "save_every=3", "lora.r=4")
     kept = {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()}
     assert kept == {"epoch_3", "epoch_5", "checkpoint-3", "checkpoint-5"}  # two stay: of all, they would be 4 and 5
 
 
 def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
-    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4", "eval_episodes=0")
+    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
     start = tmp_path / "sft" / "epoch_1"
-    words = ["algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "eval_episodes=0", "episodes=32", "batch_size=32"]
+    words = ["algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "episodes=32", "batch_size=32"]
     trained(f"out={tmp_path}/rl", f"resume_from={start}", *words)
     records = lines(tmp_path / "rl" / "metrics.jsonl")
     assert records[0]["reference_kl"] < 1e-6 < records[1]["reference_kl"], "it starts at the reference and leaves it"
@@ -155,8 +148,8 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
 
 def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path, capsys):
     """Whatever became of the adapter's folder since."""
-    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4", "eval_episodes=0")
-    words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1", "eval_episodes=0"]
+    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
+    words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1"]
     trained(f"out={tmp_path}/whole", "epochs=2", *words)
     trained(f"out={tmp_path}/cut", "epochs=1", *words)
     shutil.rmtree(tmp_path / "sft")
@@ -176,19 +169,19 @@ def test_dynamic_rope_is_played_but_not_trained(tmp_path):
     with pytest.raises(ValueError, match=r"has dynamic RoPE.* sampling and training would disagree"):
         trained(f"out={tmp_path}/run", *words)
     assert not (tmp_path / "run").exists()
-    code, out, _ = run("eval.py", "n=2", *words)
+    code, out, _ = run_program("eval.py", "n=2", *words)
     assert code == 0 and "success" in out
 
 
 def test_full_fine_tuning_writes_a_model_that_loads(tmp_path, capsys):
-    trained(f"out={tmp_path}/run", "algo=sft", "lora.r=0", "epochs=1", "lr=1e-4", "eval_episodes=0")
+    trained(f"out={tmp_path}/run", "algo=sft", "lora.r=0", "epochs=1", "lr=1e-4")
     assert f"lora off: all {PARAMETERS:,} parameters train" in capsys.readouterr().out
-    code, out, _ = run("eval.py", f"model={tmp_path}/run/epoch_1", "n=2", "threads=1", "max_new_tokens=8")
+    code, out, _ = run_program("eval.py", f"model={tmp_path}/run/epoch_1", "n=2", "threads=1", "max_new_tokens=8")
     assert code == 0 and "success" in out
 
 
 def test_max_steps_and_max_len_end_things(tmp_path):
-    trained(f"out={tmp_path}/run", "algo=grpo", "epochs=5", "max_steps=3", "max_len=110", "eval_episodes=0")
+    trained(f"out={tmp_path}/run", "algo=grpo", "epochs=5", "max_steps=3", "max_len=110")
     records = lines(tmp_path / "run" / "metrics.jsonl")
     assert records[-1]["step"] == 3 and len(records) == 2
     episodes = lines(tmp_path / "run" / "episodes.jsonl")
@@ -219,7 +212,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_clear_line(name, tmp_path):
     words, status, said = BAD[name]
-    code, _, err = run(*(word.format(tmp=tmp_path) for word in words))
+    code, _, err = run_program(*(word.format(tmp=tmp_path) for word in words))
     assert code == status and said in err and "Traceback" not in err
     assert len(err.strip().splitlines()) == 1 or words[0] == "merge.py"
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -259,6 +252,6 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path):
     ):
         if made:
             (tmp_path / "run" / made).mkdir()
-        code, out, err = run("train.py", f"out={tmp_path}/run")
+        code, out, err = run_program("train.py", f"out={tmp_path}/run")
         assert code == 1 and way in err and not out, "before anything is loaded"
         assert (tmp_path / "run" / "config.json").read_text() == "{}"
