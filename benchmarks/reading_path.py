@@ -8,14 +8,28 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from rl import arguments
+
 ROOT = Path(__file__).parents[1]
-ORDER = [
-    "train.py",
-    *(f"rl/{name}.py" for name in ("records", "ppo", "core", "kl", "reward", "rollout", "tasks", "batch")),
-]
-ORDER += [f"rl/{name}.py" for name in ("update", "critic", "state", "setup", "config")]
+READING_ORDER = {  # a step of README's table: its files
+    "the loop": ["train.py"],
+    "what the stages hand on": ["rl/records.py", "rl/state.py"],
+    "an algorithm": ["rl/ppo.py", "rl/core.py", "rl/kl.py"],
+    "episodes": ["rl/rollout.py", "rl/tasks.py", "rl/reward.py", "envs/base.py", "envs/__init__.py"],
+    "learning": ["rl/batch.py", "rl/update.py", "rl/critic.py"],
+    "adapters": ["lora/layer.py", "lora/fused.py"],
+    "the decoder": [f"models/{name}.py" for name in ("decoder", "layout", "attention", "linear", "rope", "logprob")],
+    "sampling": ["models/engine.py", "models/cache.py", "models/random.py"],
+    "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "recipes", "checks", "setup")],
+    "logs and evaluation": [f"rl/{name}.py" for name in ("log", "report", "evaluate", "stats")],
+    "checkpoints": ["rl/checkpoint.py", "rl/folders.py", "lora/files.py"],
+}
+REST = "loading, chat formats, the rest"
+MARKER = "<!-- python -m benchmarks.reading_path readme=true -->\n"
 ROOMS = ["train.py", "rl", "lora", "models", "envs"]
 PROGRAM = """
 import json, runpy, sys
@@ -25,6 +39,7 @@ print(json.dumps([module.__file__ for module in list(sys.modules.values()) if ge
 """
 
 
+@cache
 def reading_path() -> dict[str, int]:
     """Run a small PPO run in a process of its own. Return the lines of each file of ours that it executed, in reading
     order."""
@@ -36,10 +51,9 @@ def reading_path() -> dict[str, int]:
     found = [name for name in files if name.split("/")[0] in ROOMS and not name.startswith("models/fast/")]
     found = [name for name in found if name.split("/")[0] != "envs" or name in ("envs/__init__.py", "envs/base.py")]
 
-    def place(name: str) -> tuple:
-        return ROOMS.index(name.split("/")[0]), ORDER.index(name) if name in ORDER else len(ORDER), name
-
-    return {name: lines(name) for name in sorted(found, key=place)}
+    order = [name for names in READING_ORDER.values() for name in names]
+    found.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
+    return {name: lines(name) for name in found}
 
 
 def lines(name: str) -> int:
@@ -62,5 +76,33 @@ def table(found: dict[str, int]) -> str:
     return "\n".join(f"{count:>5} {name}" for name, count in [*found.items(), ("in all", sum(found.values()))])
 
 
+def readme_table(found: dict[str, int]) -> str:
+    """Return README's table of the reading order: a row per step with its files and their lines."""
+    placed = {name for names in READING_ORDER.values() for name in names}
+    steps = READING_ORDER | {REST: [name for name in found if name not in placed]}
+    rows = ["| read | lines | files, with their lines |", "| --- | ---: | --- |"]
+    for step, names in steps.items():
+        counts = {name: found[name] for name in names if name in found}
+        listed = ", ".join(f"`{name}` {count}" for name, count in counts.items())
+        rows.append(f"| {step} | {sum(counts.values()):,} | {listed} |")
+    return "\n".join([*rows, f"| in all | {sum(found.values()):,} | {len(found)} files |"]) + "\n"
+
+
+def in_readme(text: str, block: str) -> str:
+    """Return README's text with the table between its two markers replaced."""
+    before, _, after = text.split(MARKER)
+    return before + MARKER + block + MARKER + after
+
+
+@dataclass
+class Keys:
+    readme: bool = False  # also write the table of the reading order into README.md
+
+
 if __name__ == "__main__":
-    print(table(reading_path()))
+    [keys] = arguments.parse(sys.argv[1:], "benchmarks.reading_path", Keys, about=__doc__)
+    found = reading_path()
+    print(table(found))
+    if keys.readme:
+        path = ROOT / "README.md"
+        path.write_text(in_readme(path.read_text(), readme_table(found)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reading_path import decoder_files, reading_path, table
+from benchmarks.reading_path import decoder_files, in_readme, reading_path, readme_table, table
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
@@ -101,3 +101,9 @@ def test_reading_path_stays_within_its_lines():
 
 def test_decoder_and_its_imports_stay_within_their_lines():
     assert sum(decoder_files().values()) <= 1200, table(decoder_files())
+
+
+def test_the_readme_has_the_reading_path():
+    """`python -m benchmarks.reading_path readme=true` writes it."""
+    text = (ROOT / "README.md").read_text()
+    assert in_readme(text, readme_table(reading_path())) == text
