@@ -16,8 +16,7 @@ from rl import arguments
 
 ROOT = Path(__file__).parents[1]
 READING_ORDER = {  # a step of README's table: its files
-    "the loop": ["train.py"],
-    "what the stages hand on": ["rl/records.py", "rl/state.py"],
+    "the loop and its records": ["train.py", "rl/records.py", "rl/state.py"],
     "an algorithm": ["rl/ppo.py", "rl/core.py", "rl/kl.py"],
     "episodes": ["rl/rollout.py", "rl/tasks.py", "rl/reward.py", "envs/base.py", "envs/__init__.py"],
     "learning": ["rl/batch.py", "rl/update.py", "rl/critic.py"],
@@ -26,9 +25,8 @@ READING_ORDER = {  # a step of README's table: its files
     "sampling": ["models/engine.py", "models/cache.py", "models/random.py"],
     "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "recipes", "checks", "setup")],
     "logs and evaluation": [f"rl/{name}.py" for name in ("log", "report", "evaluate", "stats")],
-    "checkpoints": ["rl/checkpoint.py", "rl/folders.py", "lora/files.py"],
 }
-REST = "loading, chat formats, the rest"
+REST = "files and chat formats"
 MARKER = "<!-- python -m benchmarks.reading_path readme=true -->\n"
 ROOMS = ["train.py", "rl", "lora", "models", "envs"]
 PROGRAM = """
