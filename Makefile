@@ -36,7 +36,7 @@ tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/mod
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
 	for world in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
 	    $(PY) -m envs $$world demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
-	$(PY) -m models.tiny.make_tiny runs/tiny/corpus.txt out=runs/tiny/init
+	$(PY) -m models.tiny.make_tiny corpus=runs/tiny/corpus.txt out=runs/tiny/init
 	$(PY) train.py recipe=make_tiny model=runs/tiny/init out=runs/tiny/sft
 	$(PY) merge.py model=runs/tiny/sft/epoch_22 out=runs/tiny/model dtype=bfloat16
 

@@ -16,7 +16,8 @@ import lora
 from models import CausalLM, Tokenizer, load_model, load_tokenizer
 from models.config import parse_config
 from models.tiny.make_tiny import CONFIG
-from models.tiny.make_tiny import main as new_model
+from models.tiny.make_tiny import Keys as NewModel
+from models.tiny.make_tiny import main as make_model
 from models.weights import TINY, resolve, save_model
 
 QWEN2 = {
@@ -92,7 +93,7 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
                 shutil.copy(TINY / file, base)
         else:
             (work / "corpus.txt").write_text(corpus())
-            new_model(work / "corpus.txt", base, copying=0)
+            make_model(NewModel(f"{work}/corpus.txt", str(base), copying=0))
         if name in SHAPES:
             _write(SHAPES[name], base)
     else:

@@ -1,4 +1,4 @@
-"""models/tiny/make_tiny.py: what practice in copying leaves in a model of random weights."""
+"""models/tiny/make_tiny.py: teaching a model of random weights to copy."""
 
 import torch
 
@@ -7,7 +7,7 @@ from models.decoder import CausalLM
 from models.tiny.make_tiny import CONFIG, teach_copying
 
 
-def test_practice_in_copying_is_of_use_beyond_its_lines():
+def test_copying_generalises_beyond_its_training_lines():
     torch.manual_seed(0)
     small = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 24, "vocab_size": 40}
     model = CausalLM(parse_config({**CONFIG, **small}))
@@ -15,7 +15,7 @@ def test_practice_in_copying_is_of_use_beyond_its_lines():
         if p.dim() > 1:
             torch.nn.init.normal_(p, std=0.05)
     ids_V = torch.arange(4, 28)
-    assert teach_copying(model, ids_V, steps=200, tokens=768) < 0.5  # log 24 = 3.2 for who does not look back
+    assert teach_copying(model, ids_V, steps=200, tokens=768) < 0.5  # guessing has log 24 = 3.2
     word_BT, between_BT = (torch.rand(64, 24).argsort(1)[:, :n] for n in (8, 9))
     line_BT = ids_V[torch.cat([word_BT, between_BT, word_BT], 1)]
     with torch.no_grad():

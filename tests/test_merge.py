@@ -35,7 +35,7 @@ def base(request, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in {**SIZES, "tie_word_embeddings": request.param}.items():
             patch.setitem(make_tiny.CONFIG, key, value)
-        make_tiny.main(folder / "corpus.txt", folder / "model", vocab_size=300, copying=0)
+        make_tiny.main(make_tiny.Keys(f"{folder}/corpus.txt", f"{folder}/model", vocab_size=300, copying=0))
     return folder / "model"
 
 
