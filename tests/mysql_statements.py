@@ -1,4 +1,4 @@
-"""Statements at random for our MySQL and a real one, and one table for them: what they are compared on."""
+"""Random statements and the table they run on, for comparing the simulated MySQL with a real server."""
 
 from random import Random
 
@@ -85,7 +85,7 @@ NESTS, FROM_NESTS = (
 
 
 def deep(rng: Random) -> str:
-    """A statement whose parts stand in one another, some of them a thousand times."""
+    """Return a statement with nested parts, some of them a thousand deep."""
     nests, text = rng.choice([(NESTS, "1"), (NESTS, "pay"), (FROM_NESTS, "staff"), (FROM_NESTS, "staff z")])
     for _ in range(rng.randint(1, 3)):
         (before, behind), times = rng.choice(nests), rng.choice([1, 3, 10, 20, 28, 58, 300, 1000])
@@ -94,7 +94,7 @@ def deep(rng: Random) -> str:
 
 
 def statement(rng: Random) -> str:
-    """A statement at random; one in eight changes the table, one in ten fails."""
+    """Return a random statement; one in eight changes the table, one in ten fails."""
     kind = rng.random()
     if kind < 0.1:
         return rng.choice(ERRORS)

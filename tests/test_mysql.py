@@ -1,4 +1,4 @@
-"""Our MySQL: what a real server answered, values and their types, errors to the letter, walls and limits."""
+"""The simulated MySQL: golden answers of MariaDB, values and types, error messages, isolation and limits."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ def staff() -> Database:
 
 
 def one(expression: str):
-    """The value of an expression."""
+    """Return the value of an expression."""
     return Database().load(TABLE, COLUMNS, ROWS).run(f"SELECT {expression}")[0][0]
 
 

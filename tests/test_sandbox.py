@@ -1,4 +1,4 @@
-"""The sandbox: what programs print, what they may use, and what those that mean harm can reach: nothing."""
+"""The sandbox: output of programs, limits, and attempts to reach the network, files, processes and privileges."""
 
 import os
 import signal
@@ -26,14 +26,14 @@ shut_in = pytest.mark.skipif(not CONFINED, reason="no namespaces here")
 
 
 def says(source: str, stdin: str = "", limits: Limits = SHORT) -> str:
-    """What a program prints, which must not fail."""
+    """Return the output of a program that must not fail."""
     ran = execute(source, stdin, limits)
     assert ran.stderr == ""
     return ran.stdout
 
 
 def fails(source: str, limits: Limits = SHORT) -> str:
-    """The last line of the stderr of a program, which must print nothing else."""
+    """Return the last line of stderr of a program that must print nothing to stdout."""
     ran = execute(source, "", limits)
     assert ran.stdout == "" and ran.stderr
     return ran.stderr.strip().splitlines()[-1]
@@ -349,7 +349,7 @@ print('done', flush=True)
 
 
 def stat(place: int) -> dict[int, int]:
-    """A number of /proc/*/stat of every process: 1 is its parent, 3 its session."""
+    """Return one field of /proc/*/stat per process: 1 is its parent, 3 its session."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -380,7 +380,7 @@ def test_daemons_end_with_their_program():
 
 
 def test_program_cannot_change_its_own_status():
-    """What a program says of itself is its output, and no more; what it does to its own streams hurts itself."""
+    """A program's claims about itself are only output, and tampering with its streams harms only its own output."""
     assert says("print('over')\nprint('[TIMEOUT]')") == "over\n[TIMEOUT]\n"
     assert says("import os\nos.write(1, b'a')\nos._exit(0)") == "a"
     assert (

@@ -1,4 +1,4 @@
-"""The shell: results of real bash, the file system's rules, endless and hostile scripts; nothing real is touched."""
+"""The simulated shell: golden output of bash, rules of the file system, endless and hostile scripts, isolation."""
 
 import builtins
 import errno
@@ -35,7 +35,7 @@ def run(script: str, **options):
 
 
 def below(node, path: str = "") -> dict[str, str]:
-    """Each path below a folder with its mode, and its text or target, as parity/shell.py notes them."""
+    """Return each path below a folder with its mode, and its text or target, as parity/shell.py does."""
     found = {}
     for name, child in node.data.items():
         said = child.data if child.kind == "link" else child.data.decode("latin-1") if child.kind == "file" else ""
@@ -46,7 +46,7 @@ def below(node, path: str = "") -> dict[str, str]:
 
 
 def run_in_work(script: str) -> dict:
-    """What ours makes of a script in an empty folder."""
+    """Run a script in an empty folder of the simulated machine."""
     machine = base_machine()
     Caller(machine).mkdir(shell.WORK)
     result = Shell(machine, cwd=shell.WORK).run(script)
@@ -108,7 +108,7 @@ OPERATORS = ("+", "-", "*", "/", "%", "<", ">", "<=", ">=", "==", "!=", "&", "|"
 
 
 def expression(rng: Random, depth: int) -> tuple[str, int | None]:
-    """C arithmetic and its value, worked out by hand: None where something is divided by zero."""
+    """Return a random C expression and its value, None for a division by zero."""
     if not depth:
         number = rng.choice([0, 1, 2, 3, 7, 100, 2**62, 2**63 - 1])
         return str(number), number
@@ -142,7 +142,7 @@ def test_arithmetic_matches_64_bit_integers():
 
 
 def slow_match(pattern: str, text: str) -> bool:
-    """Globs by trying everything."""
+    """Match a glob by brute force."""
     if not pattern:
         return not text
     if pattern[0] == "*":
@@ -299,7 +299,7 @@ GROWING = [
 
 @pytest.mark.parametrize("script", GROWING)
 def test_unbounded_growth_times_out(script):
-    """In little time and little memory."""
+    """Growth ends in little time and little memory."""
     tracemalloc.start()
     start = time.process_time()
     result = run(script)
@@ -446,7 +446,7 @@ NASTY = [*NASTY.split(), "\xb2", "9" * 5000, "", " ", "\n"]
 
 
 def spoiled(rng: Random) -> str:
-    """A script or a command line with some of its words, numbers before others, replaced, left out or doubled."""
+    """Return a script or command line with some words, preferably numbers, replaced, left out or doubled."""
     words = re.split(r"([ \n;,'\"(){}/=:|]+)", rng.choice(rng.choice([SOUND, LINES, LINES])))
     for _ in range(rng.randint(1, 3)):
         numbers = [at for at in range(0, len(words), 2) if re.search(r"\d", words[at])]
@@ -515,7 +515,7 @@ def test_machines_share_no_state():
 
 
 def test_a_script_gives_the_same_result_each_time():
-    """Trees of scripts are kept: running one leaves it as it was."""
+    """Parsed scripts are cached, so running one must not change its tree."""
     for script in shell.written()[::3]:
         assert run_in_work(script) == run_in_work(script), script
 
@@ -621,7 +621,7 @@ def test_time_comes_from_the_machines_clock():
 
 
 def test_commands_can_run_commands():
-    """What xargs, find and env do: Process.run, with other input, output and environment."""
+    """Process.run, which xargs, find and env use, with its own input, output and environment."""
     machine, seen = base_machine(), []
 
     def outer(p: Process) -> int:

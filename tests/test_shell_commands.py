@@ -1,4 +1,4 @@
-"""The shell's commands: beside the real programs, and what they must be whatever is typed."""
+"""The simulated shell's commands: golden output of Debian's programs, and properties under any input."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ Shell.strict = True  # a fault of ours is to be seen
 
 
 def machine() -> Machine:
-    """A machine with the files of the comparison."""
+    """Return a machine with the files of the comparison."""
     made = base_machine()
     root = Caller(made, umask=0)
     for path, (kind, mode, uid, gid, *_, data) in FILES.items():
@@ -44,7 +44,7 @@ def machine() -> Machine:
 
 
 def state(made: Machine) -> dict[str, str]:
-    """As shell_commands.state, of a machine."""
+    """Return a machine's state as shell_commands.state does for the real root."""
     found, root = {}, Caller(made)
 
     def walk(top: str, node) -> None:
@@ -61,7 +61,7 @@ def state(made: Machine) -> dict[str, str]:
 
 
 def ours(line: str) -> str:
-    """What a line does on ours, as shell_commands.report words it."""
+    """Run a line on the simulated machine; format the result as shell_commands.report."""
     made = machine()
     before = state(made)
     result = Shell(made, cwd=WORK).run(line)
@@ -80,7 +80,7 @@ def test_command_lines_match_the_golden_output(part):
 
 
 def every_node(made: Machine) -> list[tuple]:
-    """All that a machine holds."""
+    """Return everything that a machine holds."""
     found, folders = [], [("", made.root)]
     for path, folder in folders:
         for name, node in folder.data.items():
@@ -92,7 +92,7 @@ def every_node(made: Machine) -> list[tuple]:
 
 
 def test_frozen_machine_rejects_every_change():
-    """What os_interaction's conditions are tried on: a line either changes nothing, or ends before its first change."""
+    """os_interaction tries conditions on a frozen machine: a line changes nothing or ends before its first change."""
     ended = 0
     for case in golden.read("shell_commands")[::6]:
         line, real, made = case["input"], case["output"], machine()

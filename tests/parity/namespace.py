@@ -1,5 +1,5 @@
-"""A root of its own for real programs: an overlay over the file system on a tmpfs, in namespaces for mounts, processes
-and network that end with the program. Needs Linux, root and `unshare`."""
+"""Give real programs a root of their own: an overlay over the file system on a tmpfs, in namespaces for mounts,
+processes and network that end with the program. Needs Linux, root and `unshare`."""
 
 import json
 import os
@@ -13,7 +13,7 @@ UNSHARE = ["unshare", "-mpnf", "--kill-child"]
 
 
 def unavailable(programs: tuple[str, ...]) -> str:
-    """Why the programs cannot be run in a root of their own; empty where they can."""
+    """Return why the programs cannot run in a root of their own, "" if they can."""
     missing = [program for program in ("unshare", *programs) if not shutil.which(program)]
     if sys.platform != "linux" or os.geteuid() or missing:
         return f"needs Linux, root, and {', '.join(missing or programs)}"
@@ -22,7 +22,7 @@ def unavailable(programs: tuple[str, ...]) -> str:
 
 
 def run_inside(module: str, texts: list[str], timeout: float) -> list:
-    """What `python -m MODULE inside` answers in new namespaces to texts, as JSON both ways."""
+    """Run `python -m MODULE inside` in new namespaces on texts and return its answers, as JSON both ways."""
     command = [*UNSHARE, sys.executable, "-m", module, "inside"]
     folder = Path(__file__).parents[1]
     done = subprocess.run(command, cwd=folder, input=json.dumps(texts), capture_output=True, text=True, timeout=timeout)
@@ -32,7 +32,7 @@ def run_inside(module: str, texts: list[str], timeout: float) -> list:
 
 
 def overlay_root() -> str:
-    """Mounts the root, with /proc, and without devices: its path. For the namespaces' first process."""
+    """Mount the root, with /proc and without devices, and return its path; for the namespaces' first process."""
     top = tempfile.mkdtemp()
     mount("--make-rprivate", "/")
     mount("-t", "tmpfs", "tmpfs", top)

@@ -1,4 +1,4 @@
-"""Scripts, and real bash to run them in a root of its own: what they print, their status, the files they leave.
+"""Run scripts in real bash, in a root of its own: their output, exit status and files.
 
 Needs Linux, root and `unshare`: a tmpfs holds an overlay over the file system, in namespaces for mounts, processes and
 network that end with the program.
@@ -26,17 +26,17 @@ WORK = "/tmp/w"
 
 
 def available() -> str:
-    """Why real bash cannot be run in a root of its own; empty where it can."""
+    """Return why real bash cannot run in a root of its own, "" if it can."""
     return namespace.unavailable(("bash",))
 
 
 def real(scripts: list[str]) -> list[dict]:
-    """What bash makes of each script, in an empty folder each: {"output", "status", "files"}."""
+    """Run each script in bash in an empty folder; return {"output", "status", "files"} per script."""
     return namespace.run_inside("parity.shell", scripts, timeout=900)
 
 
 def inside() -> None:
-    """In the namespaces: an overlay for a root, then each script in turn."""
+    """Inside the namespaces: mount the overlay, then run each script."""
     root = namespace.overlay_root()
     namespace.mount("-t", "tmpfs", "tmpfs", f"{root}/dev")
     namespace.mount("-t", "tmpfs", "tmpfs", f"{root}/tmp")
@@ -70,7 +70,7 @@ def one(root: str, script: str) -> dict:
 
 
 def files(top: Path) -> dict[str, str]:
-    """Each path below a folder with its mode, and its text or target."""
+    """Return each path below a folder with its mode, and its text or target."""
     found = {}
     for path in sorted(top.rglob("*")):
         info = path.lstat()
@@ -83,7 +83,7 @@ def files(top: Path) -> dict[str, str]:
 
 
 def changed(found: dict[str, str]) -> dict[str, str]:
-    """Files other than those that the prologue of a drawn script makes."""
+    """Return the files that the prologue of a drawn script does not make."""
     return {path: what for path, what in found.items() if MADE.get(path) != what}
 
 
@@ -99,7 +99,7 @@ PATTERNS = ("*", "?", "a*", "*.*", "l", "[a-l]", "*o", ".tar", "[!a-h]*", "'*'",
 
 
 class Draw:
-    """Draws scripts: `script()` is one, of statements that end."""
+    """Draw scripts: `script()` returns one whose statements all end."""
 
     def __init__(self, seed):
         self.rng = random.Random(f"shell {seed}")
@@ -271,18 +271,18 @@ FAULTS = (223, 841)
 
 
 def generated(count: int) -> list[str]:
-    """Scripts drawn at random, always the same ones."""
+    """Return random scripts from fixed seeds."""
     return [Draw(seed).script() for seed in range(count + len(FAULTS)) if seed not in FAULTS][:count]
 
 
 def written() -> list[str]:
-    """The scripts of shell_cases.txt."""
+    """Return the scripts of shell_cases.txt."""
     text = Path(__file__).with_name("shell_cases.txt").read_text()
     return [script.strip("\n") for script in text.split("\n%%\n")]
 
 
 def golden_scripts() -> list[str]:
-    """The inputs of tests/golden/shell.jsonl, in its order."""
+    """Return the inputs of tests/golden/shell.jsonl, in order."""
     return written() + generated(2000)
 
 

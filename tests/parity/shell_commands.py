@@ -1,4 +1,4 @@
-"""Command lines run by the real programs, in a root of their own: what they print, their status, and what they change.
+"""Run command lines with the real programs, in a root of their own: their output, exit status and changes.
 
 Needs Linux, root, `unshare` and Debian's bash, coreutils, grep, sed, findutils, diffutils, mawk, passwd, adduser and
 vim. A tmpfs holds an overlay over the file system, in namespaces for mounts, processes and network that end with the
@@ -143,17 +143,17 @@ for name in ("subuid", "subgid"):
 
 
 def available() -> str:
-    """Why the real programs cannot be run in a root of their own; empty where they can."""
+    """Return why the real programs cannot run in a root of their own, "" if they can."""
     return namespace.unavailable(PROGRAMS)
 
 
 def real(lines: list[str]) -> list[str]:
-    """What the real programs make of each line, as `report` words it."""
+    """Run each line with the real programs; format the results as `report`."""
     return namespace.run_inside("parity.shell_commands", lines, timeout=1800)
 
 
 def inside() -> None:
-    """In the namespaces: an overlay for a root, then each line in turn."""
+    """Inside the namespaces: mount the overlay, then run each line."""
     root = namespace.overlay_root()
     namespace.mount("--rbind", "/dev", f"{root}/dev")
     os.chroot(root)
@@ -175,7 +175,7 @@ def inside() -> None:
 
 
 def fresh() -> None:
-    """The files as they are before each line."""
+    """Restore the files before each line."""
     for top in ROOTS:
         shutil.rmtree(top, ignore_errors=True)
     for path, (kind, mode, uid, gid, _, data) in FILES.items():
@@ -193,7 +193,7 @@ def fresh() -> None:
 
 
 def state() -> dict[str, str]:
-    """Each path that is looked at with its kind, mode, owner, links and content."""
+    """Return each compared path with its kind, mode, owner, links and content."""
     found = {}
     for top in ROOTS:
         for folder, folders, files in os.walk(top):
@@ -210,7 +210,7 @@ def state() -> dict[str, str]:
 
 
 def entry(kind: str, mode: int, uid: int, gid: int, links: int, data: str) -> str:
-    """A node in a line."""
+    """Return a node as one line."""
     if kind == "link":
         return f"link {uid}:{gid} {data}"
     if kind == "dir":
@@ -219,7 +219,7 @@ def entry(kind: str, mode: int, uid: int, gid: int, links: int, data: str) -> st
 
 
 def report(output: str, status: int, before: dict, after: dict) -> str:
-    """What a line did, as the golden file holds it. Usage texts are cut after their first line."""
+    """Return a line's result in the golden file's format. Usage texts are cut after their first line."""
     output = re.sub(
         r"(?ms)^(Usage: [^\n]*\n(?:       \w+ -D[^\n]*\n)*)\n?(?:Options:\n|Program:\n|  -).*\Z", r"\1", output
     )
@@ -246,7 +246,7 @@ def report(output: str, status: int, before: dict, after: dict) -> str:
 
 
 def _undated(row: str) -> str:
-    """A record of /etc/shadow whose password was set today."""
+    """Return a record of /etc/shadow whose password was set today."""
     return re.sub(r"^([^:]*:[^:]*):(?:19849|2\d{4}):", r"\1:TODAY:", row) if row.count(":") == 8 else row
 
 
@@ -314,7 +314,7 @@ vi -es -c '%s/a/X/g' -c wq {F}|vi -es -c '{I}d' -c wq {T}|vi -es -c 'g/a/d' -c x
 
 
 def draw(seed) -> str:
-    """A command line."""
+    """Return a random command line."""
     rng = random.Random(f"shell commands {seed}")
     line = rng.choice(TEMPLATES).replace(" $ ", " | ")
     line = re.sub(r"\{([A-Z])\}", lambda found: rng.choice(WORDS[found[1]]), line)
@@ -326,7 +326,7 @@ DRAWN = 1800  # seeds of the lines in the golden file
 
 
 def drawn(seeds: range) -> list[str]:
-    """Lines drawn at random, each once, always the same ones."""
+    """Return distinct random lines from fixed seeds."""
     lines = dict.fromkeys(draw(seed) for seed in seeds)
     return [line for line in lines if not line.startswith(KNOWN)]
 

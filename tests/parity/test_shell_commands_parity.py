@@ -1,4 +1,4 @@
-"""The shell's commands beside the real ones: lines drawn at random, on the same files, by the same users.
+"""Compare the simulated commands with the real ones on random lines, on the same files, by the same users.
 
 Known differences, which the drawn lines avoid or shell_commands.KNOWN leaves out:
 - folders are listed and walked in the order of their names; the real order is the file system's

@@ -1,4 +1,4 @@
-"""The shell's language beside real bash: more than two thousand scripts, in a root of their own."""
+"""Compare the simulated shell with real bash on more than two thousand scripts, in a root of their own."""
 
 import pytest
 from parity import shell

@@ -9,7 +9,7 @@ import re
 from envs.simulators.shell import expand
 from envs.simulators.shell.conditions import test
 from envs.simulators.shell.declaring import declare, export, local, put_checked, readonly_, unset
-from envs.simulators.shell.places import cd, pwd, umask
+from envs.simulators.shell.places import cd, pwd, pwd_program, umask
 from envs.simulators.shell.printing import declared, echo, formatted, printf, traced
 from envs.simulators.shell.reading import getopts, mapfile, read
 from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
@@ -390,4 +390,4 @@ def _as_program(builtin):
 
 
 PROGRAMS = {name: _as_program(BUILTINS[name]) for name in ("true", "false", "pwd", "echo", "test", "[")}
-PROGRAMS["printf"] = _as_program(printf)
+PROGRAMS |= {"pwd": pwd_program, "printf": _as_program(printf)}

@@ -34,11 +34,11 @@ def unary(p: Process, letter: str, text: str) -> bool:
     if letter == "t":
         return False
     if letter == "v":
-        return p.is_set(text) if hasattr(p, "is_set") else False
+        return p.is_set(text)
     if letter == "R":
         return False
     if letter == "o":
-        return bool(p.option(text)) if hasattr(p, "option") else False
+        return p.option(text)
     try:
         node = p.lookup(text, follow=letter not in "hL")
     except OSError:

@@ -70,8 +70,14 @@ def _plain(path: str) -> str:
 
 
 def pwd(sh, argv) -> int:
-    value = None if "-P" in argv[1:] or not hasattr(sh, "vars") else sh.get("PWD")
+    value = None if "-P" in argv[1:] else sh.get("PWD")
     sh.out((value or sh.cwd) + "\n")
+    return 0
+
+
+def pwd_program(process) -> int:
+    """The program pwd, which unlike the builtin ignores $PWD."""
+    process.out(process.cwd + "\n")
     return 0
 
 

@@ -240,7 +240,7 @@ class State(Process):
 
     def option(self, name: str) -> bool:
         """Return whether an option is set, for `-o`."""
-        return self.options.get(LONG_OPTIONS.get(name, name), False)
+        return bool(self.options.get(LONG_OPTIONS.get(name, name), False))
 
     def arithmetic_get(self, name: str, index: str | None) -> str:
         value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
