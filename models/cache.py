@@ -1,4 +1,4 @@
-"""The keys and values of sequences that grow, in the layout that models/attention.py reads."""
+"""The cached keys and values of growing sequences, in blocks as models/attention.py reads them."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from models.decoder import CausalLM
 
 
 class KVCache:
-    """Of each layer the keys [U, Z, E, L] and the values [U, Z, L, E], as models/attention.py reads them: U blocks of
-    L = KEY_BLOCK, more when sequences grow, and Z = rows * K.
+    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, more as rows grow,
+    and Z = rows * K.
     """
 
     def __init__(self, model: CausalLM, rows: int):
@@ -21,7 +21,7 @@ class KVCache:
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
     def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "CacheView":
-        """For one forward: these rows, each of which gets up to `width` new tokens from its place `starts_B` on."""
+        """Return a view for one forward over these rows; each gets up to `width` new tokens from `starts_B` on."""
         blocks = (int(starts_B.max()) + width - 1) // KEY_BLOCK + 1
         self.reserve(blocks)
         device = self.keys[0].device
@@ -32,36 +32,38 @@ class KVCache:
         return CacheView(self, read, blocks, places_BT1 // KEY_BLOCK, heads_BK[:, None], places_BT1 % KEY_BLOCK)
 
     def reserve(self, blocks: int) -> None:
-        """Makes room for that many blocks of every sequence."""
-        held = len(self.keys[0])
-        if blocks > held:
+        """Allocate at least this many blocks for every sequence."""
+        have = len(self.keys[0])
+        if blocks > have:
             for tensors in (self.keys, self.values):
-                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - held, held), *x.shape[1:]))) for x in tensors]
+                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - have, have), *x.shape[1:]))) for x in tensors]
 
     def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of one row to another."""
         blocks, K = -(-length // KEY_BLOCK), self.heads
         for x in (*self.keys, *self.values):
             x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
 
     def swap(self, one: int, other: int, length: int) -> None:
+        """Exchange the first `length` tokens of two rows."""
         blocks, K = -(-length // KEY_BLOCK), self.heads
         for x in (*self.keys, *self.values):
             a, b = (x[:blocks, row * K : (row + 1) * K] for row in (one, other))
-            kept = a.clone()
+            before = a.clone()
             a.copy_(b)
-            b.copy_(kept)
+            b.copy_(before)
 
 
 @dataclass
 class CacheView:
-    """What the decoder's layers see of the cache during one forward."""
+    """The part of the cache that the layers read and write in one forward."""
 
     cache: KVCache
-    read: slice | torch.Tensor  # of Z, what to read: a slice is a view, a tensor a copy
-    blocks: int  # of keys to read
-    block_BT1: torch.Tensor  # where to write: the block of each new token,
-    heads_B1K: torch.Tensor  # its places in Z,
-    place_BT1: torch.Tensor  # and in the block; past a row's last new token comes padding, overwritten by its next
+    read: slice | torch.Tensor  # indices of Z to read: a slice reads in place, a tensor copies
+    blocks: int  # number of blocks to read
+    block_BT1: torch.Tensor  # where each new token is written: its block,
+    heads_B1K: torch.Tensor  # its indices of Z,
+    place_BT1: torch.Tensor  # its place in the block; later tokens of a row overwrite its padding
     layer_index: int = 0
 
     def layer(self, index: int) -> "CacheView":
@@ -69,7 +71,7 @@ class CacheView:
         return self
 
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new keys and values and returns all of each row's, k_UZEL and v_UZLE."""
+        """Write the new keys and values; return those of all tokens so far, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
         keys[self.block_BT1, self.heads_B1K, :, self.place_BT1] = k_BKTE.transpose(1, 2)
         values[self.block_BT1, self.heads_B1K, self.place_BT1] = v_BKTE.transpose(1, 2)

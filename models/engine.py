@@ -2,13 +2,13 @@
 
     engine = Engine(model, max_rows=64)
     slot = engine.open(key=(seed, episode))
-    engine.feed(slot, prompt_ids)                   # only new tokens are ever computed
+    engine.feed(slot, prompt_ids)                   # cached tokens are never computed again
     for row in engine.run(max_new_tokens=32, temperature=1.0, stop_ids=tokenizer.eos_ids):
-        ...                                         # rows come as they finish; the others are still being sampled
-        engine.feed(row.slot, observation_ids)      # this one goes on in the same run, or
-        engine.close(row.slot)                      # gives its place to another
+        ...                                         # rows come as they finish, while others are being sampled
+        engine.feed(row.slot, observation_ids)      # continue this episode in the same run, or
+        engine.close(row.slot)                      # free its slot
 
-What an episode samples depends on its own key and tokens alone, never on its neighbours: each token takes one uniform
+What an episode samples depends only on its own key and tokens, never on its neighbours: each token takes one uniform
 number from a counter (seed, episode, turn, token) and inverts the cumulative distribution.
 """
 
@@ -26,7 +26,7 @@ from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer, token_logprobs
 from models.random import fold, fold_all, unit
 
-PREFILL_TOKENS = 8192  # of prompts and observations in one forward: more would only take more memory
+PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only takes more memory
 
 
 @dataclass
@@ -42,22 +42,22 @@ class Row:
 @dataclass
 class _Slot:
     key: tuple[int, int]  # (seed, episode)
-    place: int  # its row of the cache
-    version: Hashable = None  # of the weights under which the cached keys and values were computed
+    place: int  # row of the cache
+    version: Hashable = None  # of the weights that computed the cached keys and values
     length: int = 0  # tokens in the cache
-    pending: list[int] = field(default_factory=list)  # tokens after those; the last one's output gives the next token
-    fed: bool = False  # waits for a turn to be sampled
-    turn: int = -1  # turns begun, less one
-    stream: int = 0  # of random numbers, of the turn
+    pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
+    fed: bool = False  # a turn is to be sampled
+    turn: int = -1  # index of the current turn
+    stream: int = 0  # state of the turn's random numbers
     row: Row | None = None  # the turn being sampled
-    parent: int | None = None  # the slot whose first `length` tokens it shares, until they are computed and copied
+    parent: int | None = None  # slot to copy the first `length` tokens from, once they are computed
 
     def room(self, max_len: int) -> int:
-        """How many more tokens fit; negative if too many were fed."""
+        """Return how many more tokens fit; negative if too many were fed."""
         return max_len - self.length - len(self.pending)
 
     def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
-        """Enters sampled tokens; whether they finish the row."""
+        """Append sampled tokens to the row; return whether they finish it."""
         self.length, self.pending = self.length + len(ids), ids[-1:]
         self.row.ids += ids
         self.row.logprobs += logprobs
@@ -73,10 +73,10 @@ class _Slot:
 class Engine:
     """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
 
-    version: called whenever cached keys and values are about to be used; if its value differs from the one under which
-        they were computed, the weights have changed and RuntimeError is raised. By default it counts torch's in-place
-        writes to the parameters; pass lora.adapter_version to notice a switched adapter as well.
-    graph: whether steps are enqueued ahead of the host (models/fast/ahead.py); by default on CUDA.
+    version: returns a value that changes with the weights. Before cached keys and values are used it is compared with
+        the value under which they were computed; RuntimeError if it differs. The default counts in-place writes to
+        parameters; lora.adapter_version also notices a switched adapter.
+    graph: enqueue steps ahead of the host if models/fast can; by default on CUDA.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Engine:
         parameters = list(model.parameters())
         self.version = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, _Slot] = {}
-        self._version: Hashable = None  # of the weights, when last looked at
-        self._step: Callable | None = None  # their stacked copy, if there is an exact one,
-        self._step_version: Hashable = None  # and the version that it is a copy of
+        self._version: Hashable = None  # of the weights, at the last check
+        self._step: Callable | None = None  # the faster decode step, if there is one for these weights
+        self._step_version: Hashable = None  # the version of the weights that it was made from
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
         self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
         self._draw = partial(sample, matmul=model.lm_head.matmul)
@@ -101,18 +101,18 @@ class Engine:
 
     @property
     def free(self) -> int:
-        """How many more slots can be opened."""
+        """Number of slots that can be opened."""
         return self.max_rows - len(self._slots)
 
     def open(self, key: tuple[int, int], parent: int | None = None) -> int:
-        """A new slot with the random stream of `key` = (seed, episode).
+        """Open a slot with the random stream of `key` = (seed, episode) and return its number.
 
-        With `parent` it starts as a copy of that slot, whose keys and values are not computed again: the samples of a
-        group share their prompt. Raises RuntimeError if all slots are open.
+        With `parent` it starts as a copy of that slot, keys and values included: the samples of a group share their
+        prompt. Raises RuntimeError if all slots are open, or the parent is not open or is being sampled.
         """
         if not self.free:
             raise RuntimeError(f"all {self.max_rows} slots of the engine are open; close one first")
-        # The lowest free place, so that the busy ones stay together at the front of the cache.
+        # The lowest free place keeps busy slots together at the front of the cache.
         taken = {state.place for state in self._slots.values()}
         slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
         state = _Slot(key, place)
@@ -126,14 +126,14 @@ class Engine:
                 raise RuntimeError(f"slot {parent} is being sampled; copy it when its row has come")
             if source.parent is None:
                 shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
-            else:  # a copy that waits itself
+            else:  # the source has not been copied itself
                 parent, shared, pending = source.parent, source.length, list(source.pending)
             state = _Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
         self._slots[slot] = state
         return slot
 
     def feed(self, slot: int, ids: list[int]) -> None:
-        """Appends ids to a slot's sequence; `run` then samples its next turn."""
+        """Append ids to a slot's sequence; `run` then samples its next turn."""
         state = self._slots[slot]
         if state.row is not None:
             raise RuntimeError(f"slot {slot} is being sampled; feed it when its row has come")
@@ -142,25 +142,21 @@ class Engine:
         state.pending.extend(ids)
         state.fed = True
 
-    def room(self, slot: int) -> int:
-        """How many more tokens fit into a slot's sequence; negative if too many were fed."""
-        return self._slots[slot].room(self.max_len)
-
     def close(self, slot: int) -> None:
-        """Gives the slot's place back."""
+        """Free the slot."""
         if children := [state for state in self._slots.values() if state.parent == slot]:
             try:
                 self._fill([])
-            except RuntimeError:  # the weights have changed, as a child will say that is used
+            except RuntimeError:  # the weights have changed; using a child will raise this again
                 for state in children:
                     state.parent = None
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:
-        """Samples one turn for every slot that has been fed, and yields each row as soon as it is finished.
+        """Sample one turn for every slot that has been fed; yield each row as soon as it is finished.
 
-        Slots fed or opened between two yields join in. temperature 0 takes the most likely token and reports
-        log-probabilities at temperature 1. Ends when no slot has a turn to sample.
+        Slots fed or opened between two yields join in; the run ends when no slot has a turn to sample. temperature 0
+        takes the most likely token and reports log-probabilities at temperature 1.
         Raises ValueError for a negative temperature.
         """
         if temperature < 0:
@@ -182,18 +178,18 @@ class Engine:
             yield from finished
 
     def _begin_turns(self) -> list[Row]:
-        """Starts a turn in every slot that has been fed; one without room for a single token is finished at once."""
+        """Start a turn in every slot that has been fed; return the rows that have no room for a single token."""
         full, fed = [], {i: state for i, state in self._slots.items() if state.fed}
         streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
         for (i, state), stream in zip(fed.items(), streams, strict=True):
             state.fed, state.turn, state.stream, state.row = False, state.turn + 1, stream, Row(i, [], [], "context")
-            if self.room(i) < 1:
+            if state.room(self.max_len) < 1:
                 full.append(state.row)
         return full
 
     def _fill(self, slots: list[int]) -> None:
-        """Computes all pending tokens but the last of each slot, so that every slot has exactly one left; before that
-        those of all parents, whose children get their copies."""
+        """Compute the pending tokens of all parents and copy them to the children; then compute those of `slots`, so
+        that each of them has one pending token left."""
         if children := {i: state for i, state in self._slots.items() if state.parent is not None}:
             self._compute(list({state.parent for state in children.values()}))
             for state in children.values():
@@ -206,20 +202,18 @@ class Engine:
         while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
             counts, budget = {}, PREFILL_TOKENS
             for i, count in waiting.items():
-                # Attention pads to the longest of a pass, so prompts and short observations go apart.
+                # Attention pads to the longest of a pass, so long prompts and short observations are kept apart.
                 if budget and 2 * count >= max(waiting.values()):
                     counts[i] = min(count, budget)
                     budget -= counts[i]
             self._prefill(counts)
 
     def _prefill(self, counts: dict[int, int]) -> None:
-        """Computes the first pending tokens of some slots: {slot: how many}."""
+        """Compute the first pending tokens of some slots: {slot: how many}."""
         states = [self._slots[i] for i in counts]
         ids_1N = torch.tensor([[token for i, n in counts.items() for token in self._slots[i].pending[:n]]])
-        places = [
-            torch.arange(state.length, state.length + n) for state, n in zip(states, counts.values(), strict=True)
-        ]
-        positions_1N = torch.cat(places)[None]
+        spans = [(state.length, state.length + n) for state, n in zip(states, counts.values(), strict=True)]
+        positions_1N = torch.cat([torch.arange(*span) for span in spans])[None]
         segments_1N = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts.values())))[None]
         self._check_version(list(counts))
         starts_B = torch.tensor([state.length for state in states])
@@ -229,22 +223,22 @@ class Engine:
             state.length, state.pending = state.length + n, state.pending[n:]
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[Row]:
-        """One more token for each busy slot, all of which have one pending; returns the rows that this finishes."""
+        """Sample one more token for each busy slot; return the rows that this finishes."""
         self._check_version(busy)
         states = [self._slots[i] for i in busy]
         self._to_front(states)
-        # The front of the cache as it lies, idle rows too, costs less than a copy of the busy ones. An idle slot's
-        # output is dropped, and what it writes lies where its next token will.
-        there = {state.place: state for state in self._slots.values()}
-        mine = torch.tensor([state.place for state in states])
-        laid = [there.get(place) for place in range(int(mine.max()) + 1)]
-        ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in laid])
-        starts_B = torch.tensor([state.length if state else 0 for state in laid])
-        view = self._cache.view(slice(0, len(laid)), starts_B, 1)
-        positions_B = starts_B.clamp(max=int(starts_B[mine].max()))  # an idle row sees no more than the busy ones do
-        hidden_BD = self._next(ids_B, positions_B, view)[mine]
-        made = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
-        uniforms_B = unit(fold(*made.T)) if temperature else None
+        # Reading the front of the cache in place, idle rows too, costs less than a copy of the busy rows. The output of
+        # an idle slot is dropped; its next token will overwrite what it writes.
+        by_place = {state.place: state for state in self._slots.values()}
+        busy_places = torch.tensor([state.place for state in states])
+        front = [by_place.get(place) for place in range(int(busy_places.max()) + 1)]
+        ids_B = torch.tensor([state.pending[0] if state and state.pending else 0 for state in front])
+        starts_B = torch.tensor([state.length if state else 0 for state in front])
+        view = self._cache.view(slice(0, len(front)), starts_B, 1)
+        positions_B = starts_B.clamp(max=int(starts_B[busy_places].max()))  # an idle row sees no more than a busy one
+        hidden_BD = self._next(ids_B, positions_B, view)[busy_places]
+        counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
+        uniforms_B = unit(fold(*counters.T)) if temperature else None
         ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
 
         finished = []
@@ -254,16 +248,16 @@ class Engine:
         return finished
 
     def _to_front(self, states: list[_Slot]) -> None:
-        """Moves these to the front of the cache, once more than half of what lies there is idle."""
+        """Move these slots to the front of the cache if more than half of the rows there are idle."""
         if 2 * len(states) > max(state.place for state in states):
             return
-        there = {state.place: state for state in self._slots.values()}
+        by_place = {state.place: state for state in self._slots.values()}
         taken = {state.place for state in states}
         free = iter([place for place in range(len(states)) if place not in taken])
         for state in states:
             if state.place >= len(states):
                 place = next(free)
-                idle = there.get(place, _Slot((0, 0), place))
+                idle = by_place.get(place, _Slot((0, 0), place))
                 self._cache.swap(state.place, place, max(state.length, idle.length))
                 state.place, idle.place = place, state.place
 
@@ -276,7 +270,7 @@ class Engine:
             state.version = self._version
 
     def _next(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view) -> torch.Tensor:
-        """Hidden states [B, D] of one more token for each row of the view."""
+        """Return hidden states [B, D] of one more token for each row of the view."""
         if self._step_version != self._version:
             self._step, self._step_version = kernels.decode_step(self.model), self._version
         if self._step is not None:
@@ -294,14 +288,14 @@ class Engine:
 def sample(
     hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor | None, matmul=None
 ):
-    """(ids_B, logprobs_B): the token where the cumulative distribution passes each row's uniform number; at temperature
-    0, without one, the most likely.
+    """Return (ids_B, logprobs_B): the token at which the cumulative distribution passes each row's uniform number; at
+    temperature 0 the most likely token.
 
-    matmul: as models/linear.py has it. With it the log-probability is what `token_logprobs` makes of a row in training.
+    matmul: `Linear.matmul` of an exact model; log-probabilities are then those of `token_logprobs` in training.
     """
     B = len(hidden_BD)
     if matmul is None:
-        logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # and some rows more
+        logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # with padding rows
     else:
         logits = matmul(hidden_BD, weight_VD, dtype=torch.float32).div_(temperature or 1.0)
     if temperature == 0:

@@ -8,15 +8,15 @@ import torch
 
 
 def fold_all(counters: list[tuple[int, ...]]) -> torch.Tensor:
-    """The state of each counter [N], int64: its numbers folded in, one after the other, from 0 on."""
+    """Return the state of each counter, int64 [len(counters)]: its numbers folded in one after the other, from 0."""
     state = torch.zeros(len(counters), dtype=torch.long)
-    for number_N in torch.tensor(counters, dtype=torch.long).T:
-        state = fold(state, number_N)
+    for number in torch.tensor(counters, dtype=torch.long).T:
+        state = fold(state, number)
     return state
 
 
 def fold(state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """The state with one more number folded in."""
+    """Return the state with one more number folded in."""
     state = (state ^ number) + (0x9E3779B97F4A7C15 - 2**64)
     state = (state ^ _shifted(state, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
     state = (state ^ _shifted(state, 27)) * (0x94D049BB133111EB - 2**64)
@@ -24,10 +24,10 @@ def fold(state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
 
 
 def unit(state: torch.Tensor) -> torch.Tensor:
-    """The uniform number of a state: float64 in [0, 1), of the upper 53 bits."""
+    """Return the uniform number of a state: float64 in [0, 1), from the upper 53 bits."""
     return _shifted(state, 11).double() * 2.0**-53
 
 
 def _shifted(x: torch.Tensor, n: int) -> torch.Tensor:
-    """Shifted right, zeros from the left."""
+    """Return x shifted right, with zeros from the left."""
     return (x >> n) & ((1 << (64 - n)) - 1)

@@ -12,6 +12,7 @@ from conftest import random_model, randomize
 
 import lora
 from models.engine import Engine, Row, sample
+from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.random import fold_all, unit
 from rl.batch import forward, make_batch, micro_batches
@@ -31,6 +32,10 @@ def adapted_model():
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "adapted"])
 def model(request):
     return adapted_model() if request.param == "adapted" else random_model(request.param)
+
+
+def room(engine: Engine, slot: int) -> int:
+    return engine._slots[slot].room(engine.max_len)
 
 
 def prompt(episode: int) -> list[int]:
@@ -127,7 +132,8 @@ def test_200_episodes_with_adapters_are_bitwise_what_the_training_forward_makes_
     model = adapted_model()
     engine = Engine(model, max_rows=24, max_len=400, version=lora.adapter_version(model))
     episodes = as_episodes(play(engine, range(200)))
-    assert engine._step is not None, "the stacked step was not used"
+    if kernels.decode_step is not nothing_faster:
+        assert engine._step is not None, "the stacked step was not used"
     assert len(episodes) == 200 and sum(len(e.turns) for e in episodes) > 400
     for piece in micro_batches(make_batch(episodes), 4000):
         with torch.no_grad():
@@ -262,15 +268,15 @@ def test_more_than_max_len_gives_a_row_without_ids_and_disturbs_nobody(model, fe
     rows = {row.slot: row for row in engine.run(5, 1.0, frozenset())}
     assert (rows[slot].stop_reason, rows[slot].ids, rows[slot].logprobs) == ("context", [], [])
     assert rows[other].ids == one_row(Engine(model, 1), [1, 2]).ids
-    assert engine.room(slot) == 10 - fed
+    assert room(engine, slot) == 10 - fed
 
 
 def test_room_counts_every_token(model):
     engine = Engine(model, max_rows=1, max_len=20)
     row = one_row(engine, [1, 2, 3])
-    assert engine.room(row.slot) == 20 - 3 - 5
+    assert room(engine, row.slot) == 20 - 3 - 5
     engine.feed(row.slot, [1, 1])
-    assert engine.room(row.slot) == 10
+    assert room(engine, row.slot) == 10
 
 
 def test_a_row_comes_as_soon_as_it_is_finished_and_newcomers_join_the_run(model):
@@ -319,7 +325,8 @@ def test_an_engine_that_nobody_holds_gives_its_memory_back_at_once(graph):
     """Without waiting for the garbage collector, which knows nothing of a device's memory."""
     engine = Engine(random_model(), max_rows=2, graph=graph)
     one_row(engine, [1, 2, 3])
-    held = [weakref.ref(x) for x in (engine, engine._cache.keys[0], *([engine._ahead.steps] if graph else []))]
+    assert (engine._ahead is not None) == (graph and kernels.run_ahead is not nothing_faster)
+    held = [weakref.ref(x) for x in (engine, engine._cache.keys[0], *([engine._ahead.steps] if engine._ahead else []))]
     gc.disable()
     try:
         del engine
@@ -374,7 +381,7 @@ def test_a_child_of_a_waiting_child_samples_what_a_fresh_slot_does():
     engine.feed(first, [7, 8])
     engine.close(first)
     for slot, key, ids in ((second, (0, 1), [1, 2, 3, 4, 5, 6]), (third, (0, 2), [1, 2, 3, 4, 5, 6])):
-        assert engine.room(slot) == engine.max_len - len(ids)
+        assert room(engine, slot) == engine.max_len - len(ids)
         fresh.feed(fresh.open(key), ids)
     found, expected = (sorted((r.ids, r.logprobs) for r in e.run(9, 1.0, frozenset())) for e in (engine, fresh))
     assert found == expected

@@ -1,0 +1,52 @@
+"""models/fast hidden from the import system: the plain code computes everything, and nothing but speed is lost."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HIDE = """
+import runpy, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "models.fast" or name.startswith("models.fast."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from models.kernels import Kernels, kernels
+import models
+assert kernels == Kernels(), "a slot was filled"
+"""
+CORRECTNESS = ("decoder", "attention", "linear", "logprob", "engine", "lora", "batch", "rollout")
+
+
+def run_hidden(code: str, *args: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", HIDE + code, *map(str, args)]
+    environ = os.environ | {"PYTHONPATH": os.getcwd()}
+    return subprocess.run(command, capture_output=True, text=True, env=environ)
+
+
+def test_a_training_run_without_fast_has_no_sampler_gap(tmp_path):
+    words = ["algo=ppo", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", f"out={tmp_path / 'run'}"]
+    run = run_hidden("runpy.run_path('train.py', run_name='__main__')", *words)
+    assert run.returncode == 0, run.stderr
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["sampler_gap"] == 0.0
+
+
+@pytest.mark.full
+def test_correctness_tests_pass_without_fast():
+    files = [f"tests/test_{name}.py" for name in CORRECTNESS]
+    run = run_hidden("import pytest; sys.exit(pytest.main(sys.argv[1:]))", "-q", "-p", "no:cacheprovider", *files)
+    assert run.returncode == 0, run.stdout
+
+
+def test_fast_fills_every_slot_where_it_exists():
+    import models.fast
+    from models.kernels import Kernels, kernels
+
+    assert models.fast
+    assert [name for name, plain in vars(Kernels()).items() if getattr(kernels, name) is plain] == []
