@@ -17,6 +17,7 @@ from models.fast.cuda_graph import CHUNK, Steps, static_attention
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
 WIDE = {"intermediate_size": 96}  # whole vectors, so that a slice and a copy of it have the same bits
+EPISODES = 26
 MODELS = {
     "qwen2": lambda: random_model("qwen2", **WIDE),
     "qwen3": lambda: random_model("qwen3", **WIDE),
@@ -38,18 +39,20 @@ def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("temperature", [0.8, 0])
-@pytest.mark.parametrize("max_rows", [3, 24])
-def test_episodes_are_bitwise_those_of_the_plain_engine(model, max_rows, temperature):
+@pytest.fixture(scope="module")
+def expected(model):
+    """What the plain engine samples, by temperature: every stop reason, and several turns."""
+    played = {t: sampled(play(Engine(model, 24, 256), range(EPISODES), temperature=t)) for t in (0.8, 0)}
+    reasons = {reason for turns in played[0.8].values() for *_, reason in turns}
+    assert reasons == {"stop", "length", "context"} and max(map(len, played[0.8].values())) > 3
+    return played
+
+
+@pytest.mark.parametrize(("max_rows", "temperature"), [(3, 0.8), (24, 0.8), (24, 0)])
+def test_episodes_are_bitwise_those_of_the_plain_engine(model, expected, max_rows, temperature):
     """Prompts and observations of all lengths, several turns, every stop reason, places that are used again."""
-    expected = sampled(play(Engine(model, 24, 256), range(40), temperature=temperature))
-    assert temperature == 0 or {turn[2] for turns in expected.values() for turn in turns} == {
-        "stop",
-        "length",
-        "context",
-    }
-    assert max(map(len, expected.values())) > 3
-    assert sampled(play(ahead(model, max_rows, 256), range(40), temperature=temperature)) == expected
+    found = sampled(play(ahead(model, max_rows, 256), range(EPISODES), temperature=temperature))
+    assert found == expected[temperature]
 
 
 def test_a_sequence_outgrows_every_graph():
@@ -77,11 +80,10 @@ def test_stacked_adapters_of_some_layers_and_of_several_scales():
 
 
 @pytest.mark.parametrize("how", [{"stacked": True}, {"attention": static_attention}], ids=["stacked", "static"])
-def test_stacked_weights_and_static_attention_sample_the_same_ids(model, how):
-    expected = sampled(play(Engine(model, 24, 256), range(40)))
-    got = sampled(play(ahead(model, 24, 256, **how), range(40)))
-    assert got.keys() == expected.keys()
-    for episode, turns in expected.items():
+def test_stacked_weights_and_static_attention_sample_the_same_ids(model, expected, how):
+    got = sampled(play(ahead(model, 24, 256, **how), range(EPISODES)))
+    assert got.keys() == expected[0.8].keys()
+    for episode, turns in expected[0.8].items():
         assert [(ids, reason) for ids, _, reason in got[episode]] == [(ids, reason) for ids, _, reason in turns]
         for (_, logprobs, _), (_, expected_logprobs, _) in zip(got[episode], turns, strict=True):
             torch.testing.assert_close(torch.tensor(logprobs), torch.tensor(expected_logprobs), atol=1e-5, rtol=0)

@@ -87,7 +87,8 @@ KEYS = {
     **{name: {"recipe": name} for name in ("rloo", "dr_grpo", "dapo", "cispo")},
     "gspo": {"recipe": "gspo", "lr": 2e-2},
 }
-SIGNED = [name for name in KEYS if name not in ("sft", "ppo, warm-up")]
+SIGNED = ["ppo", "grpo", "reinforce", "cispo", "gspo"]  # each surrogate once; their options in test-full
+SIGNED += [pytest.param(name, marks=pytest.mark.full) for name in KEYS if name not in (*SIGNED, "sft", "ppo, warm-up")]
 
 
 def algo_of(name: str) -> str:
