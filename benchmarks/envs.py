@@ -1,9 +1,9 @@
-"""The worlds: seconds of a step and of a reset, and memory over many steps: python -m benchmarks.envs
+"""Environments: seconds per step and per reset, and memory over many steps: python -m benchmarks.envs
 
-A step is timed by itself, the median taken of each turn's. Half of the episodes are the expert's, in the others every
-second reply is one that no world understands. Those that start a process for each reply (abd, ded) and those that ask a
-server are left out. Of the shell and of the SQL engine there is what they take without their world, which prepares,
-compares and judges: on the solutions of tasks of every kind, the mean of each turn's.
+Each step is timed alone; a row has the median of each repeat. Half of the episodes are the expert's; in the others
+every second reply is invalid. Environments that start a process per reply (abd, ded) or need a server (http) are left
+out. The shell and the SQL engine are also timed alone, without the environments around them, on the solutions of tasks
+of every kind: the mean of each repeat.
 """
 
 import gc
@@ -28,18 +28,18 @@ from envs.simulators.mysql import Database
 from envs.simulators.shell import Shell
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
-STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # a second
-RESET = 5e-3  # seconds
+STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # target steps per second
+RESET = 5e-3  # target seconds per reset
 
 
 @dataclass
 class Options(common.Options):
-    steps: int = 2000  # timed in each turn
-    growth: int = 100_000  # steps over which memory must not grow, after a fifth as many
+    steps: int = 2000  # steps timed in each repeat
+    growth: int = 100_000  # steps over which memory must not grow, after a warm-up of a fifth
 
 
 def play(env, steps: int, first: int = 0) -> tuple[list[float], list[float]]:
-    """Seconds of each step and of each reset of the episodes first, first + 1, ..."""
+    """Play episodes first, first + 1, ... Return the seconds of each step and of each reset."""
     took, resets, seed = [], [], first
     while len(took) < steps:
         began = time.perf_counter()
@@ -57,42 +57,42 @@ def play(env, steps: int, first: int = 0) -> tuple[list[float], list[float]]:
 
 
 def resident() -> float:
-    """MiB that are held now, garbage collected."""
+    """Return the process's memory in MiB after garbage collection."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
-def world_parts(world: str, options: Options) -> Parts:
-    """The rows of one world."""
+def rows_of(name: str, options: Options) -> Parts:
+    """Return the rows of one environment."""
 
     @cache
     def times() -> list[tuple[float, float]]:
-        """Of a step and of a reset, in each turn."""
-        env, turns = envs.make(world), range(options.warmup + options.repeats)
-        found = [play(env, options.steps, first=turn * options.steps) for turn in turns]
+        """Return the (step, reset) seconds of each repeat."""
+        env, repeats = envs.make(name), range(options.warmup + options.repeats)
+        found = [play(env, options.steps, first=repeat * options.steps) for repeat in repeats]
         return [(median(steps), median(resets)) for steps, resets in found[options.warmup :]]
 
     def time(which: int, bound: float | None, row: str) -> Row:
-        return Row(row, {"ours": [turn[which] for turn in times()]}, targets={"ours": bound} if bound else {})
+        return Row(row, {"ours": [seconds[which] for seconds in times()]}, targets={"ours": bound} if bound else {})
 
     def gained(row: str) -> Row:
-        env, held = envs.make(world), []
+        env, used = envs.make(name), []
         for first, most in ((10**6, options.growth // 5), (10**7, options.growth)):
             for played in range(0, most, 1000):
                 play(env, min(1000, most - played), first + played)
-            held.append(resident())
-        return Row(row, {"ours": [held[1] - held[0]]}, "MiB", targets={"ours": 4.0})
+            used.append(resident())
+        return Row(row, {"ours": [used[1] - used[0]]}, "MiB", targets={"ours": 4.0})
 
     return {
-        f"{world}, step": partial(time, 0, 1 / STEPS[world] if world in STEPS else None),
-        f"{world}, reset": partial(time, 1, RESET if world in STEPS else None),
-        f"{world}, memory gained by {options.growth:,} steps": gained,
+        f"{name}, step": partial(time, 0, 1 / STEPS[name] if name in STEPS else None),
+        f"{name}, reset": partial(time, 1, RESET if name in STEPS else None),
+        f"{name}, memory gained by {options.growth:,} steps": gained,
     }
 
 
 def shell_lines() -> Iterator[Callable]:
-    """The lines that solve os_interaction's tasks of all levels, each to be run when the one before it was."""
+    """Yield calls that run the solutions of os_interaction's tasks of all levels, line by line, in order."""
     for seed in count():
         rng = Random(seed)
         task = os_tasks.draw(rng, rng.choice(list(os_tasks.LEVELS)), "train")
@@ -102,7 +102,7 @@ def shell_lines() -> Iterator[Callable]:
 
 
 def statements() -> Iterator[Callable]:
-    """The statements that solve db_bench's tasks of all skills and levels, each on a table of its own."""
+    """Yield calls that run the solutions of db_bench's tasks of all skills and levels, each on its own table."""
     solver, database = Database(), Database()
     for seed in count():
         rng, skill = Random(seed), db_tasks.SKILLS[seed % len(db_tasks.SKILLS)]
@@ -111,7 +111,7 @@ def statements() -> Iterator[Callable]:
         yield partial(database.run, task.sql)
 
 
-ALONE = {  # row -> what is run in it, and how many a second are to be reached
+ALONE = {  # row -> (the calls to time, target calls per second)
     "shell alone, a line": (shell_lines, 3_000),
     "SQL alone, a statement": (statements, 3_000),
 }
@@ -126,16 +126,16 @@ def alone(options: Options, name: str) -> Row:
 
 
 def main(options: Options) -> None:
-    worlds, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], {}
-    for world in worlds:
-        parts |= world_parts(world, options)
+    names, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], {}
+    for name in names:
+        parts |= rows_of(name, options)
     rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
     notes = [
-        "Default options of each world; the median step of each turn, one process, one thread.",
-        "Alone: the solutions of os_interaction's and db_bench's tasks, without these worlds; the mean of each turn.",
+        "Default options of each environment; the median step of each repeat, one process, one thread.",
+        "Alone: the solutions of os_interaction's and db_bench's tasks, without the environments; the mean of each repeat.",
     ]
-    played = [world for world in worlds if any(row.name.startswith(f"{world}, ") for row in rows)]
-    common.report("envs", rows, options, notes, {"worlds": ", ".join(played)})
+    played = [name for name in names if any(row.name.startswith(f"{name}, ") for row in rows)]
+    common.report("envs", rows, options, notes, {"environments": ", ".join(played)})
 
 
 if __name__ == "__main__":

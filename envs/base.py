@@ -69,7 +69,7 @@ class Environment:
 
 
 def split_of(task: str) -> str:
-    """The split of a task, from nothing but its canonical string: 80 % train, 10 % val, 10 % test."""
+    """Return the split of a task, from nothing but its canonical string: 80 % train, 10 % val, 10 % test."""
     bucket = int.from_bytes(sha256(task.encode()).digest()[:8], "big") % 10
     return "val" if bucket == 8 else "test" if bucket == 9 else "train"
 
@@ -108,7 +108,7 @@ def check_file(what: str, path: str) -> None:
 
 
 def level_list(difficulty: str, known) -> str:
-    """A comma list of levels without its spaces; ValueError if one of them is not known."""
+    """Return a comma list of levels without its spaces; ValueError if one of them is not known."""
     plain = str(difficulty).replace(" ", "")
     if not set(plain.split(",")) <= set(known):
         raise ValueError(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
@@ -121,7 +121,7 @@ def outcome(success: bool, terminated: bool, truncated: bool) -> str:
 
 
 def opening(form: str, observation: str, instructions: str, agreed: str, short: str) -> list[dict]:
-    """The messages of a world of several turns up to the agent's first: in the native form AgentGym's three."""
+    """Return the messages of a world of several turns up to the agent's first: in the native form AgentGym's three."""
     if form == "short":
         return [{"role": "user", "content": f"{short}\n{observation}"}]
     turns = ("user", instructions), ("assistant", agreed), ("user", observation)
@@ -129,5 +129,5 @@ def opening(form: str, observation: str, instructions: str, agreed: str, short: 
 
 
 def as_reply(form: str, thought: str, action: str) -> str:
-    """An expert's action as a reply in the form of the prompt."""
+    """Return an expert's action as a reply in the form of the prompt."""
     return action if form == "short" else f"Thought:\n{thought}\n\nAction:\n{action}"

@@ -1,6 +1,6 @@
-"""Rows of satpalsr/rl-python for abd and ded: a file with an object in each line, as JSON or as a Python literal.
+"""Read files of rows for abd, ded and planner: one object per line, as JSON or as a Python literal.
 
-A field that is an object may itself be written either way, in a string.
+A field whose value is an object may hold it as a string in either form.
 """
 
 import ast
@@ -14,7 +14,7 @@ from envs.base import SPLITS, check_file, split_of
 
 
 def unpack(value):
-    """A field that is written as JSON, or as a Python literal; anything else as it is."""
+    """Return the value of a string that holds JSON or a Python literal; return any other value unchanged."""
     if not isinstance(value, str):
         return value
     for read in (json.loads, ast.literal_eval):
@@ -26,23 +26,24 @@ def unpack(value):
 
 
 def as_text(value) -> str:
-    """A field as the text of stdin or stdout: lists have an item a line, what is no text is written as JSON."""
+    """Return a field as the text of stdin or stdout: one line per list item; other values as JSON."""
     if isinstance(value, list):
         return "\n".join(map(as_text, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]]:
-    """Where in a file the rows of each split begin. `task_of` gives a row's canonical task; "" leaves it out.
+    """Return the byte offsets of each split's rows in a file.
 
-    Raises ValueError for a file that is not there, or that cannot be used.
+    task_of: returns a row's canonical task, or "" to leave the row out.
+    Raise ValueError if the file does not exist or has no usable row.
     """
     check_file("a file with a row in each line", path)
     stat = Path(path).stat()
     return _places(path, task_of, (stat.st_size, stat.st_mtime_ns))
 
 
-@lru_cache(maxsize=4)  # a file is read through once, however many environments there are, and again when it has changed
+@lru_cache(maxsize=4)  # many environments share one scan; a changed file is scanned again
 def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> dict[str, list[int]]:
     places: dict[str, list[int]] = {split: [] for split in SPLITS}
     with open(path, "rb") as file:
@@ -56,12 +57,12 @@ def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> di
                     places[split_of(task)].append(place)
             place += len(line)
     if not any(places.values()):
-        raise ValueError(f"data: no row of {path} can be used")
+        raise ValueError(f"data: {path} has no usable row")
     return places
 
 
 def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> dict:
-    """A row of a split."""
+    """Return a random row of a split. Raise ValueError if the split has none."""
     if not places[split]:
         there = " and ".join(f"{name} ({len(found)})" for name, found in places.items() if found)
         out = "; eval_episodes=0 or eval_split=train trains without them" if places["train"] else ""

@@ -21,7 +21,7 @@ def reader_may_leave():
 
 
 def typed(key: str, text: str, kind: type):
-    """The value of a word, as the type of its key's default."""
+    """Return the value of a word, as the type of its key's default."""
     if kind is bool and text not in ("true", "false"):
         raise ValueError(f"{key} must be true or false, not {text!r}")
     try:

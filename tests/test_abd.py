@@ -365,7 +365,7 @@ def test_rows_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        (["{}"], "data: no row of {path} can be used"),
+        (["{}"], "data: {path} has no usable row"),
         (["[1]"], "data: line 1 of {path} must be one object, as JSON or as a Python literal"),
         ([{"program": "p", "inputs": "", "output": "o"}, "nonsense"], "data: line 2 of {path} must be one object,"),
     ],

@@ -1,6 +1,6 @@
 """ABD: find an input on which a program prints an output, in one reply.
 
-Task.     A Python program that reads stdin, and what it printed on an input that is not shown. The levels:
+Task.     A Python program that reads stdin, and its output on a secret input. The levels:
     1         words put together, one small number more, less or multiplied
     2         one idea: a list, a line of words, a loop, two steps of arithmetic
     3         several steps: primes, matrices, runs of letters, counting, sorting of records
@@ -8,33 +8,33 @@ Task.     A Python program that reads stdin, and what it printed on an input tha
 Answers.  <INPUT>
           5
           </INPUT>
-          In any case, `<think>` and `<thinking>` spans set aside; the last block counts. It is stripped, and so are the
-          ends of its lines. Any input with the right output is right.
+          Tags in any case; the last block outside `<think>` and `<thinking>` counts, stripped, without spaces at line
+          ends. Any input with the right output is right.
 
-Replies.  No input found                    no block, and none in what was set aside (there it stands for no line)
-          Invalid input for program         fewer lines than the text of the program has `input()`; or, where that has
-                                            `for _ in range(int(input()))` and the first line is the digits of N, not
-                                            more than N lines. The program is not run
+Replies.  No input found                    no block
+          Invalid input for program         fewer lines than the program has `input()`; or, if it has
+                                            `for _ in range(int(input()))` and the first line is a number N, at most
+                                            N lines. The program is not run
           Error: ValueError: ...            the last line of stderr, which must be empty; [TIMEOUT] after 30 s or 10 s
                                             of computing
           Wrong output: 12                  its first line
-          Correct                           equal, but for line ends, what is blank at both ends, and spaces that end
-                                            a line
+          Correct                           equal up to line ends, blanks at both ends, and spaces at line ends
 
 Prompts.  native: instructions, the program and `Expected Output:`, both fenced. short: the program, a line `Output:`
-          and the output; the reply is the input, and tags are read where they are.
+          and the output; the reply is the input; tags work too.
 
 Reward.   1 when the output is equal, else 0. info["valid"]: the program ran on the input and did not fail.
           info["shaped"]: the reward.
 
 Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
 
-From the ABD task of Affine's validators, with these differences:
+From the ABD task of Affine's validators. The differences:
 - The programs and inputs are drawn from templates of ours (programs.py). `data=rows.jsonl` takes them from rows of
-  satpalsr/rl-python instead: `program`, `inputs`, `output`. A row counts as it is, without a model's new input.
-- A task is the program and the output: it falls in its split by a hash of these. The instructions are in our words.
-- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time has failed, even if it
-  had printed the output before.
+  satpalsr/rl-python instead: `program`, `inputs`, `output`. Rows are used unchanged; no model
+  writes a new input.
+- A hash of program and output decides the split. The instructions are in our words.
+- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time fails, even after
+  printing the output.
 """
 
 import re
@@ -74,10 +74,10 @@ TRIES = 1000  # draws before a split counts as empty
 
 @dataclass
 class Config:
-    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
-    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: programs of our own
-    seconds: int = 30  # most wall time of a run
-    cpu_seconds: int = 10  # most computing time of a run
+    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: generated programs
+    seconds: int = 30  # most wall-clock seconds of a run
+    cpu_seconds: int = 10  # most CPU seconds of a run
     prompt: str = "native"  # "native": instructions and tags; "short": the program and its output, a bare answer
 
     def __post_init__(self):
@@ -85,7 +85,7 @@ class Config:
 
 
 def check(config, task_of_row: Callable[[dict], str]) -> None:
-    """Raise ValueError for an option that cannot be, of those that abd and ded share; their data is read through."""
+    """Raise ValueError for a bad option among those that abd and ded share, or for bad rows in `data`."""
     config.difficulty = base.level_list(config.difficulty, programs.LEVELS)
     base.check_count("seconds", config.seconds)
     base.check_count("cpu_seconds", config.cpu_seconds)
@@ -95,9 +95,9 @@ def check(config, task_of_row: Callable[[dict], str]) -> None:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
-    slow = True  # each answer is a process's
+    slow = True  # each step runs a process
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -107,11 +107,11 @@ class Env(Environment):
 
     @property
     def task(self) -> str:
-        """The canonical task: the program and the output that it shall have."""
+        """The canonical task: the program and the wanted output."""
         return canonical(self.program, self.output)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's only turn."""
+        """Start the episode of a seed. Return the messages up to the agent's only turn."""
         base.check_split(split)
         rng = Random(f"abd {split} {seed}")
         if self.places:
@@ -148,12 +148,12 @@ class Env(Environment):
         return Step(observation, float(won), True, False, info)
 
     def oracle(self) -> str:
-        """The answer of an expert: the input that the output came from."""
+        """Return an expert's answer: the secret input."""
         base.check_running(self.running)
         return self.input if self.config.prompt == "short" else f"<INPUT>\n{self.input}\n</INPUT>"
 
     def _draw(self, rng: Random, split: str) -> None:
-        """A program of our own, an input and the output."""
+        """Draw a program from the templates, an input, and its output."""
         level = int(rng.choice(self.config.difficulty.split(",")))
         for _ in range(TRIES):
             program = rng.choice(programs.templates(level, functions=False)).draw(rng)
@@ -169,20 +169,20 @@ def canonical(program: str, output: str) -> str:
 
 
 def fields_of_row(row: dict) -> tuple[str, str, str]:
-    """A row's program, input and output."""
+    """Return a row's program, input and output."""
     program, given, output = (row.get(name) or "" for name in ("program", "inputs", "output"))
     given = clean(rows.as_text(given))
     return sandbox.code_of(rows.as_text(program)), given, rows.as_text(output)
 
 
 def task_of_row(row: dict) -> str:
-    """A row's canonical task, or "" if it lacks something or its own input would not be let through."""
+    """Return a row's canonical task; "" if a field is missing or its own input would be refused."""
     program, given, output = fields_of_row(row)
     return canonical(program, output) if program and output.strip() and enough_lines(program, given) else ""
 
 
 def blocks(tag: re.Pattern, text: str) -> list[re.Match]:
-    """The tags that open and close blocks, in turns. In linear time, as `<x>.*?</x>` is not."""
+    """Return alternating opening and closing tags, in linear time, unlike `<x>.*?</x>`."""
     found: list[re.Match] = []
     for match in tag.finditer(text):
         closes = len(found) % 2 == 1
@@ -192,7 +192,7 @@ def blocks(tag: re.Pattern, text: str) -> list[re.Match]:
 
 
 def input_in(reply: str, bare: bool = False) -> str | None:
-    """The input in a reply; None if there is none. `bare`: without tags the reply itself is it."""
+    """Return the input in a reply; None if it has none. `bare`: without tags, the reply itself is the input."""
     text = reply
     for tag in THOUGHTS:
         ends = [0, *(end for match in blocks(tag, text) for end in match.span()), len(text)]
@@ -210,7 +210,7 @@ def clean(text: str) -> str:
 
 
 def enough_lines(program: str, given: str) -> bool:
-    """Whether an input can have the lines that a program reads, as far as its text tells."""
+    """Return whether an input may have enough lines, judged by the program's text."""
     lines = given.splitlines()
     if LOOP in program and lines and lines[0].isdigit():
         return lines[0].isdecimal() and len(lines[0]) < 4000 and len(lines) > int(lines[0])
@@ -218,12 +218,12 @@ def enough_lines(program: str, given: str) -> bool:
 
 
 def same_output(expected: str, actual: str) -> bool:
-    """Whether outputs are equal, but for line ends, what is blank at both ends, and spaces that end a line."""
+    """Return whether outputs are equal up to line ends, blanks at both ends, and spaces at line ends."""
     expected, actual = ([line.rstrip() for line in text.strip().splitlines()] for text in (expected, actual))
     return expected == actual
 
 
 def line(text: str, which: int) -> str:
-    """The first or last line of a text that is not blank, and not too much of it."""
+    """Return the first or last non-blank line of a text, shortened."""
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     return lines[which].strip()[:200]

@@ -1,40 +1,40 @@
-"""DED: write a program that does what is asked, in one reply.
+"""DED: write a program for a task in words, in one reply.
 
-Task.     A task in words, for a program that reads stdin and prints, or for a function. Hidden cases, drawn anew for
-          each episode, say whether it is done. The levels are those of abd.
+Task.     A task in words, for a program that reads stdin and prints, or for a function. Test cases that the agent does
+          not see, drawn for each episode, decide. The levels are those of abd.
     1         words put together, one sum or product: `Read s. Print 'dk', then s.`
     2         one idea: a list, a line of words, a loop, two steps of arithmetic; functions too
     3         several steps: primes, matrices, runs of letters, counting, sorting of records; functions too
 
-Answers.  The last block fenced as ```python, else the last fenced block, else the whole text.
-          A program that prints nothing, fails in nothing and defines solve() without a main guard is run again with
-          `res = solve()` and the result printed, a list or tuple as print(*res).
+Answers.  The last block fenced as ```python, else the last fenced block, else the whole text. A program without
+          output, error or main guard that defines solve() is run again with `res = solve()` and the result printed,
+          a list or tuple as print(*res).
 
 Replies.  Passed 5 of 5 cases               right
-          Passed 2 of 5 cases               the third case failed: those after it are not run
+          Passed 2 of 5 cases               the third case failed; later cases are not run
           Passed 0 of 5 cases: NameError: name 'x' is not defined         the last line of stderr, which must be empty
           [TIMEOUT] there means that a case took 30 s, or 10 s of computing.
 
-Cases.    stdin_stdout: an input that is a list has an item a line; stdin ends with a line end. function_call: the
-          program is run with a main guard that prints fn(*args), and the first item of an output that is a list is
-          what it should print. Outputs are compared without the spaces that end lines and the blank lines at the end.
+Cases.    stdin_stdout: a list as input has one item per line; stdin ends with a newline. function_call: the program
+          is run with a main guard that prints fn(*args); if the output is a list, its first item is expected.
+          Outputs are compared without spaces at line ends and blank lines at the end.
 
-Prompts.  native: the task, an example that is not among the cases, and what a program must be. short: the task alone.
+Prompts.  native: the task, an example that is not a test case, and the form of a program. short: the task alone.
 
 Reward.   1 when every case passes, else 0. info["valid"]: in the first case it printed something and did not fail.
           info["shaped"]: the reward; a share of the cases would pay for programs that always print the same.
 
 Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
 
-From the DED task of Affine's validators, with these differences:
-- The tasks are drawn from templates of ours (envs/affine/programs.py), with cases that have no output in common to all.
+From the DED task of Affine's validators. The differences:
+- The tasks are drawn from templates of ours (envs/affine/programs.py), whose cases do not all have the same output.
   `data=rows.jsonl` takes them from rows of satpalsr/rl-python instead: `prompt`, `verification_info` or `test_cases`,
-  and `program` for the expert. Cases of an unknown type are skipped; a row that has no other case is left out (the
-  original scores it 1, and one without cases 0, whatever the answer).
-- A task is its words: it falls in its split by a hash of these, so that a held-out one is solved by no program that was
-  trained on. What stands below the task is in our words.
-- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time has failed, even if it
-  had printed the output before.
+  and `program` for the expert. Cases of an unknown type are skipped; a row with no other case is left out (the original
+  scores it 1, and a row without cases 0, whatever the answer).
+- A hash of the task's words decides the split, so that no program from training solves a held-out task. The text below
+  the task is in our words.
+- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time fails, even after
+  printing the output.
 """
 
 from dataclasses import dataclass
@@ -59,22 +59,22 @@ TYPES = ("stdin_stdout", "function_call")
 
 @dataclass
 class Config:
-    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
-    cases: int = 5  # hidden cases of a task; rows of a file have their own
-    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: tasks of our own
-    seconds: int = 30  # most wall time of a case
-    cpu_seconds: int = 10  # most computing time of a case
+    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    cases: int = 5  # test cases per task; rows of a file have their own
+    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: generated tasks
+    seconds: int = 30  # most wall-clock seconds of a case
+    cpu_seconds: int = 10  # most CPU seconds of a case
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
 
     def __post_init__(self):
         check(self, task_of_row)
-        base.check_count("cases", self.cases, 2)  # with one, a program that always prints the same would be right
+        base.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
-    slow = True  # each answer is a process's
+    slow = True  # each step runs processes
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -88,7 +88,7 @@ class Env(Environment):
         return canonical(self.words)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's only turn."""
+        """Start the episode of a seed. Return the messages up to the agent's only turn."""
         base.check_split(split)
         rng = Random(f"ded {split} {seed}")
         example = ""
@@ -103,7 +103,7 @@ class Env(Environment):
         return [{"role": "user", "content": content}]
 
     def step(self, action_text: str) -> Step:
-        """Run the agent's program on the hidden cases, up to the first that fails; the episode is over."""
+        """Run the agent's program on the test cases, up to the first that fails; the episode is over."""
         base.check_running(self.running)
         program = sandbox.code_of(action_text)
         passed, valid, error = 0, False, ""
@@ -127,12 +127,12 @@ class Env(Environment):
         return Step(observation, float(won), True, False, info)
 
     def oracle(self) -> str:
-        """The answer of an expert: the program that the cases came from."""
+        """Return an expert's answer: the program that made the cases."""
         base.check_running(self.running)
         return self.program if self.config.prompt == "short" else f"```python\n{self.program}\n```"
 
     def _draw(self, rng: Random, split: str) -> str:
-        """A task of our own, its program and its cases; what is said is an example."""
+        """Draw a task from the templates with its program, cases and example."""
         level = int(rng.choice(self.config.difficulty.split(",")))
         for _ in range(TRIES):
             program = rng.choice(programs.templates(level, functions=True)).draw(rng)
@@ -153,7 +153,7 @@ def canonical(words: str) -> str:
 
 
 def draw_cases(program: programs.Program, rng: Random, count: int) -> list[dict]:
-    """An example and the cases, no two with the same input. The cases do not all have the same output."""
+    """Draw an example and cases with distinct inputs; the cases do not all have the same output."""
     for _ in range(TRIES):
         drawn = {}
         for _ in range(TRIES):
@@ -168,7 +168,7 @@ def draw_cases(program: programs.Program, rng: Random, count: int) -> list[dict]
 
 
 def case_of(program: programs.Program, given) -> dict:
-    """A case as rows have it, with the output that our program has."""
+    """Return a case in the format of rows, with the program's output."""
     if not program.function:
         printed = programs.output(program.source, given).rstrip("\n")
         return {"type": "stdin_stdout", "input": given, "output": printed}
@@ -178,20 +178,20 @@ def case_of(program: programs.Program, given) -> dict:
 
 
 def cases_of_row(row: dict) -> list[dict]:
-    """The cases of a row that are of a known type."""
+    """Return a row's cases of a known type."""
     info = rows.unpack(row.get("verification_info") or row.get("test_cases"))
     cases = info.get("test_cases") if isinstance(info, dict) else info
     return [c for c in cases or () if isinstance(c, dict) and c.get("type") in TYPES] if isinstance(cases, list) else []
 
 
 def task_of_row(row: dict) -> str:
-    """A row's canonical task, or "" if it lacks words or cases."""
+    """Return a row's canonical task; "" if it has no words or no cases."""
     words = row.get("prompt")
     return canonical(words.rstrip()) if isinstance(words, str) and words.strip() and cases_of_row(row) else ""
 
 
 def prepare(case: dict, program: str) -> tuple[str, str, str]:
-    """What to run for a case, its stdin, and what it should print."""
+    """Return the program to run for a case, its stdin, and the expected output."""
     given, expected = case.get("input"), case.get("output")
     if case["type"] == "stdin_stdout":
         stdin = rows.as_text(given)
@@ -201,5 +201,5 @@ def prepare(case: dict, program: str) -> tuple[str, str, str]:
 
 
 def normal(text: str) -> str:
-    """A text without the spaces that end its lines and the blank lines at its end."""
+    """Return a text without spaces at line ends and blank lines at the end."""
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())

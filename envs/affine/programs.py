@@ -1,7 +1,7 @@
-"""The programs of abd and ded: templates whose numbers, letters and inputs are drawn.
+"""The programs of abd and ded: templates with random numbers, letters and inputs.
 
-Each template is a task in a sentence, a program that solves it, and a maker of inputs; $a and $b stand for numbers or
-letters that are drawn. These programs are ours, so that what they print is found in this process, without the sandbox.
+Each template is a task in a sentence, a program that solves it, and a generator of inputs; $a and $b are replaced by
+random numbers or letters. The programs are ours, so they run in this process, without the sandbox.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ WORDS = _WORDS.split()
 
 @dataclass(frozen=True)
 class Program:
-    """A template with its numbers drawn."""
+    """A template with its parameters filled in."""
 
-    task: str  # what it does, in a sentence or two
-    source: str  # does it
-    given: Callable[[Random], object]  # draws an input: the text of stdin, or the arguments of `function`
-    function: str = ""  # the name of a function to call; empty: the program reads stdin and prints
+    task: str  # the task in a sentence or two
+    source: str  # the program
+    given: Callable[[Random], object]  # draws an input: text for stdin, or the arguments of `function`
+    function: str = ""  # the function to call; empty: the program reads stdin and prints
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Template:
     task: str
     source: str
     given: Callable[[Random], object]
-    parameters: dict  # name -> what it is drawn from
+    parameters: dict  # name -> its possible values
     function: str = ""
 
     def draw(self, rng: Random) -> Program:
@@ -71,7 +71,7 @@ def lines(*makers):
 
 
 def counted(make, least: int = 2, most: int = 5):
-    """How many lines, then the lines."""
+    """Input: the number of lines, then the lines."""
 
     def draw(rng: Random) -> str:
         count = rng.randint(least, most)
@@ -81,7 +81,7 @@ def counted(make, least: int = 2, most: int = 5):
 
 
 def matrix(low: int, high: int, square: bool = False):
-    """Its size, then its rows."""
+    """Input: the size of a matrix, then its rows."""
 
     def draw(rng: Random) -> str:
         height, width = rng.randint(2, 4), rng.randint(2, 4)
@@ -97,7 +97,7 @@ def scored(rng: Random) -> str:
 
 
 def letters(rng: Random) -> str:
-    """Runs of equal letters."""
+    """Input: runs of equal letters."""
     return "".join(rng.choice("abc") * rng.randint(1, 4) for _ in range(rng.randint(2, 5)))
 
 
@@ -110,18 +110,18 @@ def brackets(rng: Random) -> str:
 
 
 def multiples(rng: Random) -> str:
-    """Two numbers with a common divisor."""
+    """Input: two numbers with a common divisor."""
     divisor = rng.randint(2, 9)
     return f"{rng.randint(1, 9) * divisor}\n{rng.randint(1, 9) * divisor}"
 
 
 def repeated(rng: Random) -> str:
-    """Words of which some come again."""
+    """Input: words, some of them repeated."""
     return " ".join(rng.choices(rng.sample(WORDS, 3), k=rng.randint(3, 7)))
 
 
 def stretch(rng: Random) -> str:
-    """Numbers, and two places in them."""
+    """Input: numbers, and two indices into them."""
     return f"{numbers(0, 20, 5, 8)(rng)}\n{rng.randint(1, 3)} {rng.randint(3, 5)}"
 
 
@@ -131,7 +131,7 @@ def mirrored(rng: Random) -> str:
 
 
 def arguments(*most):
-    """A number for each, from 0 to it; for [most], a list of them."""
+    """Arguments: for each `most` a number from 0 to it; for [most], a list of such numbers."""
 
     def draw(rng: Random) -> list:
         one = lambda top: rng.randint(0, top)  # noqa: E731
@@ -153,7 +153,7 @@ def function(level: int, name: str, task: str, source: str, given, **parameters)
 
 # fmt: off
 
-# Level 1: words put together, and one sum or product.
+# Level 1: words joined, and one sum or product.
 TEN, PAIRS = range(2, 10), ["".join(pair) for pair in product(LETTERS, repeat=2)]
 template(1, "Read s. Print s + '$a'.", "s = input()\nprint(s + '$a')", word, a=PAIRS)
 template(1, "Read s. Print '$a' + s.", "s = input()\nprint('$a' + s)", word, a=PAIRS)
@@ -420,7 +420,7 @@ for c in s:
     row = new
 print(row[-1] + $a)""", lines(word, word), a=range(0, 10))
 
-# Functions, which only ded asks for.
+# Functions, for ded only.
 function(2, "fuel", "with an integer mass: a third of it, rounded down, minus $a, and never less than 0.", """
 def fuel(mass):
     return max(0, mass // 3 - $a)""", arguments(99), a=range(1, 9))
@@ -452,11 +452,11 @@ def templates(level: int, functions: bool) -> list[Template]:
 
 
 class OutOfInput(Exception):
-    """One of our programs read more lines than it was given."""
+    """A template's program read more lines than its input has."""
 
 
 def output(source: str, stdin: str) -> str:
-    """What one of our own programs prints, found in this process. Never for a program that comes from elsewhere."""
+    """Run a template's program in this process and return its output. Never pass it a program from elsewhere."""
     printed: list[str] = []
     given = iter(stdin.split("\n"))
 

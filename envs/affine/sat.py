@@ -1,37 +1,36 @@
 """SAT: find an assignment that satisfies a random k-SAT formula, in one reply.
 
-Task.     `(x1 ∨ ¬x3) ∧ (¬x2 ∨ x3)`: a hidden assignment of n variables is drawn, then int(ratio * n) clauses of k
-          literals over distinct variables; the hidden assignment makes one of them true, the others have random signs.
-          So every formula can be satisfied. The levels of difficulty:
-    1         3 variables, 5 clauses of 2; an answer at random is right one time in three
+Task.     `(x1 ∨ ¬x3) ∧ (¬x2 ∨ x3)`: a secret assignment of n variables is drawn, then int(ratio * n) clauses of k
+          literals over distinct variables; the secret assignment makes one literal true, the others have random
+          signs. So every formula is satisfiable. The levels of difficulty:
+    1         3 variables, 5 clauses of 2; a random answer is right one time in three
     2         5 variables, 15 clauses of 3
     3         8 variables, 33 clauses of 3
     guide     10 to 20 variables, clauses of 3 to 5, 4.2 per variable: near the threshold for 3, with room for 4 and 5
     original  15 variables, 63 clauses of 10
 
-Answers.  Any text. Every `x3=True`, `x3=False`, `x3=1` or `x3=0` in it counts, with no space around the `=`; the last
-          one for a variable wins, and variables that the formula does not have are passed over. A variable left out
-          makes no literal true, neither x3 nor ¬x3. `UNSAT` assigns nothing, so it is never right.
+Answers.  Any text. Every `x3=True`, `x3=False`, `x3=1` or `x3=0` in it counts, without spaces around the `=`; the
+          last one for a variable wins, unknown variables are ignored. A missing variable makes neither x3 nor ¬x3
+          true. `UNSAT` assigns nothing, so it is never right.
 
 Replies.  4 of 5 clauses are satisfied.
 
 Prompts.  native: the formula in symbols; the expert answers `x1=True, x2=False, ...`.
           short: a line of ASCII for each clause, `1 -3` for (x1 ∨ ¬x3), in about a third of the tokens; the expert
-          answers `x1=1 x2=0 ...`. Answers are read alike.
+          answers `x1=1 x2=0 ...`. Both prompts accept the same answers.
 
-Reward.   1 when the answer satisfies every clause, whether or not it is the hidden assignment, else 0.
-          info["valid"]: a variable of the formula was assigned. info["shaped"]: the reward. There are no steps to pay
-          for, and a share of satisfied clauses would pay 1 - 2 ** -k for answers at random.
+Reward.   1 when the answer satisfies every clause, with the secret assignment or another one, else 0. info["valid"]: a
+          variable of the formula was assigned. info["shaped"]: the reward; a share of satisfied clauses would pay
+          random answers 1 - 2 ** -k.
 
 Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
 
-From the SAT task of Affine's validators, drawn in the same order: level original has its formulas bit for bit, by their
-task ids. With these differences:
-- An episode's formula falls in its split, by a hash of the set of clauses: none is in two splits, in whatever order it
-  is written. Seed s takes the first that does of the task ids s, s + 2**31, s + 2 * 2**31, ...; `Env.task_id` says
-  which. Level 1 has some 1,450 formulas in all.
-- The sizes vary, and are drawn apart from the formula, so that they do not disturb it.
-- The native prompt's last line says the same in our words. Of a variable's number nine digits are read at most.
+From the SAT task of Affine's validators: level original has the same formulas for the same task ids. The differences:
+- A hash of the set of clauses decides the split, so that no formula is in two splits in any order of writing. Seed s
+  takes the first task id of s, s + 2**31, s + 2 * 2**31, ... whose formula is in the split: `Env.task_id`. Level 1 has
+  about 1,450 formulas.
+- The sizes vary; a generator of their own draws them, so that the formula's draws stay the original's.
+- The native prompt's last line is in our words. At most nine digits of a variable's number are read.
 """
 
 import re
@@ -56,15 +55,15 @@ SHORT = """\
 Reply x1=0 x2=1 and so on to x{n}. Make one in each line right: 2 is x2=1, -2 is x2=0.
 {formula}"""
 ASSIGNMENT = re.compile(r"x(\d{1,9})=(True|False|1|0)")
-STRIDE = 2**31  # between the task ids of one seed, so that seeds below it share none
+STRIDE = 2**31  # distance of a seed's task ids, so that seeds below it share none
 TRIES = 1000  # task ids before a split counts as empty; 0.9 ** 1000 is 1e-46
 
 
 @dataclass
 class Config:
-    difficulty: str = "guide"  # levels 1, 2, 3, guide, original, drawn uniformly from this comma list; repeats weigh
+    difficulty: str = "guide"  # levels 1, 2, 3, guide, original, drawn uniformly from this list; repeats add weight
     n: str = ""  # variables, 15 or a range 10-20; empty: the level's
-    k: str = ""  # literals of a clause, 3 or a range 3-5; empty: the level's
+    k: str = ""  # literals per clause, 3 or a range 3-5; empty: the level's
     ratio: str = ""  # clauses per variable, 4.2 or a range 3.5-4.5; empty: the level's
     prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
 
@@ -80,13 +79,13 @@ class Config:
         base.check_prompt(self.prompt)
 
     def sizes(self, level: str) -> list[tuple]:
-        """The lowest and the highest n, k and ratio at a level."""
+        """Return the lowest and the highest n, k and ratio at a level."""
         own = {"n": self.n, "k": self.k, "ratio": self.ratio}
         return [_range(name, text or default) for (name, text), default in zip(own.items(), LEVELS[level], strict=True)]
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -94,11 +93,11 @@ class Env(Environment):
 
     @property
     def task(self) -> str:
-        """The canonical task: the set of clauses, so that the order in which they are written makes no new one."""
+        """The canonical task: the set of clauses, in any order."""
         return canonical(self.clauses)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's only turn."""
+        """Start the episode of a seed. Return the messages up to the agent's only turn."""
         base.check_split(split)
         rng = Random(f"sat {seed}")
         n, k, ratio = self.config.sizes(rng.choice(self.config.difficulty.split(",")))
@@ -129,7 +128,7 @@ class Env(Environment):
         return Step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", float(won), True, False, info)
 
     def oracle(self) -> str:
-        """The answer of an expert: the hidden assignment."""
+        """Return an expert's answer: the secret assignment."""
         base.check_running(self.running)
         if self.config.prompt == "short":
             return " ".join(f"x{variable}={int(value)}" for variable, value in self.hidden.items())
@@ -137,10 +136,10 @@ class Env(Environment):
 
 
 def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list[list[int]]]:
-    """The hidden assignment and the m clauses of a task id; a literal is 3 for x3, -3 for ¬x3.
+    """Return the secret assignment and the m clauses of a task id; a literal is 3 for x3, -3 for ¬x3.
 
-    The order of the draws is the original's, and what equal formulas hang on: the values of the variables; for each
-    clause its variables, which of them the hidden assignment makes true, and the signs of the others.
+    The draws have the original's order, which makes the formulas equal: the values of the variables; for each clause
+    its variables, the one that the secret assignment makes true, and the signs of the others.
     """
     rng = Random(task_id)
     hidden = {variable: rng.choice((True, False)) for variable in range(1, n + 1)}
@@ -154,7 +153,7 @@ def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list
 
 
 def canonical(clauses: list[list[int]]) -> str:
-    """One string for all orders of the clauses and of their literals."""
+    """Return a string that does not depend on the order of clauses and literals."""
     return f"sat:{sorted(set(map(tuple, map(sorted, clauses))))}"
 
 
@@ -163,7 +162,7 @@ def _symbols(clause: list[int]) -> str:
 
 
 def _range(name: str, text: str) -> tuple:
-    """The lowest and the highest value of a size: of 10-20, or of 15, which is both."""
+    """Return the lowest and highest value of a size: 10 and 20 of "10-20", 15 and 15 of "15"."""
     low, dash, high = text.partition("-")
     number = float if name == "ratio" else int
     try:

@@ -1,4 +1,4 @@
-"""AlfWorld: household tasks in words. Find a thing, clean, heat or cool it, and put it where it goes.
+"""ALFWorld: household tasks in text. Find an object, clean, heat or cool it, and put it where it belongs.
 
 Task.     One of six types, each in two wordings, over a room of receptacles and objects (`cabinet 2`, `mug 1`):
     place     put a mug in desk                       put some mug on desk
@@ -7,14 +7,14 @@ Task.     One of six types, each in two wordings, over a room of receptacles and
     heat      put a hot mug in desk                   heat some mug and put it in desk
     cool      put a cool mug in desk                  cool some mug and put it in desk
     two       put two mug in desk                     find two mug and put them in desk
-          Any mug and any desk will do; both of two on the same one. "look": hold it where a lamp of that kind is on.
+          Any mug and any desk will do; `two` needs both on the same one; `look` needs it in hand beside a lit lamp.
           A room is a kitchen, a bedroom, a living room or a bathroom. The levels of difficulty:
     1         2 receptacles, none of which opens, at most 3 objects and a lamp; place and look; 3 or 4 actions
     2         3 or 4 receptacles; all but two; an expert needs at most 8 actions
     3         6 to 9 receptacles; all types; an expert needs at most 15 actions
     original  8 to 40 receptacles and some 15 to 30 objects, as in the original; an expert needs at most 30 actions
 
-Actions.  Letter by letter, and only what is possible now (Env.admissible lists that); anything else: `Nothing happens.`
+Actions.  Spelled exactly, and only if possible now (Env.admissible lists these); otherwise `Nothing happens.`
     go to R                 R is not where the agent is; receptacles may share a place
     open R, close R         at R, which is a cabinet, drawer, fridge, microwave or safe
     take O from R           at R, R open, hands empty, O no lamp
@@ -24,43 +24,43 @@ Actions.  Letter by letter, and only what is possible now (Env.admissible lists 
     slice O with K          K in hand, a knife or a butterknife; O is food of the kind that is sliced, and here
     examine R, examine O    at R, or with O in hand
     look, inventory, help
-          In brackets a name may be left to be found, `goto[table]`, `take[mug]`, `clean[mug]`, `put[mug]`: the possible
-          action whose object, or else receptacle, is of that kind, or of a kind with this beginning or end, first by
-          kind and number. Full names work too: `take[mug 1 from desk 1]`.
+          Brackets accept an incomplete name, `goto[table]`, `take[mug]`, `clean[mug]`, `put[mug]`. They stand for the
+          first possible action, by kind and number, whose object, or else receptacle, is of that kind or of a kind
+          that begins or ends so. Full names work too: `take[mug 1 from desk 1]`.
 
-Replies.  You arrive at fridge 1. The fridge 1 is closed.         or of a receptacle that is not of the kind that opens:
-    On the desk 1, you see a pen 2, a pen 1, and a mug 1.         with two `a pen 1, and a mug 1`; without: nothing
+Replies.  You arrive at fridge 1. The fridge 1 is closed.         if the receptacle does not open:
+    On the desk 1, you see a pen 2, a pen 1, and a mug 1.         two: `a pen 1, and a mug 1`; none: `nothing`
     You open the fridge 1. The fridge 1 is open. In it, you see a egg 1.
     You close the fridge 1.
     You pick up the mug 1 from the desk 1.
     You move the mug 1 to the desk 1.                             after put: You put the mug 1 in/on the desk 1.
     You clean the mug 1 using the sinkbasin 1.                    likewise heat and cool
-    You turn on the desklamp 1.                                   every time; it stays on
+    You turn on the desklamp 1.                                   it stays on; repeating says the same
     You sliced the egg 1 with the knife 1.
-    You are facing the drawer 2, and drawer 1. Next to it, you see nothing.      or, at places that receptacles share,
-                                                                  what was last taken from one and put in another there
+    You are facing the drawer 2, and drawer 1. Next to it, you see nothing.      receptacles that share a place also
+                                                                  list objects moved from one to the other
     You are in the middle of a room. Looking quickly around you, you see nothing.      before the first go
     You are carrying: a mug 1.                                    or: You are not carrying anything.
-    This is a hot and clean sliced egg 1.                         any of these; cool alone is `a cold`; examined in hand
-    This is a normal mug 1. In it, you see nothing.               of bowls, boxes, cups, mugs, pans, plates and pots
+    This is a hot and clean sliced egg 1.                         any combination; cool alone is `a cold`
+    This is a normal mug 1. In it, you see nothing.               for bowls, boxes, cups, mugs, pans, plates, pots
     There's nothing special about pen 1.
 
 Prompts.  native: instructions, an "OK.", and the room, the task and the possible actions. A reply is
-          `Thought:\\n...\\n\\nAction:\\n...`; the action is all that follows the last `Action:`, or empty without one.
+          `Thought:\\n...\\n\\nAction:\\n...`; the action is everything after the last `Action:`, or empty without one.
           short: one message, an instruction line, the room and the task; the action is the reply's first line.
 
-Reward.   1 when the task is done, else 0. info["shaped"]: 0.2 for each stage of the task the first time that it is
-          reached, 1 on completion. The stages: an object of the task is seen; taken; at the tool; clean, hot or cool;
-          at the target, or at the lamp; the target opened for it; of two, the first placed, and all for the second.
+Reward.   1 when the task is done, else 0. info["shaped"]: 0.2 the first time that each stage of the task is reached,
+          1 on completion. The stages: an object of the task is seen; taken; at the tool; clean, hot or cool; at the
+          target or the lamp; the target opened. `two` adds placing the first, and every stage for the second.
 
 Ending.   Terminated when the task is done; truncated, outcome "timeout", after `max_turns` replies of any kind.
 
 From ALFWorld's text games (MIT; the grammar and rules of 0.4) under AgentGym's server, with these differences:
-- Rooms are drawn by chance, not taken from simulated houses; what may lie where is the original's table.
-- A split holds goals apart (type, object and target), so that a held-out goal is never trained on, in any room.
-- The original knows `move`, its older games `put`: both are taken, each with its reply. The brackets are the guide's.
-- Objects lie in receptacles only. A lamp never lies in what opens.
-- The instructions are in our words. Of an action 400 characters are read.
+- Rooms are random, not taken from simulated houses; the original's table says which object may lie where.
+- Splits differ in goals (type, object and target), so that a held-out goal is never trained on, in any room.
+- The original has `move`, its older games `put`: both work, each with its own reply. The brackets are the guide's.
+- Objects lie in receptacles only. A lamp never lies in a receptacle that opens.
+- The instructions are in our words. Only 400 characters of an action are read.
 """
 
 import re
@@ -120,14 +120,14 @@ HELP = """Available commands:
   slice (object) with (object):     slice an object using a sharp object
 """
 NOTHING = "Nothing happens."
-MAX_ACTION = 400  # characters of an action that are read
+MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.2  # shaped reward of a stage reached for the first time
 
 
 @dataclass
 class Config:
-    difficulty: str = "3"  # levels 1, 2, 3, original, drawn uniformly from this comma list; repeats weigh: "1,1,2"
-    max_turns: int = 30  # agent turns before the episode is truncated; the tasks are drawn to fit in 30
+    difficulty: str = "3"  # levels 1, 2, 3, original, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    max_turns: int = 30  # agent turns before the episode is truncated; every task fits in 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
@@ -137,7 +137,7 @@ class Config:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -149,7 +149,7 @@ class Env(Environment):
         return canonical(self.goal)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"alfworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
@@ -166,18 +166,18 @@ class Env(Environment):
         return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def begin(self, goal: Goal, room: Room) -> None:
-        """Start an episode with a goal and a room of one's own."""
+        """Start an episode with a given goal and room."""
         self.goal, self.room = goal, room
         self.inside = {place: list(objects) for place, objects in room.inside.items()}
         self.goes = {f"go to {place}": ("go to", "", place) for place in room.spots}
         self.homes = [place for place in room.spots if kind_of(place) == goal.target]
-        self.near: list[str] = []  # the receptacles where the agent stands; none in the middle of the room
+        self.near: list[str] = []  # the receptacles at the agent's place; none in the middle of the room
         self.held = ""
         self.opened: set[str] = set()
         self.states: set[tuple[str, str]] = set()  # (adjective, object): clean, hot, cool, sliced, on
-        self.left: set[tuple[str, str]] = set()  # (object, receptacle that it was taken from)
-        self.seen: set[str] = set()  # receptacles whose contents the agent was shown
-        self.paid: set[tuple] = set()  # stages that paid
+        self.left: set[tuple[str, str]] = set()  # (object, the receptacle that it was taken from)
+        self.seen: set[str] = set()  # receptacles whose contents the agent has seen
+        self.paid: set[tuple] = set()  # stages that have paid their shaped reward
         self.turns = 0
         self.running = True
 
@@ -204,26 +204,26 @@ class Env(Environment):
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
-        """The reply of an expert, who knows what the agent was shown, and searches for the rest."""
+        """Return the reply of an expert that knows only what the agent has seen, and searches for the rest."""
         base.check_running(self.running)
         action, reason = self._next()
         return base.as_reply(self.config.prompt, reason, action)
 
     def admissible(self) -> list[str]:
-        """Everything that is possible now, sorted, as the original lists it."""
+        """Return all possible commands, sorted as in the original."""
         return sorted(self.commands())
 
     def commands(self) -> dict[str, tuple[str, str, str]]:
-        """Everything that is possible now: command -> (verb, object, receptacle), "" for none."""
+        """Return all possible commands as {command: (verb, object, receptacle)}; "" stands for none."""
         return {text: act for text, act in self.goes.items() if act[2] not in self.near} | self._here()
 
     def _meant(self, command: str) -> tuple[str, str, str] | None:
-        """The same as `self.commands().get(command)`, without a list of everywhere to go."""
+        """Return `self.commands().get(command)` without listing every place to go to."""
         go = self.goes.get(command)
         return self._here().get(command) if go is None else None if go[2] in self.near else go
 
     def _here(self) -> dict[str, tuple[str, str, str]]:
-        """What is possible where the agent stands."""
+        """Return the possible commands other than going elsewhere."""
         held = self.held
         found = {verb: (verb, "", "") for verb in ("look", "inventory", "help")}
         if held:
@@ -249,14 +249,14 @@ class Env(Environment):
         return found
 
     def _read(self, reply: str) -> str:
-        """The action in a reply."""
+        """Return the action in a reply."""
         if self.config.prompt == "short":
             return reply.strip().partition("\n")[0][:MAX_ACTION].strip()
         _, marker, action = reply.rpartition("Action:")
         return action.strip()[:MAX_ACTION].strip() if marker else ""
 
     def _plain(self, action: str) -> str:
-        """An action in brackets as the plain one."""
+        """Return an action in brackets as the plain command; return any other action unchanged."""
         match = re.fullmatch(r"([a-z]+) ?\[([^][]*)\]", action)
         if not match:
             return action
@@ -274,7 +274,7 @@ class Env(Environment):
         return kind_of(place) not in OPENABLE or place in self.opened
 
     def _do(self, verb: str, thing: str, place: str) -> str:
-        """Carry out a possible action: the reply."""
+        """Execute a possible action. Return the reply."""
         if verb == "go to":
             self.near = [name for name, spot in self.room.spots.items() if spot == self.room.spots[place]]
             return f"You arrive at {place}. {self._view(place)}"
@@ -313,7 +313,7 @@ class Env(Environment):
         return HELP
 
     def _view(self, place: str) -> str:
-        """What is seen of a receptacle."""
+        """Describe a receptacle and, if it is open, its contents."""
         if not self._open(place):
             return f"The {place} is closed."
         self.seen.add(place)
@@ -321,7 +321,7 @@ class Env(Environment):
         return f"{where}, you see {_listed(self.inside[place])}."
 
     def _nature(self, thing: str) -> str:
-        """What is seen of the object in hand."""
+        """Describe the object in hand."""
         if kind_of(thing) in VESSELS:
             return f"This is a normal {thing}. In it, you see nothing."
         hot, cool, clean, sliced = (
@@ -341,7 +341,7 @@ class Env(Environment):
         return f"You are facing the {_joined(self.near)}. Next to it, you see {_listed(loose)}."
 
     def _ready(self, thing: str) -> bool:
-        """Whether an object is of the goal's kind, and treated as the goal wants it."""
+        """Return whether an object has the goal's kind and the goal's treatment (clean, hot, cool)."""
         task, kind, _ = self.goal
         return kind_of(thing) == kind and (task not in TOOLS or (TOOLS[task][1], thing) in self.states)
 
@@ -355,8 +355,11 @@ class Env(Environment):
         return [thing for place in places for thing in self.inside[place] if kind_of(thing) == self.goal.target]
 
     def _home(self) -> tuple[str, int]:
-        """The receptacle that the goal's objects belong in, of those of its kind, and how many are there already:
-        the one with most of them; while none has any, where the agent is, else an open one; else the first."""
+        """Return the target receptacle and how many of the goal's objects it contains.
+
+        Of the receptacles of the target kind: the one with most such objects; if none has any, the one where the agent
+        stands, else an open one, else the first.
+        """
         counts = {place: sum(map(self._ready, self.inside[place])) for place in self.homes}
         if any(counts.values()):
             home = max(counts, key=counts.get)
@@ -365,7 +368,7 @@ class Env(Environment):
         return home, counts[home]
 
     def _progress(self, verb: str, thing: str, place: str) -> float:
-        """The shaped reward of an action: each stage pays once."""
+        """Return the shaped reward of an action. Each stage pays once."""
         stage = self._stage(verb, thing, place)
         if stage is None or stage in self.paid:
             return 0.0
@@ -373,7 +376,7 @@ class Env(Environment):
         return PROGRESS
 
     def _stage(self, verb: str, thing: str, place: str) -> tuple[str, int] | None:
-        """The stage that an action has just reached, if any, and how many objects were in their place then."""
+        """Return the stage that an action has reached and the number of objects already placed; None for no stage."""
         task, kind, target = self.goal
         home, count = ("", 0) if task == "look" else self._home()
         ours = bool(self.held) and kind_of(self.held) == kind
@@ -393,7 +396,7 @@ class Env(Environment):
         return ("placed", count) if verb == "move" and count else None
 
     def _next(self) -> tuple[str, str]:
-        """An expert's next action and the reason for it."""
+        """Return an expert's next action and its reason."""
         task, kind, target = self.goal
         held = self.held
         if held and kind_of(held) != kind:
@@ -429,20 +432,20 @@ class Env(Environment):
         )
 
     def _reach(self, place: str) -> tuple[str, str] | None:
-        """The next action towards a receptacle, or None once it is at hand and open."""
+        """Return the next action towards a receptacle and its reason; None if the agent stands at it and it is open."""
         if place not in self.near:
             return f"go to {place}", f"I want to be at the {place}."
         return None if self._open(place) else (f"open {place}", f"The {place} is closed.")
 
     def _search(self, kind: str, places) -> tuple[str, str]:
-        """The next action of looking for what can be in places of these kinds: what is near first, and open."""
+        """Return the next action of a search in unseen receptacles of these kinds, near and open ones first."""
         unseen = [place for place in self.room.spots if place not in self.seen and kind_of(place) in places]
         place = max(unseen, key=lambda place: (place in self.near, self._open(place)))
         action, _ = self._reach(place) or (f"examine {place}", "")
         return action, f"There may be a {kind} in or on the {place}."
 
     def _expert_turns(self, most: int) -> int:
-        """How many actions the expert needs to the end, or `most` + 1 if that is not enough."""
+        """Play the expert to the end. Return its number of actions, or `most` + 1 if it needs more than `most`."""
         turns = 0
         while turns <= most and not self._done():
             self._do(*self._meant(self._next()[0]))
@@ -451,7 +454,7 @@ class Env(Environment):
 
 
 def _fit(words: str, name: str) -> tuple | None:
-    """How well the words of an action in brackets name something: less is better, None not at all."""
+    """Return a sort key for how well the words of an action name an object (less is better); None if they do not."""
     if not name:
         return None
     sought = words.replace(" ", "").lower()

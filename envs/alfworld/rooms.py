@@ -1,6 +1,6 @@
-"""ALFWorld's tables (what may lie where, what can be done to what), the goals, and the generator of rooms.
+"""ALFWorld's tables (where objects may lie, which tools work on them), its goals, and the generator of rooms.
 
-A name is a kind and a number, "mug 1". Wherever names are listed, kinds go up and numbers down: cabinet 2, cabinet 1.
+A name is a kind and a number, "mug 1". Lists sort kinds ascending and numbers descending: cabinet 2, cabinet 1.
 """
 
 from dataclasses import dataclass
@@ -62,12 +62,12 @@ CONTAINS = {place: frozenset(kinds.split()) for place, kinds in CONTAINS.items()
 OPENABLE = {"cabinet", "drawer", "fridge", "microwave", "safe"}
 SLICEABLE = {"apple", "bread", "egg", "lettuce", "potato", "tomato"}
 KNIVES = {"butterknife", "knife"}
-VESSELS = {"bowl", "box", "cup", "mug", "pan", "plate", "pot"}  # examined, they tell what is in them: nothing
-LAMPS = {  # where each may stand; a lamp is not taken
+VESSELS = {"bowl", "box", "cup", "mug", "pan", "plate", "pot"}  # `examine` says that they contain nothing
+LAMPS = {  # lamp -> receptacles that it may stand on; a lamp cannot be taken
     "desklamp": ("desk", "dresser", "shelf", "sidetable"),
     "floorlamp": ("coffeetable", "dresser", "sidetable"),
 }
-TOOLS = {  # verb -> the receptacle that does it, the adjective that it gives, the objects that it works on
+TOOLS = {  # verb -> the receptacle needed, the resulting adjective, the objects it works on
     "clean": (
         "sinkbasin",
         "clean",
@@ -130,11 +130,11 @@ ROOMS = {room: (tasks.split(), _counts(places), kinds.split()) for room, (tasks,
 @dataclass(frozen=True)
 class Level:
     tasks: tuple[str, ...]  # drawn uniformly
-    receptacles: tuple[int, int] | None  # how many there are; None: as many as the room's table says
-    objects: tuple[int, int]  # objects beside those of the task
-    turns: int  # most turns that the expert needs, of 30
-    doors: bool = True  # receptacles that must be opened; without them only what the task needs
-    shared: float = 0.0  # the chance of a receptacle to stand at one place with the one before it, of its own kind
+    receptacles: tuple[int, int] | None  # least and most; None: as in the room's table
+    objects: tuple[int, int]  # least and most objects besides the task's
+    turns: int  # most turns that the expert may need
+    doors: bool = True  # whether there are receptacles that open
+    shared: float = 0.0  # chance that a receptacle shares the place of the previous one of its kind
 
 
 LEVELS = {
@@ -147,12 +147,12 @@ LEVELS = {
 
 class Goal(NamedTuple):
     task: str  # one of the six types
-    kind: str  # of the object
-    target: str  # the kind of receptacle that it belongs in; for "look" the kind of lamp
+    kind: str  # the object's kind
+    target: str  # the kind of receptacle to put it in; for "look" the kind of lamp
 
 
 class Room(NamedTuple):
-    spots: dict[str, int]  # receptacle -> the place it stands at; several may share one
+    spots: dict[str, int]  # receptacle -> its place; several may share one
     inside: dict[str, list[str]]  # receptacle -> its objects
 
 
@@ -161,13 +161,13 @@ def kind_of(name: str) -> str:
 
 
 def order(name: str) -> tuple[str, int]:
-    """The key that sorts names as they are listed."""
+    """Return the sort key of a name."""
     kind, number = name.split(" ")
     return kind, -int(number)
 
 
 def targets(task: str, kind: str, room: str, level: Level) -> list[str]:
-    """The kinds of receptacle, or of lamp, that a task with an object can end at in a room."""
+    """Return the possible target kinds (receptacles, or lamps for "look") of a task and object in a room."""
     if task == "look":
         return [lamp for lamp in LAMPS if _stands(lamp, room)]
     tool = TOOLS[task][0] if task in TOOLS else None
@@ -177,7 +177,7 @@ def targets(task: str, kind: str, room: str, level: Level) -> list[str]:
 
 
 def sources(goal: Goal, room: str, level: Level) -> list[str]:
-    """The kinds of receptacle that a goal's object may lie in at first."""
+    """Return the kinds of receptacle that a goal's object may start in."""
     return [place for place in _places(room, level) if goal.kind in CONTAINS[place] and place != goal.target]
 
 
@@ -190,7 +190,7 @@ def _stands(lamp: str, room: str) -> list[str]:
 
 
 def _goals() -> dict[tuple[str, str, str], dict[Goal, list[str]]]:
-    """Goals and their rooms, by level, split and task type. The split of a goal is the same at every level."""
+    """Return {(level, split, task type): {goal: rooms}}. A goal has the same split at every level."""
     found = {}
     for name, level in LEVELS.items():
         for room, (tasks, _, kinds) in ROOMS.items():
@@ -211,14 +211,14 @@ GOALS = _goals()
 
 
 def draw(rng: Random, level: str, split: str) -> tuple[Goal, Room]:
-    """A goal of a split, the task types alike often, and a room to reach it in."""
+    """Draw a goal of a split, task types uniformly, and a furnished room in which it can be reached."""
     goals = GOALS[level, split, rng.choice(LEVELS[level].tasks)]
     goal = rng.choice(list(goals))
     return goal, furnish(rng, goal, rng.choice(goals[goal]), LEVELS[level])
 
 
 def furnish(rng: Random, goal: Goal, room: str, level: Level) -> Room:
-    """Receptacles and objects at random, among them what the goal needs, and nothing that makes it true already."""
+    """Draw a room's receptacles and objects, with everything that the goal needs and without fulfilling it."""
     names = _receptacles(rng, goal, room, level)
     spots: dict[str, int] = {}
     for name, before in zip(names, [None, *names], strict=False):

@@ -1,37 +1,37 @@
 """BabyAI: carry out a mission in a grid of rooms, seen from where the agent stands.
 
 Task.     `Your goal: put the red ball next to a blue key`. Rooms with walls and doors, and keys, balls and boxes in six
-          colours. A locked door opens with a key of its colour. The agent sees the 7 x 7 cells in front of it, as far
-          as walls and closed doors let it. Missions, with "the" where one object fits and "a" where several do:
+          colours. A locked door opens with a key of its colour. The agent sees the 7 x 7 cells in front of it, except
+          behind walls and closed doors. Missions, with "the" if one object fits and "a" if several do:
     go to X                                     face it, one step away
     open D                                      toggle it open
-    pick up X                                   with nothing in hand before; X may be "the red object"
+    pick up X                                   with empty hands; X may be "the red object"
     put X next to Y                             drop it on one of Y's four sides
-    A and B                                     in any order; what is done stays done
+    A and B                                     in any order; a finished part stays finished
     A, then B; B after you A                    in this order; the goal line says "and" in all three cases
-          X may end in `in front of you`, `behind you`, `on your left`, `on your right`: of the agent at the start, in
-          the room that it starts in.
+          X may end in `in front of you`, `behind you`, `on your left`, `on your right`: as seen by the agent at the
+          start, in its first room.
 
-Actions.  Each is a list of primitives; execution stops at the first that leaves the view as it was.
+Actions.  Each is a list of primitives; execution stops at the first one that does not change the view.
     turn left, turn right, move forward
-    go to red ball 1                            to face it, on the shortest way within the range of the view
-    pickup red ball 1                           so written; go there, and take it
-    drop                                        right ahead
-    toggle                                      a closed door right ahead, or a locked one with its key in hand
+    go to red ball 1                            face it, by the shortest path within the view
+    pickup red ball 1                           (one word) go there and take it
+    drop                                        onto the cell ahead
+    toggle                                      a closed door ahead, or a locked one with its key in hand
     go through red open door 1                  ends on the door's cell, as does the next
     toggle and go through red closed door 1     or `red locked door 1`, with its key in hand
     check available actions
-          `goto[red ball 1]`, `pickup[...]` and so on are read as the plain form. Things of one name are numbered from
-          near to far; to go to and to pick up, only those count that can be reached.
+          `goto[red ball 1]`, `pickup[...]` and so on mean the plain form. Objects of one name are numbered from near to
+          far; `go to` and `pickup` number only objects that can be reached.
 
-Replies.  What is seen, and in the native form a last line of all actions that are offered.
+Replies.  The view in words; the native form adds a last line with all available actions.
     In front of you in this room, you can see several objects: There is a grey key 1 1 steps in front of you and 1 steps
     to your left.  There is a red ball 1 right in front of you 3 steps away.  The room has walls around you. You are
     facing a wall 6 steps away. You are not carrying anything.
-    You cannot see any objects within sight.    in place of the objects, when not even a wall is
-     The task is completed.                     one more line, when the mission is done or has failed
+    You cannot see any objects within sight.    if not even a wall is in view
+     The task is completed.                     an extra line when the mission is done or failed
     You can take the following actions: turn left, turn right, ...
-    No change in state.                         for an empty action, and to go to what is faced already
+    No change in state.                         an empty action, or `go to` an object already faced
     There is a barrier in front of you, you can't move forward.
     You cannot drop the object, as you are not carrying anything.
     You cannot drop the object, as there is already an object in front of you.
@@ -44,18 +44,17 @@ Replies.  What is seen, and in the native form a last line of all actions that a
 Prompts.  native: instructions, an "OK.", the observation. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is
           the line that follows `Action:`, reduced to letters, digits, commas and spaces. Without the marker it is
           empty; with several markers nothing is executed and the reply says so.
-          short: one message; the action is the reply's first line. What is seen comes in a line for each thing,
-          `red ball 1: ahead 2 left 1`, and without the list of actions.
+          short: one message; the action is the reply's first line. The view has one line per object,
+          `red ball 1: ahead 2 left 1`, and no list of actions.
 
-Reward.   1 - 0.9 * primitives / budget when the mission is done. The budget is the area of all rooms for each walk that
-          the mission takes (two to put something somewhere), or the level's own. info["shaped"]: 1 then. Nothing is
-          paid on the way.
+Reward.   1 - 0.9 * primitives / budget when the mission is done. The budget is the level's own, or the area of all
+          rooms for each walk that the mission takes (`put` takes two). info["shaped"]: 1 then, and nothing on the way.
 
 Ending.   Terminated when the mission is done; truncated, outcome "timeout", after `max_turns` replies of any kind. An
-          action's last primitive decides: to toggle and go through a door that is to be opened does not count, and
-          leaves it open for good. A mission that is done for a reward of 0.5 or less, and one that failed, says that
-          it is completed, but goes on. Levels 15, 16 and 20 fail so with a wrong door or object, and 16 with the first
-          of two doors as well: it is not the second.
+          action's last primitive decides: `toggle and go through` a door that the mission wants open does not count,
+          and leaves it open for good. A mission that is done for a reward of 0.5 or less, or has failed, reports that
+          it is completed but goes on. Levels 15, 16 and 20 fail on a wrong door or object; in level 16, opening the
+          first of two doors fails too, since it is not the second.
 
 Levels.   The 40 of the original by number or name; `difficulty` groups them (see DIFFICULTY).
     1-11   GoToRedBallGrey, GoToRedBall, GoToRedBallNoDists, GoToObjS6, GoToLocalS8N7, GoToObjMazeS7, GoToImpUnlock,
@@ -68,13 +67,13 @@ Levels.   The 40 of the original by number or name; `difficulty` groups them (se
            MiniBossLevel, BossLevel, BossLevelNoUnlock
 
 From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with these differences:
-- Layouts are drawn by our own generator, not by Minigrid's seeds. A task is drawn again until the expert does it within
-  `max_turns`, so of the largest levels only the tasks that fit are there. A task's split is a hash of all that there is
-  at the start.
+- Layouts come from our own generator, not from Minigrid's seeds. A task is redrawn until the expert does it within
+  `max_turns`, so the largest levels contain only the tasks that fit. A hash of the whole initial state decides the
+  split.
 - A box that holds a key can be toggled. In the original only doors can, and level 26 is impossible.
 - The reward is paid once, at the end; the original's score adds it again for every reply after a late success.
-- The instructions are in our words. They name `pick up`, as the original's do; what both take, and list with every
-  observation, is `pickup`. Of an action 400 characters are read.
+- The instructions are in our words. Like the original's they say `pick up`, while the action, as listed with every
+  observation, is `pickup`. Only 400 characters of an action are read.
 """
 
 import re
@@ -92,9 +91,9 @@ from envs.babyai.text import look
 from envs.base import Environment, Step, split_of
 
 DIFFICULTY = {
-    "1": (3, 4),  # one object in one room: to go to it
-    "2": (1, 2, 5, 9, 19, 20, 22),  # one room and other objects: to go to one, pick it up, put it next to another
-    "3": (10, 11, 13, 14, 15, 16, 23, 30),  # doors around the room, to go to or to open; two rooms in one
+    "1": (3, 4),  # go to the only object of one room
+    "2": (1, 2, 5, 9, 19, 20, 22),  # one room with several objects: go to one, pick it up, put it next to another
+    "3": (10, 11, 13, 14, 15, 16, 23, 30),  # doors around the room to go to or to open; two joined rooms
     "4": (6, 7, 8, 12, 17, 18, 21, 24, 25, 26, 27, 28, 29, 31, 32, 33),  # mazes, locks and keys
     "5": (34, 35, 36, 37, 38, 39, 40),  # missions of several parts in mazes
 }
@@ -123,16 +122,16 @@ SHORT = "Reply with one action: turn left, turn right, move forward, go to X, pi
 toggle and go through X."
 SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 UNKNOWN = "The action is not recognized. Please check valid actions."
-LATE = 0.5  # a mission that is done for this reward or less goes on
-MAX_ACTION = 400  # characters of an action that are read
-TRIES = 1000  # tasks drawn before a level counts as empty; of the rarest, one in 45 is used
+LATE = 0.5  # a mission that is done for this reward or less does not end the episode
+MAX_ACTION = 400  # characters read of an action
+TRIES = 1000  # tasks drawn before a level counts as empty; the rarest level accepts one in 45
 
 
 @dataclass
 class Config:
-    difficulty: str = "2"  # 1 to 5, drawn uniformly from this comma list, then a level of it; repeats weigh: "1,1,2"
+    difficulty: str = "2"  # 1 to 5, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     level: str = ""  # levels of the original by number or name, a comma list such as 5,BossLevel; empty: by difficulty
-    max_turns: int = 20  # agent turns before the episode is truncated; every task can be done in them
+    max_turns: int = 20  # agent turns before the episode is truncated; every task fits in them
     prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
 
     def __post_init__(self):
@@ -148,7 +147,7 @@ class Config:
         base.check_prompt(self.prompt)
 
     def draw_level(self, rng: Random) -> str:
-        """The name of a level."""
+        """Draw the name of a level."""
         names = list(LEVELS)
         if self.level:
             name = rng.choice(self.level.split(","))
@@ -157,14 +156,14 @@ class Config:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
         self.running = False
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"babyai {split} {seed}")
         self.level = self.config.draw_level(rng)
@@ -189,13 +188,13 @@ class Env(Environment):
         return Step(observation, reward, won, truncated, info)
 
     def oracle(self) -> str:
-        """The reply that an expert would give in the current state."""
+        """Return an expert's reply in the current state."""
         base.check_running(self.running)
         action, reason = next_action(self.game, self.sight)
         return base.as_reply(self.config.prompt, reason, action)
 
     def _draw(self, rng: Random, split: str) -> tuple[Game, str]:
-        """A task of the split that the expert does within the turn limit, and its canonical string."""
+        """Draw a task of the split that the expert does within the turn limit. Return it and its canonical string."""
         for _ in range(TRIES):
             try:
                 game = LEVELS[self.level].draw(rng)
@@ -207,17 +206,17 @@ class Env(Environment):
         raise ValueError(f"no task of level {self.level} can be done in max_turns={self.config.max_turns}")
 
     def _read(self, reply: str) -> str | None:
-        """The action in a reply; None if there are several."""
+        """Return the action in a reply; None if the reply has several."""
         if self.config.prompt == "short":
-            return _plain(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip()).lower()
+            return plain_action(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip()).lower()
         actions = re.findall(r"Action:\s*([^\n]*)", reply)
         if len(actions) > 1:
             return None
-        action = _plain(actions[0][:MAX_ACTION].rstrip()) if actions else ""
+        action = plain_action(actions[0][:MAX_ACTION].rstrip()) if actions else ""
         return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split()).lower()
 
     def _act(self, action: str) -> tuple[str, bool, float]:
-        """Execute an action: the observation, whether it was carried out, and the reward."""
+        """Execute an action. Return the observation, whether it was valid, and the reward."""
         if "check" in action:
             return self._said(f"You can take the following actions: {', '.join(self.sight.actions)}"), True, 0.0
         way = self.sight.actions.get(action)
@@ -234,7 +233,7 @@ class Env(Environment):
         return self.sight.short() if self.config.prompt == "short" else self.sight.native()
 
     def _said(self, message: str) -> str:
-        """A reply; in the native form, with the actions that are offered now."""
+        """Return the observation; the native form adds the available actions."""
         if self.config.prompt == "short":
             return message
         offered = ", ".join(f'"{action}"' for action in self.sight.actions)
@@ -242,7 +241,7 @@ class Env(Environment):
 
 
 def canonical(game: Game) -> str:
-    """One string for all that a task is at its start."""
+    """Return a string that determines the whole initial state of a task."""
     world = game.world
     (x, y), carried = xy(world.pos), world.held and world.held[1]
     hidden = [content for _, content in world.hidden.values()]
@@ -254,7 +253,7 @@ def canonical(game: Game) -> str:
 
 
 def solvable(game: Game, turns: int) -> bool:
-    """Whether the expert does it in so many turns."""
+    """Return whether the expert completes the mission within this many turns."""
     game = game.copy()
     for _ in range(turns):
         sight = look(game.world)
@@ -266,8 +265,8 @@ def solvable(game: Game, turns: int) -> bool:
     return False
 
 
-def _plain(action: str) -> str:
-    """An action in brackets, `goto[red ball 1]`, as the plain one."""
+def plain_action(action: str) -> str:
+    """Return `goto[red ball 1]` as `go to red ball 1`; return any other action unchanged."""
     match = re.fullmatch(r"([A-Za-z ]+?) ?\[([^\[\]]*)\]", action)
     if not match:
         return action

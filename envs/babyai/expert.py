@@ -1,7 +1,7 @@
-"""BabyAI's expert: it knows the whole grid, and acts through the text layer like everyone else.
+"""BabyAI's expert: it knows the whole grid but acts through the same text layer as the agent.
 
-`_errand` says what to do next: face one of a set of cells, then do something. `next_action` gets there in few turns: of
-the offered actions it takes the one after which the least is left to walk, looking two actions ahead.
+`_errand` returns what to do next: face one of a set of cells, then execute a primitive (the deed). `next_action` gets
+there in few turns: looking two actions ahead, it takes the available one after which the remaining path is shortest.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from envs.babyai.grid import (
 from envs.babyai.missions import And, Game, GoTo, Open, PickUp, PutNext, Sequence
 from envs.babyai.text import CHECK, Sight, look
 
-FACE = None  # nothing is left to do once the cell is faced
+FACE = None  # the deed of an errand that is done once the cell is faced
 REASONS = {
     FACE: "I have to stand in front of it.",
     PICKUP: "I need to pick it up.",
@@ -37,17 +37,17 @@ REASONS = {
     TOGGLE: "I have to stand in front of it and open it.",
     FORWARD: "The door is in the way.",
 }
-STRIDES = 8  # steps that one action replaces, about
-RING = (1, MOVES[1] + 1, MOVES[1], MOVES[1] - 1, -1, MOVES[3] - 1, MOVES[3], MOVES[3] + 1)  # around a cell
-Errand = tuple[set[int], int | None, dict[int, int]]  # the cells to face, what to do then, steps to them (see _flood)
+STRIDES = 8  # rough number of steps that one action replaces
+RING = (1, MOVES[1] + 1, MOVES[1], MOVES[1] - 1, -1, MOVES[3] - 1, MOVES[3], MOVES[3] + 1)  # the 8 neighbours
+Errand = tuple[set[int], int | None, dict[int, int]]  # (cells to face, deed, steps to them: see _flood)
 
 
 class Stuck(Exception):
-    """What the mission asks for cannot be done any more."""
+    """The mission can no longer be completed."""
 
 
 def next_action(game: Game, sight: Sight) -> tuple[str, str]:
-    """The expert's next action, and why."""
+    """Return the expert's next action and its reason."""
     for spared in (_spared(game), set()):
         try:
             goals, deed, steps = _next_errand(game, spared)
@@ -75,7 +75,7 @@ def next_action(game: Game, sight: Sight) -> tuple[str, str]:
 
 
 def _deed(deed: int | None, sight: Sight) -> str:
-    """The action that does it, right in front of the goal."""
+    """Return the action that executes the deed in front of the goal."""
     wanted = {PICKUP: [PICKUP], DROP: [DROP], TOGGLE: [TOGGLE], FORWARD: [TOGGLE, FORWARD], FACE: [LEFT]}[deed]
     return next((action for action, way in sight.actions.items() if way == wanted), "turn left")
 
@@ -83,7 +83,7 @@ def _deed(deed: int | None, sight: Sight) -> str:
 def _best(
     world: World, sight: Sight, goals: set[int], deed: int | None, steps: dict[int, int], views: dict
 ) -> tuple[float, str]:
-    """What is left after the best of the offered actions, and that action; nothing is left if it does the deed."""
+    """Return the path cost left after the best available action (0 if it executes the deed), and that action."""
     best, chosen = float("inf"), CHECK
     start = world.pos, world.dir
     for action, way in sight.actions.items():
@@ -98,7 +98,7 @@ def _best(
         elif not passes:
             left = (0 if deed is FACE else 1) if there else _left(world.pos, world.dir, goals, steps)
         elif front not in steps or world.cells[front] & 7 != DOOR or (there and deed == TOGGLE):
-            left = float("inf")  # to go on through a door that is to be opened would not count
+            left = float("inf")  # walking through a door that the mission wants open would not count
         else:
             left = 0 if there and deed == FORWARD else _left(front, world.dir, goals, steps)
         world.pos, world.dir = start
@@ -108,7 +108,7 @@ def _best(
 
 
 def _walk(world: World, moves: list[int], views: dict[tuple[int, int], bytes]) -> None:
-    """Turn and go as an action does: it stops where the view stays as it was."""
+    """Move the agent as an action does: stop at the first move that does not change the view."""
     pose = world.pos, world.dir
     for move in moves:
         position, direction = pose
@@ -125,7 +125,7 @@ def _walk(world: World, moves: list[int], views: dict[tuple[int, int], bytes]) -
 
 
 def _view(world: World, views: dict[tuple[int, int], bytes]) -> bytes:
-    """The view from where the agent is, kept for the next time."""
+    """Return the view from the agent's pose, cached in `views`."""
     pose = world.pos, world.dir
     if pose not in views:
         views[pose] = world.view()
@@ -133,7 +133,7 @@ def _view(world: World, views: dict[tuple[int, int], bytes]) -> bytes:
 
 
 def _left(position: int, direction: int, goals: set[int], steps: dict[int, int]) -> float:
-    """About what is left to walk: three for a step, and one for each turn before the first."""
+    """Estimate the remaining cost: 3 for each step, and 1 for each rotation before the first."""
     if position not in steps:
         return float("inf")
     far = steps[position]
@@ -143,9 +143,9 @@ def _left(position: int, direction: int, goals: set[int], steps: dict[int, int])
 
 
 def _flood(world: World, goals: Iterable[int], spared: set[int], with_key: bool = True, whole: bool = False):
-    """Steps to the nearest goal, from wherever nothing but doors that can be opened is in the way.
+    """Return {cell: steps to the nearest goal} for cells from which only doors that can be opened are in the way.
 
-    Unless the whole is wanted, cells that are farther from it than the agent by more than two are left out.
+    Unless `whole`, leave out cells that are more than two steps farther away than the agent.
     """
     cells = world.cells
     key = world.held[1] if world.held and with_key else EMPTY
@@ -170,7 +170,7 @@ def _flood(world: World, goals: Iterable[int], spared: set[int], with_key: bool 
 
 
 def _obstacles(world: World, start: int, goals: set[int]) -> tuple[list[int], list[int]]:
-    """A path to a goal with few obstacles, and what is in the way on it: objects and locked doors."""
+    """Return a path to a goal with few obstacles, and these obstacles (objects and locked doors)."""
     costs, queue, came = {start: 0}, [(0, start)], {}
     while queue:
         cost, position = heappop(queue)
@@ -194,7 +194,7 @@ def _obstacles(world: World, start: int, goals: set[int]) -> tuple[list[int], li
 
 
 def _spared(game: Game) -> set[int]:
-    """Doors to leave closed until it is their turn: an open one cannot be opened."""
+    """Return the doors that a later part of the mission opens: they must stay closed until then."""
     mission, world = game.mission, game.world
     if not isinstance(mission, Sequence) or mission.done:
         return set()
@@ -241,12 +241,12 @@ def _errand(game: Game, part: GoTo | Open | PickUp | PutNext, spared: set[int]) 
 
 
 class _Chart:
-    """Errands that must come first, so that another can be done."""
+    """Find the errand that must come first so that another one becomes possible."""
 
     def __init__(self, world: World, spared: set[int]):
         self.world, self.spared = world, spared
         self.depth = 0
-        self.kept_free: set[int] = set()  # paths that nothing may be dropped on
+        self.kept_free: set[int] = set()  # cells of paths that must stay free of dropped objects
 
     def where(self, identities: set[int]) -> set[int]:
         return {position for position, identity in self.world.things.items() if identity in identities}
@@ -255,7 +255,7 @@ class _Chart:
         return bool(self.world.held) and self.world.held[1] == self.world.cells[door] & 0b111000 | KEY
 
     def reach(self, goals: set[int], deed: int | None) -> Errand:
-        """Get to one of the goals, or first to what is in the way."""
+        """Return the errand to reach one of the goals, or to clear what is in the way."""
         if not goals:
             raise Stuck
         steps = _flood(self.world, goals, self.spared)
@@ -264,7 +264,7 @@ class _Chart:
         return self.clear(self.world.pos, goals)
 
     def clear(self, start: int, goals: set[int]) -> Errand:
-        """Take away the first object on the way to a goal, or unlock the first door."""
+        """Return the errand to remove the first object on the path to a goal, or to unlock the first door."""
         path, obstacles = _obstacles(self.world, start, goals)
         if not obstacles:
             raise Stuck
@@ -275,7 +275,7 @@ class _Chart:
         return self.collect({obstacle})
 
     def collect(self, goals: set[int]) -> Errand:
-        """Pick up one of the goals, with empty hands: first what needs the key in them, then put it down."""
+        """Return the errand to pick up one of the goals, first emptying the hands."""
         if not goals:
             raise Stuck
         steps = _flood(self.world, goals, self.spared, with_key=False)
@@ -297,7 +297,7 @@ class _Chart:
         return self.reach(self.where(boxes), TOGGLE)
 
     def fetch(self, goals: set[int], to: set[int]) -> Errand:
-        """Pick up one of the goals, once it can be carried to where it is needed: full hands clear nothing away."""
+        """Return the errand to pick up one of the goals after clearing its path `to` the place where it is needed."""
         if not goals or not to:
             raise Stuck
         steps = _flood(self.world, to, self.spared, with_key=False, whole=True)
@@ -307,7 +307,7 @@ class _Chart:
         return self.collect(near)
 
     def put_down(self) -> Errand:
-        """Drop what is carried where it will not be in the way."""
+        """Return the errand to drop the carried object where it blocks nothing."""
         passable = FREE | {code(DOOR, colour, state) for colour in COLOURS for state in range(3)}
         cells, found = self.world.cells, set()
         seen, queue = {self.world.pos}, [self.world.pos]

@@ -1,8 +1,8 @@
-"""BabyAI's world: the grid, what the agent sees of it, and the primitives that change it.
+"""BabyAI's world: the grid, the agent's view of it, and the primitives that change it.
 
-A position is one number, an index into a padded grid whose rows are STRIDE long: a step in a direction adds its number.
-The code of a cell holds Minigrid's own numbers for kind, colour and state, so that a view is comparable byte by byte.
-Every object has an identity, since a mission is about the objects that fitted its words when it began.
+A position is an index into a padded grid with rows of STRIDE cells; a step adds one of MOVES. A cell's code packs
+Minigrid's own numbers of kind, colour and state, so that tests compare views with Minigrid's byte by byte. Every object
+has an identity, because a mission refers to the objects that matched its words when it began.
 """
 
 from functools import cache
@@ -12,9 +12,9 @@ COLOURS = ("red", "green", "blue", "purple", "yellow", "grey")
 OPEN, CLOSED, LOCKED = range(3)
 DOOR, KEY, BALL, BOX = range(4, 8)
 LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE = range(6)  # the primitives
-PLACES = ("left", "right", "front", "behind")  # of the agent
+PLACES = ("left", "right", "front", "behind")  # relative to the agent
 
-PAD = 6  # of walls around the grid: the view reaches that far
+PAD = 6  # cells of wall around the grid, as far as the view reaches
 STRIDE = 22 + 2 * PAD  # the largest grid is 22 cells wide: three rooms of 8 that share their walls
 MOVES = (1, STRIDE, -1, -STRIDE)  # facing right, down, left, up
 VIEW = 7  # the view is 7 x 7 cells, the agent in the middle of the nearest row
@@ -31,9 +31,9 @@ NAMES |= {
     for colour in COLOURS
     for state in (OPEN, CLOSED, LOCKED)
 }
-FREE = frozenset([EMPTY, *(code(DOOR, colour, OPEN) for colour in COLOURS)])  # what the agent can stand on
+FREE = frozenset([EMPTY, *(code(DOOR, colour, OPEN) for colour in COLOURS)])  # cells that the agent can stand on
 _OPAQUE = {WALL, *(c for c, name in NAMES.items() if name.endswith(("closed door", "locked door")))}
-_CLEAR = bytes(ord("0") if c in _OPAQUE else ord("1") for c in range(256))  # code -> does sight pass
+_CLEAR = bytes(ord("0") if c in _OPAQUE else ord("1") for c in range(256))  # code -> "1" if light passes
 _MASKS = [int.from_bytes(bytes(255 * (lit >> 6 - i & 1) for i in range(VIEW))) for lit in range(128)]
 
 
@@ -46,28 +46,28 @@ def xy(position: int) -> tuple[int, int]:
 
 
 class World:
-    """The state of the grid and of the agent in it."""
+    """The state of the grid and of the agent in it; not an environment."""
 
     def __init__(self, room: int, rows: int, cols: int):
-        self.pitch = room - 1  # from one room to the next, which share a wall
+        self.pitch = room - 1  # distance between neighbouring rooms, which share a wall
         self.rows, self.cols = rows, cols
         self.cells = bytearray([WALL]) * (STRIDE * STRIDE)
         for y in range(rows * self.pitch):
             for x in range(cols * self.pitch):
                 if x % self.pitch and y % self.pitch:
                     self.cells[cell(x, y)] = EMPTY
-        self.things: dict[int, int] = {}  # where an object or a door is -> its identity
-        self.hidden: dict[int, tuple[int, int]] = {}  # identity of a box -> identity and code of what is in it
+        self.things: dict[int, int] = {}  # position of an object or door -> its identity
+        self.hidden: dict[int, tuple[int, int]] = {}  # identity of a box -> identity and code of its content
         self.held: tuple[int, int] | None = None  # identity and code of what the agent carries
         self.pos = self.dir = self.steps = 0
 
     @property
     def front(self) -> int:
-        """The position that the agent faces."""
+        """The position ahead of the agent."""
         return self.pos + MOVES[self.dir]
 
     def act(self, primitive: int) -> None:
-        """One of the six primitives; where it cannot be done, nothing but the count of steps changes."""
+        """Execute one of the six primitives. An impossible one changes only the count of steps."""
         self.steps += 1
         front = self.pos + MOVES[self.dir]
         there = self.cells[front]
@@ -95,7 +95,7 @@ class World:
                 self.put(front, code(DOOR, colour, CLOSED if state == OPEN else OPEN), self.things[front])
 
     def put(self, position: int, what: int, identity: int | None = None) -> None:
-        """Make a cell hold this object or, without an identity, none."""
+        """Set a cell to this code, with this object's identity or with none."""
         self.cells[position] = what
         if identity is None:
             self.things.pop(position, None)
@@ -103,10 +103,10 @@ class World:
             self.things[position] = identity
 
     def view(self) -> bytes:
-        """What the agent sees: 49 codes, the farthest row first, each from left to right. Its own cell shows what it
-        carries.
+        """Return the agent's view: 49 codes, the farthest row first, each row from left to right. The agent's own cell
+        shows what it carries.
 
-        Light starts at the agent and goes from the nearest row to the farthest: see `_sweep`.
+        Light starts at the agent and spreads from the nearest row to the farthest: see `_sweep`.
         """
         ahead, right = MOVES[self.dir], MOVES[(self.dir + 1) % 4]
         start, lit, rows = self.pos - 3 * right, 0b0001000, []
@@ -125,7 +125,7 @@ class World:
         return x // self.pitch, y // self.pitch
 
     def in_room(self, position: int, room: tuple[int, int]) -> bool:
-        """Whether a position is in a room, its walls included."""
+        """Return whether a position is in a room, its walls included."""
         return all(0 <= at - side * self.pitch <= self.pitch for at, side in zip(xy(position), room, strict=True))
 
     def copy(self) -> "World":
@@ -137,10 +137,10 @@ class World:
 
 @cache
 def _sweep(lit: int, clear: int) -> tuple[int, int]:
-    """The lit cells of a row, and those that it lights in the row beyond; the highest of the 7 bits is the leftmost.
+    """Return the lit cells of a row and the cells that they light in the row beyond, as 7 bits, leftmost first.
 
-    From left to right, then from right to left: a lit cell that sight passes lights its neighbour on that way, the cell
-    ahead, and the one between the two.
+    From left to right, then from right to left, a lit transparent cell lights its neighbour in that direction, the cell
+    ahead of it, and the cell ahead of that neighbour.
     """
     beyond = 0
     for i in range(6, 0, -1):
@@ -155,5 +155,5 @@ def _sweep(lit: int, clear: int) -> tuple[int, int]:
 
 
 def turned(dx: int, dy: int, direction: int) -> tuple[int, int]:
-    """How far ahead and how far to the right of someone who faces this way."""
+    """Return an offset as steps (ahead, to the right) for an agent that faces this direction."""
     return ((dx, dy), (dy, -dx), (-dx, -dy), (-dy, dx))[direction]

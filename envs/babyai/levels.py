@@ -1,7 +1,6 @@
-"""BabyAI's 40 levels, as AgentGym numbers them: for each its rooms, its objects, its missions and its budget of steps.
+"""BabyAI's 40 levels in AgentGym's numbering: rooms, objects, missions and the budget of steps.
 
-A function for each family takes a maze with rooms alone, puts doors, objects and the agent into it, and returns the
-mission.
+Each family has a function that takes a maze of empty rooms, adds doors, objects and the agent, and returns the mission.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ def go_to_red_blue_ball(maze: Maze) -> Mission:
 
 
 def one_of_many(maze: Maze, instruct: Callable[[Desc], Mission], count: int, blocked: bool = False) -> Mission:
-    """Objects anywhere, all doors closed, and one of them to go to or to pick up."""
+    """Place objects anywhere behind closed doors. Return the mission to go to one of them or to pick it up."""
     maze.agent()
     maze.connect()
     made = maze.scatter(count, unique=False)
@@ -110,7 +109,7 @@ def put_next(maze: Maze) -> Mission:
 
 
 def put_across(maze: Maze, count: int, carrying: bool = False) -> Mission:
-    """Two rooms without a wall between them; what is to be moved may be in hand from the start."""
+    """Join two rooms. Return the mission to move an object across; the agent may carry it from the start."""
     maze.agent((0, 0))
     left, right = (maze.scatter(count, room) for room in ((0, 0), (1, 0)))
     maze.open_wall((0, 0), 0)
@@ -122,12 +121,12 @@ def put_across(maze: Maze, count: int, carrying: bool = False) -> Mission:
 
 
 def unlock(maze: Maze, inside: bool) -> Mission:
-    """A locked room somewhere and its key elsewhere: open the door, or go to the one thing inside."""
+    """Lock a room and place its key elsewhere. Return the mission to open the door or go to the only object inside."""
     locked = maze.rng.choice(maze.rooms)
     door = maze.door(locked, locked=True)
     others = [room for room in maze.rooms if room != locked]
     maze.add(maze.rng.choice(others), KEY, door[1])
-    only = not inside and maze.rng.random() < 0.5  # the only door of its colour
+    only = not inside and maze.rng.random() < 0.5  # whether the door is the only one of its colour
     maze.connect([colour for colour in COLOURS if not (only and colour == door[1])])
     for room in others:
         maze.scatter(2 if inside else 3, room, unique=False)
@@ -212,10 +211,10 @@ def synth(
     actions: tuple = (GoTo, PickUp, Open, PutNext),
     shapes: tuple = ("single", "and", "sequence"),
 ) -> Mission:
-    """Everything that can be said.
+    """Return a mission drawn from all forms.
 
-    locked: how likely a room is locked; places: words such as "on your left"; unblock: things may have to be moved out
-    of the way; through_locked: what is named may all be behind the locked door.
+    locked: probability of a locked room; places: whether to use words such as "on your left"; unblock: whether objects
+    may block the path; through_locked: whether all matching objects may be behind the locked door.
     """
     rng = maze.rng
     vault = _lock(maze) if rng.random() < locked else None
@@ -253,7 +252,7 @@ def synth(
 
 
 def _lock(maze: Maze) -> Room:
-    """A room with a locked door, and its key elsewhere."""
+    """Lock a room and place its key elsewhere. Return the room."""
     vault = maze.rng.choice(maze.rooms)
     door = maze.door(vault, locked=True)
     maze.add(maze.rng.choice([room for room in maze.rooms if room != vault]), KEY, door[1])
@@ -261,7 +260,7 @@ def _lock(maze: Maze) -> Room:
 
 
 def _keys_of(world: World) -> list[int]:
-    """The identities of the keys that fit a locked door."""
+    """Return the identities of the keys that fit a locked door."""
     fitting = {what & 0b111000 | KEY for what in world.cells if what & 7 == DOOR and what >> 6 == LOCKED}
     return [identity for position, identity in world.things.items() if world.cells[position] in fitting]
 
@@ -272,11 +271,11 @@ class Level:
     room: int = 8  # width of a room, with its walls
     rows: int = 3
     cols: int = 3
-    steps: int = 0  # budget of primitives; 0: the area of all rooms for each walk that the mission takes
-    carrying: bool = False  # what is to be moved is in hand
+    steps: int = 0  # budget of primitives; 0: the area of all rooms times the mission's walks
+    carrying: bool = False  # the agent carries the object to move
 
     def draw(self, rng: Random) -> Game:
-        """A world and a mission, or Redraw."""
+        """Draw a grid and a mission. Raise Redraw if they do not fit."""
         maze = Maze(rng, self.room, self.rows, self.cols)
         mission, world = self.build(maze), maze.world
         for desc in descs(mission):
@@ -285,7 +284,7 @@ class Level:
             if isinstance(part, PutNext) and (
                 part.moved.meant & part.fixed.meant or any(map(part.adjacent, part.moved.places))
             ):
-                raise Redraw("what is to be moved is there already")
+                raise Redraw("the object is already next to its target")
         if self.carrying:
             (position,) = mission.moved.places
             world.held = world.things[position], world.cells[position]

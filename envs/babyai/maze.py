@@ -1,7 +1,7 @@
-"""The making of a BabyAI world: rooms, doors between them, objects in them, and the agent.
+"""Generate a BabyAI grid: rooms, doors between them, objects in them, and the agent.
 
-Rooms stand in rows and columns and share their walls; a side of a room is 0 right, 1 down, 2 left, 3 up. What does not
-fit raises Redraw, and all is drawn again.
+Rooms form rows and columns and share walls; the sides of a room are 0 right, 1 down, 2 left, 3 up. A draw that does not
+fit raises Redraw, and the level is drawn again.
 """
 
 from collections.abc import Iterable
@@ -15,21 +15,19 @@ What = tuple[int, str]  # kind and colour
 
 
 class Redraw(Exception):
-    """What was drawn cannot be used."""
+    """This draw cannot be used."""
 
 
 class Maze:
-    """A world in the making."""
+    """A grid world under construction."""
 
     def __init__(self, rng: Random, room: int, rows: int, cols: int):
         self.rng = rng
         self.world = World(room, rows, cols)
         self.rooms = [(i, j) for j in range(rows) for i in range(cols)]
-        self.made = 0  # identities given out
-        self.doors: dict[
-            tuple[Room, int], What | None
-        ] = {}  # (room, side), from both of its rooms; None: no wall is there
-        self.spots: dict[tuple[Room, int], int] = {}  # (room, side) -> where its door is, or would be
+        self.made = 0  # number of identities assigned
+        self.doors: dict[tuple[Room, int], What | None] = {}  # (room, side) of both its rooms -> door; None: no wall
+        self.spots: dict[tuple[Room, int], int] = {}  # (room, side) -> position of its door, or of a possible one
         self.locked: set[Room] = set()  # rooms with a locked door
         for i, j in self.rooms:
             for side in (0, 1):
@@ -47,7 +45,7 @@ class Maze:
         return self.rng.choice(COLOURS)
 
     def door(self, room: Room, side: int | None = None, colour: str | None = None, locked: bool | None = None) -> What:
-        """A door on a side that has none yet."""
+        """Add a door on a side that has none yet. Return its kind and colour."""
         if side is None:
             side = self.rng.choice([s for s in range(4) if self.neighbour(room, s) and (room, s) not in self.doors])
         what = DOOR, colour or self.colour()
@@ -60,7 +58,7 @@ class Maze:
         return what
 
     def open_wall(self, room: Room, side: int) -> None:
-        """Take away the wall between two rooms."""
+        """Remove the wall between two rooms."""
         x, y = (at * self.world.pitch for at in room)
         for along in range(1, self.world.pitch):
             dx, dy = ((self.world.pitch, along), (along, self.world.pitch), (0, along), (along, 0))[side]
@@ -68,7 +66,7 @@ class Maze:
         self.doors[room, side] = self.doors[self.neighbour(room, side), (side + 2) % 4] = None
 
     def add(self, room: Room | None = None, kind: int | None = None, colour: str | None = None, content=None) -> What:
-        """An object in a room, not beside the agent."""
+        """Add an object to a room, not beside the agent. Return its kind and colour."""
         what = kind or self.rng.choice((KEY, BALL, BOX)), colour or self.colour()
         near = {self.world.pos, *(self.world.pos + move for move in MOVES)}
         position = self._empty(room or self.rng.choice(self.rooms), near)
@@ -78,7 +76,7 @@ class Maze:
         return what
 
     def scatter(self, count: int, room: Room | None = None, unique: bool = True) -> list[What]:
-        """Random objects; unique ones differ from all that are there."""
+        """Add random objects; unique ones differ from all others. Return their kinds and colours."""
         there = {code(kind, colour) for kind in (KEY, BALL, BOX) for colour in COLOURS} & set(self.world.cells)
         made = []
         while len(made) < count:
@@ -90,7 +88,7 @@ class Maze:
         return made
 
     def agent(self, room: Room | None = None) -> None:
-        """The agent, facing a wall or nothing."""
+        """Place the agent, facing a wall or an empty cell."""
         for _ in range(1000):
             self.world.pos = self._empty(room or self.rng.choice(self.rooms))
             self.world.dir = self.rng.randrange(4)
@@ -99,7 +97,7 @@ class Maze:
         raise Redraw("no place for the agent")
 
     def connect(self, colours: Iterable[str] = COLOURS) -> None:
-        """Doors, until every room can be reached from every other."""
+        """Add doors until every room can be reached from every other."""
         colours = list(colours)
         for _ in range(1000):
             reached = self._rooms_reached()
@@ -112,7 +110,7 @@ class Maze:
         raise Redraw("the rooms cannot be connected")
 
     def reachable(self) -> bool:
-        """Whether the agent can get to every object with nothing moved; any door counts as open."""
+        """Return whether the agent can reach every object without moving any; every door counts as open."""
         cells, seen, ways = self.world.cells, set(), [self.world.pos]
         while ways:
             position = ways.pop()

@@ -1,4 +1,4 @@
-"""BabyAI's missions: their words, and after each primitive their verdict. True: done; False: failed; None: not yet."""
+"""BabyAI's missions: their text, and their verdict after each primitive (True: done, False: failed, None: not yet)."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from envs.babyai.grid import COLOURS, DOOR, DROP, KINDS, MOVES, OPEN, PICKUP, TO
 
 @dataclass
 class Desc:
-    """Words for objects, and which ones they meant when the mission began."""
+    """A description of objects, and the objects that it matched when the mission began."""
 
-    kind: int | None  # None: "object"
+    kind: int | None  # None matches any, "object"
     colour: str | None = None
-    where: str | None = None  # one of PLACES, in the room that the agent starts in
-    meant: set[int] = field(default_factory=set)  # their identities
-    places: set[int] = field(default_factory=set)  # where they were at the start, or when something was last dropped
+    where: str | None = None  # one of PLACES, in the agent's first room
+    meant: set[int] = field(default_factory=set)  # identities of the matching objects
+    places: set[int] = field(default_factory=set)  # their positions at the start or at the last drop
 
     def fits(self, what: int) -> bool:
         return self.kind in (None, what & 7) and self.colour in (None, COLOURS[what >> 3 & 7])
@@ -25,7 +25,7 @@ class Desc:
         return self
 
     def follow(self, world: World) -> None:
-        """Look where they are now; what the agent carries is nowhere."""
+        """Update the positions; a carried object has none."""
         self.places = {p for p, identity in world.things.items() if identity in self.meant}
 
     def _is_where(self, position: int, world: World) -> bool:
@@ -48,7 +48,7 @@ class Desc:
 @dataclass
 class GoTo:
     desc: Desc
-    walks: int = 1  # how many times a room's area the mission may take
+    walks: int = 1  # budget of the mission in areas of all rooms
 
     def verify(self, world: World, primitive: int) -> bool | None:
         return True if world.front in self.desc.places else None
@@ -60,7 +60,7 @@ class GoTo:
 @dataclass
 class Open:
     desc: Desc
-    strict: bool = False  # toggling another door, or closing the right one, is a failure
+    strict: bool = False  # toggling another door or closing the right one fails the mission
     walks: int = 1
 
     def verify(self, world: World, primitive: int) -> bool | None:
@@ -78,9 +78,9 @@ class Open:
 @dataclass
 class PickUp:
     desc: Desc
-    strict: bool = False  # picking up anything else is a failure
+    strict: bool = False  # picking up anything else fails the mission
     walks: int = 1
-    before: int | None = None  # what was carried when last asked
+    before: int | None = None  # identity carried at the previous verdict
 
     def verify(self, world: World, primitive: int) -> bool | None:
         before, self.before = self.before, world.held and world.held[0]
@@ -105,7 +105,7 @@ class PutNext:
         before, self.before = self.before, world.held and world.held[0]
         if primitive != DROP or before not in self.moved.meant or self.before is not None:
             return None
-        return True if self.adjacent(world.front) else None  # what was dropped is in front
+        return True if self.adjacent(world.front) else None  # the dropped object is ahead
 
     def adjacent(self, position: int) -> bool:
         return any(position + move in self.fixed.places for move in MOVES)
@@ -118,7 +118,7 @@ class PutNext:
 class And:
     first: GoTo | Open | PickUp | PutNext
     second: GoTo | Open | PickUp | PutNext
-    done: list[bool] = field(default_factory=lambda: [False, False])  # for good
+    done: list[bool] = field(default_factory=lambda: [False, False])  # a finished part stays finished
 
     @property
     def walks(self) -> int:
@@ -137,8 +137,8 @@ class And:
 class Sequence:
     first: GoTo | Open | PickUp | PutNext | And
     second: GoTo | Open | PickUp | PutNext | And
-    after: bool = False  # worded with the second part in front
-    done: bool = False  # the first part
+    after: bool = False  # the text names the second part first
+    done: bool = False  # whether the first part is done
 
     @property
     def walks(self) -> int:
@@ -160,12 +160,12 @@ Mission = GoTo | Open | PickUp | PutNext | And | Sequence
 
 
 def parts(mission: Mission) -> list[GoTo | Open | PickUp | PutNext]:
-    """The single instructions of a mission, in the order in which they are to be done."""
+    """Return the single instructions of a mission, in the order of execution."""
     return parts(mission.first) + parts(mission.second) if isinstance(mission, And | Sequence) else [mission]
 
 
 def descs(mission: Mission) -> list[Desc]:
-    """All that a mission names."""
+    """Return all descriptions in a mission."""
     return [
         desc
         for part in parts(mission)
@@ -175,14 +175,14 @@ def descs(mission: Mission) -> list[Desc]:
 
 @dataclass
 class Game:
-    """A world and a mission in it."""
+    """A grid world and a mission in it."""
 
     world: World
     mission: Mission
-    max_steps: int  # primitives over which the reward falls to a tenth
+    max_steps: int  # number of primitives after which the reward has fallen to 0.1
 
     def act(self, primitive: int) -> bool | None:
-        """Execute a primitive; the mission's verdict."""
+        """Execute a primitive. Return the mission's verdict."""
         self.world.act(primitive)
         if primitive == DROP:
             for desc in descs(self.mission):
@@ -190,7 +190,7 @@ class Game:
         return self.mission.verify(self.world, primitive)
 
     def play(self, way: list[int]) -> bool | None:
-        """Execute an action's primitives, up to the first that leaves the view as it was; the verdict on the last."""
+        """Execute an action's primitives up to the first that does not change the view. Return the last verdict."""
         verdict, view = None, self.world.view()
         for primitive in way:
             verdict = self.act(primitive)
@@ -201,7 +201,7 @@ class Game:
 
     @property
     def reward(self) -> float:
-        """What it is worth to be done now."""
+        """The reward if the mission is done now."""
         return 1 - 0.9 * self.world.steps / self.max_steps
 
     def copy(self) -> "Game":

@@ -1,7 +1,7 @@
-"""BabyAI's text layer: the view in words, and the high-level actions that it offers, each a list of primitives.
+"""BabyAI's text layer: the view in words, and the available high-level actions, each a list of primitives.
 
-This is AgentGym's, quirks and all, since an agent meets them there: ways lead through cells that the agent cannot see
-and through closed doors, as if they were free, and then stop short; of equally short ways it is not the first found.
+It reproduces AgentGym's, quirks included: a path (`way`) treats unseen cells and closed doors as free, so walking it
+stops short there; among equally short paths, the choice is not the first one found.
 """
 
 from dataclasses import dataclass
@@ -34,17 +34,17 @@ Way = list[int]
 
 @dataclass(frozen=True)
 class Sight:
-    """What the agent is told about where it is."""
+    """The agent's observation and its available actions."""
 
-    things: list[tuple[str, int, int, int]]  # name, number, steps ahead, steps to the right; the nearest first
-    facing: tuple[str, int] | None  # "wall" or "box", and how far
-    nothing: bool  # not even a wall is in view
+    things: list[tuple[str, int, int, int]]  # (name, number, steps ahead, steps to the right), nearest first
+    facing: tuple[str, int] | None  # "wall" or "box", and its distance
+    nothing: bool  # nothing is in view, not even a wall
     held: str | None
     actions: dict[str, Way]
-    refusals: dict[str, str]  # what the agent may well try, and why it cannot be done
+    refusals: dict[str, str]  # plausible but impossible action -> why it is impossible
 
     def native(self) -> str:
-        """In AgentGym's words."""
+        """Return the observation in AgentGym's words."""
         text = "In front of you in this room, you can see several objects: "
         for name, number, ahead, right in self.things:
             where = f"{ahead} steps in front of you and {abs(right)} steps to your {'right' if right > 0 else 'left'}"
@@ -59,7 +59,7 @@ class Sight:
         return text + (f"You are carrying a {self.held}." if self.held else "You are not carrying anything.")
 
     def short(self) -> str:
-        """The same in few words."""
+        """Return the observation in few words."""
         lines = []
         for name, number, ahead, right in self.things:
             aside = f" {'right' if right > 0 else 'left'} {abs(right)}" if right else ""
@@ -70,10 +70,10 @@ class Sight:
 
 
 def look(world: World, view: bytes | None = None) -> Sight:
-    """What the agent sees and can do; the view is the world's, where it is at hand already."""
+    """Return what the agent sees and can do. Pass `view` if world.view() is known already."""
     view = view or world.view()
     seen = [spot for spot in zip(_NEAR_FIRST(view), _SPOTS, strict=True) if spot[0] in NAMES]
-    column = view[_MIDDLE::-VIEW]  # straight ahead, from near to far
+    column = view[_MIDDLE::-VIEW]  # cells straight ahead, near to far
     facing = next(((KINDS[c & 7], ahead) for ahead, c in enumerate(column, 1) if c == WALL or c & 7 == BOX), None)
     actions: dict[str, Way] = {"turn left": [LEFT], "turn right": [RIGHT]}
     refusals = {}
@@ -84,7 +84,7 @@ def look(world: World, view: bytes | None = None) -> Sight:
 
     things, count = [], {}
     ways = _Ways(view, world.dir) if seen else None
-    spots = []  # name, code, number, way to face it, place in the view
+    spots = []  # (name, code, number, path to face it, index in the view)
     for what, (place, ahead, right) in seen:
         name = NAMES[what]
         count[name] = count.get(name, 0) + 1
@@ -100,7 +100,7 @@ def look(world: World, view: bytes | None = None) -> Sight:
         actions["drop"] = [DROP]
     _offer_doors(spots, ways, world.held, actions, refusals)
     if column[0] & 7 == BOX and world.things[world.front] in world.hidden:
-        actions["toggle"] = [TOGGLE]  # not so in AgentGym, where its level with a key in a box cannot be solved
+        actions["toggle"] = [TOGGLE]  # a fix: in AgentGym, the level with a key in a box cannot be solved
     _offer("go to", [], spots, actions, refusals)
     actions[CHECK] = []
     held = NAMES[world.held[1]] if world.held else None
@@ -108,7 +108,7 @@ def look(world: World, view: bytes | None = None) -> Sight:
 
 
 def _offer(verb: str, last: Way, spots: list, actions: dict, refusals: dict) -> None:
-    """Numbers count what can be reached: behind something that cannot, they differ from those of the description."""
+    """Offer an action per object. Its numbers skip unreachable objects, so they may differ from the description's."""
     reached = {}
     for name, _, _, way, _ in spots:
         number = reached.get(name, 0) + 1
@@ -121,7 +121,7 @@ def _offer(verb: str, last: Way, spots: list, actions: dict, refusals: dict) -> 
 
 
 def _offer_doors(spots: list, ways: "_Ways", held: tuple[int, int] | None, actions: dict, refusals: dict) -> None:
-    count = {}  # so far: the original prints it in one of its messages
+    count = {}  # doors so far; the original prints this dict in one of its messages
     for name, what, number, way, place in spots:
         if what & 7 != DOOR:
             continue
@@ -153,25 +153,25 @@ def _offer_doors(spots: list, ways: "_Ways", held: tuple[int, int] | None, actio
             refusals[through] = f"You cannot {through}, as it is closed. You should toggle it first."
 
 
-# Ways are sought on a frame around the view: a border on the left and beyond the farthest row, and on the right and
-# behind the agent a column and a row that are free in some directions (the original's ranges are one too wide there).
-# A pose is 4 times a cell of the frame, plus 0 to 3 for facing as the agent does, right of that, backwards, left.
+# Paths are searched on a frame around the view: a border on the left and beyond the farthest row; on the right and
+# behind the agent, a column and a row that are free in some directions (the original's ranges are one too wide there).
+# A pose is 4 * cell of the frame + direction relative to the agent's: 0 ahead, 1 right, 2 back, 3 left.
 
 _FRAME = VIEW + 2
 _ROWS = VIEW + 3
 _AHEAD = (-_FRAME, 1, _FRAME, -1)
 _START = 4 * (VIEW * _FRAME + 4)
 _BLOCKS = bytes(c == WALL or c & 7 in (KEY, BALL, BOX) for c in range(256))
-_NEXT = [  # of each pose: the cell ahead, and the poses after forward, left, right
+_NEXT = [  # pose -> the cell ahead, and the poses after forward, left, right
     (cell + _AHEAD[d], pose + 4 * _AHEAD[d], 4 * cell + (d - 1) % 4, 4 * cell + (d + 1) % 4)
     for pose in range(4 * _FRAME * _ROWS)
     for cell, d in [divmod(pose, 4)]
 ]
-_WIDER = (False, True, True, False)  # by the agent's direction: is the column on the right free
-_BEHIND = (True, True, False, False)  # is the row behind the agent free
+_WIDER = (False, True, True, False)  # by the agent's direction: whether the column on the right is free
+_BEHIND = (True, True, False, False)  # whether the row behind the agent is free
 
-_MIDDLE = (VIEW - 2) * VIEW + 3  # the place in the view right ahead of the agent
-_SPOTS = sorted(  # the other 48 places: their index, steps ahead, steps to the right; the nearest first
+_MIDDLE = (VIEW - 2) * VIEW + 3  # index in the view of the cell ahead of the agent
+_SPOTS = sorted(  # the other 48 cells: (index, steps ahead, steps to the right), nearest first
     ((j * VIEW + i, VIEW - 1 - j, i - 3) for j in range(VIEW) for i in range(VIEW) if (i, j) != (3, VIEW - 1)),
     key=lambda spot: spot[1] + abs(spot[2]),
 )
@@ -179,7 +179,7 @@ _NEAR_FIRST = itemgetter(*(place for place, _, _ in _SPOTS))
 
 
 class _Ways:
-    """The shortest ways from where the agent is, found when they are first asked for."""
+    """Shortest paths from the agent's pose."""
 
     def __init__(self, view: bytes, direction: int):
         blocked = view.translate(_BLOCKS)
@@ -187,23 +187,23 @@ class _Ways:
         behind = b"\1" + b"\0" * VIEW + right if _BEHIND[direction] else b"\1" * _FRAME
         rows = [b"\1" + blocked[j : j + VIEW] + right for j in range(0, VIEW * VIEW, VIEW)]
         self.blocked = b"\1" * _FRAME + b"".join(rows) + behind + b"\1" * _FRAME
-        # Trying right, left, forward and keeping the first way to a pose is what the original does: it tries forward,
+        # Trying right, left, forward and keeping the first path to a pose equals the original, which tries forward,
         # left, right and keeps the last.
         self.came = _search(self.blocked, (3, 2, 1))
         self.order = None
 
     def facing(self, place: int) -> Way | None:
-        """To stand beside a place and look at it."""
+        """Return the path to a pose beside a cell and facing it; None if there is none."""
         cell = _framed(place)
         return self._way([4 * (cell - ahead) + d for d, ahead in enumerate(_AHEAD)])
 
     def onto(self, place: int) -> Way | None:
-        """To stand on a place."""
+        """Return the path onto a cell; None if there is none."""
         cell = _framed(place)
         return self._way([4 * cell + d for d in range(4)])
 
     def _way(self, poses: list[int]) -> Way | None:
-        """The shortest way to one of the poses; of equally short ones, to the pose that the original meets first."""
+        """Return the shortest path to one of the poses; ties go to the pose that the original finds first."""
         ways = [(pose, self._back(pose)) for pose in poses if pose in self.came]
         if len(ways) > 1:
             least = min(len(way) for _, way in ways)
@@ -229,7 +229,7 @@ def _framed(place: int) -> int:
 
 
 def _search(blocked: bytes, tries: tuple[int, int, int]) -> dict[int, int]:
-    """Breadth first: each pose that can be reached -> the pose before it, in the order in which they are met."""
+    """Search breadth first. Return {pose: the pose before it} of all reachable poses, in order of discovery."""
     came = {_START: _START}
     queue = [_START]
     for pose in queue:

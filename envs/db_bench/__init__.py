@@ -1,51 +1,50 @@
-"""DB Bench: answer a question about a table, or change the table, in a MySQL that takes SQL and replies with rows.
+"""DB Bench: answer a question about a table, or change the table, through SQL statements to a MySQL database.
 
-Task.     An instruction, the name of a table and its columns. The skill that it needs is one of 22, from `select` to
-          `subquery_nested`: a skill is drawn, then a task of it. The levels of difficulty:
-    1         a table of 4 columns and 4 to 6 rows; the instruction in few words, always the same ones
-    2         5 columns, 8 to 12 rows; whole sentences, always the same ones
+Task.     An instruction, the name of a table and its columns. Each task needs one of 22 skills, from `select` to
+          `subquery_nested`; the skill is drawn first. The levels of difficulty:
+    1         a table of 4 columns and 4 to 6 rows; a terse instruction with fixed wording
+    2         5 columns, 8 to 12 rows; whole sentences with fixed wording
     3         5 or 6 columns with a day among them, 20 to 40 rows; sentences that vary
 
-Actions.  native, the first of `Action: Operation` and `Action: Answer` in the reply:
-    Action: Operation                    with the first ```sql block of the reply, from a line of its own to a line of
-                                         its own; its line ends become spaces
-    Action: Answer                       with the rest of the first line that begins `Final Answer:`
+Actions.  native: the first of `Action: Operation` and `Action: Answer` in the reply
+    Action: Operation                    runs the first ```sql block, its fences on lines of their own; line ends become
+                                         spaces
+    Action: Answer                       gives the rest of the first line that begins with `Final Answer:`
           short:
     answer [('Ann', 3)]                  the first line of the reply
     SELECT name FROM pets                any other first line is SQL
-          SQL is cut at every `;`, also in texts, and its parts are run in turn up to the first that fails.
+          SQL is split at every `;`, even inside strings, and the parts run up to the first that fails.
 
-Replies.  The rows that the last part found, or the error. envs/simulators/mysql says what it speaks.
-    [('Ann', Decimal('3.5000'))]         as Python writes the list of rows; [] after a change; 8,000 characters at most
+Replies.  The rows of the last part, or the error. envs/simulators/mysql lists the SQL that it supports.
+    [('Ann', Decimal('3.5000'))]         a Python list; [] after a change; at most 8,000 characters
     1146 (42S02): Table 'pets.cats' doesn't exist
 
-Answers.  A question: rows in round brackets, in the order and of the number of the truth. A number is right within
-          1e-6, also in Decimal('...') or in quotes, with a $ before or a % behind it. A text must be equal, in quotes
-          or not. One row may stand without brackets: `Ann, 3`. No rows: nothing but square brackets, quotes and blanks.
-          A text with a comma or a round bracket in it can be given in no way; ours have none.
-          A change: the answer may be anything; the table's state counts, as a hash of its rows in any order.
-          strict=false has what the original does, with its two bugs: where no row is right any answer without round
-          brackets passes, and of what stands around a number one sign stays on each side, so that `'5'`, `$5` and `5%`
-          are wrong, `x 5` and `5 dollars` right.
+Answers.  A question: the true rows in parentheses, in the true order. A number is right within 1e-6, also as
+          Decimal('...'), in quotes, with $ before or % after it. A string must be equal, with or without quotes. A
+          single row needs no parentheses: `Ann, 3`. No rows: only square brackets, quotes and blanks. A string that
+          contains a comma or a parenthesis cannot be answered; generated tasks have none.
+          A change: any answer; the table's state decides, by a hash of its rows in any order.
+          strict=false grades as the original does, with its two bugs: if the truth has no rows, any answer without
+          parentheses passes; and one character on each side of a number is kept, so that `'5'`, `$5` and `5%` are
+          wrong, `x 5` and `5 dollars` right.
 
-Prompts.  native: instructions, an "OK.", the task. short: one message, a line of what to reply with and the task.
+Prompts.  native: instructions, an "OK.", the task. short: one message, an instruction line and the task.
 
-Reward.   1 when the answer or the state is right; -0.1 when it is not, or when the reply had no action; -0.3 at the
-          limit of turns, even if the state is right by then. info["shaped"]: the reward, and 0.3 the first time that a
-          statement finds the right rows or the table comes into the right state; reward.rule=shaped pays it. The
-          guide's own rewards are the native ones.
+Reward.   1 if the answer or the state is right; -0.1 if it is wrong or the reply has no action; -0.3 at the turn
+          limit, even if the state is right. These are the guide's rewards. info["shaped"], which reward.rule=shaped
+          pays, adds 0.3 the first time that a statement returns the right rows or brings the table into the right state.
 
 Ending.   Terminated by an answer, and in the native form by a reply without an action, outcome "correct" or
           "incorrect"; truncated, outcome "timeout", after `max_turns` statements. info["status"] and
           info["finish_reason"] are LifelongAgentBench's: running, completed, agent_validation_failed,
           task_limit_reached.
 
-From LifelongAgentBench's db_bench and the single-skill variant of the guide, with these differences:
-- The tasks are ours, from templates (tasks.py); `data=` takes the original's file, or {skill: [entry, ...]}. Of
-  the original's entries those with one skill are taken; `select`, which every query has, counts if there is no other.
-- A task is the truth's SQL, whatever the rows: it falls in its split by a hash of that.
-- The original runs max_turns statements and takes one reply more, of which it executes nothing: here the episode ends
-  without that. It also counts a change as correct if the reply after it was malformed; the guide does not, nor do we.
+From LifelongAgentBench's db_bench and the single-skill variant of the guide. The differences:
+- The tasks come from our templates (tasks.py); `data=` reads the original's file, or {skill: [entry, ...]}. Only the
+  original's entries with one skill are used; `select`, which every query has, counts if it is the only one.
+- A hash of the true SQL, without the rows, decides the split.
+- After max_turns statements the original requests one more reply, which it does not execute; here the episode ends. The
+  original also counts a change as correct if the next reply is malformed; the guide does not, nor do we.
 - The instructions are in our words. The hash is not cut at 1,024 characters, as MySQL's GROUP_CONCAT does.
 """
 
@@ -78,17 +77,17 @@ SHORT = "Reply with SQL, or with answer and the rows it found."
 ACTION = r"Action: (Operation|Answer)"
 BLOCK = r"```sql\n([\s\S]*?)\n```"
 FINAL = r"\nFinal Answer:(.*)"
-MAX_REPLY = 8_000  # characters that are shown of rows
-FOUND = 0.3  # shaped reward for the right rows or the right state, once
+MAX_REPLY = 8_000  # most characters of rows shown
+FOUND = 0.3  # shaped reward for the right rows or the right state, paid once
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass
 class Config:
-    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
-    data: str = ""  # a file of LifelongAgentBench's entries, or of {skill: [entry, ...]}; empty: tasks of our own
-    strict: bool = True  # compare answers without the original's two bugs
+    data: str = ""  # a file of LifelongAgentBench's entries, or of {skill: [entry, ...]}; empty: generated tasks
+    strict: bool = True  # grade answers without the original's two bugs
     max_turns: int = 3  # statements before the episode is truncated
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
 
@@ -110,7 +109,7 @@ class Config:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -124,12 +123,12 @@ class Env(Environment):
         return self.goal.canonical
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         self.begin(self._draw(Random(f"db_bench {split} {seed}"), split))
         short = f"{SHORT}\n{self.goal.table}: {', '.join(name for name, _ in self.goal.columns)}"
         said = self.goal.instruction
-        if self.config.prompt == "short":  # the line above it names the table and its columns
+        if self.config.prompt == "short":  # the line above already names the table and its columns
             said = said.partition("\nThe name of this table is")[0]
         return base.opening(self.config.prompt, said, INSTRUCTIONS.format(limit=self.config.max_turns), AGREED, short)
 
@@ -172,7 +171,7 @@ class Env(Environment):
         return Step(observation, reward, terminated, truncated, info)
 
     def oracle(self) -> str:
-        """The reply that an expert would give in the current state: the truth, then what it found."""
+        """Return an expert's reply in the current state: the true SQL, then its rows."""
         base.check_running(self.running)
         if self.goal.answer is None and self._state_right():
             return self._answer([])
@@ -196,7 +195,7 @@ class Env(Environment):
         return rng.choice(self.tasks[split][rng.choice(there)])
 
     def _run(self, sql: str) -> tuple[list | None, str]:
-        """The rows of the last statement, None after an error, and what the agent is shown."""
+        """Run statements. Return the rows of the last one (None after an error) and the observation."""
         try:
             rows = self.database.run(sql)
         except MySQLError as error:
@@ -205,7 +204,7 @@ class Env(Environment):
         return rows, text if len(text) <= MAX_REPLY else text[:MAX_REPLY] + "..."
 
     def _progress(self, rows: list | None) -> float:
-        """The shaped reward of a statement: for the right rows, or the right state, once."""
+        """Return the shaped reward of a statement: for the right rows or the right state, paid once."""
         right = rows is not None and (self._state_right() if self.goal.answer is None else same(rows, self.goal.answer))
         self.tried = self.tried or right
         if self.found or not right:
@@ -225,7 +224,7 @@ class Env(Environment):
         return self.database.rows() == [tuple(row) for row in self.goal.rows]
 
     def _repair(self) -> str:
-        """Statements that give the table the rows that it should have, whatever it has now."""
+        """Return statements that bring the table from any state into the right one."""
         fresh = Database().load(self.goal.table, self.goal.columns, self.goal.rows)
         fresh.run(self.goal.sql)
         rows = ", ".join(map(literal, fresh.rows()))
@@ -243,7 +242,7 @@ class Env(Environment):
 
 
 def read_native(reply: str) -> tuple[str, str]:
-    """What a reply does, sql, answer or fail, and with what: the SQL, the answer, or the reason."""
+    """Return a native reply's action (sql, answer or fail) and its argument: the SQL, the answer, or the reason."""
     action = re.search(ACTION, reply)
     if not action:
         return "fail", f"Can not find action in agent response. Pattern: {ACTION}"
@@ -262,14 +261,14 @@ def read_native(reply: str) -> tuple[str, str]:
 
 
 def read_short(reply: str) -> tuple[str, str]:
-    """As read_native, of a reply in the short form: every one does something."""
+    """Return a short reply's action (sql or answer) and its argument."""
     line = reply.strip().partition("\n")[0]
     word, _, rest = line.partition(" ")
     return ("answer", rest) if word.lower().rstrip(":") == "answer" else ("sql", line)
 
 
 def same(rows: list, truth: list) -> bool:
-    """Whether rows that were found are the right ones."""
+    """Return whether rows equal the true ones."""
     if len(rows) != len(truth) or any(len(row) != len(right) for row, right in zip(rows, truth, strict=True)):
         return False
     pairs = ((a, b) for row, right in zip(rows, truth, strict=True) for a, b in zip(row, right, strict=True))
@@ -277,7 +276,7 @@ def same(rows: list, truth: list) -> bool:
 
 
 def matches(answer: str, truth: list, strict: bool = True) -> bool:
-    """Whether an answer's text gives the rows of the truth, in their order."""
+    """Return whether an answer's text lists the true rows in order."""
     rows = rows_in(answer)
     if rows is None:
         return False
@@ -297,7 +296,7 @@ def matches(answer: str, truth: list, strict: bool = True) -> bool:
 
 
 def rows_in(answer: str) -> list[str] | None:
-    """What stands in each pair of round brackets, but for Decimal's; None if they do not fit one another."""
+    """Return the content of each pair of parentheses except Decimal's; None if they are unbalanced."""
     rows, start, inside = [], None, False
     for mark in re.finditer(r"Decimal\(|[()]", answer):
         if mark[0] == "Decimal(" and not inside:
@@ -315,7 +314,7 @@ def rows_in(answer: str) -> list[str] | None:
 
 
 def equal(text: str, right, strict: bool) -> bool:
-    """Whether one value of an answer is right: a number nearly, a text exactly, but for a quote on each side."""
+    """Return whether one value of an answer is right: numbers approximately, strings exactly, quotes optional."""
     if right is None:
         return text.strip("'\"") in ("None", "NULL")
     if isinstance(right, str):
@@ -332,11 +331,11 @@ def unquoted(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A number without its quotes, a $ or a %."""
+    """Return a number's text without quotes, $ and %."""
     return unquoted(text).strip().removeprefix("$").removesuffix("%").strip()
 
 
 def stripped(text: str) -> str:
-    """A number as the original frees it of other signs: all digits, and one sign more on each side."""
+    """Return a number's text as the original cleans it: its digits, and one more character on each side."""
     digits = [i for i, sign in enumerate(text) if sign.isdigit()]
     return text[max(0, digits[0] - 1) : digits[-1] + 2].strip() if digits else text

@@ -1,14 +1,7 @@
-"""The tasks of db_bench: templates of one skill each over made-up tables, and files in LifelongAgentBench's layout.
+"""Draw db_bench's tasks from templates of one skill each, and read files in LifelongAgentBench's layout.
 
-    python -m envs.db_bench.tasks             the skills, and how many of our tasks each has in 1,000 draws
-    python -m envs.db_bench.tasks data=db.json                 the skills of a file, with counts
-    python -m envs.db_bench.tasks data=db.json out=single.json  its tasks of a single skill, as {skill: [entry, ...]}
-    python -m envs.db_bench.tasks out=ours.json count=5000     tasks of ours, in the same layout
-
-Keys: data, out, count=1000, difficulty=3, seed=0.
-
-The templates and what tables hold are in templates.py. Numbers, days and names never repeat in a column, so
-that no order has ties; what is asked for has one row at least, and few.
+The templates and the tables' contents are in templates.py. Numbers, days and names never repeat in a column, so that no
+order has ties; every question has at least one row as its answer, and few.
 """
 
 import json
@@ -21,12 +14,16 @@ from envs.base import SPLITS, check_file, split_of
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.simulators.mysql import Database, digest
 
-LEVELS = {"1": (4, 6, 4), "2": (8, 12, 5), "3": (20, 40, 8)}  # fewest and most rows of a table, most of an answer
+LEVELS = {
+    "1": (4, 6, 4),
+    "2": (8, 12, 5),
+    "3": (20, 40, 8),
+}  # level -> least and most rows of a table, most of an answer
 SCHEMAS = [line.split() for line in TABLES.strip().splitlines()]
 
 
 def read_templates(text: str) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """Skill -> levels, SQL and ways to say it, of each of its templates."""
+    """Return {skill: [(levels, SQL, wordings) of each template]}."""
     found: dict = {}
     for line in text.strip().splitlines():
         if not line.startswith(" "):
@@ -42,43 +39,43 @@ def read_templates(text: str) -> dict[str, list[tuple[str, str, list[str]]]]:
 BY_SKILL = read_templates(TEMPLATES)
 SKILLS = tuple(BY_SKILL)
 CHANGES = ("insert", "delete", "update")
-PAIRS = {  # drawn together: what SQL says, and what the instruction says
+PAIRS = {  # drawn together: (SQL's word, the instruction's word)
     ("M", "most"): (("MAX", "highest"), ("MIN", "lowest")),
     ("F", "what"): (("MAX", "highest"), ("MIN", "lowest"), ("SUM", "total"), ("AVG", "average")),
     ("D", "way", "D2", "way2"): (("", "ascending", " DESC", "descending"), (" DESC", "descending", "", "ascending")),
 }
-MEASURES = {  # of the numbers of a group
+MEASURES = {  # name -> its value for the numbers of a group
     "count": len,
     "sum": sum,
     "spread": lambda group: max(group) - min(group),
     "mean": lambda group: -(-sum(group) // len(group)),
 }
-TABLES_TRIED, TASKS_TRIED = 100, 12  # before a split counts as empty
+TABLES_TRIED, TASKS_TRIED = 100, 12  # draws before a split counts as empty
 
 
 @dataclass(frozen=True)
 class Task:
     skill: str
-    instruction: str  # with the sentence on the table
+    instruction: str  # with the sentence about the table
     table: str
     columns: list  # (name, "INT" or "TEXT")
     rows: list
     sql: str  # the truth
-    answer: list | None = None  # rows; None where the table's state counts
+    answer: list | None = None  # rows; None if the table's state decides
     state: str = ""  # the hash of the table after the truth
-    level: str = ""  # of LEVELS; "" for a task of a file
+    level: str = ""  # one of LEVELS; "" for a task of a file
 
     @property
     def canonical(self) -> str:
-        """What makes it this task: other rows make no new one."""
+        """The canonical task, which does not depend on the rows."""
         return f"db_bench:{self.table}:{self.sql}"
 
 
-# -- tasks of our own
+# -- generated tasks
 
 
 def draw(rng: Random, skill: str, level: str, split: str, database: Database) -> Task:
-    """A task of a skill that falls in a split; the database is used to solve it."""
+    """Draw a task of a skill in a split; `database` solves it."""
     templates = [template for template in BY_SKILL[skill] if level in template[0]]
     for _ in range(TABLES_TRIED):
         table, columns, rows, new = draw_table(rng, level)
@@ -96,7 +93,7 @@ def draw(rng: Random, skill: str, level: str, split: str, database: Database) ->
 
 
 def ways_at(level: str, levels: str, ways: list[str]) -> list[str]:
-    """The ways in which a template of these levels is said at one of them."""
+    """Return the wordings of a template at one of its levels."""
     whole = ways["1" in levels :]
     return ways[:1] if level == "1" else whole[:1] if level == "2" else whole
 
@@ -107,7 +104,7 @@ def header(table: str, columns: list) -> str:
 
 
 def draw_table(rng: Random, level: str) -> tuple[str, list, list, list]:
-    """A table's name, columns and rows, and two rows more that could be added."""
+    """Draw a table: its name, columns, rows, and two extra rows to insert."""
     name, *fields = rng.choice(SCHEMAS)
     fields = [field.split(":") for field in (fields[:4] if level == "1" else fields[:5] if level == "2" else fields)]
     few, many, _ = LEVELS[level]
@@ -119,7 +116,7 @@ def draw_table(rng: Random, level: str) -> tuple[str, list, list, list]:
 
 
 def draw_values(rng: Random, kind: str, count: int, level: str, distinct: bool) -> list:
-    """The values of a column: numbers and days that do not repeat, or words of a pool."""
+    """Draw a column's values: distinct numbers or days, or words of a pool."""
     if "-" in kind:
         low, high = (1, 50) if level == "1" else map(int, kind.split("-"))
         return rng.sample(range(low, high + 1), count)
@@ -139,7 +136,7 @@ def pool(kind: str, plain: bool) -> list[str]:
 
 
 def bind(rng: Random, table: str, columns: list, rows: list, new: list) -> dict:
-    """What a template's names stand for, drawn for one table."""
+    """Draw the values of a template's names for one table."""
     names = [name for name, _ in columns]
     at = dict(zip(names, zip(*rows, strict=True), strict=True))
     a, (k, g) = names[0], rng.sample(names[1:3], 2)
@@ -159,7 +156,7 @@ def bind(rng: Random, table: str, columns: list, rows: list, new: list) -> dict:
     values |= {"some": ordered[-1 - few] if high else ordered[few], "low": ordered[1]}
     values |= {"mid": rng.choice(ordered[1:-1]), "mid2": rng.choice(sorted(at[m])[1:-1])}
     values |= {"e": names[-1], "day": sorted(at[names[-1]])[-1 - few]}
-    for name, measure in MEASURES.items():  # one group has it at most, and is left out; another has more
+    for name, measure in MEASURES.items():  # not the largest, if they differ: at least one group exceeds it
         measured = sorted(set(map(measure, groups.values())))
         values[name] = rng.choice(measured[:-1] or measured)
     values |= {
@@ -182,7 +179,7 @@ def said(names: list, row: list) -> str:
 
 
 def solve(task: Task, most: int, database: Database) -> dict | None:
-    """The answer or the state that the truth leads to; None if it asks for nothing, for all rows, or for too many."""
+    """Return the answer or the state after the true SQL; None for no rows, all rows or too many rows."""
     found = database.load(task.table, task.columns, task.rows).run(task.sql)
     if task.skill in CHANGES:
         left = database.rows()
@@ -195,14 +192,13 @@ def solve(task: Task, most: int, database: Database) -> dict | None:
 
 
 def skill_of(entry: dict) -> str | None:
-    """The one skill of an entry; None if it has several. Every query is labelled `select`: where there is another label
-    beside it, that one counts."""
+    """Return an entry's only skill; None if it has several. `select`, a label of every query, counts only if alone."""
     skills = [skill for skill in entry.get("skill_list", []) if skill != "select"] or entry.get("skill_list", [])
     return skills[0] if len(skills) == 1 else None
 
 
 def task_of(entry: dict, skill: str) -> Task:
-    """The task that an entry describes. KeyError, TypeError or ValueError if it is none."""
+    """Return the task of an entry. Raise KeyError, TypeError or ValueError for a malformed one."""
     info, answer = entry["table_info"], entry["answer_info"]
     columns = [(column["name"], column["type"].upper()) for column in info["column_info_list"]]
     if not {kind for _, kind in columns} <= {"INT", "TEXT"}:
@@ -218,7 +214,7 @@ def task_of(entry: dict, skill: str) -> Task:
 
 
 def entry_of(task: Task) -> dict:
-    """A task in LifelongAgentBench's layout."""
+    """Return a task as an entry in LifelongAgentBench's layout."""
     columns = [{"name": name, "type": kind} for name, kind in task.columns]
     answer = task.answer and [
         [value if isinstance(value, (int, str)) else float(value) for value in row] for row in task.answer
@@ -230,7 +226,7 @@ def entry_of(task: Task) -> dict:
 
 @lru_cache(maxsize=4)
 def read_entries(path: str) -> dict[str, list[dict]]:
-    """The entries of a single skill of a file, by skill: of {number: entry}, or of {skill: [entry, ...]}."""
+    """Return {skill: entries} of a file of {number: entry} or {skill: [entry, ...]}; entries with several skills go."""
     check_file("a file of LifelongAgentBench's entries", path)
     try:
         data = json.loads(Path(path).read_text())
@@ -252,7 +248,7 @@ def read_entries(path: str) -> dict[str, list[dict]]:
 
 @lru_cache(maxsize=4)
 def read_tasks(path: str) -> dict[str, dict[str, list[Task]]]:
-    """The tasks of a file: split -> skill -> tasks."""
+    """Return {split: {skill: tasks}} of a file."""
     found: dict = {split: {} for split in SPLITS}
     for skill, entries in read_entries(path).items():
         for number, entry in enumerate(entries):

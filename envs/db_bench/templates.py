@@ -1,10 +1,10 @@
-"""What db_bench's tasks are made of: tables, the values in them, and templates of one skill each. Data only.
+"""The data behind db_bench's tasks: tables, their values, and templates of one skill each.
 
-TABLES    a table in each line: its name, and its columns with the pool of their texts, `date`, or a range of numbers.
-POOLS     texts. Where there are two lists: one word of each, at level 1 of the second alone.
-TEMPLATES below the name of a skill its templates: the levels that have it and the SQL, then a line for each way to say
-          it. Where level 1 has it the first line is level 1's. Level 2 takes the line after, level 3 any that is left.
-          What stands in braces is drawn by envs.db_bench.tasks.bind.
+TABLES    one table per line: its name, and its columns, each with a pool of strings, `date`, or a range of numbers.
+POOLS     strings. Of two lists: one word of each; at level 1 a word of the second only.
+TEMPLATES below each skill its templates: their levels and SQL, then one wording per line. If level 1 is among the
+          levels, the first wording is level 1's. Level 2 uses the next one, level 3 any of the rest.
+          envs.db_bench.tasks.bind draws the values of names in braces.
 """
 
 POOLS = {

@@ -1,39 +1,38 @@
-"""HTTP: a world that a server plays: AgentGym's servers, LifelongAgentBench's, or ours, `python -m envs.serve`.
+"""HTTP: an environment behind a server: AgentGym's, LifelongAgentBench's, or ours (`python -m envs.serve`).
 
-Task.     What the server makes of a task number. Seeds count the numbers of a split: of every ten the first eight are
-          train, then one val and one test; of babyai, where number % 40 is the level, of every ten blocks of 40. So no
-          number is in two splits. The originals' servers have so many tasks, after which they come again; ours has no
-          end, and plays the episode of that seed and split, the same text, byte for byte, as in process.
+Task.     The server's task of a task number. Of every ten numbers the first eight are train, then one val and one
+          test (in babyai, where number % 40 is the level, of every ten blocks of 40), and seeds count the numbers of
+          a split. So no number is in two splits. The originals' servers have a fixed number of tasks and then repeat;
+          ours has no end and plays the episode of that seed and split, with the same text as in process.
 
-Actions.  The world's own. What is read of a reply, and sent:
-    webshop alfworld sciworld   the text behind the last `Action:`; without one nothing, but to webshop a whole reply
-                                that holds `search[` or `click[`
+Actions.  The environment's. The client extracts the action of a reply and sends it:
+    webshop alfworld sciworld   the text after the last `Action:`; without one nothing, except in webshop a whole reply
+                                that contains `search[` or `click[`
     babyai textcraft            the line that follows `Action:`, reduced to letters, digits, commas and spaces; with
                                 several markers nothing is sent, and the reply says so
-          With prompt=short the reply's first line, for these five. Of the other kinds the whole reply is sent.
+          With prompt=short it is the reply's first line, for these five. Other kinds get the whole reply.
 
-Prompts.  The world's own, native or short, around what the server says: alfworld's first observation ends with the list
-          of available actions, sciworld's begins with the task. A server of os_interaction or db_bench says the whole
-          prompt itself, the originals' the native one. Serve a world with the prompt that you ask for here.
-          Where an AgentGym server's greeting names another world or prompt, reset raises ValueError at once; that the
-          five worlds of AgentGym are served with the native prompt it does not tell.
+Prompts.  The environment's, native or short, around the server's text: alfworld's first observation ends with the list
+          of available actions, sciworld's begins with the task. A server of os_interaction or db_bench sends the
+          whole prompt, the originals' the native one. Serve an environment with the prompt that you request here.
+          If an AgentGym server's greeting names another environment or prompt, reset raises ValueError at once; the
+          greeting of AgentGym's own five does not name the prompt.
 
 Reward.   AgentGym: the server's `reward`. info["success"]: it ended with a reward of 1, with a score of 100 in
-          sciworld, with any reward in babyai. info["valid"]: the reply is none of the world's refusals; webshop's is
-          the same page again, after anything but a search or a click on a part of it. tau_retail and planner: `info` is
-          the server's. LifelongAgentBench, where only /complete judges: see envs/http/lab.py.
-          info["shaped"] (but of tau_retail and planner): 1 on success, nothing on the way.
+          sciworld, with any reward in babyai. info["valid"]: the observation is not a refusal; webshop's refusal is
+          the same page again, after anything but a search or a click on a part of it. tau_retail and planner: the
+          server's `info`. LifelongAgentBench, where only /complete grades: see envs/http/lab.py.
+          info["shaped"] (except tau_retail and planner): 1 on success, else 0.
 
 Ending.   Terminated when the server says `done`; truncated, outcome "timeout", after `max_turns` replies of any kind.
-          os_interaction and db_bench: as the server's status says, or after `max_turns` replies, without max_turns as
-          many as the server carries out.
+          os_interaction and db_bench: by the server's status, or after `max_turns` replies (0: the server's limit).
 
-Failures. A server that is down, slow or restarted, and a reply that is none, are tried again, `retries` times, after
-          waits that double; a line says so when it begins. A lost answer leaves open whether the action was carried
-          out, so the episode is never continued: it is played again from its task number, and must give the same
-          replies. When all fails, or the server refuses a request for what it is, reset and step raise ServerFailed.
+Failures. If a server is down, slow or restarted, or its answer is malformed, the client retries `retries` times with
+          doubling waits, and prints one line. A lost answer leaves open whether the action was executed, so the
+          episode is replayed from its task number, and must give the same observations. If all attempts fail, or the
+          server refuses a request, reset and step raise ServerFailed.
 
-Proxies of the environment are not used. There is no oracle: who wants one plays the world in process.
+Proxy settings of the process are ignored. There is no oracle: use the environment in process for demonstrations.
 """
 
 import math
@@ -53,14 +52,14 @@ KINDS = (*agentgym.KINDS, *lab.KINDS)
 
 @dataclass
 class Config:
-    url: str = ""  # where the server is; empty: port 36001 of this machine, 8000 for os_interaction and db_bench
-    kind: str = "textcraft"  # the world: one of agentgym's five, tau_retail, planner, os_interaction or db_bench
-    tasks: int = 0  # how many of its tasks to play; 0: without end if the server is ours, else as many as it has
-    max_turns: int = 0  # agent turns before the episode is truncated; 0: the world's own number
-    prompt: str = "native"  # "native": instructions and the world's form of a reply; "short": one message, bare actions
-    timeout: float = 60.0  # seconds that a request may take
-    retries: int = 6  # attempts after the first one that failed
-    wait: float = 0.5  # seconds before the first of them; each waits twice as long as the one before
+    url: str = ""  # the server; empty: port 36001 of this machine, 8000 for os_interaction and db_bench
+    kind: str = "textcraft"  # the environment: agentgym's five, tau_retail, planner, os_interaction or db_bench
+    tasks: int = 0  # number of tasks to play; 0: no limit if the server is ours, else as many as it has
+    max_turns: int = 0  # agent turns before the episode is truncated; 0: the environment's default
+    prompt: str = "native"  # "native": instructions and the environment's form of a reply; "short": one message
+    timeout: float = 60.0  # most seconds of a request
+    retries: int = 6  # attempts after the first failure
+    wait: float = 0.5  # seconds before the first retry; doubles with each
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -78,23 +77,23 @@ class Config:
         try:
             parts = urllib.parse.urlsplit(self.address)
             plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is none
+        except ValueError:  # an invalid port
             plain = False
         if not plain or not re.fullmatch(r"[!-~]+", self.address) or parts.query or parts.fragment:
             raise ValueError(f"url must be http://host:port, not {self.url!r}")
 
     @property
     def address(self) -> str:
-        """The server's URL, without a slash at its end, and without /api where the protocol has it."""
+        """The server's URL without a final slash, and without the /api of LifelongAgentBench's protocol."""
         if self.kind in lab.KINDS:
             return (self.url or "http://127.0.0.1:8000").rstrip("/").removesuffix("/api")
         return (self.url or "http://127.0.0.1:36001").rstrip("/")
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
-    slow = True  # each answer is a server's
+    slow = True  # each step waits for the server
     client = None
 
     def __init__(self, config: Config | None = None):
@@ -105,11 +104,11 @@ class Env(Environment):
 
     @property
     def task(self) -> str:
-        """The canonical task: its number, which is all that is known of it on this side."""
+        """The canonical task: its number, all that the client knows of it."""
         return f"http:{self.kind}:{self.number}"
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         self._leave()
         self.wanted, self.number = (seed, split), None
@@ -130,19 +129,19 @@ class Env(Environment):
         return step
 
     def oracle(self) -> str:
-        """Not to be had: raises RuntimeError."""
-        raise RuntimeError(f"a world behind http has no oracle: use env={self.kind} for demonstrations")
+        """Raise RuntimeError: the server has no expert."""
+        raise RuntimeError(f"an environment behind http has no expert: use env={self.kind} for demonstrations")
 
     def __del__(self):
         if self.client:
-            self._leave()  # an episode that nobody plays to its end
+            self._leave()  # an unfinished episode
 
     def _leave(self) -> None:
         self.running = False
         self.client.leave()
 
     def _try(self, act):
-        """act() in a session that stands where the agent is, again and again until there is an answer."""
+        """Return act() in a session in the agent's state, with retries. Raise ServerFailed if all fail."""
         for attempt in range(self.config.retries + 1):
             if attempt:
                 time.sleep(min(self.config.wait * 2 ** (attempt - 1), 60))
@@ -166,7 +165,7 @@ class Env(Environment):
         raise ServerFailed(f"{self.config.address} failed after {times}: {reason}")
 
     def _tell(self, what: str) -> None:
-        """A line for who would wait for a server without knowing; one for all episodes until it answers again."""
+        """Print that the client is waiting for the server, once until the server answers again."""
         if self.config.retries and not self.client.server.failing:
             self.client.server.failing = True
             most = sum(min(self.config.wait * 2**attempt, 60) for attempt in range(self.config.retries))
@@ -174,12 +173,12 @@ class Env(Environment):
             print("\n" * sys.stderr.isatty() + line, file=sys.stderr, flush=True)
 
     def _open(self) -> None:
-        """Bring a session to where the agent is: start the task in one, and play what was played."""
+        """Bring a session into the agent's state: start the task and replay the actions."""
         if self.number is None:
             (seed, split), tasks = self.wanted, self.client.tasks()
             self.number = number_of(self.kind, seed % seeds_of(self.kind, split, tasks) if tasks else seed, split)
         opening = self.client.reset(self.number)
         replies = [self.client.act(text, last=False).observation for text, _ in self.played]
         if (self.opening or opening, [said for _, said in self.played]) != (opening, replies):
-            raise ServerFailed(f"{self.config.address} played {self.task} again and said something else than before")
+            raise ServerFailed(f"{self.config.address} replayed {self.task} with other observations than before")
         self.opening = opening

@@ -1,11 +1,11 @@
-"""The client's side of AgentGym's servers, and of ours for the worlds that they do not have.
+"""The client of AgentGym's servers, and of ours for the environments that AgentGym does not have.
 
-    POST /create, /reset, /step, /close; names of fields differ from kind to kind, as the tables below say
-    GET /           a greeting that names the world, and prompt=short where ours serves it so: before each new session
-    GET /tasks      how many tasks there are, 0 for no end: ours alone has it
+    POST /create, /reset, /step, /close; the names of fields depend on the kind: see the tables below
+    GET /           before each new session: a greeting with the environment, and prompt=short if ours serves it so
+    GET /tasks      the number of tasks, 0 for no end; only our servers have it
 
-A session stays open for the next episode, since AgentGym's alfworld and webshop cannot close one, and a new one of
-sciworld takes long; all are closed when the process ends.
+A session is reused for the next episode, because AgentGym's alfworld and webshop cannot close one and a new one of
+sciworld is slow; all are closed when the process ends.
 """
 
 import atexit
@@ -21,11 +21,13 @@ from envs import base
 from envs.base import Step
 from envs.http.wire import BLOCK, Lost, NoJSON, Refused, ServerFailed, is_number, request, short
 
-# how many tasks AgentGym's servers have, 0 for no end; babyai's have none either
+# number of tasks of AgentGym's servers, 0 for no end; babyai's has no end either
 TASKS = {"webshop": 6910, "alfworld": 2620, "babyai": 40_000, "sciworld": 4639, "textcraft": 544}
 TASKS |= {"tau_retail": 0, "planner": 0}
-OURS = ("tau_retail", "planner")  # no server of AgentGym's plays them; what is sent is the whole reply, and what comes
-# back at first the whole last message of the opening, then `info` too
+# Kinds that only our servers play. The client sends the whole reply; the first observation is the whole last message of
+# the opening, and steps also return `info`.
+OURS = ("tau_retail", "planner")
+ONE_TURN = ("planner",)  # environments without max_turns
 KINDS = tuple(TASKS)
 
 GREETING = {
@@ -37,14 +39,14 @@ GREETING = {
     "tau_retail": "This is environment TauRetail.",
     "planner": "This is environment Planner.",
 }
-SHORT = " prompt=short"  # ends the greeting of ours, if it serves a world so
+SHORT = " prompt=short"  # the end of our server's greeting if it serves the short prompt
 
-ID = {"webshop": "env_idx"}  # a session's name in requests; "id" elsewhere
-NUMBER = {"webshop": "session_id", "alfworld": "game"}  # a task number's; "data_idx" elsewhere
-OBSERVATION = {"webshop": "state"}  # an observation's, in replies to a step; "observation" elsewhere
-SCORED = ("babyai", "sciworld")  # whose replies have a score
+ID = {"webshop": "env_idx"}  # the field of a session's name in requests; default "id"
+NUMBER = {"webshop": "session_id", "alfworld": "game"}  # the field of a task number; default "data_idx"
+OBSERVATION = {"webshop": "state"}  # the field of an observation in replies to a step; default "observation"
+SCORED = ("babyai", "sciworld")  # kinds whose replies have a score
 
-ACTIONS = "\nAVAILABLE ACTIONS: "  # ends alfworld's first observation
+ACTIONS = "\nAVAILABLE ACTIONS: "  # the start of the list at the end of alfworld's first observation
 SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 REFUSED = {
     "alfworld": r"Nothing happens\.",
@@ -55,25 +57,25 @@ REFUSED = {
     r"The .{1,99}? (is (not|already) |isn't open, so|appears broken|can't be poured|does not contain)",
     "textcraft": r"Could not |Wrong item format",
 }
-MAX_TEXT = 100_000  # characters of an action that are sent to a world that does not say how many it reads
+MAX_TEXT = 100_000  # most characters of an action sent to webshop, which has no MAX_ACTION
 
 
 @dataclass
 class Server:
-    """What this process knows of a server."""
+    """This process's state of a server."""
 
-    open: set[int] = field(default_factory=set)  # sessions that were created
-    idle: list[int] = field(default_factory=list)  # those of them without an episode
-    tasks: int | None = None  # how many it has, once it was asked; 0: no end
-    failing: bool = False  # whether the last request found no answer
-    breaks: int = 0  # times that it hung up: after each it may be another one, with other sessions of the same names
+    open: set[int] = field(default_factory=set)  # created sessions
+    idle: list[int] = field(default_factory=list)  # created sessions without an episode
+    tasks: int | None = None  # number of its tasks, None until requested; 0: no end
+    failing: bool = False  # whether the last request failed
+    breaks: int = 0  # lost connections: after each, the server may have restarted and reused the names of sessions
 
 
 SERVERS: dict[tuple[str, str], Server] = defaultdict(Server)  # (url, kind) -> Server
 
 
 class Client:
-    """A session of a server, for one episode after the other."""
+    """A session of a server, for one episode after another."""
 
     session = None
 
@@ -83,35 +85,35 @@ class Client:
 
     @property
     def turns(self) -> int:
-        """How many the agent has: they are counted on this side."""
-        return self.config.max_turns or getattr(envs.config_class(self.kind), "max_turns", 1)
+        """The turn limit, counted by the client."""
+        return self.config.max_turns or (1 if self.kind in ONE_TURN else envs.config_class(self.kind).max_turns)
 
     def alone(self):
-        """What a request has to hold: nothing, for a session is this client's alone."""
+        """Return the lock of a request: none, since no other client uses this session."""
         return nullcontext()
 
     def standing(self) -> bool:
-        """Whether the session can still be where the agent is."""
+        """Return whether the session may still be in the agent's state."""
         return self.session is not None and self.breaks == self.server.breaks
 
     def drop(self) -> None:
-        """The session is where it should not be, or gone."""
+        """Give up the session, which is lost or in another state."""
         self.session = None
 
     def leave(self) -> None:
-        """The episode is over: another one may have its session."""
+        """End the episode and release its session for another one."""
         if self.standing():
             self.server.idle.append(self.session)
         self.session = None
 
     def tasks(self) -> int:
-        """How many tasks the server has; 0: no end."""
+        """Return the number of the server's tasks; 0: no end."""
         if self.config.tasks:
             return self.config.tasks
         if self.server.tasks is None:
             try:
                 tasks = self._request("tasks")
-            except ServerFailed:  # there is no /tasks
+            except ServerFailed:  # the server has no /tasks
                 tasks = TASKS[self.kind]
             if type(tasks) is not int or 0 != tasks < 10 * BLOCK.get(self.kind, 1):
                 raise Lost(f"/tasks answered {short(tasks)} instead of a number")
@@ -119,7 +121,7 @@ class Client:
         return self.server.tasks
 
     def reset(self, number: int) -> list[dict]:
-        """Start a task in an idle session or a new one: the messages up to the agent's first turn."""
+        """Start a task in an idle or new session. Return the messages up to the agent's first turn."""
         while True:
             self.breaks, idle = self.server.breaks, self.server.idle
             try:
@@ -132,12 +134,12 @@ class Client:
             except Refused:
                 if fresh:
                     raise
-        *before, line = _prompt(importlib.import_module(envs.NAMES[self.kind]), self.config.prompt)
+        *before, line = _prompt(self.kind, self.config.prompt)
         line = "" if self.kind in OURS else line
         return [*map(dict, before), {"role": "user", "content": line + self.page}]
 
     def act(self, text: str, last: bool) -> Step:
-        """The answer to the agent's reply, which is its last one if so said."""
+        """Send the agent's reply. Return the step, truncated if this is the `last` turn."""
         action = action_of(self.kind, text, self.config.prompt)
         if action is None:
             info = {"outcome": base.outcome(False, False, last), "success": False, "valid": False, "shaped": 0.0}
@@ -155,18 +157,18 @@ class Client:
         return Step(observation, float(reply["reward"]), done, cut, info | {"outcome": outcome})
 
     def _greet(self) -> None:
-        """Raises ValueError if the server says that it plays another world, or with a prompt that is not asked for."""
+        """Raise ValueError if the server's greeting names another environment or prompt."""
         try:
             said = self._request("")
-        except (ServerFailed, NoJSON):  # there is no greeting
+        except (ServerFailed, NoJSON):  # the server has no greeting
             return
         for kind, greeting in GREETING.items():
             if said in (greeting, greeting + SHORT) and kind != self.kind:
-                raise ValueError(f"{self.config.address} serves {kind}, and http.kind={self.kind} is asked for")
+                raise ValueError(f"{self.config.address} serves {kind}, but http.kind={self.kind}")
         served = "short" if said == GREETING[self.kind] + SHORT else "native"
-        if served != self.config.prompt and (served == "short" or self.kind in OURS):  # else it may be AgentGym's
-            asked = f"http.prompt={self.config.prompt} is asked for"
-            raise ValueError(f"{self.config.address} serves {self.kind}.prompt={served}, and {asked}")
+        if served != self.config.prompt and (served == "short" or self.kind in OURS):  # else perhaps AgentGym's
+            asked = f"http.prompt={self.config.prompt}"
+            raise ValueError(f"{self.config.address} serves {self.kind}.prompt={served}, but {asked}")
 
     def _create(self) -> int:
         self._greet()
@@ -178,8 +180,8 @@ class Client:
         return session
 
     def _reset(self, number: int) -> str:
-        world = {"world_type": "Text"} if self.kind == "alfworld" else {}
-        reply = self._request("reset", self._named() | {NUMBER.get(self.kind, "data_idx"): number} | world)
+        more = {"world_type": "Text"} if self.kind == "alfworld" else {}
+        reply = self._request("reset", self._named() | {NUMBER.get(self.kind, "data_idx"): number} | more)
         if self.kind == "webshop":
             said = reply[:1] if isinstance(reply, list) else []
         else:
@@ -241,12 +243,12 @@ class Client:
 
 
 def _is_info(info) -> bool:
-    """Whether this says of a step what every world does."""
+    """Return whether this is a valid `info` of a step."""
     good = isinstance(info, dict) and isinstance(info.get("outcome"), str) and is_number(info.get("shaped"))
     return good and isinstance(info.get("success"), bool) and isinstance(info.get("valid"), bool)
 
 
-FIELDS = {  # of replies to a step: what they must be
+FIELDS = {  # field of a reply to a step -> (check, description)
     "observation": (lambda value: isinstance(value, str), "a text"),
     "reward": (is_number, "a finite number"),
     "done": (lambda value: isinstance(value, bool), "true or false"),
@@ -256,11 +258,11 @@ FIELDS |= {"state": FIELDS["observation"], "score": FIELDS["reward"]}
 
 
 def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:
-    """The action that a reply's text holds, as it is sent; None if it holds several where only one is allowed."""
+    """Return the action of a reply as it is sent; None if the reply has several and the kind allows one."""
     if kind in OURS:
         return reply
-    world = importlib.import_module(envs.NAMES[kind])
-    most = getattr(world, "MAX_ACTION", MAX_TEXT)
+    module = importlib.import_module(envs.NAMES[kind])
+    most = MAX_TEXT if kind == "webshop" else module.MAX_ACTION
     if prompt == "short":
         return reply.strip().partition("\n")[0][:most].rstrip()
     if kind in ("babyai", "textcraft"):
@@ -268,8 +270,8 @@ def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:
         if len(actions) > 1:
             return None
         action = actions[0][:most].rstrip() if actions else ""
-        plain = getattr(world, "_plain", str)  # reads brackets, which go with what is no letter
-        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", plain(action)).split())
+        action = module.plain_action(action)  # before the brackets are removed
+        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split())
     _, marker, action = reply.rpartition("Action:")
     if not marker and not (kind == "webshop" and ("search[" in reply or "click[" in reply)):
         action = ""
@@ -277,19 +279,19 @@ def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:
 
 
 @functools.cache
-def _prompt(world, prompt: str) -> list:
-    """What a world says before an observation: messages, and the line above it if the prompt is short."""
-    *before, message = world.Env(world.Config(prompt=prompt)).reset(0)
+def _prompt(kind: str, prompt: str) -> list:
+    """Return the messages before the first observation, and the line above it (empty in the native prompt)."""
+    *before, message = envs.make(kind, prompt=prompt).reset(0)
     return [*before, message["content"].partition("\n")[0] + "\n" if prompt == "short" else ""]
 
 
 @atexit.register
 def close_sessions() -> None:
-    """Close all sessions, where the server can."""
+    """Close all sessions of servers that can close them."""
     for (url, kind), server in SERVERS.items():
         server.idle.clear()
         try:
             while server.open:
                 request(f"{url}/close", {ID.get(kind, "id"): server.open.pop()}, timeout=1)
         except (Lost, ServerFailed, ConnectionError):
-            server.open.clear()  # it cannot, or it is gone
+            server.open.clear()  # the server cannot close sessions, or is gone

@@ -1,13 +1,13 @@
-"""The client's side of LifelongAgentBench's task server, and of ours.
+"""The client of LifelongAgentBench's task server, and of ours.
 
     POST /api/reset, /api/interact, /api/complete       {"session": S} -> {"session": S}
     POST /api/get_sample_index_list                     the names of the samples
     POST /api/get_attribute                             max_round, the turn limit
-    POST /api/tasks                                     0: any number is a sample, and many sessions run; ours alone
+    POST /api/tasks                                     only ours: 0, any number is a sample and many sessions run
 
-S is the whole session: what was said, a status, and after /complete an outcome; envs/serve/lab.py has its fields.
-The original's server plays one session at a time. An episode that finds another one there completes that, and is played
-again from its start: right, but slow where many run side by side (rollout_batch_size=1).
+S is the whole session: the conversation, a status, and after /complete an outcome; envs/serve/lab.py lists its fields.
+The original's server plays one session at a time. An episode that finds another session there completes that one and is
+replayed from its start, which is correct but slow for parallel episodes (use rollout_batch_size=1).
 
 Reward.   os_interaction: 1 if the outcome is correct, -0.5 if incorrect. db_bench: 1 if it is correct and the session
           completed; -0.3 at the turn limit, whatever the outcome; else -0.1.
@@ -27,18 +27,18 @@ KINDS = ("os_interaction", "db_bench")
 ROLES = {"user": "user", "agent": "assistant"}
 INITIAL, RUNNING, COMPLETED = "initial", "running", "completed"  # statuses
 INVALID, LIMIT = "agent_validation_failed", "task_limit_reached"
-BROKEN = ("task_environment_error", "task_unknown_error")  # the world failed, not the agent
+BROKEN = ("task_environment_error", "task_unknown_error")  # the environment failed, not the agent
 
 
 @dataclass
 class Server:
     """What this process knows of a server."""
 
-    samples: list | None = None  # the names of its samples, once it was asked; none: any number, and the server is ours
-    turns: int = 0  # how many replies of an agent it carries out, once it was asked
-    current: dict | None = None  # the session that a server of one plays
+    samples: list | None = None  # names of its samples, None until requested; empty: any number (our server)
+    turns: int = 0  # its turn limit, once requested
+    current: dict | None = None  # the session on a server that plays one at a time
     failing: bool = False  # whether the last request found no answer
-    lock: threading.RLock = field(default_factory=threading.RLock)  # who has it has a server of one for themselves
+    lock: threading.RLock = field(default_factory=threading.RLock)  # exclusive use of a server that plays one session
 
 
 SERVERS: dict[tuple[str, str], Server] = defaultdict(Server)  # (url, kind) -> Server
@@ -55,7 +55,7 @@ class Client:
 
     @property
     def turns(self) -> int:
-        """How many the agent has. The server would take one more, not to carry it out but to end the session."""
+        """The turn limit. The server would accept one more reply and end the session without executing it."""
         return self.config.max_turns or self.server.turns
 
     @property
@@ -64,15 +64,15 @@ class Client:
         return self.server.samples == []
 
     def alone(self):
-        """What a request has to hold: nothing, or a server that plays one session."""
+        """Return the lock of a request: none, or the lock of a server that plays one session."""
         return nullcontext() if self.many else self.server.lock
 
     def standing(self) -> bool:
-        """Whether the server is where the agent is."""
+        """Return whether the server's session is in the agent's state."""
         return self.session is not None and (self.many or self.session is self.server.current)
 
     def drop(self) -> None:
-        """The server may be where the agent is not, or the episode is over."""
+        """Give up the session, which is in another state or over."""
         self.session = None
 
     leave = drop
@@ -85,9 +85,9 @@ class Client:
         return min(self.config.tasks or known, known or self.config.tasks)
 
     def reset(self, number: int) -> list[dict]:
-        """Start a task: the messages up to the agent's first turn."""
+        """Start a task. Return the messages up to the agent's first turn."""
         if self.server.current:
-            with suppress(Lost):  # perhaps the server knows it no more
+            with suppress(Lost):  # the server may have forgotten it
                 self._end(self.server.current)
         session = {"task_name": self.kind, "sample_index": self._name(number), "sample_status": INITIAL}
         session |= {"chat_history": {"value": []}, "finish_reason": None, "task_output": None}
@@ -97,12 +97,12 @@ class Client:
         if session["sample_status"] != RUNNING or not said or said[-1]["role"] != "user":
             raise Lost(f"/reset answered a session that is {session['sample_status']}")
         if (self.config.prompt == "short") != (len(said) == 1):
-            raise ServerFailed(f"{self.config.address} gives another prompt than http.prompt={self.config.prompt}")
+            raise ServerFailed(f"{self.config.address} serves another prompt than http.prompt={self.config.prompt}")
         self._keep(session)
         return [{"role": ROLES[item["role"]], "content": item["content"]} for item in said]
 
     def act(self, text: str, last: bool) -> Step:
-        """The answer to the agent's reply, which is its last one if so said."""
+        """Return the answer to the agent's reply, which is its last one if so said."""
         said = [*self.session["chat_history"]["value"], {"role": "agent", "content": text}]
         session = self._send("interact", self.session | {"chat_history": {"value": said}})
         self._keep(session)
@@ -118,7 +118,7 @@ class Client:
         return _ended(self.kind, observation, status, self._end(session))
 
     def _end(self, session: dict) -> str:
-        """Complete a session: its outcome."""
+        """Complete a session. Return its outcome."""
         self.server.current = None
         outcome = self._send("complete", session)["evaluation_record"].get("outcome")
         if outcome not in ("correct", "incorrect", "unknown", "ignored"):
@@ -134,7 +134,7 @@ class Client:
         return self.server.samples[number] if self.server.samples else str(number)
 
     def _turns(self) -> int:
-        """The server's turn limit."""
+        """Return the server's turn limit."""
         reply = self._post("get_attribute", {"name": "max_round"})
         how = reply.get("instance_factory_parameter_dict") if isinstance(reply, dict) else None
         value = str(how.get("value")) if isinstance(how, dict) else ""
@@ -143,7 +143,7 @@ class Client:
         return int(value)
 
     def _samples(self) -> list:
-        """What a server's samples are called, or none, where every number is one."""
+        """Return the names of the server's samples; none if every number is a sample."""
         try:
             if self._post("tasks", {}) == 0:
                 return []
@@ -158,7 +158,7 @@ class Client:
         return names
 
     def _send(self, path: str, session: dict) -> dict:
-        """A session to a request, and the session of its answer, which goes on where that one ended."""
+        """Send a session. Return the answer's session, which must continue it."""
         reply, said = self._post(path, {"session": session}), session["chat_history"]["value"]
         new = reply.get("session") if isinstance(reply, dict) else None
         if not _is_session(new) or new["chat_history"]["value"][: len(said)] != said:
@@ -171,13 +171,13 @@ class Client:
         except ConnectionError:
             raise Lost(f"/{path} got no connection, or it broke") from None
         except ServerFailed as error:
-            if path in ("interact", "complete"):  # a server that was restarted knows the session no more: reset helps
+            if path in ("interact", "complete"):  # a restarted server has lost the session: a reset helps
                 raise Lost(str(error)) from None
             raise
 
 
 def _is_session(value) -> bool:
-    """Whether this is a session, as far as it is read here."""
+    """Return whether this is a session with the fields that the client reads."""
     if not isinstance(value, dict) or not isinstance(value.get("sample_status"), str):
         return False
     history, record = value.get("chat_history"), value.get("evaluation_record")
@@ -192,7 +192,7 @@ def _is_session(value) -> bool:
 
 
 def _ended(kind: str, observation: str, status: str, outcome: str) -> Step:
-    """The last step of a session."""
+    """Return the last step of a session."""
     cut, success = status == LIMIT, outcome == "correct"
     if kind == "db_bench":
         success = success and status == COMPLETED

@@ -1,4 +1,4 @@
-"""What clients of all protocols share: one request, the ways in which it fails, and whose episode a task number is."""
+"""Shared by the clients of all protocols: one request, its failures, and the mapping of seeds to task numbers."""
 
 import json
 import math
@@ -9,29 +9,29 @@ from http.client import HTTPException
 
 from envs.base import EnvironmentFailed
 
-BLOCK = {"babyai": 40}  # task numbers that stay together in a split; 1 elsewhere
-MAX_REPLY = 8 << 20  # bytes of a server's reply that are read
+BLOCK = {"babyai": 40}  # size of the blocks of task numbers within a split; default 1
+MAX_REPLY = 8 << 20  # most bytes of a server's reply
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerFailed(EnvironmentFailed):
-    """The server did not do its part, so the episode says nothing about the agent."""
+    """The server failed, so the episode counts neither as solved nor as failed."""
 
 
 class Lost(Exception):
-    """A request without a usable answer; another one may have it."""
+    """A request has no usable answer; a retry may help."""
 
 
 class Refused(Lost):
-    """The server's answer is that it cannot."""
+    """The server answered with an error."""
 
 
 class NoJSON(Lost):
-    """The server's answer is something else, a page perhaps."""
+    """The server's answer is not JSON, for example a web page."""
 
 
 def request(url: str, body: dict | None, timeout: float):
-    """POST a JSON body, or GET without one; the JSON of the answer. ConnectionError: nobody is there, or it hung up."""
+    """POST a JSON body, or GET without one. Return the answer's JSON. Raise ConnectionError for a lost connection."""
     path = "/" + url.rpartition("/")[2]
     headers = {"Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
@@ -51,7 +51,8 @@ def request(url: str, body: dict | None, timeout: float):
         with error:
             line = f"{path} answered {error.code} {error.reason}"
         if 400 <= error.code < 500 and error.code not in (408, 425, 429):
-            raise ServerFailed(f"{url.rpartition('/')[0]}: {line}: does the server play another world?") from None
+            where = url.rpartition("/")[0]
+            raise ServerFailed(f"{where}: {line}: does the server serve another environment?") from None
         raise Lost(line) from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ConnectionError):
@@ -66,14 +67,14 @@ def request(url: str, body: dict | None, timeout: float):
 
 
 def number_of(kind: str, seed: int, split: str) -> int:
-    """The task number of a seed and split."""
+    """Return the task number of a seed and split."""
     block, place = divmod(seed, BLOCK.get(kind, 1))
     ten, digit = divmod(block, 8) if split == "train" else (block, {"val": 8, "test": 9}[split])
     return (10 * ten + digit) * BLOCK.get(kind, 1) + place
 
 
 def seed_of(kind: str, number: int) -> tuple[int, str]:
-    """The seed and split of a task number: the inverse of number_of."""
+    """Return the seed and split of a task number: the inverse of number_of."""
     block, place = divmod(number, BLOCK.get(kind, 1))
     ten, digit = divmod(block, 10)
     block, split = (8 * ten + digit, "train") if digit < 8 else (ten, {8: "val", 9: "test"}[digit])
@@ -81,7 +82,7 @@ def seed_of(kind: str, number: int) -> tuple[int, str]:
 
 
 def seeds_of(kind: str, split: str, tasks: int) -> int:
-    """How many seeds of a split have task numbers below `tasks`."""
+    """Return the number of seeds of a split whose task numbers are below `tasks`."""
     size = BLOCK.get(kind, 1)
     tens, rest = divmod(tasks, 10 * size)
     digits = range(8) if split == "train" else [{"val": 8, "test": 9}[split]]
@@ -93,6 +94,6 @@ def is_number(value) -> bool:
 
 
 def short(value) -> str:
-    """What came, as one line of a message."""
+    """Return a value shortened to one line of a message."""
     text = repr(value if not isinstance(value, bytes | str) else value[:80])
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,23 +1,24 @@
 r"""OS interaction: carry out a task on a Linux machine through bash.
 
 Task.     An instruction, such as `Set the mode of /srv/cedar/plan.txt to 640.`; a machine, prepared by a script; and
-          conditions that have to hold at the end, each a command with exit status 0. Every task fails as it starts and
-          is solved by the solution that belongs to it. The levels of difficulty are the commands of that solution:
+          conditions that must hold at the end, each a command with exit status 0. Every task fails at its start and
+          passes after its own solution. The levels of difficulty count the commands of that solution:
     1         one
     2         2 to 4
     3         5 to 8
     4         9 to 12, as in the benchmark
-          The templates are in templates.py; `Env.current.skills`: the benchmark's skills in the solution.
+          The templates are in templates.py; `Env.current.skills` are the benchmark's skills in the
+          solution.
 
-Machine.  A small Ubuntu, in memory (envs/simulators/shell): nothing real is touched. Each turn is a new `bash -c` as
-          root in /, with stdout and stderr together and without input: files stay, the working directory and variables
-          do not. A clock of its own goes on while commands run; `sleep` takes no time.
+Machine.  A small Ubuntu simulated in memory (envs/simulators/shell); nothing real is touched. Each turn is a new
+          `bash -c` as root in /, without input, stdout and stderr together: files persist, the working directory and
+          variables do not. The machine has its own clock, which advances with commands; `sleep` takes no real time.
 
-Actions.  native: the first `Act: ...` of the reply, with anything before it.
-    Act: bash      in any case; all blocks that begin with a line ```bash, joined by empty lines, are executed
+Actions.  native: the first `Act: ...` of the reply; text before it is ignored.
+    Act: bash      in any case; executes all ```bash blocks, joined by empty lines
     Act: finish    the task is done
-    Act: answer(x) only for a question of `data=`: the task is done, and x is the answer
-          short: the whole reply is executed; `finish` and `answer(x)` are the others.
+    Act: answer(x) only for questions of `data=`: the task is done, and x is the answer
+          short: `finish`, `answer(x)`; any other reply is executed as a whole.
 
 Replies.  The output of the OS:\n\n...
           The output of the OS is empty.
@@ -26,36 +27,32 @@ Replies.  The output of the OS:\n\n...
           Invalid action string matched by pattern "Act:\s*(.+)"
           Output of more than 800 characters is cut to 780, `\n[truncated because the output is too long]`.
 
-Ending.   Terminated by finish, by an answer, or by a native reply without an action that can be read: there is no
-          second try. Truncated after `max_turns` executed replies. In the original a further message is then asked
-          for, which is not executed whatever it says, not even a `finish`, and meets "Task limit reached. The limit is
-          5."; as it can change nothing, the episode is over here with the output of the last executed reply, and the
-          limit in info["reason"]. Whichever way it ended, the state is evaluated as it is: a task that is done counts
-          although the agent never said so. info["status"]: running, completed, agent_validation_failed or
+Ending.   Terminated by finish, by an answer, or by a native reply without a readable action: there is no second try.
+          Truncated after `max_turns` executed replies, with the limit in info["reason"]; the original then requests
+          one more reply, which it does not execute. After any ending the state is evaluated: a finished task counts
+          even if the agent did not say `finish`. info["status"]: running, completed, agent_validation_failed or
           task_limit_reached.
 
-Reward.   At the end 1 if all conditions hold, "correct"; -0.5 if not, "incorrect", at the limit too; 0 and "unknown"
-          if the evaluation cannot come to an end: not on a freshly prepared machine either. info["shaped"]: that, and
-          for each condition that did not hold at the start, the first time that it holds after a turn, its share of 1;
-          the guide's rewards are the native ones, the shares are ours and what `reward.rule=shaped` pays.
-          info["valid"]: bash understood the reply and found its last command (no syntax error, no status 126 or 127),
-          or it was finish or an answer.
+Reward.   At the end 1 and "correct" if all conditions hold; -0.5 and "incorrect" if not, at the limit too; 0 and
+          "unknown" if the evaluation does not terminate, even on a freshly prepared machine. These are the guide's
+          rewards. info["shaped"] adds, the first time that a condition holds which did not hold at the start, an
+          equal share of 1. info["valid"]: bash could run the reply (no syntax error, no status 126 or 127 of its last
+          command), or it was finish or an answer.
 
-Data.     `data=entry_dict.json` takes LifelongAgentBench's tasks, in which the conditions are one script;
-          `data=problems.json scripts=folder` AgentBench's, which ask questions as well: `match` compares the answer,
-          `check` runs scripts on it. Tasks that do not fail at the start and pass with their own solution on this
-          machine (no python3, no git, no network) are passed over; the first time the standard error says how many
-          they are, and why.
+Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have one script as their condition;
+          `data=problems.json scripts=folder` reads AgentBench's, which include questions: `match` compares the
+          answer, `check` runs scripts on it. A task is skipped unless it fails at its start and passes after its own
+          solution on this machine (no python3, git or network); stderr reports once how many are skipped, and why.
 
-From LifelongAgentBench's os_interaction, with these differences:
-- The tasks are our own; their words are not the original's. A task falls in its split by a hash of its instruction.
-- The machine is a likeness: what it knows and where it differs is said in envs/simulators/shell.
-- Long outputs are cut as AgentBench does; `max_output=0` cuts nothing, as LifelongAgentBench does.
-- A reply of more than 20,000 characters is not executed, and says what bash says of its own limit.
-- Programs that an agent put in the place of the system's take no part in the evaluation: before each condition the
-  system's programs, and the folders and links that lead to them, are as at the start.
-- AgentBench keeps one shell through an episode, takes the last action of a reply that can be read, has 8 turns, and at
-  the limit counts the task as failed.
+From LifelongAgentBench's os_interaction. The differences:
+- The tasks and their words are ours. A hash of the instruction decides the split.
+- The machine is a simulation: envs/simulators/shell lists what it supports and where it differs.
+- Long outputs are cut as in AgentBench; `max_output=0` cuts nothing, as in LifelongAgentBench.
+- A reply of more than 20,000 characters is not executed; the observation is bash's message about its own limit.
+- Replaced system programs do not affect the evaluation: before each condition the system's programs, and the folders
+  and links that lead to them, are restored.
+- AgentBench keeps one shell for an episode, takes a reply's last readable action, allows 8 turns, and counts a task at
+  the limit as failed.
 """
 
 import re
@@ -103,21 +100,21 @@ OUTPUT = "The output of the OS:\n\n"
 EMPTY = "The output of the OS is empty."
 SLOW = "The command is marked as timeout since it did not finish within 20 seconds."
 CUT = "\n[truncated because the output is too long]"
-SYNTAX = "bash: -c: line "  # how bash begins to say that it does not understand a text
-MAX_SCRIPT = 20_000  # characters of a reply that are executed
+SYNTAX = "bash: -c: line "  # the start of bash's message about a syntax error
+MAX_SCRIPT = 20_000  # most characters of a reply that is executed
 PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
-LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # to the last two
+LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
 TOO_LONG = "bash: Argument list too long\n"
 REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 
 
 @dataclass
 class Config:
-    difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats weigh: "1,1,2"
-    data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: tasks of our own
-    scripts: str = ""  # the folder of the files that AgentBench's tasks name
-    max_output: int = 800  # longer output is cut, to 20 characters less than this; 0: never
-    max_turns: int = 5  # replies that are executed before the episode is over
+    difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: generated tasks
+    scripts: str = ""  # the folder of the script files that AgentBench's tasks name
+    max_output: int = 800  # longer output is cut to 20 characters less than this; 0: never
+    max_turns: int = 5  # executed replies before the episode is truncated
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
 
     def __post_init__(self):
@@ -134,7 +131,7 @@ class Config:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -148,7 +145,7 @@ class Env(Environment):
         return self.current.key
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"os_interaction {split} {seed}")
         if self.data:
@@ -158,10 +155,10 @@ class Env(Environment):
         return self.begin(self.current)
 
     def begin(self, task: Task) -> list[dict]:
-        """Start an episode of a task."""
+        """Start the episode of a task."""
         self.current = task
         self.machine = prepared(task)
-        self.done = 0  # scripts of the solution that were executed
+        self.done = 0  # number of the solution's scripts executed
         self.output = ""
         self.turns = 0
         self.unmet = [] if task.answers else list(task.conditions)
@@ -196,31 +193,31 @@ class Env(Environment):
         return Step(observation, reward, not (self.running or truncated), truncated, info)
 
     def oracle(self) -> str:
-        """The reply of an expert: what is left of the solution, in as many turns as there are, then finish."""
+        """Return an expert's reply: the rest of the solution, spread over the turns left, then finish."""
         base.check_running(self.running)
         task, left = self.current, self.current.truth[self.done :]
         if not task.truth and (task.match is None or task.match[0] == "regex"):
             raise RuntimeError("no expert: the file has no solution of this task")
         if left:
-            turns = max(1, self.config.max_turns - self.turns - 1)  # the last is for finish
+            turns = max(1, self.config.max_turns - self.turns - 1)  # one turn is left for finish
             return self._reply("bash", "\n".join(left[: -(-len(left) // turns)]))
         if task.match:
             return self._reply("answer", task.match[1])
-        if task.truth[-1] in task.conditions:  # a question, to which the output of the last script is the answer
+        if task.truth[-1] in task.conditions:  # the last script's output answers the question
             return self._reply("answer", self.output.strip())
         return self._reply("finish")
 
     def _entry(self, rng: Random, split: str) -> Task:
-        """A task of the file that can be played here."""
+        """Return a task of the file that passes with its own solution here."""
         for task in rng.sample(self.data[split], len(self.data[split])):
             if not obstacle(task):
                 return task
-            _passed_over(self.config.data, self.config.scripts, split)
-        why = _passed_over(self.config.data, self.config.scripts, split) or "no task is there"
+            _skipped(self.config.data, self.config.scripts, split)
+        why = _skipped(self.config.data, self.config.scripts, split) or "the file has none"
         raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played: {why}")
 
     def _read(self, reply: str) -> tuple[str, str]:
-        """The action in a reply (bash, finish or answer) and its content; or "" and why there is none."""
+        """Return the action in a reply (bash, finish or answer) and its content, or "" and why it has none."""
         if self.config.prompt == "short":
             said = reply.strip()
             return _ended(said, self.current.answers) or ("bash", said)
@@ -233,7 +230,7 @@ class Env(Environment):
         return _ended(said, self.current.answers, exact=False) or ("", BAD_ACTION)
 
     def _reply(self, action: str, content: str = "") -> str:
-        """An expert's action in the form of the prompt."""
+        """Return an expert's action in the form of the prompt."""
         said = f"answer({content})" if action == "answer" else action
         if self.config.prompt == "short":
             return content if action == "bash" else said
@@ -242,7 +239,7 @@ class Env(Environment):
         return f"Think: All that was asked for is done.\n\nAct: {said}"
 
     def _execute(self, script: str) -> tuple[str, bool]:
-        """Run a script: the observation, and whether bash understood it."""
+        """Run a script. Return the observation and whether bash could run it."""
         for count in range(1, len(self.current.truth) - self.done + 1):
             if script == "\n".join(self.current.truth[self.done : self.done + count]):
                 self.done += count
@@ -261,8 +258,8 @@ class Env(Environment):
         return OUTPUT + shown if shown else EMPTY, understood
 
     def _progress(self) -> int:
-        """How many conditions hold for the first time. They must change nothing; if they would, as a condition may run
-        what an agent wrote, they are tried on a copy."""
+        """Return how many conditions hold for the first time. They are tried on a copy of the machine if they would
+        change it, since a condition may run the agent's own scripts."""
         machine, before = self.machine, len(self.unmet)
         clock, pids = machine.clock, machine.pids
         machine.frozen = True
@@ -276,7 +273,7 @@ class Env(Environment):
 
 
 def _ended(said: str, answers: bool, exact: bool = True) -> tuple[str, str] | None:
-    """The action finish or answer; `exact`: nothing may follow it."""
+    """Return the action finish or answer; `exact`: nothing may follow it."""
     lower = said.lower()
     if lower == "finish" or (not exact and lower.startswith("finish")):
         return "finish", ""
@@ -286,7 +283,7 @@ def _ended(said: str, answers: bool, exact: bool = True) -> tuple[str, str] | No
 
 
 def _blocks(reply: str) -> list[str]:
-    """What the fences ```bash ... ``` enclose. In linear time, as a lazy pattern is not."""
+    """Return the contents of ```bash ... ``` blocks, in linear time, unlike a lazy pattern."""
     found, at = [], reply.find("```bash\n")
     while at >= 0 and (end := reply.find("\n```", at + 8)) >= 0:
         found.append(reply[at + 8 : end])
@@ -295,7 +292,7 @@ def _blocks(reply: str) -> list[str]:
 
 
 def prepared(task: Task) -> Machine:
-    """A machine at the start of a task."""
+    """Return a machine in the initial state of a task."""
     machine = base_machine()
     for script in task.init:
         Shell(machine).run(script)
@@ -303,7 +300,7 @@ def prepared(task: Task) -> Machine:
 
 
 def twin(machine: Machine) -> Machine:
-    """A copy of a machine, which shares nothing that changes."""
+    """Return a copy of a machine that shares no mutable state with it."""
     copies: dict[int, Node] = {}
 
     def copied(node: Node) -> Node:
@@ -316,7 +313,7 @@ def twin(machine: Machine) -> Machine:
                 folders.append(known)
         return known
 
-    folders: list[Node] = []  # whose names still lead to the originals; no recursion, as an agent can nest them deeply
+    folders: list[Node] = []  # folders to copy; a list, not recursion, since an agent can nest folders deeply
     other = copy(machine)
     other.frozen = False
     other.root = copied(machine.root)
@@ -327,7 +324,7 @@ def twin(machine: Machine) -> Machine:
 
 @cache
 def _programs() -> dict[str, dict[str, bytes]]:
-    """What lies in the folders of the system's programs."""
+    """Return the contents of the folders of system programs."""
     root = Caller(base_machine())
     return {folder: {name: node.data for name, node in root.lookup(folder).data.items()} for folder in PROGRAMS}
 
@@ -338,7 +335,7 @@ def _names() -> frozenset[str]:
 
 
 def restore_programs(machine: Machine) -> None:
-    """Put the system's programs back, with what leads to them, and take away what would be found in their place."""
+    """Restore the system's programs and the paths to them, and remove anything that would shadow them."""
     for path in ("/usr", "/usr/local", *PROGRAMS):
         above, _, name = path.rpartition("/")
         parent = machine.lookup(above or "/")
@@ -358,7 +355,7 @@ def restore_programs(machine: Machine) -> None:
 
 
 def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
-    """Whether the system's programs are in a folder as they were, and nothing else under the name of any."""
+    """Return whether a folder still has its original system programs and nothing else under their names."""
     if len(there) > len(programs) and _names() & (there.keys() - programs.keys()):
         return False
     for name, data in programs.items():
@@ -369,18 +366,18 @@ def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
 
 
 def _failing(machine: Machine, conditions: list[str]) -> list[str]:
-    """The conditions that do not hold."""
+    """Return the conditions that do not hold."""
     left = []
     for place, condition in enumerate(conditions):
         if not (place and machine.frozen):
-            restore_programs(machine)  # each time, as a condition may run what an agent wrote
+            restore_programs(machine)  # each time, since a condition may run the agent's own scripts
         if Shell(machine).run(condition).status:
             left.append(condition)
     return left
 
 
 def judge(task: Task, machine: Machine, answer: str) -> str:
-    """What a task has come to: correct, incorrect, or unknown if its evaluation never ends, whatever the agent does."""
+    """Return the outcome: correct, incorrect, or unknown if the evaluation does not terminate even without an agent."""
     if task.match:
         kind, wanted = task.match
         right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
@@ -403,7 +400,7 @@ def judge(task: Task, machine: Machine, answer: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _ends(task: Task) -> bool:
-    """Whether all conditions of a task come to an end where no agent has been."""
+    """Return whether all conditions of a task terminate on a freshly prepared machine."""
     machine, arguments = prepared(task), ["None"] if task.answers else []
     for condition in task.conditions:
         if not isinstance(condition, Python):
@@ -420,7 +417,7 @@ def _runs_python(task: Task) -> bool:
 
 @lru_cache(maxsize=4096)
 def obstacle(task: Task) -> str:
-    """Why a task cannot be played: it has to fail at its start, and to pass once its own solution was executed."""
+    """Return why a task is unusable: it must fail at its start and pass after its own solution; "" if it does."""
     if task.match:
         return ""
     machine = prepared(task)
@@ -436,22 +433,22 @@ def obstacle(task: Task) -> str:
     return "" if right else "its own solution does not pass its check on this machine"
 
 
-@cache  # said once
-def _passed_over(path: str, scripts: str, split: str) -> str:
-    """What is passed over in a split of a file, and why; it is printed too where anything is left."""
+@cache  # reported once per file and split
+def _skipped(path: str, scripts: str, split: str) -> str:
+    """Describe the skipped tasks in a split of a file; also print this if any task is left."""
     tasks = os_data.read(path, scripts)[split]
     bad = [(task, why) for task in tasks if (why := obstacle(task))]
     if not bad:
         return ""
     task, why = bad[0]
-    said = f"{len(bad)} of {len(tasks)} tasks cannot be; the first, {task.instruction[:60]!r}: {why}"
+    said = f"{len(bad)} of {len(tasks)} tasks are unusable; the first, {task.instruction[:60]!r}: {why}"
     if len(bad) < len(tasks):
-        print(f"data: of split {split} of {path} {said}", file=sys.stderr)
+        print(f"data: {path}, split {split}: {said}", file=sys.stderr)
     return said
 
 
 def _python_passes(script: str, arguments: list[str]) -> bool:
-    """Whether a script in Python ends with status 0 on its arguments; it sees nothing of the machine."""
+    """Return whether a Python script exits with status 0 on its arguments; it cannot access the machine."""
     program = f"""import sys
 sys.argv = {["-c", *arguments]!r}
 try:

@@ -1,4 +1,4 @@
-"""Tasks of os_interaction from a file: LifelongAgentBench's entries, or AgentBench's problems.
+"""Read os_interaction's tasks from a file of LifelongAgentBench's entries or AgentBench's problems.
 
 LifelongAgentBench, `entry_dict.json`: an object of objects with `instruction`, `skill_list`,
 `initialization_command_item`, and in `evaluation_info` `evaluation_command_item` and `ground_truth_command_item`. Each
@@ -18,9 +18,9 @@ from envs.base import SPLITS, check_file, split_of
 from envs.os_interaction.tasks import Python, Task
 
 
-@lru_cache(maxsize=4)  # a file is read once, however many environments there are
+@lru_cache(maxsize=4)  # many environments share one reading of a file
 def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
-    """The tasks of each split; `scripts` is the folder of files with scripts. ValueError says what is wrong."""
+    """Return {split: tasks}; `scripts` is the folder of script files. Raise ValueError for a bad file."""
     check_file("a file of LifelongAgentBench or AgentBench", path)
     found: dict[str, list[Task]] = {split: [] for split in SPLITS}
     for name, entry in _entries(path).items():
@@ -39,7 +39,7 @@ def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
 
 
 def _check(task: Task) -> None:
-    """TypeError where there is no text and one is needed, re.error where an answer's pattern is none."""
+    """Raise TypeError for a field that must be text and is not, re.error for an answer's bad pattern."""
     texts = (task.instruction, *task.init, *task.truth, *task.conditions, *(task.match or ()))
     if wrong := [text for text in texts if not isinstance(text, str)]:
         raise TypeError(f"{wrong[0]!r} is no text")
@@ -48,7 +48,7 @@ def _check(task: Task) -> None:
 
 
 def _entries(path: str) -> dict[str, dict]:
-    """The objects in a file by their names."""
+    """Return {name: object} of a file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         if path.endswith(".jsonl"):
@@ -77,9 +77,9 @@ def _lifelong(entry: dict) -> Task:
 
 
 def _agent_bench(entry: dict, folder: str) -> Task | None:
-    """A task of AgentBench; None if a script of it is in a language that is neither bash nor Python."""
+    """Return a task of AgentBench; None if one of its scripts is in neither bash nor Python."""
     create, evaluation = entry.get("create", {}), entry["evaluation"]
-    create = create if isinstance(create, dict) else {}  # one of the original's is a list by mistake, and not used
+    create = create if isinstance(create, dict) else {}  # the original has a list in one entry by mistake
     init = [_script(item, folder) for item in [*_listed(create.get("init")), *_listed(entry.get("start"))]]
     common = {"instruction": entry["description"], "skills": tuple(entry.get("labels", ())), "answers": True}
     if None in init:
@@ -102,7 +102,7 @@ def _listed(value) -> list:
 
 
 def _script(item, folder: str) -> str | None:
-    """A script's text; None for no script, and for a language that is not known."""
+    """Return a script's text; None if there is no script or its language is unknown."""
     if item is None or isinstance(item, str):
         return item
     if "code" in item:

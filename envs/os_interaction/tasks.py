@@ -1,4 +1,4 @@
-"""The tasks of os_interaction, and how they are drawn from the templates (envs/os_interaction/templates.py)."""
+"""Draw os_interaction's tasks from the templates in envs/os_interaction/templates.py."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,12 @@ from shlex import shlex
 from envs.base import split_of
 from envs.os_interaction.templates import TEMPLATES
 
-LEVELS = {"1": range(1, 2), "2": range(2, 5), "3": range(5, 9), "4": range(9, 13)}  # level -> commands of a solution
+LEVELS = {
+    "1": range(1, 2),
+    "2": range(2, 5),
+    "3": range(5, 9),
+    "4": range(9, 13),
+}  # level -> commands of a solution
 SKILLS = """
 addgroup awk cat cd chage chgrp chmod chown chsh cp echo exit find gpasswd grep groupadd ln ls mkdir mv rm sed sleep tee
 touch useradd usermod vi wc
@@ -29,43 +34,43 @@ SHELL /bin/sh /bin/dash /bin/rbash /usr/sbin/nologin
 EXT log tmp csv dat bak conf
 """
 WORDS = {kind: words for kind, *words in map(str.split, POOLS.strip().splitlines())}
-MADE: dict[str, Callable[[Random], str]] = {  # slots that are put together
+MADE: dict[str, Callable[[Random], str]] = {  # slots composed of other values
     "DIR": lambda rng: f"{rng.choice(WORDS['PLACE'])}/{rng.choice(WORDS['WORD'])}",
     "NAME": lambda rng: f"{rng.choice(WORDS['STEM'])}.{rng.choice(('txt', 'md'))}",
     "NUM": lambda rng: str(rng.randint(3, 9)),
     "ID": lambda rng: str(rng.randint(3000, 3999)),
 }
 SLOT = re.compile(r"(?<![A-Z])(DIR|NAME|WORD|USER|GROUP|MODE|DMODE|NUM|ID|DAYS|DATE|SHELL|EXT)([2-9]?)(?![A-Z0-9])")
-MARKS = "+ ", "$ ", "? "  # of the lines of a paragraph
+MARKS = "+ ", "$ ", "? "  # first character of a line -> its field
 TRIES = 1000  # draws before a split counts as empty
 
 
 class Python(str):
-    """A script in Python, where others are in bash."""
+    """The text of a Python script; other scripts are in bash."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked for, how the machine is prepared, how it can be solved, and what has to hold at the end."""
+    """An instruction, the machine's preparation, a solution, and the conditions at the end."""
 
     instruction: str
     init: tuple[str, ...]  # scripts that prepare the machine
-    truth: tuple[str, ...]  # scripts that solve it, one after the other
-    conditions: tuple[str, ...]  # scripts that have to end with status 0; together, joined by &&, the evaluation
-    skills: tuple[str, ...]  # which of SKILLS the solution has, or the labels of a file
-    level: str = ""  # of LEVELS, by the number of commands; "" for a task of a file
-    answers: bool = False  # it may be answered: conditions get the answer and the outputs before theirs as arguments
-    match: tuple[str, str] | None = None  # ("answer", text) or ("regex", pattern), in the place of conditions
+    truth: tuple[str, ...]  # scripts that solve it, run in order
+    conditions: tuple[str, ...]  # scripts that must exit with status 0; joined by && they are the evaluation
+    skills: tuple[str, ...]  # the SKILLS that the solution uses, or a file's labels
+    level: str = ""  # one of LEVELS, by the number of commands; "" for a task of a file
+    answers: bool = False  # a question: conditions get the answer and earlier conditions' outputs as arguments
+    match: tuple[str, str] | None = None  # ("answer", text) or ("regex", pattern), instead of conditions
 
     @property
     def key(self) -> str:
-        """The canonical task: what is asked for, so that a held-out task was never read in training."""
+        """The canonical task: the instruction, so that a held-out one is never read in training."""
         return f"os_interaction:{self.instruction}"
 
 
 @dataclass(frozen=True)
 class Template:
-    """A paragraph of TEMPLATES, with its slots still in it."""
+    """A paragraph of TEMPLATES with unfilled slots."""
 
     instruction: str
     init: tuple[str, ...]
@@ -75,7 +80,7 @@ class Template:
     level: str
 
     def draw(self, rng: Random) -> Task:
-        """A task: every slot gets a value that no other of its kind has."""
+        """Draw a task: slots of one kind get distinct values."""
         values: dict[str, str] = {}
         taken: set[tuple[str, str]] = set()
 
@@ -94,7 +99,7 @@ class Template:
 
 
 def parse(paragraph: str) -> Template:
-    """The template in a paragraph."""
+    """Return the template of a paragraph."""
     lines = paragraph.split("\n")
     init, truth, conditions = (tuple(line[2:] for line in lines if line.startswith(mark)) for mark in MARKS)
     instruction = " ".join(line for line in lines if not line.startswith(MARKS))
@@ -105,12 +110,12 @@ def parse(paragraph: str) -> Template:
 
 @cache
 def templates(level: str) -> list[Template]:
-    """All templates of a level."""
+    """Return all templates of a level."""
     return [template for template in map(parse, TEMPLATES.strip().split("\n\n")) if template.level == level]
 
 
 def draw(rng: Random, level: str, split: str) -> Task:
-    """A task of a level and a split."""
+    """Draw a task of a level and a split."""
     template = rng.choice(templates(level))
     for _ in range(TRIES):
         task = template.draw(rng)
@@ -120,7 +125,7 @@ def draw(rng: Random, level: str, split: str) -> Task:
 
 
 def commands(line: str) -> list[str]:
-    """The names of the commands in a line of bash, in their order."""
+    """Return the names of the commands in a line of bash, in order."""
     names, first = [], True
     tokens = shlex(line, posix=True, punctuation_chars=True)
     tokens.commenters = ""

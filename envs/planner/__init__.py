@@ -1,49 +1,48 @@
-"""Planner: split a word problem into parts, which a worker then solves and puts together.
+"""Planner: split a word problem into subproblems; a worker solves them and combines the results.
 
-Task.     `Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pens are left?` The agent does not solve
-          it but says how it is to be solved. The levels, of the 52 templates in envs/planner/word_problems.py:
+Task.     `Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pens are left?` The agent plans
+          the solution without solving it. The levels of the 52 templates in envs/planner/word_problems.py:
     1         two steps
     2         three or four
     3         five or six
 
-Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "plan": "how the results are put together"}
-          Of the JSON objects in a reply, fenced or not, with or without raw line breaks in their texts, the first that
-          has should_decompose counts, else the first with another of these keys. Without should_decompose, or without a
-          subproblem that is a text, the worker gets the problem whole.
-          short: arithmetic, a step in each line or behind a `;`: `3*12`, then `a-5`, where a, b, c, ... are the results
-          of those before. Each is a subproblem. A line that computes nothing and is no number spoils the plan. Numbers
-          alone are no plan: who says only the answer has planned nothing.
+Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "plan": "how to combine the results"}
+          The first JSON object with should_decompose counts, else the first with another of these keys; code fences
+          and raw line breaks inside strings are allowed. If should_decompose is false or missing, or no subproblem is a
+          string, the worker gets the whole problem.
+          short: arithmetic, one step per line or separated by `;`: `3*12`, then `a-5`, where a, b, c, ... are the
+          earlier results. Each step is a subproblem. A line that is neither a calculation nor a number invalidates
+          the plan. Numbers alone are no plan, so the answer alone earns nothing.
 
-Worker.   model: the frozen base. It is asked for each subproblem by itself, and shown those before it; then it is asked
-          to put the results together. Or it is asked for the whole at once. What it is asked goes out as requests
-          (envs/base.py): `step` gives a Step that is not finished, `answer` takes the results. The prediction is the
-          final_answer of its JSON, else the last number that it wrote.
-          rules: no model, arithmetic alone. Of a subproblem it takes the last piece that computes, in signs or with the
-          words plus, minus, times, divided by, where `result 1` is the result of the first subproblem. The prediction
-          is the result of the last. It understands no problem: given the whole at once, or numbers alone, it predicts
-          nothing.
+Worker.   model: the frozen base model. It solves one subproblem per request, given the earlier ones, and then combines
+          the results; or it gets the whole problem in one request. `step` returns an unfinished Step with requests
+          (envs/base.py), `answer` takes the results. The prediction is the final_answer of its JSON, else the last
+          number that it wrote.
+          rules: arithmetic without a model. It computes the last calculation in a subproblem, with signs or the words
+          plus, minus, times, divided by; `result 1` is the first subproblem's result. The prediction is the last
+          result. From a whole problem, or numbers alone, it predicts nothing.
 
 Replies.  The worker's answer is 31. That is right.
 
-Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * (1 - the worker's tokens / 1000, at least 0),
-          + 0.3 * independence: 1 - the mean cosine of each two subproblems' embeddings, within 0 and 1, or 0.5 where
-          there are fewer than two. The embeddings are the base's mean hidden states, which a weight of 0 does not ask
-          for; with worker=rules, which writes a token for each number and sign, they count words. A reply without a
-          plan gets 0.1. As a wrong plan gets up to 0.5, reward.rule=binary may teach more.
-          info["valid"]: there was a plan. info["shaped"]: the reward. info["metrics"]: correctness, decomposition,
-          token_efficiency and independence; 0 without a plan, independence 0.5 where it is not measured. The guide's
-          own reward is the native one; reward.rule=shaped, which pays info["shaped"], also takes reward.invalid for a
-          reply without a plan.
+Reward.   1.0 if the prediction is within 0.01 of the answer, + 0.2 * max(0, 1 - worker's tokens / 1000), + 0.3 *
+          independence: 1 - the mean cosine of the subproblems' embeddings, pair by pair, clamped to 0..1; 0.5 for
+          fewer than two subproblems. The embeddings are the base model's mean hidden states, requested only if the
+          weight is not 0; with worker=rules they are word counts, and each number and sign is a token. A reply
+          without a plan gets 0.1. A wrong plan gets up to 0.5, so reward.rule=binary may teach more. These are the
+          guide's rewards.
+          info["valid"]: the reply had a plan. info["shaped"]: the reward. info["metrics"]: correctness,
+          decomposition, token_efficiency and independence; 0 without a plan, independence 0.5 if not measured.
+          reward.rule=shaped also pays reward.invalid for a reply without a plan.
 
 Ending.   Terminated by the first reply, whatever it is, once the worker has answered; outcome "correct" or "incorrect".
 
-From the guide's trainer, a planner before a frozen worker on GSM8K, with these differences:
-- The problems are ours; `data=gsm8k.jsonl` takes GSM8K's rows {question, answer}. These fall in their splits by a hash
-  of the question, whichever file they are from; ours by a hash of the template and its numbers.
-- A prediction of 0 is one. A JSON object with none of the three keys is no plan. should_decompose may be "true".
-- Of a reply 8,000 characters are read, of its subproblems eight, of each 400 characters.
-- All prompts are in our words. The expert makes each step a subproblem, and of a row that shows no calculation its
-  answer, added to 0; with worker=rules it is always right.
+From the guide's trainer, a planner with a frozen worker on GSM8K. The differences:
+- The problems are generated; `data=gsm8k.jsonl` reads GSM8K's rows {question, answer}. The split is a hash of the
+  question, or of the template and its numbers.
+- A prediction of 0 counts as one. A JSON object with none of the three keys is no plan. should_decompose may be "true".
+- Only 8,000 characters of a reply, eight subproblems and 400 characters of each are read.
+- All prompts are in our words. The expert makes each step a subproblem (a row without calculations: 0 plus its answer);
+  with worker=rules it is always right.
 """
 
 import json
@@ -103,25 +102,25 @@ ASKING = "worker=model has to ask a model, and there is none here; worker=rules 
 NO_PLAN, NO_ANSWER = "There is no plan in the reply.", "The worker has no answer."
 VERDICT = {True: "That is right.", False: "That is wrong."}
 NO_PLAN_REWARD = 0.1
-CLOSE = 0.01  # a prediction nearer than this is right
-MAX_REPLY, MAX_PARTS, MAX_PART = 8000, len(LETTERS), 400  # characters, subproblems, characters of one
+CLOSE = 0.01  # largest error of a right prediction
+MAX_REPLY, MAX_PARTS, MAX_PART = 8000, len(LETTERS), 400  # most characters, subproblems, and characters of one
 TRIES = 1000  # draws before a split counts as empty
-LINE = re.compile(r"[\d.]+|[\d.a-h+*/() -]*[-+*/][\d.a-h+*/() -]*")  # a number, or what computes
+LINE = re.compile(r"[\d.]+|[\d.a-h+*/() -]*[-+*/][\d.a-h+*/() -]*")  # a number or a calculation
 SIGN = re.compile(r"[-+*/]")
 NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 
 
 @dataclass
 class Config:
-    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
-    data: str = ""  # a file of GSM8K, with a row in each line; empty: problems of our own
+    difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    data: str = ""  # a file of GSM8K, with a row in each line; empty: generated problems
     worker: str = "model"  # solves the plan: model (the frozen base) | rules (arithmetic only, needs no model)
-    worker_tokens: int = 256  # most tokens of an answer of worker=model
-    worker_temperature: float = 0.0  # at which worker=model is sampled; 0 is greedy
-    max_tokens: int = 1000  # tokens of the worker's answers from which on they earn nothing for being few
+    worker_tokens: int = 256  # most tokens per answer of worker=model
+    worker_temperature: float = 0.0  # sampling temperature of worker=model; 0 is greedy
+    max_tokens: int = 1000  # worker's tokens at which the token reward reaches 0
     correctness_weight: float = 1.0  # reward of a right answer
-    token_weight: float = 0.2  # reward of using no tokens; less in proportion
-    independence_weight: float = 0.3  # reward of subproblems that have nothing in common; less in proportion
+    token_weight: float = 0.2  # reward of using no tokens; falls linearly
+    independence_weight: float = 0.3  # reward of fully independent subproblems; falls linearly
     prompt: str = "native"  # "native": instructions and a plan in JSON; "short": lines of arithmetic
 
     def __post_init__(self):
@@ -141,20 +140,20 @@ class Config:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the agent wants done."""
+    """The agent's plan."""
 
-    parts: list[str]  # the subproblems; none: the problem is solved whole
-    how: str = ""  # how their results are put together
+    parts: list[str]  # the subproblems; none: solve the whole problem
+    how: str = ""  # how to combine their results
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config(worker="rules")
         self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
         self.running = False
-        self.work: Generator | None = None  # what goes on when the worker has answered
+        self.work: Generator | None = None  # the suspended step, waiting for the worker's answers
 
     @property
     def task(self) -> str:
@@ -162,7 +161,7 @@ class Env(Environment):
         return self.problem.task
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's only turn."""
+        """Start the episode of a seed. Return the messages up to the agent's only turn."""
         base.check_split(split)
         rng = Random(f"planner {split} {seed}")
         if self.places:
@@ -177,7 +176,7 @@ class Env(Environment):
         return [{"role": "user", "content": content}]
 
     def step(self, action_text: str) -> Step:
-        """Read the agent's plan and have it carried out. The step has requests if a model is to do that."""
+        """Read the agent's plan and execute it. The step has requests if the worker is a model."""
         base.check_running(self.running)
         if self.work is not None:
             raise RuntimeError("the worker was asked: hand its results to answer()")
@@ -190,7 +189,7 @@ class Env(Environment):
         return self._go_on(None)
 
     def answer(self, results: list[Result]) -> Step:
-        """Go on with the worker's results, one for each request of the step before, in their order."""
+        """Continue with the worker's results, one per request of the last step, in order."""
         if self.work is None:
             raise RuntimeError("the worker was not asked: there is nothing to answer")
         return self._go_on(results)
@@ -205,7 +204,7 @@ class Env(Environment):
         return Step(ASKING, 0.0, False, False, info, requests)
 
     def oracle(self) -> str:
-        """The plan of an expert: a subproblem for each step."""
+        """Return an expert's plan: one subproblem per step."""
         base.check_running(self.running)
         steps = self.problem.steps
         if not computes(line for _, line in steps):
@@ -218,13 +217,13 @@ class Env(Environment):
 
     def _by_rules(self, plan: Plan) -> Step:
         lines = plan.parts if self.config.prompt == "short" else [arithmetic_in(part) for part in plan.parts]
-        tokens = sum(len(ATOM.findall(line)) + 2 for line in lines)  # those of 3*12=36
+        tokens = sum(len(ATOM.findall(line)) + 2 for line in lines)  # as many as in 3*12=36
         counts = [Counter(re.findall(r"\w+|[^\w\s]", part.lower())) for part in plan.parts]
         prediction = work_out(lines)[-1] if computes(lines) else None
         return self._over(plan, prediction, tokens, independence(counts))
 
     def _by_model(self, plan: Plan) -> Generator[list[Request], list[Result], Step]:
-        """Yields what the model is asked, and is sent its results."""
+        """Solve the plan with the model: yield lists of requests, receive their results."""
         question, parts = self.problem.question, plan.parts
         if not parts:
             (final,) = yield [self._chat(WHOLE.format(question=question))]
@@ -270,25 +269,25 @@ class Env(Environment):
 
 
 def task_of_row(row: dict) -> str:
-    """The canonical task of a row of GSM8K; none if it is not one."""
+    """Return the canonical task of a row of GSM8K; "" for any other row."""
     problem = of_row(row)
     return problem.task if problem else ""
 
 
 def read_lines(reply: str) -> Plan | None:
-    """The plan in a reply of lines of arithmetic; None if there is none, or one line is something else."""
+    """Return the plan in a reply of lines of arithmetic; None if it has none or any other line."""
     lines = [line.strip() for line in re.split(r"[\n;]", reply[:MAX_REPLY]) if line.strip()]
     whole = all(len(line) <= MAX_PART and LINE.fullmatch(line) for line in lines)
     return Plan(lines) if whole and computes(lines) and len(lines) <= MAX_PARTS else None
 
 
 def computes(lines: Iterable[str]) -> bool:
-    """Whether one of these lines of arithmetic is more than a number."""
+    """Return whether any line of arithmetic is more than a number."""
     return any(map(SIGN.search, lines))
 
 
 def read_json(reply: str) -> Plan | None:
-    """The plan in a reply; None if there is none."""
+    """Return the plan in a reply's JSON; None if it has none."""
     plans = [found for found in objects_in(reply) if found.keys() & {"should_decompose", "subproblems", "plan"}]
     if not plans:
         return None
@@ -301,7 +300,7 @@ def read_json(reply: str) -> Plan | None:
 
 
 def objects_in(text: str) -> list[dict]:
-    """The JSON objects in a text, one after the other, whatever stands around them."""
+    """Yield the JSON objects in a text, with any text around them."""
     decoder, at, found = json.JSONDecoder(strict=False), 0, []
     text = text[:MAX_REPLY]
     while (at := text.find("{", at)) >= 0:
@@ -314,13 +313,13 @@ def objects_in(text: str) -> list[dict]:
 
 
 def result_in(text: str) -> str:
-    """What the model found for a subproblem: the result of its JSON, else all that it wrote."""
+    """Return the model's result of a subproblem: the result of its JSON, else its whole text."""
     found = next((found["result"] for found in objects_in(text) if "result" in found), text.strip())
     return str(found)[:MAX_PART]
 
 
 def prediction_in(text: str) -> float | None:
-    """The number that the model answers with: the final_answer of its JSON, else the last one that it wrote."""
+    """Return the model's prediction: the final_answer of its JSON, else the last number in its text."""
     found = next((found["final_answer"] for found in objects_in(text) if "final_answer" in found), None)
     if type(found) in (int, float) and abs(found) < 1e300 and isfinite(found):
         return float(found)
@@ -331,7 +330,7 @@ def prediction_in(text: str) -> float | None:
 
 
 def independence(vectors: list[dict]) -> float:
-    """1 less the mean cosine of each two vectors, {place: value}, within 0 and 1; 0.5 of fewer than two."""
+    """Return 1 - the mean cosine of all pairs of vectors {index: value}, clamped to 0..1; 0.5 for fewer than two."""
     if len(vectors) < 2:
         return 0.5
     lengths = [sqrt(sum(x * x for x in vector.values())) or 1.0 for vector in vectors]

@@ -1,10 +1,10 @@
-"""Word problems for the planner: how they are drawn, their solutions, and the arithmetic that these are made of.
+"""The planner's word problems: templates, random numbers, solutions, and their arithmetic.
 
-A template is a text with places for numbers, what each may be (`n=2-9`, or `n=20-60/20` for 20, 40, 60), and its steps:
-what is worked out, and how. In a step `{n}` is a number of the text, and `a`, `b`, ... are the results of the steps
-before. Numbers are drawn until every step has a whole, positive result.
+A template is a text with slots for numbers, the range of each (`n=2-9`, or `n=20-60/20` for 20, 40, 60), and its steps,
+each with a description and arithmetic. In a step `{n}` is a number of the text, and `a`, `b`, ... are earlier results.
+Numbers are drawn until every step has a whole, positive result.
 
-A solution is written as GSM8K's are: a line for each step, with a mark for a calculator, and the answer behind ####.
+A solution has GSM8K's format: one line per step with a calculator mark, and the answer after ####.
     Pens in the boxes: 3*12 = <<3*12=36>>36
     Pens left: 36-5 = <<36-5=31>>31
     #### 31
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from math import isfinite
 from random import Random
 
-LETTERS = "abcdefgh"  # the results of the steps, in their order
+LETTERS = "abcdefgh"  # names of the steps' results, in order
 NUMBERED = {str(number): letter for number, letter in enumerate(LETTERS, 1)}
-TRIES = 100_000  # draws of a template's numbers before it counts as one that cannot be
+TRIES = 100_000  # draws of numbers before a template counts as impossible
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ivan", "June", "Kai", "Lena", "Milo", "Pia")
-MARK = re.compile(r"<<([^<>=]*)=[^<>]*>>")  # GSM8K's, for a calculator
+MARK = re.compile(r"<<([^<>=]*)=[^<>]*>>")  # GSM8K's calculator mark
 ANSWER = re.compile(r"#### (-?[0-9.,]+)")  # GSM8K's own extraction
 ATOM = re.compile(r"\d+(?:\.\d+)?|\.\d+|[a-h]|[-+*/()]")
 SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/", "multiplied by": "*", "x": "*"}
@@ -34,18 +34,18 @@ POWER = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked, and how it is worked out."""
+    """A question and its solution."""
 
-    task: str  # canonical: other names in the text make no new task
+    task: str  # canonical: does not depend on the names in the text
     question: str
     answer: str  # the solution, in GSM8K's format
-    truth: float  # what stands behind its ####
-    steps: tuple[tuple[str, str], ...]  # (what is worked out, arithmetic); the last one's result is the truth
+    truth: float  # the number after its ####
+    steps: tuple[tuple[str, str], ...]  # (description, arithmetic); the last result is the truth
 
 
 @dataclass(frozen=True)
 class Template:
-    """A family of problems; the module's docstring says what its parts are."""
+    """A family of problems; the module's docstring describes its parts."""
 
     name: str
     text: str
@@ -53,7 +53,7 @@ class Template:
     steps: tuple[tuple[str, str], ...]
 
     def draw(self, rng: Random) -> Problem:
-        """A problem with whole, positive results."""
+        """Draw a problem with whole, positive results."""
         who, other = rng.sample(NAMES, 2)
         for _ in range(TRIES):
             numbers = {name: rng.choice(values) for name, values in self.ranges.items()}
@@ -77,9 +77,9 @@ class Template:
 
 
 def of_row(row: dict) -> Problem | None:
-    """The problem of a row of GSM8K; None if it has no question, or no answer behind ####.
+    """Return the problem of a row of GSM8K; None if it has no question or no answer after ####.
 
-    Its steps are the calculator's marks, and the answer itself where the last of them does not give it.
+    Its steps are the calculator marks, and the answer itself if the last mark does not give it.
     """
     question, answer = row.get("question"), row.get("answer")
     if not isinstance(question, str) or not isinstance(answer, str) or not question.strip():
@@ -96,7 +96,7 @@ def of_row(row: dict) -> Problem | None:
 
 
 def number_of(text: str) -> float | None:
-    """A number without its commas, if it is one and is finite."""
+    """Return the value of a finite number without its commas; None for any other text."""
     try:
         number = float(text.replace(",", ""))
     except ValueError:
@@ -105,13 +105,12 @@ def number_of(text: str) -> float | None:
 
 
 def plain(number: float) -> str:
-    """A number as people write it: 24, 0.5."""
+    """Return a number as people write it: 24, 0.5."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 def work_out(lines: list[str]) -> list[float | None]:
-    """The result of each line of arithmetic, in which a, b, ... are those of the lines before it; None where it has
-    none."""
+    """Return the result of each line of arithmetic (None if it has none); a, b, ... are the earlier results."""
     results: list[float | None] = []
     for line in lines:
         atoms = ATOM.findall(line)
@@ -121,13 +120,15 @@ def work_out(lines: list[str]) -> list[float | None]:
 
 
 def with_results(line: str, results: list[float]) -> str:
-    """A line of arithmetic with numbers in place of its letters."""
+    """Return a line of arithmetic with its letters replaced by numbers."""
     return re.sub("[a-h]", lambda letter: plain(results[LETTERS.index(letter[0])]), line)
 
 
 def value_of(atoms: list[str], results: list[float | None]) -> float | None:
-    """The value of numbers, letters, signs and brackets one after the other; None if they are no arithmetic, name a
-    result that there is not, or have no finite value. Linear in their count."""
+    """Return the value of a sequence of numbers, letters, signs and parentheses, in linear time.
+
+    Return None if it is no arithmetic, has a letter without a result, or has no finite value.
+    """
     values, pending = [], []
 
     def apply() -> None:
@@ -161,13 +162,13 @@ def value_of(atoms: list[str], results: list[float | None]) -> float | None:
 
 
 def arithmetic_in(part: str) -> str:
-    """The last piece of a subproblem that computes, as a line of arithmetic; nothing if none does."""
+    """Return the last calculation in a subproblem as a line of arithmetic; "" if it has none."""
     pieces, end = [[]], 0
     for found in PIECE.finditer(part):
         if part[end : found.start()].strip():
             pieces.append([])
         result, number, word, sign = found.groups()
-        letter = result and NUMBERED.get(result, "?")  # which no arithmetic has
+        letter = result and NUMBERED.get(result, "?")  # a character that no arithmetic has
         pieces[-1].append(letter or (number and number.replace(",", "")) or SIGNS.get(word or sign) or sign)
         end = found.end()
     computing = [piece for piece in pieces if len(piece) > 2 and set(piece) & {*WORDS}]
@@ -177,7 +178,7 @@ def arithmetic_in(part: str) -> str:
 
 
 def in_words(line: str) -> str:
-    """A line of arithmetic as a person would say it."""
+    """Return a line of arithmetic in words."""
     atoms = ATOM.findall(line)
     said = [f"result {LETTERS.index(atom) + 1}" if atom.isalpha() else WORDS.get(atom, atom) for atom in atoms]
     return " ".join(said)
@@ -192,7 +193,7 @@ def _template(line: str) -> Template:
     return Template(name, text, values, tuple(tuple(step.split(": ")) for step in steps))
 
 
-# A template in each paragraph: name | text | numbers | a step | a step ...
+# One template per paragraph: name | text | numbers | step | step ...
 TWO_STEPS = """
 pens | {who} has {n} boxes with {m} pens each. {who} gives {k} pens away. How many pens are left?
 | n=2-9 m=3-12 k=1-9 | pens in the boxes: {n}*{m} | pens left: a-{k}

@@ -1,12 +1,12 @@
-"""SciWorld: carry out a task of elementary science in a house of ten rooms.
+"""SciWorld: do an experiment of elementary science in a house of ten rooms.
 
 Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature; close a
-          circuit; find out what conducts; mix paints; compare slopes or life spans. 22 families, in
-          tasks.py; the things are in things.py, the rules in rules.py.
+          circuit; test conductivity; mix paints; compare slopes or life spans. The 22 families are in tasks.py, the
+          things in things.py, the rules in rules.py. The rooms, every connection with a door:
     hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
-    greenhouse - outside; outside - foundry. Every connection has a door.
+    greenhouse - outside; outside - foundry.
 
-Actions.  Any case; articles are passed over. OBJ is any name of a thing within reach, also with its container
+Actions.  Case and articles are ignored. OBJ is any name of a thing within reach, optionally with its container
           (`orange in bowl`, `thermometer in inventory`, `wood cup containing red paint`, `battery anode`).
     open OBJ, close OBJ                            a door or a lid
     activate | turn on OBJ, deactivate | turn off OBJ
@@ -17,10 +17,10 @@ Actions.  Any case; articles are passed over. OBJ is any name of a thing within 
     pour OBJ in | into | on | to OBJ, dunk OBJ in | into OBJ, mix | stir OBJ
     go | go to | go through | go into | walk to | walk through | move to | move through | move into OBJ
     eat | consume OBJ, flush OBJ, focus | focus on OBJ
-    wait (ten iterations), wait1, inventory, task, reset task, help, objects; teleport [to] ROOM where it is allowed
-          `take[cup]`, `goto[kitchen]`, `use[thermometer, water]` are read as `take cup`, `go to kitchen`, `use
-          thermometer on water`. An action that several things could be meant by is answered by a numbered list; the
-          next reply is a number of it, and anything else drops the choice.
+    wait (ten iterations), wait1, inventory, task, reset task, help, objects; teleport [to] ROOM if simplified
+          `take[cup]`, `goto[kitchen]`, `use[thermometer, water]` mean `take cup`, `go to kitchen`, `use thermometer on
+          water`. The reply to an ambiguous action is a numbered list; the next action is a number of it, or cancels the
+          choice.
 
 Replies.  The door is now open. | The door is already open. | The door is not open. | The kitchen is not openable.
     You move to the kitchen.                       It's not clear how to get there from here.
@@ -32,42 +32,42 @@ Replies.  The door is now open. | The door is already open. | The door is not op
     Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
     No known action matches that input.            and many more, all in rules.py
 
-Time.     One iteration passes with each action, ten with `wait`, none with look around, inventory, task, reset task, or
-          with what is not carried out. What is in a device that is on gets warmer or colder by a fixed step, up to the
-          device's own temperature; else temperatures stay. An open tap fills a vessel in its sink; a block slides at a
-          steady pace; a part is on while its anode leads to the cathode of a power source, and its cathode to an anode.
+Time.     One iteration passes with each executed action, ten with `wait`, none with look around, inventory, task and
+          reset task. In a device that is on, things get warmer or colder by a fixed step up to the device's
+          temperature; other temperatures stay. An open tap fills a vessel in its sink; a block slides at a steady
+          pace; a part is on while its anode connects to the cathode of a power source and its cathode to an anode.
 
-Prompts.  native: instructions, an "OK.", the task and what the room looks like. A reply is `Thought:\\n...\\n\\n
-          Action:\\n...`; the action is all that follows the last `Action:`. Without the marker it is empty.
+Prompts.  native: instructions, an "OK.", the task and a description of the room. A reply is `Thought:\\n...\\n\\n
+          Action:\\n...`; the action is everything after the last `Action:`, or empty without one.
           short: one message, an instruction line, the task and the room; the action is the reply's first line.
 
-Reward.   The change of the score: 100 * min(1, done / S + extras / (U * (S + 1))), rounded, where S steps are to be met
-          in order and U extras in any; -100 for a task that has failed, by focusing on the wrong thing or by the wrong
-          box. What the first look already meets is not paid. info["score"]: the score. info["shaped"]: 0.15 for each
-          goal that is met for the first time in the episode, six of them at most; 1 on completion.
+Reward.   The change of the score: 100 * min(1, done / S + extras / (U * (S + 1))), rounded, for S ordered
+          steps and U extras in any order; -100 for a task that has failed, by a focus on the wrong thing or by the
+          wrong box. Goals that the first look meets pay nothing. info["score"]: the score. info["shaped"]: 0.15 for
+          each goal that is met for the first time in the episode, at most six; 1 on completion.
 
 Ending.   Terminated at score 100, outcome "correct", and by a failure, outcome "incorrect"; truncated, outcome
           "timeout", after `max_turns` replies of any kind.
 
-Levels.   1  find and lifespan tasks in rooms that hold nothing but what the task is about, in the room where the agent
-             starts or the next one; the doors are open, and two to four actions are enough
+Levels.   1  find and lifespan tasks in rooms that contain only the task's things, in the first room or the next one;
+             the doors are open, and two to four actions are enough
           2  find, lifespan and mixing tasks in the furnished house, from any room, all doors open
           3  all families, from any room, all doors and lids open
           4  the same, with everything closed, as in the original
 
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
-the rule of ambiguity and the score are theirs. With these differences:
-- Families that are missing: grow-plant, grow-fruit, identify-life-stages-1 and -2, mendelian-genetics-known-plant and
+the rule of ambiguity and the score are theirs. The differences:
+- Missing families: grow-plant, grow-fruit, identify-life-stages-1 and -2, mendelian-genetics-known-plant and
   -unknown-plant, measure-melting-point-known-substance and -unknown-substance.
-- The tasks are drawn by our own generator, with fewer substances; every one can be solved within 30 turns.
-- Heat has the rule above: it does not pass between things. Only some substances burn, and keep burning. Nothing lives,
-  grows, breaks or moves by itself, and bees stay in their hive. Book shelves are empty. Drains are not things; a sink's
-  is always open.
-- Where the original lists things, or the readings of an ambiguous action, in no particular order, ours is the order of
-  the names, or of what is within reach. Of the readings 30 are listed.
+- The tasks are drawn by our own generator, with fewer substances; every task can be solved within 30 turns.
+- Heat follows the rule above and does not pass between things. Only some substances burn, and they keep burning.
+  Nothing lives, grows, breaks or moves by itself, and bees stay in their hive. Book shelves are empty. Drains are not
+  things; a sink's drain is always open.
+- Things, and the readings of an ambiguous action, are listed by name or by the order within reach; the original has no
+  particular order. At most 30 readings are listed.
 - When the step that is due is not a focus, focusing on something else neither counts nor fails.
-- The instructions are in our words. Of an action 300 characters are read. The tasks' sentences are the original's, with
-  its slip: that of a tertiary colour ends with `focus on the` secondary one, but the tertiary one is what counts.
+- The instructions are in our words. Only 300 characters of an action are read. The tasks' sentences are the original's,
+  with its mistake: the task of a tertiary colour ends with `focus on the` secondary one, but the tertiary one counts.
 """
 
 import re
@@ -122,18 +122,18 @@ REASONS = {
     "wait": "This takes some time.",
 }
 VERBS = {"goto": "go to", "pickup": "pick up", "lookat": "look at", "lookin": "look in", "putdown": "put down"}
-BETWEEN = {"use": "on", "pour": "into", "dunk": "into"}  # in brackets: verb[first, second]; else "to"
-MAX_ACTION = 300  # characters of an action that are read
-PROGRESS, MOST = 0.15, 6  # shaped reward of a goal that is met for the first time, and how often it is paid
+BETWEEN = {"use": "on", "pour": "into", "dunk": "into"}  # verb[first, second]: the word between the two, if not "to"
+MAX_ACTION = 300  # characters read of an action
+PROGRESS, MOST = 0.15, 6  # shaped reward of a goal met for the first time, and how often it pays
 TRIES = 1000  # tasks drawn before a split counts as empty
 
 
 @dataclass
 class Config:
-    difficulty: str = "2"  # levels 1 to 4, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    difficulty: str = "2"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     tasks: str = ""  # families, a comma list such as "boil,find-plant"; empty: all of the level
     simplifications: str = ""  # "easy", or a comma list of openDoors, teleportAction, ...; added to the level's own
-    max_turns: int = 30  # agent turns before the episode is truncated; the expert needs 30 at most
+    max_turns: int = 30  # agent turns before the episode is truncated; the expert needs at most 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
@@ -150,17 +150,17 @@ class Config:
         base.check_prompt(self.prompt)
 
     def families(self, level: str) -> list[str]:
-        """The families that are drawn from at a level."""
+        """Return the families to draw from at a level."""
         return [name for name in LEVELS[level][0] if not self.tasks or name in self.tasks.split(",")]
 
     def simplified(self, level: str) -> set[str]:
-        """The simplifications at a level."""
+        """Return the simplifications at a level."""
         own = set(self.simplifications.split(",")) - {""}
         return (own - {"easy"}) | (set(EASY) if "easy" in own else set()) | set(LEVELS[level][1])
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -172,7 +172,7 @@ class Env(Environment):
         return self.key
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"sciworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
@@ -191,7 +191,7 @@ class Env(Environment):
         return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
 
     def step(self, action_text: str) -> Step:
-        """Carry out the agent's reply; every reply counts as a turn."""
+        """Execute the agent's reply; every reply counts as a turn."""
         base.check_running(self.running)
         self.turns += 1
         valid, before = True, self.progress.score
@@ -215,7 +215,7 @@ class Env(Environment):
         return Step(observation, float(score - before), over, truncated, info)
 
     def oracle(self) -> str:
-        """The reply that an expert would give in the current state."""
+        """Return an expert's reply in the current state."""
         base.check_running(self.running)
         action, *things = expert(self.progress, self.plan)
         text = phrase(self.world, action, *things)
@@ -250,7 +250,7 @@ class Env(Environment):
         return PROGRESS * new
 
     def _read(self, reply: str) -> str:
-        """The action in a reply."""
+        """Return the action in a reply."""
         if self.config.prompt == "short":
             action = reply.strip().partition("\n")[0]
         else:

@@ -1,7 +1,7 @@
-"""What a task of SciWorld asks for, how far an episode has come, and the tools of its expert.
+"""SciWorld's goals, the progress of an episode, and the tools of its expert.
 
-A goal is a function of the progress: whether it is met now. The steps are met one after the other, the extras in any
-order. The expert's tools look only at the state, so that it goes on from wherever the agent is.
+A goal is a function of the progress that returns whether it is met now. Steps are met in order, extras in any order.
+The expert's tools depend only on the state, so that the expert can continue from any state.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from envs.sciworld.things import Thing, plain
 
 @dataclass
 class Task:
-    """One task: its canonical string, its words, where the agent starts, how it is set up and how it is solved."""
+    """One task: its canonical string, text, starting room, setup and solution."""
 
     key: str
     description: str
@@ -26,7 +26,7 @@ class Task:
 
 @dataclass
 class Progress:
-    """How far an episode has come."""
+    """The progress of an episode."""
 
     world: World
     steps: list
@@ -34,19 +34,19 @@ class Progress:
     start: str  # the room in which the agent started
     done: int = 0  # steps met
     met: set[int] = field(default_factory=set)  # extras met
-    paid: set = field(default_factory=set)  # goals that were met once, whatever has been reset since
-    log: list = field(default_factory=list)  # what the agent did: (action, things)
-    learned: set = field(default_factory=set)  # looks at what says something about an experiment
+    paid: set = field(default_factory=set)  # goals that were ever met, kept when the task is reset
+    log: list = field(default_factory=list)  # the agent's actions: (action, things)
+    learned: set = field(default_factory=set)  # looks at things that show an experiment's result
     visited: set = field(default_factory=set)  # names of rooms
     seen: set = field(default_factory=set)  # names of rooms in which the agent has looked around
     failed: bool = False
-    subject: Thing | None = None  # what the agent focused on as it should
-    temperature: float = 0.0  # of the subject, when the agent focused on it
-    state: str = ""  # likewise
+    subject: Thing | None = None  # the thing that the agent focused on correctly
+    temperature: float = 0.0  # the subject's when the agent focused on it
+    state: str = ""  # the subject's when the agent focused on it
 
     @property
     def score(self) -> int:
-        """A hundred times the share of the steps, and for all extras together less than one step more."""
+        """100 times the share of steps met; all extras together count less than one step."""
         if self.failed:
             return -100
         unit = 1 / (len(self.steps) + 1) / len(self.extras)
@@ -57,12 +57,12 @@ class Progress:
         return self.failed or self.done == len(self.steps)
 
     def update_steps(self) -> None:
-        """Meet the next steps, as many as are true now."""
+        """Mark the next steps as met, as many as are true now."""
         while not self.finished and self.steps[self.done](self):
             self.done += 1
 
     def update_extras(self) -> None:
-        """Meet the extras that are true now, after an action."""
+        """Mark the extras that are true after an action."""
         self.visited.add(self.world.room.name)
         action, things = self.world.event
         if action:
@@ -76,7 +76,7 @@ class Progress:
                 self.met.add(i)
 
     def new(self) -> int:
-        """How many goals have been met that were not met before in this episode."""
+        """Return how many goals are met for the first time in this episode."""
         reached = {("step", i) for i in range(self.done)} | {("extra", i) for i in self.met}
         first = len(reached - self.paid)
         self.paid |= reached
@@ -86,18 +86,18 @@ class Progress:
         self.done, self.subject, self.met = 0, None, set()
 
     def _telling(self, thing: Thing) -> bool:
-        """Whether a look at a thing says how an experiment comes out: a block on its way, a part in a circuit."""
+        """Return whether a look at a thing shows an experiment's result: a sliding block, a part in a circuit."""
         if thing.form == "plane":
             return any(each.number >= 20 for each in thing.inside)
         wired = thing.form == "part" and all(end.link and end.link.other.link for end in thing.terminals)
-        return wired and [action for action, _ in self.log[-2:]] != ["connect", "look at"]  # it takes an iteration
+        return wired and [action for action, _ in self.log[-2:]] != ["connect", "look at"]  # power needs an iteration
 
 
 # goals
 
 
 def focus_on(test: Callable[[Thing], bool]):
-    """The agent focuses on what passes the test; on anything else, and the task is failed."""
+    """Goal: the agent focuses on a thing that passes the test; focusing on another thing fails the task."""
 
     def goal(p: Progress) -> bool:
         thing, p.world.focus = p.world.focus, None
@@ -116,7 +116,7 @@ def named(name: str):
 
 
 def put_in(box: str, wrong: str = ""):
-    """The subject is in the box; if it is in the wrong one, the task is failed."""
+    """Goal: the subject is in the box; in the wrong box, the task fails."""
 
     def goal(p: Progress) -> bool:
         names = {holder.name for holder in p.subject.chain()}
@@ -127,7 +127,7 @@ def put_in(box: str, wrong: str = ""):
 
 
 def state_is(*states: str):
-    """The subject is solid, liquid or gas; to burn is as good as to boil."""
+    """Goal: the subject is solid, liquid or gas; burning counts as gas."""
     return lambda p: p.subject.state in states or ("gas" in states and p.subject.burning)
 
 
@@ -136,7 +136,7 @@ def moved(unless: str = ""):
 
 
 def at(room: str, after: str = ""):
-    """The agent is in the room and, with `after`, has been in that other one."""
+    """Goal: the agent is in the room and, with `after`, has been in that other room."""
     return lambda p: p.world.room.name == room and (not after or after in p.visited)
 
 
@@ -145,7 +145,7 @@ def near(*names: str):
 
 
 def alone(*names: str):
-    """One container in the room holds exactly these."""
+    """Goal: one container in the room contains exactly these things."""
     wanted = sorted(names)
     size = len(wanted)
     return lambda p: any(
@@ -168,7 +168,7 @@ def inside(kind: str):
 
 
 def warmer(degrees: float):
-    """The subject is that much warmer than when the agent focused on it; colder, for a negative number."""
+    """Goal: the subject is warmer by this much than when the agent focused on it; colder for a negative number."""
     sign = 1 if degrees > 0 else -1
     return lambda p: p.subject is not None and sign * ((p.subject.temperature or 0) - p.temperature) >= abs(degrees)
 
@@ -178,7 +178,7 @@ def did(action: str, *things: Thing):
 
 
 def after(extra: int, goal: Callable):
-    """A goal that only counts once that extra is met."""
+    """Goal: this goal, once that extra is met."""
     return lambda p: extra in p.met and goal(p)
 
 
@@ -187,7 +187,7 @@ def wired(thing: Thing, end: int):
 
 
 def linked(test_a: Callable[[Thing], bool], test_b: Callable[[Thing], bool]):
-    """A wire joins one thing to another."""
+    """Goal: a wire connects one thing to another."""
 
     def goal(p: Progress) -> bool:
         wires = [thing for thing in p.world.room.everything() if thing.form == "wire" and thing.terminals_]
@@ -204,7 +204,7 @@ def linked(test_a: Callable[[Thing], bool], test_b: Callable[[Thing], bool]):
 
 
 def expert(p: Progress, plan: Callable[[Progress], tuple]) -> tuple:
-    """The next action of a plan, but first a look at a room of which a thing is wanted."""
+    """Return the next action of a plan, or first a look around a room whose things it needs."""
     action, *things = plan(p)
     here = (thing for thing in things if thing.form not in ("door", "room"))
     unseen = p.world.room.name not in p.seen
@@ -214,7 +214,7 @@ def expert(p: Progress, plan: Callable[[Progress], tuple]) -> tuple:
 
 
 def toward(world: World, room: Thing) -> tuple | None:
-    """The next action on the way to a room, None when there."""
+    """Return the next action on the way to a room; None once there."""
     if world.room is room:
         return None
     first = {world.room.name: ""}
@@ -229,7 +229,7 @@ def toward(world: World, room: Thing) -> tuple | None:
 
 
 def distance(world: World, thing: Thing) -> int:
-    """How many doors away a thing is."""
+    """Return how many doors away a thing is."""
     away = {world.room.name: 0}
     queue = [world.room.name]
     for name in queue:
@@ -241,20 +241,20 @@ def distance(world: World, thing: Thing) -> int:
 
 
 def access(world: World, thing: Thing) -> tuple | None:
-    """The next action to have a thing within reach, None when it is."""
+    """Return the next action to get a thing within reach; None once it is."""
     if action := toward(world, world.room_of(thing)):
         return action
     return next((("open", holder) for holder in reversed(thing.chain()) if holder.open is False), None)
 
 
 def carrier(thing: Thing) -> Thing:
-    """What to take to take the thing along: itself, or the vessel that it is in."""
+    """Return the object to carry in order to move a thing: itself, or the vessel that it is in."""
     movable = thing.holder.form == "vessel" and thing.holder.kind not in ("inventory", "fountain", "fire pit", "box")
     return thing.holder if movable else thing
 
 
 def deliver(world: World, thing: Thing, to: Thing) -> tuple:
-    """The next action to bring a thing into a container."""
+    """Return the next action to bring a thing into a container."""
     if world.room_of(to) is world.room and (world.room_of(thing) is world.room):
         opening = ("open", to) if to.open is False else None
         return access(world, thing) or access(world, to) or opening or ("move", thing, to)
@@ -264,13 +264,13 @@ def deliver(world: World, thing: Thing, to: Thing) -> tuple:
 
 
 def find_thing(world: World, test: Callable[[Thing], bool]) -> Thing | None:
-    """The thing that passes the test and is the least hidden."""
+    """Return the least hidden thing that passes the test."""
     found = [thing for room in world.rooms.values() for thing in room.everything() if test(thing)]
     return min(found, key=lambda thing: (distance(world, thing), len(thing.chain())), default=None)
 
 
 def fill(world: World, vessel: Thing) -> tuple:
-    """The next action to get water into a vessel."""
+    """Return the next action to get water into a vessel."""
     sink = find_thing(world, lambda thing: thing.kind == "sink")
     if vessel.holder is not sink:
         return deliver(world, vessel, sink)
@@ -278,7 +278,7 @@ def fill(world: World, vessel: Thing) -> tuple:
 
 
 def join(world: World, *pairs: tuple) -> tuple | None:
-    """The next action to join pairs of terminals, each by a wire; None when all are joined."""
+    """Return the next action to connect pairs of terminals, each by a wire; None once all are connected."""
     for a, b in pairs:
         for here, there in ((a, b), (b, a)):
             end = here.link
@@ -297,7 +297,7 @@ def join(world: World, *pairs: tuple) -> tuple | None:
 
 
 def phrase(world: World, action: str, *things: Thing) -> str:
-    """An action in words that mean only it: the first way to name its things that nothing else answers to."""
+    """Return an unambiguous text of an action: the first names of its things that no other reading matches."""
     if world.pending and (action, things) in world.pending:
         return str(world.pending.index((action, things)))
     verbs, *words = GRAMMAR[action]

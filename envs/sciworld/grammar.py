@@ -1,11 +1,11 @@
-"""How a line of SciWorld is read: a verb, a name of a thing within reach, a preposition, another name.
+"""The grammar of SciWorld's actions: a verb, the name of a thing within reach, a preposition, another name.
 
-The words are matched as prefixes, as in the original. Each way to read the whole line counts: two make it ambiguous.
+Words match as prefixes, as in the original. A line with more than one reading is ambiguous.
 """
 
 from envs.sciworld.things import Thing
 
-GRAMMAR = {  # action: its verbs, then for each thing that it takes the words before it; the first ones are shown
+GRAMMAR = {  # action: its verbs, then the words before each of its things; the first ones are shown
     "open": (("open",), ()),
     "close": (("close",), ()),
     "activate": (("activate", "turn on"), ()),
@@ -40,12 +40,12 @@ GRAMMAR = {  # action: its verbs, then for each thing that it takes the words be
 UNKNOWN = "No known action matches that input."
 DROPPED = "Unknown action.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents. "
 AMBIGUOUS = "Ambiguous request: Please enter the number for the action you intended (or blank to cancel):\n"
-SHOWN = 30  # the most readings of an ambiguous action that are listed
-MAX_NAMES = 60  # the most names that `objects` lists
+SHOWN = 30  # most readings of an ambiguous action listed
+MAX_NAMES = 60  # most names that `objects` lists
 
 
 def readings(world, text: str) -> list[tuple[str, tuple]]:
-    """Every action and its things that the whole text can stand for."""
+    """Return every (action, things) that the whole text can mean."""
     found, things = [], None
     for action, (verbs, *words) in world.actions.items():
         rests = [text[len(verb) :].strip() for verb in verbs if text.startswith(verb)]
@@ -57,7 +57,7 @@ def readings(world, text: str) -> list[tuple[str, tuple]]:
 
 
 def names(world, thing: Thing, contents: bool = False) -> tuple:
-    """What a thing is called where the agent is; with `contents`, a vessel also by what it contains."""
+    """Return a thing's names in the agent's room; with `contents`, also names of a vessel by its content."""
     if thing.form == "door":
         other = thing.other(world.room).name
         return "door", f"door to {other}", f"{other} door"
@@ -65,7 +65,7 @@ def names(world, thing: Thing, contents: bool = False) -> tuple:
 
 
 def shown(action: str, things: tuple) -> str:
-    """A reading in the words of the list among which the agent chooses."""
+    """Return a reading as a line of the list from which the agent chooses."""
     verbs, *words = GRAMMAR[action]
     parts = [verbs[0]]
     for thing, before in zip(things, words, strict=True):
@@ -75,7 +75,7 @@ def shown(action: str, things: tuple) -> str:
 
 
 def helped(world) -> str:
-    """The answer to `help`."""
+    """Return the answer to `help`."""
     lines = []
     for verbs, *words in world.actions.values():
         lines.append(" ".join([verbs[0], *(" ".join([*before[:1], "OBJ"]) for before in words)]))
@@ -83,13 +83,13 @@ def helped(world) -> str:
 
 
 def objects(world) -> str:
-    """The answer to `objects`."""
+    """Return the answer to `objects`."""
     lines = sorted({names(world, thing)[thing.form == "door"] for thing in world.reach()})
     return "Possible object references: " + "".join(f"\n\t{line}" for line in lines[:MAX_NAMES])
 
 
 def _candidates(world, text: str) -> list[tuple[Thing, tuple]]:
-    """The things in reach with their names; terminals, and names by contents, only where the text can mean them."""
+    """Return reachable things and their names; terminals and names by content only if the text can mean them."""
     things = world.reach()
     if "terminal" in text or "anode" in text or "cathode" in text:
         things = [each for thing in things for each in (thing, *_ends(thing))]
@@ -102,7 +102,7 @@ def _ends(thing: Thing) -> tuple:
 
 
 def _match(world, text: str, words: list[tuple], things: list[tuple], action: str) -> list[tuple]:
-    """Every way to find the rest of an action in the whole text: the things of each."""
+    """Return the things of every match of an action's remaining parts with the remaining text."""
     if not words:
         return [()] if not text else []
     before, *rest = words
@@ -121,7 +121,7 @@ def _match(world, text: str, words: list[tuple], things: list[tuple], action: st
 
 
 def _tails(text: str, thing: Thing) -> list[str]:
-    """What follows a thing's name, with or without "in its container"."""
+    """Return the possible texts after a thing's name, with and without "in its container"."""
     tails = [text.strip()]
     if thing.holder and text.startswith((" in ", " on ")):
         for name in thing.holder.names("containing" in text):

@@ -1,15 +1,15 @@
-"""The rules of SciWorld: what is within reach, what each action does and answers, and what time does."""
+"""The rules of SciWorld: reach, the effect and reply of each action, and the passing of time."""
 
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, GRAMMAR, SHOWN, UNKNOWN, helped, objects, readings, shown
 from envs.sciworld.things import DOORS, ROOMS, SEALED, Door, Room, Terminal, Thing, in_order, plain
 
-FREE = {"look around", "inventory", "task", "reset task"}  # these take no time
+FREE = {"look around", "inventory", "task", "reset task"}  # actions that take no time
 WAIT = 10  # iterations of `wait`
 FLUSH = 3  # iterations for which a toilet flushes
 LIGHTER = 10  # degrees that a lighter adds
 SIMPLIFICATIONS = ("openDoors", "openContainers", "teleportAction", "selfWateringFlowerPots", "noElectricalAction")
 EASY = ("openDoors", "teleportAction", "selfWateringFlowerPots", "noElectricalAction")
-SOURCES = {  # what a device brings its contents to, and by how many degrees an iteration
+SOURCES = {  # device: final temperature of its contents, degrees per iteration
     "stove": (350, 10),
     "oven": (350, 10),
     "blast furnace": (2000, 100),
@@ -17,7 +17,7 @@ SOURCES = {  # what a device brings its contents to, and by how many degrees an 
     "freezer": (-20, -1),
     "ultra low temperature freezer": (-80, -5),
 }
-MIXES = (  # ingredients, what they become, what is said
+MIXES = (  # (ingredients, product, reply)
     ("sodium chloride, water", "salt water", "Sodium chloride and water mix to produce salt water."),
     ("soap, water", "soapy water", "Soap and water mix to produce soapy water."),
     ("sugar, water", "sugar water", "Sugar and water mix to produce sugar water."),
@@ -52,11 +52,11 @@ RECIPES = {frozenset(parts.split(", ")): (made, said) for parts, made, said in M
 
 
 class Refused(Exception):
-    """An action that changes nothing; its text is the observation."""
+    """The action cannot be executed; the error's text is the observation."""
 
 
 class World:
-    """The rooms and the agent. `act` carries out a line of text; `after` is called once for each iteration of time."""
+    """The rooms and the agent. `act` executes a line of text; `after` is called once per iteration of time."""
 
     def __init__(self, simplifications=()):
         self.rooms = {name: Room(name) for name in ROOMS}
@@ -67,13 +67,13 @@ class World:
         self.inventory = Thing("inventory", open=True).put(self.agent)
         Thing("orange").put(self.inventory)
         self.simplifications = simplifications
-        self.pending: list[tuple] = []  # the readings among which the agent is asked to choose
+        self.pending: list[tuple] = []  # the readings from which the agent must choose
         self.description = ""
-        self.focus: Thing | None = None  # what the agent has just focused on
+        self.focus: Thing | None = None  # the thing that the agent has just focused on
         self.event: tuple = ("", ())  # the last action and its things
         self.iteration = 0
         self.after = lambda: None
-        self.target: Thing | None = None  # what the task is about, for its expert
+        self.target: Thing | None = None  # the task's subject, for its expert
         self.actions = {
             name: spec
             for name, spec in GRAMMAR.items()
@@ -82,7 +82,7 @@ class World:
         }
 
     def ready(self) -> None:
-        """Call once everything is in its place: find what time acts on, apply the simplifications."""
+        """Collect the things that time acts on and apply the simplifications. Call it once the house is furnished."""
         things = [thing for room in self.rooms.values() for thing in room.everything()]
         self.sources = [thing for thing in things if thing.kind in SOURCES]
         self.basins = [thing for thing in things if thing.form in ("basin", "toilet")]
@@ -105,21 +105,21 @@ class World:
         return self.agent.holder
 
     def room_of(self, thing: Thing) -> Thing:
-        """The room that a thing is in."""
+        """Return the room that a thing is in."""
         return ([thing, *thing.chain()])[-1]
 
     def reach(self) -> list[Thing]:
-        """All that the agent can name: the room and what is open in it, doors and where they lead, what it carries."""
+        """Return all things that the agent can name: open to reach in its room, doors and their rooms, carried ones."""
         room = self.room
         doors = [door for _, door in sorted(room.doors.items())]
         held = [self.inventory, *self.inventory.within()]
         return [room, *room.within(), *doors, *(door.other(room) for door in doors), *held]
 
     def act(self, line: str) -> str:
-        """Carry out a line: its answer. Raises Refused where nothing was done."""
+        """Execute a line. Return the reply. Raise Refused if nothing was done."""
         self.focus, self.event = None, ("", ())
         text = plain(line)
-        if text in ("help", "objects", "task"):  # these leave a choice open
+        if text in ("help", "objects", "task"):  # actions that keep a pending choice
             return {"help": lambda: helped(self), "objects": lambda: objects(self), "task": self.do_task}[text]()
         if self.pending:
             pending, self.pending = self.pending, []
@@ -251,7 +251,7 @@ class World:
             raise Refused("That can't be moved there.")
         if not to.open:
             raise Refused(f"That can't be moved there, because the {to.name} isn't open.")
-        if thing is self.agent:  # the agent walks; it is not carried
+        if thing is self.agent:  # the agent can only walk
             raise Refused(f"The {thing.name} is not moveable.")
         apart = f"(disconnecting {thing.name})" if thing.disconnect() else ""
         thing.put(to)
@@ -391,7 +391,7 @@ class World:
     # time
 
     def tick(self) -> None:
-        """One iteration: heat, taps, what slides, clocks, circuits."""
+        """Advance time by one iteration: heat, taps, sliding blocks, clocks, circuits."""
         self.iteration += 1
         for source in self.sources:
             if source.on and source.inside:
@@ -410,7 +410,7 @@ class World:
         self._power()
 
     def _run_water(self, basin: Thing) -> None:
-        if basin.form == "toilet":  # what is in it goes; it fills again when the flushing ends
+        if basin.form == "toilet":  # its contents vanish; it fills again when the flush ends
             for liquid in [thing for thing in basin.inside if thing.state == "liquid"]:
                 self._remove(liquid)
             basin.number = (basin.number + 1) % FLUSH
@@ -423,8 +423,8 @@ class World:
                 Thing("water").put(vessel)
 
     def _power(self) -> None:
-        """A part is on when its anode leads to the cathode of a power source, and its cathode to the anode of one; it
-        takes an iteration from one to the other."""
+        """Turn on each part whose anode connects to the cathode of a power source and whose cathode to an anode, one
+        iteration after it is connected."""
         for part in self.parts:
             if part.kind == "solar panel":
                 part.on = part.holder is self.rooms["outside"]
@@ -435,7 +435,7 @@ class World:
 
 
 def source(part: Thing, end: int) -> Thing | None:
-    """The running power source that a part's anode (0) or cathode (1) leads to, at the opposite terminal."""
+    """Return the running power source whose opposite terminal a part's anode (0) or cathode (1) connects to."""
     here, wanted = part.terminals[end], 1 - end
     for _ in range(20):
         there = here.link
@@ -452,7 +452,7 @@ def source(part: Thing, end: int) -> Thing | None:
 
 
 def create(name: str) -> Thing:
-    """A thing by its full name."""
+    """Create a thing by its full name."""
     for kind in ("paint", "sandwich", "box", "wire", "light bulb"):
         if name.endswith(" " + kind):
             return Thing(kind, name)
@@ -479,7 +479,7 @@ def _taken(name: str) -> str:
 
 
 def _warm(holder: Thing, target: float, step: float) -> None:
-    """Bring all that a source holds closer to the source's temperature."""
+    """Bring everything in a heat source closer to the source's temperature."""
     for thing in holder.inside:
         if thing.temperature is not None and (target - thing.temperature) * step > 0:
             thing.temperature += step

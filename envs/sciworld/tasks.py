@@ -1,4 +1,4 @@
-"""The 22 task families of SciWorld: what each draws, says, puts into the house and asks for, and how it is solved."""
+"""The 22 task families of SciWorld: the random draw, text, setup, goals and solution of each."""
 
 from functools import partial
 from random import Random
@@ -39,17 +39,17 @@ PLANTS = ("apple tree", "cherry tree", "pea plant")
 ANIMALS = ("blue jay", "butterfly", "dove")
 OBJECTS = ("axe", "bowl", "glass cup", "jug", "lighter", "shovel", "stopwatch", "thermometer")
 EGGS = ("blue jay", "butterfly", "dove", "chameleon", "crocodile", "giant tortoise", "parrot")
-LIFESPANS = (  # a task takes one animal of each group
+LIFESPANS = (  # a task has one animal of each group
     {"giant tortoise": 150, "parrot": 80, "elephant": 70, "crocodile": 45, "brown bear": 30},
     {"beaver": 16, "wolf": 14, "chipmunk": 12, "common toad": 10, "rabbit": 9},
     {"hedgehog": 5, "mouse": 4, "chameleon": 3, "dragonfly": 0.4, "ant": 0.1},
 )
-KEPT = {  # where the substance of a state-of-matter task is
+KEPT = {  # location of the substance of a state-of-matter task
     **dict.fromkeys(("orange juice", "apple juice", "chocolate"), "fridge"),
     **{"water": "", "ice cream": "freezer", "marshmallow": "cupboard", "soap": "kitchen"},
     **dict.fromkeys(("mercury", "gallium", "caesium", "tin", "lead"), "workshop"),
 }
-STATE_TASKS = {  # the states that the substance has to go through, and the substances
+STATE_TASKS = {  # family: (states to reach in turn, substances)
     "boil": (("liquid", "gas"), ("water", "orange juice", "apple juice", "mercury")),
     "melt": (
         *(("solid", "liquid"),),
@@ -58,13 +58,13 @@ STATE_TASKS = {  # the states that the substance has to go through, and the subs
     "freeze": (("liquid", "solid"), ("water", "orange juice", "apple juice", "mercury")),
     "change-the-state-of-matter-of": ((), tuple(KEPT)),
 }
-HEATERS = ("stove", "blast furnace", "oven", "hot plate")  # there is no hot plate in the house, but it is asked for
+HEATERS = ("stove", "blast furnace", "oven", "hot plate")  # the text names a hot plate, which the house does not have
 COOLERS = ("freezer", "ultra low temperature freezer")
-FRICTION = {  # how much of its pace a surface costs the block
+FRICTION = {  # surface -> loss of the block's pace
     **{"soap": 0.05, "steel": 0.13, "plastic": 0.21, "glass": 0.29, "paper": 0.37},
     **{"wood": 0.45, "cloth": 0.53, "brick": 0.61, "rubber": 0.69, "sandpaper": 0.77},
 }
-PACE = 9.0  # per cent of a plane in an iteration, where nothing costs any
+PACE = 9.0  # per cent of a plane per iteration without loss
 CONDUCTS = {
     **dict.fromkeys(("aluminum foil", "metal fork", "paper clip", "metal pot"), True),
     **dict.fromkeys(("plastic fork", "wood block", "glass jar"), False),
@@ -74,7 +74,7 @@ POWERED = ("red light bulb", "green light bulb", "blue light bulb", "electric mo
 
 
 def find(rng: Random, bare: bool, what: str) -> Task:
-    """Find a thing of a kind and bring it to a box."""
+    """Family: find a thing of a kind and bring it to a box."""
     colour = rng.choice(BOXES)
     room = rng.choice(ROOMS if bare else ("bathroom", "bedroom", "kitchen", "living room", "workshop"))
     start = room if bare else rng.choice(ROOMS)
@@ -116,7 +116,7 @@ def find(rng: Random, bare: bool, what: str) -> Task:
 
 
 def lifespan(rng: Random, bare: bool, which: tuple[str, ...]) -> Task:
-    """Focus on the animal that lives longest, or shortest, or on both."""
+    """Family: focus on the animal with the longest or shortest life span, or on both."""
     animals = [rng.choice(list(group)) for group in LIFESPANS]
     years = {name: group[name] for name, group in zip(animals, LIFESPANS, strict=True)}
     right = [max(years, key=years.get) if side == "longest" else min(years, key=years.get) for side in which]
@@ -146,7 +146,7 @@ def lifespan(rng: Random, bare: bool, which: tuple[str, ...]) -> Task:
 
 
 def mix(rng: Random, bare: bool) -> Task:
-    """Make a substance by a recipe."""
+    """Family: make a substance by a recipe."""
     parts, made, _ = rng.choice([row for row in MIXES if "paint" not in row[0]])
     names, room, start = parts.split(", "), rng.choice(("kitchen", "workshop")), rng.choice(ROOMS)
 
@@ -174,7 +174,7 @@ def mix(rng: Random, bare: bool) -> Task:
 
 
 def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
-    """Mix a colour of two primary ones or, with `tertiary`, go on to mix that with another primary one."""
+    """Family: mix two primary colours; with `tertiary`, mix the result with another primary one."""
     rows = [row for row in MIXES if "paint" in row[0] and ("-" in row[1]) == tertiary]
     parts, made, _ = rng.choice(rows)
     start, names = rng.choice(ROOMS), parts.split(", ")
@@ -189,7 +189,7 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
             Thing(kind).put(cupboard)
         if tertiary:
             extras = [moved(unless="art studio"), at("art studio"), *map(near, first), alone(*first), near(middle)]
-            extras += [after(len(first) + 3, near(name)) for name in names]  # once the middle one was near
+            extras += [after(len(first) + 3, near(name)) for name in names]  # once the secondary colour was near
             return [named(middle), named(made)], [*extras, alone(*names), near(made)]
         return [named(made)], [moved(), *map(near, first), alone(*first), near(made)]
 
@@ -197,7 +197,7 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
         goal = middle if tertiary and p.done == 0 else made
         return _make(p, goal, p.world.target) or ("focus", _called(p.world, goal))
 
-    if tertiary:  # the original too says the middle colour at the end, where it asks for the last one
+    if tertiary:  # the original makes this mistake too: it names the secondary colour here
         says = (
             f"use chemistry to create {made}. When you are part-way done, focus on the intermediate (secondary color) "
             f"paint you created.  When you are completely done, focus on the {middle}."
@@ -208,7 +208,7 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
 
 
 def change_state(rng: Random, bare: bool, family: str) -> Task:
-    """Boil, melt or freeze a substance."""
+    """Family: boil, melt or freeze a substance."""
     states, substances = STATE_TASKS[family]
     name, start, broken = rng.choice(substances), rng.choice(ROOMS), rng.random() < 0.3
     cup = rng.choice(("glass cup", "paper cup", "plastic cup"))
@@ -254,7 +254,7 @@ THEN_CHANGE = "First, focus on the substance. Then, take actions that will cause
 
 
 def thermometer(rng: Random, bare: bool) -> Task:
-    """Measure a temperature, and put the thing into the box that goes with it."""
+    """Family: measure a temperature and put the thing into the matching box."""
     kind = rng.choice(MEASURED)
     name = f"{kind} {rng.choice('BCDEFGH')}" if kind.startswith("unknown") else kind
     rooms = ("living room", "bedroom", "bathroom")
@@ -299,7 +299,7 @@ def thermometer(rng: Random, bare: bool) -> Task:
 
 
 def power(rng: Random, bare: bool, renewable: bool) -> Task:
-    """Power a part with a circuit; with `renewable`, from the power source that is asked for."""
+    """Family: power a part with a circuit; with `renewable`, from a given power source."""
     name, start, green = rng.choice(POWERED), rng.choice(ROOMS), rng.random() < 0.5
     supply = ("solar panel" if green else "gas generator") if renewable else "battery"
 
@@ -338,7 +338,7 @@ def power(rng: Random, bare: bool, renewable: bool) -> Task:
 
 
 def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
-    """Find out with a circuit whether a thing conducts, and put it into the box that goes with it."""
+    """Family: test with a circuit whether a thing conducts and put it into the matching box."""
     kind = "unknown substance" if unknown else rng.choice(list(CONDUCTS))
     name = f"{kind} {rng.choice('BCDEFGH')}" if unknown else kind
     conducts = rng.random() < 0.5 if unknown else CONDUCTS[kind]
@@ -351,7 +351,7 @@ def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
     def place(world: World):
         if not _called(world, part):
             create(part).put(world.rooms["workshop"])
-        while twin := _called(world, name):  # the house may have one of its own, which would be as good
+        while twin := _called(world, name):  # the house may have another one, which works as well
             twin.holder.inside.remove(twin)
         thing = Thing(kind, name, conducts=conducts).put(world.rooms[room])
         for box in (yes, no):
@@ -390,7 +390,7 @@ def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
 
 
 def planes(rng: Random, bare: bool, by: str) -> Task:
-    """Let a block slide down two planes, and focus on the one that is asked for."""
+    """Family: let a block slide down two planes and focus on the one described by angle or friction."""
     start = rng.choice(ROOMS)
     if by == "angle":
         names = rng.sample("BCDEFGH", 2)
@@ -463,8 +463,8 @@ FAMILIES = {
     "inclined-plane-friction-named-surfaces": partial(planes, by="named"),
     "inclined-plane-friction-unnamed-surfaces": partial(planes, by="unnamed"),
 }
-NEAR = tuple(FAMILIES)[:7]  # those of the first level, which has no house around them
-SHORT = tuple(FAMILIES)[:9]  # those of the second
+NEAR = tuple(FAMILIES)[:7]  # families of level 1, without the house
+SHORT = tuple(FAMILIES)[:9]  # families of level 2
 
 
 def _called(world: World, name: str) -> Thing | None:
@@ -490,7 +490,7 @@ def _put(name: str, room: Thing, pot: int = 0) -> None:
 
 
 def _keep(world: World, name: str, cup: str) -> Thing | None:
-    """Put the substance of a state-of-matter task where it is kept; water has to be fetched."""
+    """Put the substance of a state-of-matter task into its location; water must be fetched."""
     if there := _called(world, name) if name in ("orange juice", "soap") else None:
         return there
     if not KEPT[name]:
@@ -504,7 +504,7 @@ def _keep(world: World, name: str, cup: str) -> Thing | None:
 
 
 def _make(p: Progress, made: str, vessel: Thing) -> tuple | None:
-    """The next action to mix something in a vessel, None once it is there and within reach."""
+    """Return the next action to mix a substance in a vessel; None once it exists within reach."""
     world = p.world
     if result := _called(world, made):
         return access(world, result)
@@ -525,7 +525,7 @@ def _make(p: Progress, made: str, vessel: Thing) -> tuple | None:
 
 
 def _heat_or_cool(p: Progress, thing: Thing, state: str) -> tuple:
-    """The next action to bring a thing to a state; with none given, to whichever other one is nearer."""
+    """Return the next action to bring a thing to a state; without one, to the nearest other state."""
     world = p.world
     melts, boils, *_ = MATTER[thing.name]
     now = STATES.index(thing.state)
@@ -549,6 +549,6 @@ def _heat_or_cool(p: Progress, thing: Thing, state: str) -> tuple:
 
 
 def _wires(world: World, count: int) -> list[Thing]:
-    """The wires to carry along: those in hand first."""
+    """Return the wires to use, carried ones first."""
     wires = [thing for room in world.rooms.values() for thing in room.everything() if thing.form == "wire"]
     return sorted(wires, key=lambda wire: (world.inventory not in wire.chain(), wire.name))[:count]

@@ -1,21 +1,21 @@
-"""What SciWorld is made of: ten rooms, the things in them, how each reads and by which names it can be called.
+"""SciWorld's ten rooms and the things in them, with their descriptions and their names.
 
-A thing has a form, which says how it reads; rooms, doors and terminals are things too. A list is in the order of the
-names, and things of one name are in the order in which they came.
+A thing has a form, which decides its description; rooms, doors and terminals are things too. Lists are sorted by name,
+and things of one name by their order of arrival.
 """
 
 from random import Random
 
-DOORS = (  # in the order in which a door is said to be between two rooms
+DOORS = (  # in the order in which a door's name lists its two rooms
     *(("kitchen", "hallway"), ("living room", "hallway"), ("bedroom", "hallway"), ("bathroom", "kitchen")),
     *(("workshop", "hallway"), ("greenhouse", "hallway"), ("art studio", "hallway"), ("kitchen", "outside")),
     *(("greenhouse", "outside"), ("foundry", "outside")),
 )
 ROOMS = tuple(sorted({room for door in DOORS for room in door}))
 STATES = ("solid", "liquid", "gas")
-ARTICLES = ("a", "an", "the")  # passed over in what the agent says and in what a thing is called
+ARTICLES = ("a", "an", "the")  # ignored in actions and in names
 
-# name: melting point, boiling point, the point from which it burns, and what it is called in the three states
+# name: melting point, boiling point, burning point, and its names in the three states
 MATTER = {
     "water": (0, 100, None, ("ice", "water", "steam")),
     "air": (-210, -194, None, ("solid air", "liquid air", "air")),
@@ -38,8 +38,8 @@ MATTER = {
                      "violet-red", "blue-violet", "green-blue", "yellow-green")},
 }  # fmt: skip
 
-# form and flags: names. fixed: not moved. lid: can be opened. off: can be switched. dead: is off, and only power turns
-# it on. bare: a thermometer reads nothing from it. conducts: electricity passes
+# form and flags: names. fixed: cannot be moved. lid: can be opened. off: can be switched. dead: only power turns it on.
+# bare: a thermometer reads nothing from it. conducts: conducts electricity
 KINDS = {
     name.strip(): (form.split()[0], frozenset(form.split()[1:]))
     for line in """
@@ -82,7 +82,7 @@ KINDS = {
     for form, _, names in [line.partition(":")]
     for name in names.split(",")
 }
-READS = {  # where a thing does not read as "a NAME"
+READS = {  # descriptions other than "a NAME"
     **{name: "an {}" for name in ("axe", "orange")},
     **{name: "the {}" for name in ("agent", "ground")},
     **{name: "A {}" for name in ("aluminum foil", "metal fork", "plastic fork", "paper clip")},
@@ -90,7 +90,7 @@ READS = {  # where a thing does not read as "a NAME"
     **dict.fromkeys(("apple juice", "orange juice", "paint", "mixed nuts", "soil", "unknown substance"), "{}"),
     **{"apple": "a red {}", "jam": "red {}", "pillow": "a white {}"},
 }
-CALLED = {  # other names of a thing; a vessel also goes by the last word of its name, and by what it contains
+CALLED = {  # more names; a vessel is also called by the last word of its name and by its content
     **dict.fromkeys(("light bulb",), ("light", "light bulb")),
     **dict.fromkeys(("solar panel", "gas generator"), ("generator",)),
     **dict.fromkeys(("wire", "switch"), ("component",)),
@@ -99,12 +99,12 @@ CALLED = {  # other names of a thing; a vessel also goes by the last word of its
 }
 CONTAINERS = ("seat", "table", "cabinet", "cooler", "oven", "stove", "basin", "toilet", "drawer", "vessel", "plane")
 CONTAINERS += ("ground", "room")
-SEALED = ("tool", "thermometer", "stopwatch")  # containers that are closed and cannot be opened
-TEMPERATURE = 10.0  # of everything, unless a task says otherwise
+SEALED = ("tool", "thermometer", "stopwatch")  # containers that stay closed
+TEMPERATURE = 10.0  # initial temperature unless a task sets another
 
 
 class Thing:
-    """Anything that can be named. What it is lies in its form and flags, where it is in `holder` and `inside`."""
+    """Anything that can be named. `form` and `flags` are its properties, `holder` and `inside` its place."""
 
     __slots__ = (
         *("kind", "name", "label_", "form", "called", "reads", "fixed", "lid", "open", "on", "switchable", "broken"),
@@ -124,7 +124,7 @@ class Thing:
         self.matter = MATTER.get(self.name)
         self.conducts = "conducts" in flags
         self.alive = self.text = None
-        self.number = 0  # of ticks, of per cents down a plane, of per cents an iteration
+        self.number = 0  # ticks, per cent of the plane, per cent per iteration
         self.holder, self.inside, self.terminals_ = None, [], None
         names = (self.name, *called, *CALLED.get(kind, ()), *(self.matter[3] if self.matter else ()))
         if self.form == "substance" or self.matter:
@@ -139,27 +139,27 @@ class Thing:
 
     @property
     def state(self) -> str:
-        """solid, liquid or gas, by the temperature."""
+        """solid, liquid or gas, depending on the temperature."""
         if not self.matter:
             return "solid"
         return STATES[(self.temperature >= self.matter[0]) + (self.temperature >= self.matter[1])]
 
     @property
     def label(self) -> str:
-        """The name with what can be seen of the thing's condition."""
+        """The name with the visible condition."""
         label = self.label_ or (self.matter[3][STATES.index(self.state)] if self.matter else self.name)
         return f"{label} (on fire)" if self.burning else label
 
     @property
     def terminals(self) -> tuple:
-        """The two points where something can be connected; made when first asked for."""
+        """The two connection points, created on first use."""
         if self.terminals_ is None:
             names = ("anode", "cathode") if self.form in ("battery", "part") else ("terminal 1", "terminal 2")
             self.terminals_ = tuple(Terminal(self, name) for name in names)
         return self.terminals_
 
     def names(self, contents: bool = False) -> tuple:
-        """What the thing can be called; with `contents`, a vessel also by what it contains."""
+        """Return the thing's names; with `contents`, also names of a vessel by its content."""
         if contents and self.form == "vessel":
             held = " and ".join(sorted(thing.label for thing in self.inside)) or "nothing"
             return self.called + tuple(f"{name} containing {plain(held)}" for name in self.called)
@@ -174,24 +174,24 @@ class Thing:
         return self
 
     def within(self):
-        """All that can be reached in an open container."""
+        """Return everything that can be reached in an open container."""
         for thing in self.inside:
             yield thing
             if thing.open:
                 yield from thing.within()
 
     def everything(self):
-        """All that is in the thing, behind lids too."""
+        """Return everything in the thing, behind lids too."""
         for thing in self.inside:
             yield thing
             yield from thing.everything()
 
     def chain(self) -> list:
-        """What the thing is in, from its own container to the room."""
+        """Return the containers of the thing, from the innermost to the room."""
         return [] if self.holder is None else [self.holder, *self.holder.chain()]
 
     def disconnect(self) -> bool:
-        """Take every connection off; whether there was one."""
+        """Remove every connection. Return whether there was one."""
         linked = [terminal for terminal in self.terminals_ or () if terminal.link]
         for terminal in linked:
             terminal.link.link = None
@@ -199,7 +199,7 @@ class Thing:
         return bool(linked)
 
     def look(self, detail: bool = False) -> str:
-        """How the thing reads in a list or, with `detail`, when it is looked at."""
+        """Return the thing's description in a list or, with `detail`, when the agent looks at it."""
         own = self.reads.format(self.label)
         the, state = self.name, "on" if self.on else "off"
         match self.form:
@@ -248,13 +248,13 @@ class Thing:
                 return f"{own}, which is {state}" + _connections(self, detail, ". ")
 
     def contents(self, lines: bool = False) -> str:
-        """The list of what is inside, on one line or on a line each."""
+        """Return the list of contents, on one line or on a line each."""
         texts = [thing.look() for thing in in_order(self.inside)] or ["nothing"]
         return "".join(f"\n\t{text}" for text in texts) if lines else ", ".join(texts)
 
 
 class Terminal(Thing):
-    """Where a thing can be connected: the anode and the cathode of a part, or the two ends of anything else."""
+    """A connection point: the anode or the cathode of a part, or an end of anything else."""
 
     __slots__ = ("link",)
 
@@ -299,7 +299,7 @@ class Room(Thing):
 
 
 class Door(Thing):
-    """A door; what it is called depends on the side from which it is seen."""
+    """A door; its name depends on the room from which it is seen."""
 
     __slots__ = ("rooms",)
 
@@ -317,7 +317,7 @@ class Door(Thing):
 
 
 def plain(text: str) -> str:
-    """Text as names are compared: lower case, single spaces, no articles."""
+    """Return text normalised for comparing names: lower case, single spaces, no articles."""
     return " ".join(word for word in text.lower().split() if word not in ARTICLES)
 
 
@@ -342,7 +342,7 @@ def _slid(thing: Thing) -> str:
 
 
 def furnish(rooms: dict[str, Room], rng: Random) -> None:
-    """Put everything that is there in every task into the rooms."""
+    """Put the things that every task has into the rooms."""
 
     def add(room: str, *kinds: str) -> list[Thing]:
         return [Thing(kind).put(rooms[room]) for kind in kinds]

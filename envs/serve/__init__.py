@@ -1,4 +1,4 @@
-"""HTTP for the servers of all protocols: JSON in, JSON out. `python -m envs.serve --help` says how to start one."""
+"""The HTTP server of all protocols: JSON in, JSON out. `python -m envs.serve --help` says how to start one."""
 
 import json
 import sys
@@ -10,19 +10,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
-MAX_BODY = 8 << 20  # bytes of a request
-CONNECTIONS = 64  # requests that are read or answered at once; others wait
+MAX_BODY = 8 << 20  # most bytes of a request
+CONNECTIONS = 64  # requests handled at once; others wait
 
 
 class BadRequest(Exception):
-    """What is no request of the protocol: a status and a line."""
+    """An invalid request; its arguments are the HTTP status and a line."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request: its JSON in, and out the JSON of what the server's `answer` makes of it."""
+    """Handle one request: pass its JSON to the server's `answer` and send the result as JSON."""
 
-    timeout = 30  # seconds that each piece of a request may take to arrive
-    wbufsize = -1  # headers and body leave together
+    timeout = 30  # seconds to wait for each part of a request
+    wbufsize = -1  # buffered, so that headers and body are sent together
 
     def do_POST(self) -> None:
         path, _, query = self.path.partition("?")
@@ -31,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
             status, said = 200, self.server.answer(self.command, path, body)
         except BadRequest as bad:
             status, said = bad.args[0], {"detail": bad.args[1]}
-        except Exception as error:  # ends neither the server nor other requests
+        except Exception as error:  # must stop neither the server nor other requests
             traceback.print_exc()
             status, said = 500, {"detail": described(error)}
         self._say(status, said)
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_POST
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server finds wrong with a request, as JSON like the rest."""
+        """Send http.server's own errors as JSON too."""
         self._say(code, {"detail": message or HTTPStatus(code).phrase})
 
     def _say(self, status: int, said) -> None:
@@ -66,11 +66,11 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def log_message(self, *args) -> None:
-        pass  # a line for each request would be thousands a minute, and hide what matters
+        pass  # a line per request would be thousands a minute
 
 
 class Server(ThreadingHTTPServer):
-    """Asks `answer` for what becomes the JSON of a reply. A thread for each request, CONNECTIONS at most."""
+    """A server whose `answer` returns the JSON of each reply. One thread per request, at most CONNECTIONS."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -91,15 +91,15 @@ class Server(ThreadingHTTPServer):
             self.free.release()
 
     def handle_error(self, request, client_address) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that left before its answer is no news
+        if not isinstance(sys.exception(), OSError):  # a client that disconnects early is no error
             super().handle_error(request, client_address)
 
 
 def _query(text: str) -> dict:
-    """The fields of a URL, whole numbers as such."""
+    """Return the fields of a URL's query, whole numbers as int."""
     return {name: int(value) if value.isdecimal() and len(value) < 20 else value for name, value in parse_qsl(text)}
 
 
 def described(error: Exception) -> str:
-    """An exception as one line."""
+    """Return an exception as one line."""
     return f"{type(error).__name__}: {error}"

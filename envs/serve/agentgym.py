@@ -1,23 +1,23 @@
-"""AgentGym's servers, and worlds that it does not have, in the same manner.
+"""Serve environments in AgentGym's protocol, including some that AgentGym does not have.
 
-A task number (data_idx; webshop: session_id, alfworld: game) stands for a seed and a split, as envs/http says. Turns
-are the client's to count: here the max_turns of a world has a say in what tasks it draws, and nothing else.
+A task number (data_idx; webshop: session_id, alfworld: game) maps to a seed and a split: see envs/http. The client
+counts turns: here max_turns only affects which tasks an environment draws.
 
-Requests and replies are those of AgentGym's servers: what a world or a session cannot do is answered with status 200
-and {"error": text}, what is no request with 4xx and {"detail": text}. With these differences:
-- Every kind has POST /close, alfworld and webshop too. Nothing is drawn: babyai's /render is an error.
-- After its end an episode of any kind takes no more steps; /reset starts the next one.
-- The names of sessions begin anywhere, so that after a restart none means another session than before.
-- GET /tasks, which AgentGym's servers do not have, gives 0: task numbers have no end. GET / ends with prompt=short if
-  that is how the world is served.
-- /create of textcraft reads commands and goal, and as in the original they change nothing.
+Requests and replies are those of AgentGym's servers: errors of an environment or a session have status 200 and
+{"error": text}, invalid requests 4xx and {"detail": text}. The differences:
+- Every kind has POST /close, alfworld and webshop too. There are no images: babyai's /render is an error.
+- A finished episode of any kind accepts no more steps; /reset starts the next one.
+- The names of sessions start at a random number, so that a restart does not reuse old names.
+- GET /tasks, which AgentGym's servers do not have, returns 0: task numbers have no end. GET / ends with prompt=short if
+  the environment is served so.
+- /create of textcraft accepts commands and goal and ignores them, as in the original.
 - sciworld's hints, goals and object tree are empty, its variations are 0, and tasks have our names.
 - tau_retail and planner, which AgentGym does not have, answer as textcraft does, without /commands and /goal. `action`
-  is the agent's whole reply, an episode's first observation is the whole last message of its opening, and `info` comes
-  back too. No model is asked: what would need one is refused at the start.
+  is the agent's whole reply, an episode's first observation is the whole last message of its opening, and `info` is
+  returned too. There is no model: options that need one are refused at the start.
 
-Of a world it asks what envs/base.py does; of alfworld `admissible()` too, and of webshop `clickables()`: what the agent
-may do now. A score is the sum of the rewards, unless the world's steps have info["score"].
+Besides the interface in envs/base.py it uses alfworld's `admissible()` and webshop's `clickables()`, the possible
+actions. A score is the sum of the rewards, unless the environment's steps have info["score"].
 """
 
 import random
@@ -27,30 +27,30 @@ import traceback
 from collections import OrderedDict
 
 import envs
-from envs.http.agentgym import ACTIONS, GREETING, ID, NUMBER, OURS, SHORT
+from envs.http.agentgym import ACTIONS, GREETING, ID, NUMBER, ONE_TURN, OURS, SHORT
 from envs.http.wire import seed_of
 from envs.serve import BadRequest, described
 
-BEGUN = ("webshop", "textcraft", *OURS)  # whose sessions begin with an episode, and can be looked at after its end
+BEGUN = ("webshop", "textcraft", *OURS)  # kinds whose sessions start with an episode and can be read after its end
 NO_LIMIT = 10**9  # turns
 
 
 class Session:
-    """A world, and what it said last. Its lock lets in one request at a time."""
+    """An environment and its last step. Its lock admits one request at a time."""
 
     def __init__(self, name: int, kind: str, options: dict):
         self.name, self.kind = name, kind
-        self.world = envs.make(kind, **options)
-        self.max_turns = getattr(self.world.config, "max_turns", None)  # planner has none
+        self.env = envs.make(kind, **options)
+        self.max_turns = None if kind in ONE_TURN else self.env.config.max_turns
         self.lock, self.used = threading.Lock(), time.monotonic()
         self.number, self.description, self.opening, self.observation = None, "", "", ""
         self.reward, self.score, self.done, self.info = 0, 0, False, {}
 
     def reset(self, number: int) -> None:
-        """Start a task's episode. What belongs to the prompt and not to the observation is the client's to put back."""
-        self._limit(self.max_turns)  # which tasks a world draws may hang on it,
-        text = self.world.reset(*seed_of(self.kind, number))[-1]["content"]
-        self._limit(NO_LIMIT)  # but turns are the client's to count
+        """Start a task's episode. Keep only the observation; the client adds the prompt around it."""
+        self._limit(self.max_turns)  # the turn limit may affect the task drawn,
+        text = self.env.reset(*seed_of(self.kind, number))[-1]["content"]
+        self._limit(NO_LIMIT)  # but the client counts turns
         if self._short() and self.kind not in OURS:
             text = text.partition("\n")[2]
         if self.kind == "alfworld":
@@ -62,30 +62,30 @@ class Session:
 
     def step(self, action: str) -> None:
         whole = self._short() or self.kind in OURS
-        step = self.world.step(action if whole else f"Action:\n{action}")
+        step = self.env.step(action if whole else f"Action:\n{action}")
         self.observation, self.reward, self.info = step.observation, step.reward, step.info
         self.score = step.info.get("score", self.score + step.reward)
         self.done = step.terminated or step.truncated
 
     def actions(self) -> list[str]:
-        """What the agent may do now, where AgentGym's server says it."""
+        """Return the possible actions, for alfworld and webshop."""
         if self.number is None:
             return []
-        return self.world.clickables() if self.kind == "webshop" else self.world.admissible()
+        return self.env.clickables() if self.kind == "webshop" else self.env.admissible()
 
     def said(self, *names: str) -> dict:
         return {name: getattr(self, name) for name in names}
 
     def _limit(self, turns: int | None) -> None:
         if self.max_turns is not None:
-            self.world.config.max_turns = turns
+            self.env.config.max_turns = turns
 
     def _short(self) -> bool:
-        return self.world.config.prompt == "short"
+        return self.env.config.prompt == "short"
 
 
 class Sessions:
-    """The sessions of a server: at most `limit`, and none that was idle for more than `idle` seconds."""
+    """The sessions of a server: at most `limit`, closed after `idle` seconds without a request."""
 
     def __init__(self, kind: str, options: dict, limit: int = 256, idle: float = 600):
         self.kind, self.options, self.limit, self.idle = kind, options, limit, idle
@@ -97,7 +97,7 @@ class Sessions:
         with self.lock:
             self._expire()
             if len(self.open) >= self.limit:
-                raise ValueError(f"{self.limit} sessions are open, and no more may be: close one")
+                raise ValueError(f"all {self.limit} sessions are open: close one")
             session = Session(self.next, self.kind, self.options)
             self.open[self.next] = session
             self.next += 1
@@ -122,20 +122,20 @@ class Sessions:
 
 
 def answer(sessions: Sessions, method: str, path: str, body: dict):
-    """What a request is answered with. Raises BadRequest."""
+    """Return the answer to a request, errors included. Raise BadRequest."""
     try:
         return reply(sessions, method, path, body)
     except BadRequest:
         raise
     except (ValueError, RuntimeError) as error:
         return {"error": str(error)}
-    except Exception as error:  # a world's mistake, which the client hears of as of the others
+    except Exception as error:  # a bug in an environment, reported to the client like other errors
         traceback.print_exc()
         return {"error": described(error)}
 
 
 def reply(sessions: Sessions, method: str, path: str, body: dict):
-    """What a request is answered with. Raises BadRequest, and whatever a world or a session raises."""
+    """Return the answer to a request. Raise BadRequest, and any error of an environment or a session."""
     kind = sessions.kind
     if (method, path) == ("GET", "/"):
         return GREETING[kind] + SHORT * (sessions.options.get("prompt") == "short")
@@ -144,7 +144,7 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
     if (method, path, kind) == ("GET", "/list_envs", "webshop"):
         return list(sessions.open)
     if (method, path, kind) == ("POST", "/render", "babyai"):
-        raise ValueError("this server draws nothing")
+        raise ValueError("this server renders no images")
     if method == "POST" and path in POSTS:
         return POSTS[path](sessions, body)
     if method == "GET" and path in VIEWS[kind]:
@@ -212,7 +212,7 @@ def close(sessions: Sessions, body: dict):
 
 
 def detail(session: Session) -> dict:
-    """What AgentGym's servers keep of a session."""
+    """Return AgentGym's record of a session."""
     said = session.said("observation", "done", "reward") | {"deleted": False}
     if session.kind == "alfworld":
         said |= {"world_type": "Text", "game": session.number, "available_actions": session.actions()}
@@ -220,7 +220,7 @@ def detail(session: Session) -> dict:
 
 
 def state(session: Session) -> dict:
-    """sciworld's view of everything."""
+    """Return sciworld's full state."""
     return {
         "observation": session.observation,
         "inventory": "",
@@ -228,25 +228,25 @@ def state(session: Session) -> dict:
         "goal_progress": "",
         "possible_actions": [],
         "possible_objects": [],
-        "current_moves": session.world.turns,
+        "current_moves": session.env.turns,
         "environment_info": detail(session),
     }
 
 
 def _task(session: Session) -> dict:
-    """How sciworld names a task."""
+    """Return sciworld's fields of a task."""
     if session.kind != "sciworld" or session.number is None:
         return {}
     return {"task_name": _name(session), "var_num": 0, "task_description": session.description}
 
 
 def _name(session: Session) -> str:
-    """A task's canonical name, without that of the world."""
-    return session.world.task.partition(":")[2]
+    """Return a task's canonical name without the environment's name."""
+    return session.env.task.partition(":")[2]
 
 
 def _field(body: dict, name: str, kind: type):
-    """A field of a request; numbers of tasks may be left out, as some of the originals allow."""
+    """Return a field of a request; a task number may be missing, as in some of the originals."""
     value = body.get(name)
     if value is None and name in ("data_idx", "session_id"):
         return 0
@@ -256,18 +256,18 @@ def _field(body: dict, name: str, kind: type):
 
 
 def _crafting(session: Session) -> tuple[str, str]:
-    """textcraft's commands and goal, as its first observation lists them."""
+    """Return textcraft's commands and goal from its first observation."""
     commands, _, goal = session.opening.removeprefix("Crafting commands:\n").partition("\n\nGoal: craft ")
     return commands, goal.removesuffix(".")
 
 
 def _seen(session: Session) -> dict:
-    """babyai's view of where the agent stands."""
+    """Return babyai's current observation."""
     return session.said("observation", "reward", "score", "done") | {"deleted": False}
 
 
 def _instruction(session: Session) -> str:
-    """webshop's goal, as its first page shows it."""
+    """Return webshop's goal from its first page."""
     return "Instruction: " + session.opening.partition("Instruction: [SEP] ")[2].rpartition(" [SEP] ")[0]
 
 

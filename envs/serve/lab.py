@@ -1,14 +1,14 @@
-"""LifelongAgentBench's two servers: tasks, and the chat history items that open their conversations.
+"""Serve LifelongAgentBench's two protocols: tasks, and the chat history items that start their conversations.
 
 POST only, with a JSON object as body. Tasks:
     /api/ping                            {"response": "Hello, World!"}
-    /api/get_sample_index_list           {"sample_index_list": ["0", "1", ...]}, as many as `samples` says
+    /api/get_sample_index_list           {"sample_index_list": ["0", "1", ...]}, `samples` of them
     /api/tasks                           0: any number is a sample; the original does not have this request
     /api/reset /interact /complete       {"session": S} -> {"session": S'}
     /api/calculate_metric                {"session_partial_list": [{sample_index, sample_status, evaluation_record}]}
                                          -> {"metric": {"skill", "difficulty_level", "overall"}}
-    /api/get_attribute /set_attribute    max_round: the turn limit, of sessions that begin from now on
-    /api/release                         null: forgets the worlds that it keeps
+    /api/get_attribute /set_attribute    max_round: the turn limit of new sessions
+    /api/release                         null: clears the cache of environments
 Chat history items, those before the task's own:
     /api/ping
     /api/construct                       {chat_history_item_index, expected_role}
@@ -17,18 +17,18 @@ Chat history items, those before the task's own:
     /api/get_chat_history_item_dict_deep_copy
 
 S = {task_name, sample_index, sample_status, chat_history: {"value": [{role: user|agent, content}]}, finish_reason,
-task_output, evaluation_record: {outcome, detail_dict}}; roles alternate. /reset takes an initial one and opens its
-conversation. While it is running, the client appends what the agent says and asks /interact, which appends the
-observation or ends the session: completed, or agent_validation_failed where the reply could not be read, and
-finish_reason says why. max_round replies are carried out; the next one is not, and ends it as task_limit_reached.
-/complete sets the outcome by the state of the world, whatever the status; a client may have ended the session by one of
-its own. task_unknown_error: the world broke, not the agent.
+task_output, evaluation_record: {outcome, detail_dict}}; roles alternate. /reset takes an initial session and starts its
+conversation. While it is running, the client appends the agent's reply and sends it to /interact, which appends the
+observation or ends the session: completed, or agent_validation_failed for an unreadable reply, with the reason in
+finish_reason. max_round replies are executed; the next one is not, and ends the session as task_limit_reached.
+/complete sets the outcome by the environment's state, whatever the status, which the client may have set itself.
+task_unknown_error: the environment failed, not the agent.
 
-A sample's number stands for a seed and a split, as envs/http says. What differs from the original:
-- Any number of sessions at once. S says all, so nothing hangs on what the server remembers: it keeps worlds where their
-  agents are, `sessions` at most, and plays again what it does not have, after a restart or when asked twice.
-- What is no request, or comes in the wrong order, is answered with 4xx and {"detail": text}.
-- A change in a database counts only if the session was completed, and not at the limit or after a false reply.
+A sample's number maps to a seed and a split: see envs/http. The differences from the original:
+- Any number of sessions at once. S contains everything, so nothing depends on the server's memory: it caches at most
+  `sessions` environments, and replays a conversation that is not cached, as after a restart or a repeated request.
+- Invalid requests, and requests in the wrong order, have status 4xx and {"detail": text}.
+- A change in a database counts only if the session was completed, not at the limit or after an unreadable reply.
 - The shapes inside `metric` are ours, see metric(); task_output and detail_dict stay null.
 """
 
@@ -38,7 +38,6 @@ import traceback
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 import envs
 from envs.base import Step
@@ -46,76 +45,76 @@ from envs.http.lab import BROKEN, COMPLETED, INITIAL, INVALID, LIMIT, ROLES, RUN
 from envs.http.wire import seed_of
 from envs.serve import BadRequest, described
 
-ENDED = (COMPLETED, INVALID, LIMIT)  # by the agent's last reply
+ENDED = (COMPLETED, INVALID, LIMIT)  # statuses that the agent's last reply sets
 STATUSES = (INITIAL, RUNNING, *ENDED, *BROKEN)
 STATUSES += ("agent_context_limit", "agent_out_of_memory", "agent_unknown_error")
 OUTCOMES = ("unset", "correct", "incorrect", "unknown", "ignored")
-FINISH = {  # (world, prompt) -> what an agent says who has no more to do
+FINISH = {  # (environment, prompt) -> the reply of an agent that has finished
     ("os_interaction", "native"): "Act: finish",
     ("os_interaction", "short"): "finish",
     ("db_bench", "native"): "Action: Answer\nFinal Answer: ",
     ("db_bench", "short"): "answer",
 }
-LABELS = {  # world -> of its task the skills and the level of difficulty
-    "os_interaction": lambda world: (world.current.skills, world.current.level),
-    "db_bench": lambda world: ([world.goal.skill], world.goal.level),
+LABELS = {  # environment -> its task's skills and level of difficulty
+    "os_interaction": lambda env: (env.current.skills, env.current.level),
+    "db_bench": lambda env: ([env.goal.skill], env.goal.level),
 }
 SPEAKERS = {role: name for name, role in ROLES.items()}
 
 
 @dataclass
 class Game:
-    """A world where an agent is in it."""
+    """An environment in the state after a conversation."""
 
-    world: Any
+    env: envs.Environment
     items: list[dict]  # the conversation so far, [{role, content}, ...]
-    last: Step | None = None  # what the agent's last reply led to
-    ended: bool = False  # it says no more
+    last: Step | None = None  # the step of the agent's last reply
+    ended: bool = False  # the episode accepts no more replies
 
     def play(self, text: str) -> Step | None:
-        """What the agent's next reply leads to; None if its turns are used up, and the session ends without it."""
+        """Execute the agent's next reply. Return its step, or None if no turns are left."""
         if self.ended:
-            raise BadRequest(400, "the agent says more than its episode took")
+            raise BadRequest(400, "the conversation goes on after the episode's end")
         self.items = [*self.items, {"role": "agent", "content": text}]
         if self.last and self.last.truncated:
             self.ended = True
             return None
-        self.last = self.world.step(text)
+        self.last = self.env.step(text)
         self.ended = self.last.terminated
         if not self.ended:
             self.items.append({"role": "user", "content": self.last.observation})
         return self.last
 
     def outcome(self, kind: str) -> str:
-        """What the episode came to; one that goes on is judged as if the agent had finished."""
+        """Return the episode's outcome; grade an unfinished one as if the agent had finished."""
         if not self.ended and not (self.last and self.last.truncated):
-            self.play(FINISH[kind, self.world.config.prompt])
+            self.play(FINISH[kind, self.env.config.prompt])
         said = self.last.info["outcome"]
         return said if said in OUTCOMES else "incorrect"  # timeout
 
 
 @dataclass
 class Tasks:
-    """What both servers know."""
+    """The state of both servers."""
 
     kind: str
     options: dict
-    keep: int = 256  # most worlds that are kept
+    keep: int = 256  # most environments in the cache
     samples: int = 500
-    items: dict[int, dict] = field(default_factory=dict)  # chat history items that were set
-    kept: OrderedDict[bytes, Game] = field(default_factory=OrderedDict)  # conversation -> the world after it
+    items: dict[int, dict] = field(default_factory=dict)  # chat history items set by clients
+    kept: OrderedDict[bytes, Game] = field(default_factory=OrderedDict)  # the cache: conversation -> the game after it
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, index: str) -> Game:
-        """A sample's world at its start."""
-        world = envs.make(self.kind, **self.options)
-        messages = world.reset(*seed_of(self.kind, int(index)))
+        """Return a sample's game at its start."""
+        env = envs.make(self.kind, **self.options)
+        messages = env.reset(*seed_of(self.kind, int(index)))
         items = [{"role": SPEAKERS[message["role"]], "content": message["content"]} for message in messages]
         items[:-1] = [self.items.get(number, item) for number, item in enumerate(items[:-1])]
-        return Game(world, items)
+        return Game(env, items)
 
     def take(self, index: str, items: list[dict]) -> Game:
-        """The world of a sample after a conversation: a kept one, or another in which it is played again."""
+        """Return a sample's game after a conversation, from the cache or replayed."""
         with self.lock:
             game = self.kept.pop(_key(index, items), None)
         if game is None:
@@ -124,7 +123,7 @@ class Tasks:
                 if item["role"] == "agent":
                     game.play(item["content"])
             if game.items != items:
-                raise BadRequest(400, "the conversation is another one than the sample leads to here")
+                raise BadRequest(400, "the conversation differs from the sample's replay")
         return game
 
     def put(self, index: str, game: Game) -> None:
@@ -135,12 +134,12 @@ class Tasks:
 
 
 def answer(tasks: Tasks, method: str, path: str, body: dict):
-    """What a request to the task server is answered with. Raises BadRequest."""
+    """Return the task server's answer to a request. Raise BadRequest."""
     return _handler(TASKS, method, path)(tasks, body)
 
 
 def answer_items(tasks: Tasks, method: str, path: str, body: dict):
-    """What a request to the server of chat history items is answered with. Raises BadRequest."""
+    """Return the chat history items server's answer to a request. Raise BadRequest."""
     return _handler(ITEMS, method, path)(tasks, body)
 
 
@@ -155,18 +154,18 @@ def interact(tasks: Tasks, body: dict) -> dict:
     session = _session(tasks, body, (RUNNING,))
     index, items = session["sample_index"], session["chat_history"]["value"]
     if not items or items[-1]["role"] != "agent":
-        raise BadRequest(400, "the session does not end with what the agent says")
+        raise BadRequest(400, "the session must end with the agent's reply")
     try:
         game = tasks.take(index, items[:-1])
         step = game.play(items[-1]["content"])
     except BadRequest:
         raise
-    except Exception as error:  # a world's mistake: the session ends, and nobody else's
+    except Exception as error:  # a bug in an environment ends only this session
         traceback.print_exc()
         return {"session": session | {"sample_status": BROKEN[1], "finish_reason": described(error)}}
     tasks.put(index, game)
     if step is None:
-        return _answered(session, game, LIMIT, f"Task limit reached. The limit is {game.world.config.max_turns}.")
+        return _answered(session, game, LIMIT, f"Task limit reached. The limit is {game.env.config.max_turns}.")
     if step.terminated:
         return _answered(session, game, COMPLETED if step.info["valid"] else INVALID, step.observation or None)
     return _answered(session, game, RUNNING)
@@ -176,7 +175,7 @@ def complete(tasks: Tasks, body: dict) -> dict:
     session = _session(tasks, body, STATUSES[1:])
     items = session["chat_history"]["value"]
     if items and items[-1]["role"] == "agent" and session["sample_status"] not in ENDED:
-        items = items[:-1]  # the world never heard it
+        items = items[:-1]  # a reply that the environment never executed
     outcome = tasks.take(session["sample_index"], items).outcome(tasks.kind)
     return {"session": session | {"evaluation_record": {"outcome": outcome, "detail_dict": None}}}
 
@@ -187,19 +186,22 @@ def _answered(session: dict, game: Game, status: str, reason: str | None = None)
 
 
 def metric(tasks: Tasks, body: dict) -> dict:
-    """Of a list of sessions: {"skill": {name: {count, correct_count, correct_rate}}, "difficulty_level": the same by
-    level, "overall": {"evaluation_outcome": {name: rate}, "sample_status": {name: rate}}}; a rate of none is -1."""
+    """Return the statistics of a list of sessions.
+
+    {"skill": {name: {count, correct_count, correct_rate}}, "difficulty_level": the same by level,
+    "overall": {"evaluation_outcome": {name: rate}, "sample_status": {name: rate}}}; the rate of an empty list is -1.
+    """
     sessions = _field(body, "session_partial_list", list)
     skills, levels = {}, {}
     outcomes, statuses = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(STATUSES, 0)
     for session in sessions:
         if not isinstance(session, dict):
             raise BadRequest(422, "session_partial_list must hold sessions")
-        world = tasks.begin(_index(session)).world
+        env = tasks.begin(_index(session)).env
         outcome, status = _outcome(session), _one_of(session, "sample_status", STATUSES)
         outcomes[outcome] += 1
         statuses[status] += 1
-        names, level = LABELS[tasks.kind](world)
+        names, level = LABELS[tasks.kind](env)
         for table, labels in ((skills, names), (levels, [level])):
             for label in labels:
                 table.setdefault(label, []).append(outcome == "correct")
@@ -229,7 +231,7 @@ def release(tasks: Tasks, body: dict) -> None:
 
 
 def items(tasks: Tasks, body: dict) -> dict[int, dict]:
-    """The chat history items before the task's own, by their numbers."""
+    """Return the chat history items before the task's own, by their numbers."""
     return dict(enumerate(tasks.begin("0").items[:-1]))
 
 
@@ -275,7 +277,7 @@ def _handler(handlers: dict, method: str, path: str):
 
 
 def _session(tasks: Tasks, body: dict, statuses: tuple[str, ...]) -> dict:
-    """The session of a request, if it is one of this task with one of the statuses."""
+    """Return a request's session. Raise BadRequest unless it has this task and one of the statuses."""
     session = _field(body, "session", dict)
     if _field(session, "task_name", str) != tasks.kind:
         raise BadRequest(400, f"this server plays {tasks.kind}, not {session['task_name'][:40]!r}")

@@ -1,18 +1,18 @@
-"""Retail service: answer a customer of an online shop, by the shop's rules, with tools that read and change its data.
+"""Retail service: serve a customer of an online shop by the shop's rules, with tools that read and change its data.
 
-Task.     `Hi. I would like to cancel my order #W3420226.` A customer has wishes, facts that are told only when asked
-          for, a mood, and may change their mind when asked for a yes. The levels of difficulty:
-    1         everything is in the first line, ids are short, one call does it: cancel, pay otherwise, return, exchange,
-              change an item, hand over
-    2         one wish, the order's number is known; at times something forbidden before it, or out of scope after it
-    3         one to four wishes in any mood; orders may be known by an item only, minds change, who has forgotten the
-              email gives name and zip code
+Task.     `Hi. I would like to cancel my order #W3420226.` A customer has wishes, a mood, and facts to reveal only on
+          request, and may change a wish when asked to confirm it. The levels of difficulty:
+    1         the first line says everything, ids are short, one call is enough: cancel, change the payment, return,
+              exchange, change an item, hand over
+    2         one wish, with the order's number; sometimes a forbidden wish before it or one out of scope after it
+    3         one to four wishes in any mood; a customer may know an order by its item only, change a wish, or give name
+              and zip code instead of a forgotten email address
           21 templates: cancel, modify_items, modify_payment, order_address, user_address, return, return_all, exchange,
           exchange_difference; paid, tracking, cheapest, balance (to be answered); cancel_sent, other_reason,
           other_product, unavailable, other_method, poor_gift_card, of_a_friend (to be refused); out_of_scope (to be
           handed over).
 
-Actions.  One for each reply: a tool with its arguments, or `respond` with `content`, which the customer hears.
+Actions.  One per reply: a tool with its arguments, or `respond` with `content`, which the customer reads.
     calculate(expression)                                       think(thought)
     find_user_id_by_email(email)                                find_user_id_by_name_zip(first_name, last_name, zip)
     get_user_details(user_id)     get_order_details(order_id)   get_product_details(product_id)
@@ -25,9 +25,9 @@ Actions.  One for each reply: a tool with its arguments, or `respond` with `cont
     modify_pending_order_address(order_id, address1, address2, city, state, country, zip)
     modify_user_address(user_id, address1, address2, city, state, country, zip)
 
-Replies.  What the customer says, `###STOP###` at the end; or `API output: ` and the tool's result:
-    {"order_id": "#W3420226", ...}                  the record that was read or changed, as JSON; a user id, a number
-    Transfer successful                             and an empty line of think
+Replies.  The customer's line, finally `###STOP###`; or `API output: ` and the tool's result:
+    {"order_id": "#W3420226", ...}                  the record read or changed, as JSON; or a user id, a number
+    Transfer successful                             (think replies with an empty line)
     Error: order not found                          also user, product
     Error: non-pending order cannot be cancelled    also modified; non-delivered order cannot be exchanged, returned
     Error: 6086499569 not found                     return says: some item not found
@@ -37,32 +37,32 @@ Replies.  What the customer says, `###STOP###` at the end; or `API output: ` and
     Unknown action dance
 
 Prompts.  native: a system message with the rules, the tools as JSON schemas and the form; the customer's first line. A
-          reply is `Thought:\\n...\\nAction:\\n{"name": ..., "arguments": {...}}`; what follows the last `Action:` is
-          read, and heard by the customer if it is no such JSON.
+          reply is `Thought:\\n...\\nAction:\\n{"name": ..., "arguments": {...}}`; the text after the last
+          `Action:` counts; if it is not such JSON, the customer reads it.
           short: one message. The action is the reply's first line, `cancel_pending_order #W123 no longer needed`:
-          a tool and its arguments, parted by spaces, the last one taking the rest; or all parted by `;`. Items of a
-          list are parted by commas. `respond TEXT`, or anything that begins with no tool, is heard by the customer.
+          a tool and its arguments, separated by spaces, the last one taking the rest; or all separated by `;`. Items
+          of a list are separated by commas. `respond TEXT`, or a line without a tool's name, goes to the customer.
 
-Reward.   At the end, and 0 before: 1 if the database equals the one after the task's calls in every record, and the
-          agent has told the customer every output that the task has (in any case, without commas); else 0.
-          info["shaped"]: 0.1 for finding the customer's user id; 0.1 for the first reading of each order that a call is
-          about, 0.2 for each right call that changes something, once each and at most 0.9 for both; 1 on success.
-          info["valid"]: a tool that gave no error, or a well-formed respond.
+Reward.   At the end: 1 if every record of the database equals the one after the task's own calls, and the agent has
+          written every output of the task to the customer (ignoring case and commas); else 0.
+          info["shaped"]: 0.1 for finding the customer's user id; 0.1 for the first reading of each order in the task's
+          calls, 0.2 for each right call that changes data, once each and together at most 0.9; 1 on success.
+          info["valid"]: a tool without an error, or a well-formed respond.
 
 Ending.   Terminated by `###STOP###`, by transfer_to_human_agents, and at difficulty 1 by the first change, with outcome
           "correct" or "incorrect". Truncated, outcome "timeout", after `max_turns` replies: worth 0.
 
-From tau-bench's retail domain (MIT) at 59a200c, with these differences:
-- Shop, rules' wording, tools' descriptions and customers are ours. `data=folder` plays the original's users.json,
-  products.json, orders.json, and its tasks, which are Python there, as tasks.json: a list of objects with user_id,
+From tau-bench's retail domain (MIT) at 59a200c. The differences:
+- The shop, the wording of rules and tools, and the customers are ours. `data=folder` reads the original's users.json,
+  products.json, orders.json, and its tasks (Python code there) as tasks.json: a list of objects with user_id,
   instruction, actions [{name, kwargs}] and outputs. Their scripted customer says the whole instruction at once.
-- The scripted customer never leaves before the wishes are met or refused: a customer who is only put off, or passed on
-  too early, is worth 0. Each drawn task has something to change, to tell or to hand over, so that idleness never pays.
-- `user=model`: the base model is the customer, as in the original, asked through Step.requests; the first line is still
-  the scripted one (of the original's tasks: its first sentence).
-- calculate takes 200 characters and says in its own words what is no arithmetic. Python's text on arguments that do not
-  fit is that of version 3.11. Of an action 8,000 characters are read, of an error 300 shown.
-- Drawn tasks are split by their customer: who calls in a test never called in training.
+- The scripted customer never leaves before the wishes are met or refused: putting the customer off, or handing over too
+  early, is worth 0. Each generated task needs a change, an answer or a transfer, so that idleness never pays.
+- `user=model`: the base model plays the customer, as in the original, through Step.requests; the first line is still
+  the scripted one (in the original's tasks: its first sentence).
+- calculate takes at most 200 characters and has its own error messages. Python's message about wrong arguments is that
+  of version 3.11. Only 8,000 characters of an action are read and 300 of an error shown.
+- The customer decides a generated task's split, so that customers of test tasks never appear in training.
 """
 
 import json
@@ -78,19 +78,19 @@ from envs.tau_retail.shop import load_shop, make_shop
 from envs.tau_retail.tasks import draw_task, load_tasks
 from envs.tau_retail.tools import CHANGING, PARAMETERS, Database, call, failed, key, whole
 
-MAX_ACTION = 8000  # characters of an action that are read
-MAX_ANSWER = 1000  # characters of a model customer's line
-FOUND, READ, CHANGED, MOST = 0.1, 0.1, 0.2, 0.9  # shaped rewards; MOST for reading and changing together
+MAX_ACTION = 8000  # characters read of an action
+MAX_ANSWER = 1000  # most characters of a model customer's line
+FOUND, READ, CHANGED, MOST = 0.1, 0.1, 0.2, 0.9  # shaped rewards; MOST limits the sum for reading and changing
 LISTS = ("item_ids", "new_item_ids")
 
 
 @dataclass
 class Config:
-    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 30  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": the rules, tools as JSON, Thought/Action; "short": one message, bare actions
-    user: str = "rules"  # who plays the customer: "rules", a script; "model", the base model
-    data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: our own shop
+    user: str = "rules"  # the customer: "rules", a script; "model", the base model
+    data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
 
     def __post_init__(self):
         self.difficulty = base.level_list(self.difficulty, "123")
@@ -103,7 +103,7 @@ class Config:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -115,7 +115,7 @@ class Env(Environment):
         return self.errand.name
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"tau_retail {split} {seed}")
         if self.config.data:
@@ -131,10 +131,10 @@ class Env(Environment):
         self.customer = Customer(self.errand, shop)
         self.chat = model_chat(self.errand, self.customer)
         self.unsaid = set(self.errand.outputs)
-        self.known = self.errand.easy  # the agent has looked up who the customer is
+        self.known = self.errand.easy  # the agent has looked up the customer
         ends = [end for wish in self.errand.wishes for end in (wish, wish.change) if end]
         self.awaited = {key(*each) for end in ends for each in end.calls}
-        self.done: set[str] = set()  # the awaited calls and the readings that succeeded, each by its key
+        self.done: set[str] = set()  # keys of the task's calls and of reads that succeeded
         self.paid = 0.0
         self.turns, self.running, self.waiting = 0, True, False
         opening = self.chat[-1]["content"] if self.config.user == "model" else self.customer.opening()
@@ -143,7 +143,7 @@ class Env(Environment):
         return [{"role": "system", "content": NATIVE}, {"role": "user", "content": opening}]
 
     def step(self, action_text: str) -> Step:
-        """Carry out the agent's reply; every reply counts as a turn. With `requests` the customer is yet to answer."""
+        """Execute the agent's reply; every reply counts as a turn. With requests, `answer` completes it."""
         base.check_running(self.running)
         if self.waiting:
             raise RuntimeError("the customer has not answered yet: call answer() first")
@@ -158,7 +158,7 @@ class Env(Environment):
         return self._result(f"API output: {result}", valid, shaped, over)
 
     def answer(self, results: list[Result]) -> Step:
-        """What the step came to that asked for these results: one, the customer's line."""
+        """Finish the step that requested the customer's line, the only result."""
         base.check_running(self.running)
         if not self.waiting:
             raise RuntimeError("nothing was asked for: call step() first")
@@ -168,7 +168,7 @@ class Env(Environment):
         return self._result(line, self.formed, 0.0, STOP in line)
 
     def oracle(self) -> str:
-        """The reply that an expert would give in the current state."""
+        """Return an expert's reply in the current state."""
         base.check_running(self.running)
         name, arguments, thought = next_action(self.errand, self.customer, self.db, self.known, self.done)
         if self.config.prompt == "native":
@@ -177,7 +177,7 @@ class Env(Environment):
         return _line(name, arguments)
 
     def _read(self, reply: str) -> tuple[str, dict, bool]:
-        """The name and the arguments of the action in a reply, and whether it has the form that was asked for."""
+        """Return the name and the arguments of the action in a reply, and whether the reply is well-formed."""
         if self.config.prompt == "short":
             return _from_line(reply.strip().partition("\n")[0][:MAX_ACTION])
         action = reply.rpartition("Action:")[2].strip()[:MAX_ACTION]
@@ -204,7 +204,7 @@ class Env(Environment):
         return Step("", 0.0, False, False, info, [request])
 
     def _progress(self, name: str, arguments: dict, result: str) -> float:
-        """The shaped reward of a call that succeeded; takes note of it."""
+        """Record a successful call. Return its shaped reward."""
         if name.startswith("find_user_id") and result == self.errand.user_id and not self.known:
             self.known = True
             return FOUND
@@ -222,7 +222,7 @@ class Env(Environment):
         return earned
 
     def _result(self, observation: str, valid: bool, shaped: float, over: bool) -> Step:
-        """The step, with the reward if it is the last one."""
+        """Return the step; the last one has the reward."""
         won = over and not self.unsaid and self.db.fingerprint() == self.truth
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)
@@ -232,7 +232,7 @@ class Env(Environment):
 
 
 def _line(name: str, arguments: dict) -> str:
-    """An action in the short form."""
+    """Return an action as a line of the short form."""
     values = [arguments[field] for field in PARAMETERS.get(name, arguments)]
     words = [",".join(map(str, value)) if isinstance(value, list) else str(value) for value in values]
     plain = all(word and " " not in word for word in words[:-1])
@@ -240,7 +240,7 @@ def _line(name: str, arguments: dict) -> str:
 
 
 def _from_line(line: str) -> tuple[str, dict, bool]:
-    """The reverse of _line; what begins with no tool is said to the customer."""
+    """Return the action of a line of the short form; a line without a tool's name is `respond`."""
     name, _, rest = line.partition(" ")
     if name == "respond":
         return name, {"content": rest}, True

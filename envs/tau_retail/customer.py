@@ -1,8 +1,8 @@
-"""The customer: scripted, or the instruction that makes a model play one.
+"""The customer: a script, or an instruction for a model.
 
-A scripted customer has a list of wishes and comes to them one after the other. What the agent writes is searched for
-what it asks about, for a request to agree, and for a refusal; a question is answered with the fact that it is about,
-and nothing is told before. Asked nothing, the customer says again what is wanted.
+A scripted customer has a list of wishes and states them in order. The agent's text is searched for topics of questions,
+for a request to confirm, and for a refusal. The customer answers a question with the fact that it asks for and reveals
+nothing before; without a question, the customer repeats the wish.
 """
 
 import re
@@ -14,7 +14,7 @@ from envs.tau_retail.tools import CHANGING
 from envs.tau_retail.wishes import Wish
 
 STOP = "###STOP###"
-HEARD = 2000  # characters of the agent's text that are heard
+HEARD = 2000  # characters read of the agent's text
 TOPICS = {
     "identity": re.compile(
         r"e-?mail|\bzip|your (full |first |last )?name|identi|authenticat|verify|who (am i|are you)"
@@ -44,7 +44,7 @@ class Mood:
 
     greets: str
     agrees: str
-    accepts: str  # a refusal
+    accepts: str  # reply to a refusal
 
 
 MOODS = {
@@ -58,7 +58,7 @@ MOODS = {
 
 
 class Customer:
-    """A scripted customer. `hear` gives the reply to what the agent has written."""
+    """A scripted customer. `hear` returns the reply to the agent's text."""
 
     def __init__(self, task: Task, shop: Shop):
         self.task, self.mood = task, MOODS[task.mood]
@@ -69,23 +69,23 @@ class Customer:
         self.identity = f"My name is {name['first_name']} {name['last_name']}, and my zip code is {place}."
         if task.by_email:
             self.identity = f"My email is {user['email']}."
-        self.identified = False  # whether that has been said
+        self.identified = False  # whether the customer has given name or email
         self._begin()
 
     @property
     def wish(self) -> Wish | None:
-        """What the customer wants now; None when all is done."""
+        """The current wish; None when all are done."""
         return self.wishes[self.index] if self.index < len(self.wishes) else None
 
     def opening(self) -> str:
         return self.task.opening or f"{self.mood.greets} {self.wishes[0].says}".strip()
 
     def saw(self) -> None:
-        """A change to the database, which the customer will take for what was asked."""
+        """Note a change to the database; the customer takes it as the wish fulfilled."""
         self.changes += 1
 
     def hear(self, text: str) -> str:
-        """What the customer answers."""
+        """Return the customer's reply."""
         wish, low = self.wish, text[:HEARD].lower()
         if wish is None:
             return STOP
@@ -106,7 +106,7 @@ class Customer:
         return f"Are you sure? Please look again. {wish.says}" if REFUSAL.search(low) else wish.says
 
     def _begin(self) -> None:
-        """Come to the next wish."""
+        """Start with the next wish."""
         self.changes, self.agreed = 0, False
         self.told = set(self.wish.known) if self.wish else set()
         self.unsaid = set(self.wish.outputs) if self.wish else set()
@@ -124,14 +124,14 @@ class Customer:
         if mistaken := self._mistaken(wish, text):
             return mistaken
         if wish.change:
-            self.wishes[self.index] = replace(wish.change, says=wish.says)  # a change of mind is told once
+            self.wishes[self.index] = replace(wish.change, says=wish.says)  # a changed wish is stated once
             self.unsaid = set(wish.change.outputs)
             return wish.change.says
         self.agreed = True
         return " ".join(filter(None, [*answers, self.mood.agrees]))
 
     def _mistaken(self, wish: Wish, text: str) -> str:
-        """An objection, if the only orders or payment methods that the agent names are not the ones meant."""
+        """Return an objection if the agent names only orders or payment methods other than the right ones; else ""."""
         for topic, pattern, key in (("order", ORDER_ID, "order_id"), ("payment", METHOD_ID, "payment_method_id")):
             meant = {arguments[key] for _, arguments in wish.calls if key in arguments}
             named = set(pattern.findall(text[:HEARD]))
@@ -143,7 +143,7 @@ class Customer:
         return self.identified if topic == "identity" else topic in self.told
 
     def _tell(self, topic: str) -> str:
-        """The fact that a question is about, or nothing."""
+        """Return the fact that a question asks for, or "" if there is none."""
         if topic == "identity":
             self.identified = True
             return self.identity
@@ -152,11 +152,11 @@ class Customer:
 
 
 def says(text: str, output: str) -> bool:
-    """Whether a text holds an output that a task asks for: in any case, and without its commas."""
+    """Return whether a text contains an output of the task, ignoring case and commas."""
     return output.lower() in text.lower().replace(",", "")
 
 
-# -- a model as the customer
+# -- the customer as a model
 
 MODEL_RULES = """\
 You play a customer who writes to the agent of an online shop. Stay in that role.
@@ -172,7 +172,7 @@ GREETING = "Hi! How can I help you today?"
 
 
 def model_chat(task: Task, customer: Customer) -> list[dict]:
-    """The messages that make a model the customer of a task, up to its opening line."""
+    """Return the messages that make a model play a task's customer, up to its first line."""
     rules = MODEL_RULES.format(instruction=task.instruction or _instruction(task, customer), stop=STOP)
     opening = task.opening.partition(". ")[0] if task.opening else customer.opening()
     turns = ("system", rules), ("user", GREETING), ("assistant", opening)
@@ -180,7 +180,7 @@ def model_chat(task: Task, customer: Customer) -> list[dict]:
 
 
 def _instruction(task: Task, customer: Customer) -> str:
-    """A drawn task in words."""
+    """Return a generated task as an instruction."""
     parts = [f'Asked who you are: "{customer.identity}"']
     for number, wish in enumerate(task.wishes, 1):
         parts.append(f'Request {number}: "{wish.says}"')

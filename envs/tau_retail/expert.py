@@ -1,4 +1,4 @@
-"""The expert: who knows the task, and still asks, looks up and asks for a yes before anything is changed."""
+"""The expert: it knows the task, yet asks, looks up, and requests confirmation before each change."""
 
 from envs.tau_retail.customer import Customer
 from envs.tau_retail.tasks import Task
@@ -16,9 +16,9 @@ ELSE = "Is there anything else that I can do for you?"
 
 
 def next_action(task: Task, customer: Customer, db: Database, known: bool, done: set[str]) -> tuple[str, dict, str]:
-    """The next call of an expert, as tool, arguments and reason.
+    """Return an expert's next call: tool, arguments and reason.
 
-    known: whether the customer has been looked up. done: the calls that succeeded, each by its `key`.
+    known: whether the customer has been looked up. done: the `key` of each successful call.
     """
     if not known:
         return _look_up(task, customer, db)
@@ -28,7 +28,7 @@ def next_action(task: Task, customer: Customer, db: Database, known: bool, done:
     for name, arguments in () if task.easy else wish.reads:
         if key(name, arguments) not in done:
             return name, arguments, "I look this up."
-    missing = [topic for topic in wish.facts if topic not in customer.told and topic != "order"]  # that is found
+    missing = [topic for topic in wish.facts if topic not in customer.told and topic != "order"]  # already found
     if missing:
         return _say(" ".join(ASKS[topic] for topic in missing), f"I have to ask about: {', '.join(missing)}.")
     if wish.refused:
@@ -52,14 +52,14 @@ def _look_up(task: Task, customer: Customer, db: Database) -> tuple[str, dict, s
 
 
 def _proposal(wish: Wish) -> str:
-    """What is going to be changed, for the customer to agree to."""
+    """Return the description of a change for the customer to confirm."""
     return (
         f"This is what I am going to do: {'; '.join(_plain(*each) for each in wish.calls)}. Do you agree (yes or no)?"
     )
 
 
 def _plain(name: str, arguments: dict) -> str:
-    """A call in words."""
+    """Return a call in words."""
     order, method = arguments.get("order_id"), arguments.get("payment_method_id")
     items = ", ".join(arguments.get("item_ids", ()))
     new = ", ".join(arguments.get("new_item_ids", ()))

@@ -1,6 +1,6 @@
-"""What the shop sells and what its customers are called: tables, from which envs/tau_retail/shop.py draws."""
+"""Tables of products and of customers' names and places, from which envs/tau_retail/shop.py draws."""
 
-# name, a middling price | option: values | ...
+# name, a typical price | option: values | ...
 PRODUCTS = """
 Alarm Clock, 34 | color: black, white, mint | display: digits, hands | power: battery, USB-C
 Armchair, 410 | cover: leather, velvet, linen | color: brown, grey, green | legs: wood, metal
@@ -64,7 +64,7 @@ STREETS = (
     "Ivy Street, Juniper Drive, King Street, Laurel Avenue, Mill Road, North Street, Orchard Lane, Poplar Avenue, "
     "Quarry Road, River Drive, Station Street, Tower Lane, Union Avenue, Valley Road, Walnut Drive, West Street"
 )
-CITIES = (  # city, state, the beginning of its zip codes
+CITIES = (  # city, state, the first digits of its zip codes
     *(("Albany", "NY", "122"), ("Atlanta", "GA", "303"), ("Boise", "ID", "837"), ("Boston", "MA", "021")),
     *(("Denver", "CO", "802"), ("Detroit", "MI", "482"), ("El Paso", "TX", "799"), ("Fresno", "CA", "937")),
     *(("Houston", "TX", "770"), ("Madison", "WI", "537"), ("Memphis", "TN", "381"), ("Miami", "FL", "331")),

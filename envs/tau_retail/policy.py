@@ -1,4 +1,4 @@
-"""What the agent is told: the shop's rules, its tools, the form of a reply."""
+"""The agent's system prompt: the shop's rules, its tools, the form of a reply."""
 
 import json
 
@@ -129,7 +129,7 @@ Action:
 
 
 def schema(name: str) -> dict:
-    """A tool as a JSON schema, in the layout of function calling."""
+    """Return a tool as a JSON schema, in the layout of function calling."""
     properties = {field: _field(field) for field in PARAMETERS[name]}
     parameters = {"type": "object", "properties": properties, "required": PARAMETERS[name]}
     return {

@@ -1,7 +1,7 @@
 """The shop's data: fifty products in some six hundred variants, five hundred customers, a thousand orders.
 
-Records have tau-bench's layout, keys in its order. A shop is made once for a process, or read from the original's
-folder of JSON, and never changed: an episode writes to copies of the few records that it touches (tools.Database).
+Records have tau-bench's layout and order of keys. A shop is made once per process, or read from the original's JSON
+files, and never changed: an episode writes to copies of the few records that it changes (tools.Database).
 """
 
 import json
@@ -13,11 +13,11 @@ from random import Random
 from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STREETS
 
 SIZE = (500, 1000)  # customers, orders
-SHORT_SIZE = (400, 700)  # order numbers of three digits are 900
-MOST_ORDERS = 4  # of one customer
-STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # the original's shares
+SHORT_SIZE = (400, 700)  # there are 900 order numbers of three digits
+MOST_ORDERS = 4  # per customer
+STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # shares as in the original
 REASONS = ("no longer needed", "ordered by mistake")
-RECORDS = {  # the original's tables, and what each of their records has at least
+RECORDS = {  # the original's tables and the required fields of their records
     "products": ("name", "product_id", "variants"),
     "orders": ("order_id", "user_id", "address", "items", "status", "payment_history"),
     "users": ("name", "address", "email", "payment_methods", "orders"),
@@ -34,7 +34,7 @@ class Shop:
 
 
 class _Ids:
-    """Numbers that nothing else has, written with so many digits."""
+    """Unique numbers with a fixed count of digits."""
 
     def __init__(self, rng: Random, short: bool):
         self.rng, self.short, self.taken = rng, short, set()
@@ -49,7 +49,7 @@ class _Ids:
 
 @lru_cache(maxsize=2)
 def make_shop(short: bool = False) -> Shop:
-    """The generated shop; a short one has ids of few digits, for models that copy badly."""
+    """Return the generated shop. A `short` one has ids of few digits, for models that copy badly."""
     rng = Random(f"tau_retail shop {short}")
     customers, count = SHORT_SIZE if short else SIZE
     ids = _Ids(rng, short)
@@ -73,7 +73,7 @@ def make_shop(short: bool = False) -> Shop:
 
 @lru_cache(maxsize=2)
 def load_shop(folder: str) -> Shop:
-    """The shop in the original's users.json, products.json and orders.json. Raises ValueError if it cannot be read."""
+    """Return the shop in a folder's users.json, products.json and orders.json. Raise ValueError for bad files."""
     tables = {name: read_json(folder, f"{name}.json", dict) for name in RECORDS}
     for name, table in tables.items():
         for key, record in table.items():
@@ -83,7 +83,7 @@ def load_shop(folder: str) -> Shop:
 
 
 def read_json(folder: str, name: str, kind: type):
-    """A file of the folder, which has to hold a dict or a list. Raises ValueError with one line."""
+    """Return the dict or list in a file of the folder. Raise ValueError if it has none."""
     path = Path(folder, name)
     if not path.is_file():
         raise ValueError(f"data must be a folder with users, products, orders and tasks.json: there is no {path}")
@@ -97,7 +97,7 @@ def read_json(folder: str, name: str, kind: type):
 
 
 def new_address(rng: Random) -> dict:
-    """An address, its keys in the order of the data."""
+    """Return an address with its keys in the order of the data."""
     city, state, zone = rng.choice(CITIES)
     return {
         "address1": f"{rng.randint(100, 999)} {rng.choice(STREETS.split(', '))}",

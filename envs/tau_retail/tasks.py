@@ -1,4 +1,4 @@
-"""Whole errands of customers: drawn by level from the templates of wishes, or read from a file of the original's."""
+"""Tasks: drawn by level from the templates of wishes, or read from a file of the original's."""
 
 import re
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from envs.tau_retail.shop import REASONS, Shop, load_shop, make_shop, read_json
 from envs.tau_retail.tools import ADDRESS, CHANGING, TOOLS, Database, call, failed
 from envs.tau_retail.wishes import ASKING, FORBIDDEN, OUT_OF_SCOPE, WRITING, Draw, Wish, out_of_scope
 
-MOODS = ("plain", "brisk", "friendly", "annoyed", "unsure", "talkative")  # how they talk: customer.MOODS
-TRIES = 2000  # draws of a customer before it counts as impossible
+MOODS = ("plain", "brisk", "friendly", "annoyed", "unsure", "talkative")  # moods at level 3; see customer.MOODS
+TRIES = 2000  # draws before a plan counts as impossible
 
 
 @dataclass(frozen=True)
 class Task:
-    """A customer's whole errand."""
+    """A customer with all wishes."""
 
     name: str  # the canonical task
     user_id: str
     wishes: tuple[Wish, ...]
     mood: str = "plain"
-    by_email: bool = True  # the customer knows the email address of the account, or else name and zip code
-    easy: bool = False  # the customer is known, and leaves after the first change
-    opening: str = ""  # the first line, where it is not made from the first wish
-    instruction: str = ""  # of the original's customer model, where there is one
+    by_email: bool = True  # whether the customer knows the account's email address; else name and zip code
+    easy: bool = False  # whether the customer is identified already and leaves after the first change
+    opening: str = ""  # the first line; "": made from the first wish
+    instruction: str = ""  # the original's instruction to the customer model, if any
 
     @property
     def calls(self) -> list[tuple[str, dict]]:
-        """The calls that fulfil every wish as it is in the end."""
+        """The calls that fulfil every wish in its final form."""
         return [each for wish in self.wishes for each in (wish.change or wish).calls]
 
     @property
@@ -37,7 +37,7 @@ class Task:
         return [text for wish in self.wishes for text in (wish.change or wish).outputs]
 
     def truth(self, shop: Shop) -> Database:
-        """The database as it should be at the end. Raises ValueError if a call cannot be carried out."""
+        """Return the right final database. Raise ValueError if a call fails."""
         db = Database(shop)
         for name, arguments in self.calls:
             if failed(result := call(db, name, arguments)):
@@ -46,13 +46,13 @@ class Task:
 
 
 def canonical(user_id: str) -> str:
-    """The canonical task: the customer alone, so that who calls in a test has never called in training."""
+    """Return the canonical task: the customer alone, so that customers of test tasks never appear in training."""
     return f"tau_retail:{user_id}"
 
 
 @lru_cache(maxsize=2)
 def customers(short: bool) -> dict[str, list[str]]:
-    """The customers of each split."""
+    """Return {split: customers}."""
     names: dict[str, list[str]] = {split: [] for split in SPLITS}
     for user_id in make_shop(short).users:
         names[split_of(canonical(user_id))].append(user_id)
@@ -60,10 +60,10 @@ def customers(short: bool) -> dict[str, list[str]]:
 
 
 def draw_task(level: str, split: str, rng: Random) -> Task:
-    """A task of a level."""
+    """Draw a task of a level."""
     shop, users = make_shop(level == "1"), customers(level == "1")[split]
     for attempt in range(TRIES):
-        if attempt % 50 == 0:  # no customer may have all the orders that a plan needs
+        if attempt % 50 == 0:  # it may be that no customer has all the orders that a plan needs
             drawn = _easy_plan(rng) if level == "1" else _plan(level, rng)
         user_id = rng.choice(users)
         draw = Draw(shop, user_id, rng, level)
@@ -75,24 +75,24 @@ def draw_task(level: str, split: str, rng: Random) -> Task:
         task = Task(canonical(user_id), user_id, tuple(wishes), mood, not hard or rng.random() < 0.5, level == "1")
         try:
             task.truth(shop)
-        except ValueError:  # two wishes that cannot both be met, such as from one gift card
+        except ValueError:  # two wishes that exclude each other, such as on one gift card
             continue
         return task
     raise ValueError(f"no task of level {level} can be drawn for split {split}")
 
 
 def _plan(level: str, rng: Random) -> list:
-    """The templates of a task: one that can be done at least, one that ends with a human agent last."""
+    """Draw the templates of a task: at least one feasible wish; a transfer to a human agent comes last."""
     plan = [rng.choice(WRITING if rng.random() < 0.75 else ASKING)]
     if level == "3" and rng.random() < 0.5:
         second = rng.choice([template for template in WRITING + ASKING if template is not plan[0]])
-        plan.insert(0 if second in ASKING else 1, second)  # questions first: their answers may change
+        plan.insert(0 if second in ASKING else 1, second)  # questions first: changes could change their answers
     if rng.random() < (0.4 if level == "3" else 0.25):
         plan.insert(rng.randint(0, len(plan)), rng.choice(FORBIDDEN))
     return [*plan, out_of_scope] if rng.random() < 0.15 else plan
 
 
-# -- level 1: everything is in the first line
+# -- level 1: the first line says everything
 
 
 def _easy_plan(rng: Random) -> list:
@@ -160,7 +160,7 @@ def _transfer_now(d: Draw) -> Wish:
 
 @lru_cache(maxsize=2)
 def load_tasks(folder: str) -> dict[str, list[Task]]:
-    """The tasks of tasks.json by split. Raises ValueError if there are none, or one cannot be played."""
+    """Return {split: tasks} of tasks.json. Raise ValueError if it has none, or one cannot be played."""
     shop, tasks = load_shop(folder), {split: [] for split in SPLITS}
     for number, row in enumerate(read_json(folder, "tasks.json", list)):
         try:
@@ -174,7 +174,7 @@ def load_tasks(folder: str) -> dict[str, list[Task]]:
 
 
 def _from_row(row: dict) -> Task:
-    """A task of the original: one wish, all of which the customer says at once."""
+    """Return a task of the original as one wish, which the customer states completely at once."""
     calls = tuple((each["name"], dict(each.get("kwargs", each.get("arguments", {})))) for each in row["actions"])
     calls = tuple(each for each in calls if each[0] != "respond")
     if unknown := next((name for name, _ in calls if name not in TOOLS), None):
@@ -190,7 +190,7 @@ def _from_row(row: dict) -> Task:
 
 
 def _facts(calls: tuple[tuple[str, dict], ...]) -> dict[str, str]:
-    """What can be asked about calls, in the customer's words."""
+    """Return the facts that the calls need, in the customer's words."""
     found: dict[str, list[str]] = {"order": [], "reason": [], "items": [], "payment": [], "address": []}
     for _, arguments in calls:
         found["order"] += [arguments["order_id"]] if "order_id" in arguments else []
@@ -209,6 +209,6 @@ SECOND = re.compile(r"\b(you are|you're|yourself|yours|your|you)\b", re.IGNORECA
 
 
 def first_person(instruction: str) -> str:
-    """An instruction to a customer as the customer would say it: your order -> my order."""
+    """Return an instruction to a customer in the first person: your order -> my order."""
     said = SECOND.sub(lambda found: PERSONS[found[0].lower()], instruction)
     return re.sub(r"(^|[.!?] )([a-z])", lambda found: found[1] + found[2].upper(), said)

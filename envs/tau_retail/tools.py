@@ -1,7 +1,7 @@
-"""The sixteen tools: their checks in the original's order, its messages and its arithmetic; the database under them.
+"""The sixteen tools with the original's order of checks, messages and arithmetic, and their database.
 
-`call` carries one out by its name. Results are texts: JSON of the record that was
-read or changed, or a line that begins with `Error: `.
+`call` executes a tool by its name. A result is a string: the record read or changed as JSON, or a line that begins with
+`Error: `.
 """
 
 import ast
@@ -13,14 +13,14 @@ from inspect import signature
 
 from envs.tau_retail.shop import REASONS, Shop
 
-MAX_EXPRESSION = 200  # characters that calculate takes
-MAX_BITS = 4096  # of a whole number that calculate raises to a power
-MAX_ERROR = 300  # characters of an error
+MAX_EXPRESSION = 200  # most characters of an expression for calculate
+MAX_BITS = 4096  # most bits of a power of whole numbers in calculate
+MAX_ERROR = 300  # most characters of an error
 ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
 
 
 class Database:
-    """A shop to write to: what is written is a copy, the shop stays as it is."""
+    """A shop with copy-on-write: changed records are copies, the shop itself stays unchanged."""
 
     def __init__(self, shop: Shop):
         self.shop, self.products = shop, shop.products
@@ -33,15 +33,15 @@ class Database:
         return self.copies["users"].get(user_id) or self.shop.users.get(user_id)
 
     def own_order(self, order_id: str) -> dict:
-        """An order to write to."""
+        """Return a writable copy of an order."""
         return self._own("orders", order_id)
 
     def own_user(self, user_id: str) -> dict:
-        """A customer's profile to write to."""
+        """Return a writable copy of a customer's profile."""
         return self._own("users", user_id)
 
     def changes(self) -> dict[str, str]:
-        """The records that are not as in the shop, as JSON with sorted keys."""
+        """Return the records that differ from the shop's, as JSON with sorted keys."""
         texts = {}
         for table, copies in self.copies.items():
             for name, record in copies.items():
@@ -50,7 +50,7 @@ class Database:
         return texts
 
     def fingerprint(self) -> str:
-        """A hash that two databases over one shop share if, and only if, all their records are equal."""
+        """Return a hash that is equal for two databases over one shop exactly if all their records are equal."""
         return sha256(_text(self.changes()).encode()).hexdigest()
 
     def _own(self, table: str, name: str) -> dict:
@@ -60,7 +60,7 @@ class Database:
 
 
 def call(db: Database, name: str, arguments: dict) -> str:
-    """Carry out a tool by its name: its result, or an error as the original words it."""
+    """Execute a tool by its name. Return its result, or an error in the original's words."""
     if name not in TOOLS:
         result = f"Unknown action {name}"
     elif wrong := _misfit(name, arguments):
@@ -68,27 +68,27 @@ def call(db: Database, name: str, arguments: dict) -> str:
     else:
         try:
             result = TOOLS[name](db, **arguments)
-        except Exception as error:  # arguments of the wrong type: the original says what Python does
+        except Exception as error:  # arguments of a wrong type: the original replies with Python's message
             result = f"Error: {error}"
     return whole(result[:MAX_ERROR]) if failed(result) else result
 
 
 def key(name: str, arguments: dict) -> str:
-    """A call as one string, equal for equal calls."""
+    """Return a call as one string, equal for equal calls."""
     return f"{name} {json.dumps(arguments, sort_keys=True)}"
 
 
 def whole(text: str) -> str:
-    """A text without halves of characters, which JSON can spell and nothing can encode."""
+    """Return a text without lone surrogates, which JSON can contain but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def failed(result: str) -> bool:
-    """Whether a tool's result is an error."""
+    """Return whether a tool's result is an error."""
     return result.startswith(("Error: ", "Unknown action "))
 
 
-# -- reading
+# -- tools that read
 
 
 def calculate(db: Database, expression: str) -> str:
@@ -140,7 +140,7 @@ def transfer_to_human_agents(db: Database, summary: str) -> str:
     return "Transfer successful"
 
 
-# -- writing
+# -- tools that write
 
 
 def cancel_pending_order(db: Database, order_id: str, reason: str) -> str:
@@ -183,7 +183,7 @@ def modify_pending_order_items(
         return "Error: order not found"
     if order["status"] != "pending":
         return "Error: non-pending order cannot be modified"
-    difference = _difference(db, order, item_ids, new_item_ids)  # not rounded: its noise stays in the history
+    difference = _difference(db, order, item_ids, new_item_ids)  # unrounded, as in the original's history
     if isinstance(difference, str):
         return difference
     method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
@@ -285,7 +285,7 @@ def return_delivered_order_items(db: Database, order_id: str, item_ids: list, pa
     return json.dumps(order)
 
 
-# -- what they share
+# -- shared helpers
 
 
 def _address(*lines: str) -> dict:
@@ -310,13 +310,13 @@ def _item(order: dict, item_id: str) -> dict:
 
 
 def _surplus(order: dict, item_ids: list) -> str | None:
-    """The first item that is named more often than it was ordered."""
+    """Return the first item that is listed more often than it was ordered."""
     ordered = [item["item_id"] for item in order["items"]]
     return next((item_id for item_id in item_ids if item_ids.count(item_id) > ordered.count(item_id)), None)
 
 
 def _difference(db: Database, order: dict, item_ids: list, new_item_ids: list) -> float | str:
-    """What the new items cost beyond the old ones, summed as floats in their order; or why they cannot be had."""
+    """Return the price difference, summed as floats in the items' order, or the error why it cannot be computed."""
     missing = _surplus(order, item_ids)
     if missing is not None:
         return f"Error: {missing} not found"
@@ -345,7 +345,7 @@ OPERATORS = {
 
 
 def _value(node: ast.expr):
-    """The number that an expression stands for. Raises ArithmeticError, TypeError or ValueError."""
+    """Return the value of an expression. Raise ArithmeticError, TypeError or ValueError."""
     if isinstance(node, ast.UnaryOp):
         return OPERATORS[type(node.op)](_value(node.operand))
     if isinstance(node, ast.BinOp):
@@ -360,7 +360,7 @@ def _value(node: ast.expr):
 
 
 def _misfit(name: str, arguments: dict) -> str:
-    """What Python says of keyword arguments that a tool does not take, or lacks; nothing if they fit."""
+    """Return Python's message about unexpected or missing arguments of a tool; "" if they fit."""
     called = name.title().replace("_", "") + ".invoke()"
     wanted = PARAMETERS[name]
     foreign = next((key for key in arguments if key not in wanted), None)

@@ -1,8 +1,8 @@
-"""What customers want: the templates that wishes are drawn from, each for one customer of the shop.
+"""The templates of customers' wishes, each drawn for one customer of the shop.
 
-A wish carries what the customer says, the answers that are given only when asked for, the calls that it takes and the
-outputs that the agent has to say. A template is a function from a Draw to a Wish, or to None if this customer has no
-order or payment method that it needs.
+A wish has the customer's first line, answers to questions, the calls that fulfil it, and the outputs that the agent
+must write. A template is a function from a Draw to a Wish, or to None if this customer lacks a needed order or payment
+method.
 """
 
 import json
@@ -22,20 +22,20 @@ OUT_OF_SCOPE = (
 class Wish:
     """One request of a customer."""
 
-    kind: str  # the name of its template
-    says: str  # how the customer begins
+    kind: str  # the template's name
+    says: str  # the customer's first line
     facts: dict[str, str] = field(default_factory=dict)  # topic -> the answer to a question about it
-    known: tuple[str, ...] = ()  # topics that `says` has told already
-    calls: tuple[tuple[str, dict], ...] = ()  # (tool, arguments) that fulfil it
-    outputs: tuple[str, ...] = ()  # texts that the agent has to say
-    reads: tuple[tuple[str, dict], ...] = ()  # what an expert looks up before
-    answer: str = ""  # what an expert says at its end
-    refused: bool = False  # the rules forbid it
-    change: "Wish | None" = None  # what it turns into when the agent asks for a yes
+    known: tuple[str, ...] = ()  # topics that `says` already answers
+    calls: tuple[tuple[str, dict], ...] = ()  # (tool, arguments) of the calls that fulfil it
+    outputs: tuple[str, ...] = ()  # texts that the agent must write
+    reads: tuple[tuple[str, dict], ...] = ()  # calls with which an expert looks things up first
+    answer: str = ""  # an expert's last line
+    refused: bool = False  # whether the rules forbid it
+    change: "Wish | None" = None  # the wish that replaces it when the agent asks for confirmation
 
 
 class Draw:
-    """What the templates draw from: one customer's orders, each used once."""
+    """The source of the templates' draws: one customer's orders, each used once."""
 
     def __init__(self, shop: Shop, user_id: str, rng: Random, level: str):
         self.shop, self.rng, self.level = shop, rng, level
@@ -44,7 +44,7 @@ class Draw:
         self.free = rng.sample(self.user["orders"], len(self.user["orders"]))
 
     def order(self, *statuses: str) -> dict | None:
-        """An order of these statuses that no other wish is about."""
+        """Draw an order with one of these statuses that no other wish uses; None if there is none."""
         for order_id in self.free:
             if (order := self.shop.orders[order_id])["status"] in statuses:
                 self.free.remove(order_id)
@@ -52,7 +52,7 @@ class Draw:
         return None
 
     def reference(self, order: dict) -> tuple[str, str, tuple[str, ...]]:
-        """How the customer calls an order, what a question about its number brings, and whether that is known."""
+        """Return the customer's words for an order, the answer about its number, and the topics answered already."""
         number = order["order_id"]
         orders = [self.shop.orders[each] for each in self.user["orders"]]
         held = [item["name"] for each in orders for item in each["items"]]
@@ -63,33 +63,33 @@ class Draw:
         return f"my order {number}", f"The order number is {number}.", ("order",)
 
     def lookups(self, order: dict, known: tuple[str, ...]) -> list[tuple[str, dict]]:
-        """The reads that find an order: its own if the number is known, else all up to it."""
+        """Return the reads that find an order: itself if its number is known, else all orders up to it."""
         orders = self.user["orders"]
         wanted = [order["order_id"]] if known else orders[: orders.index(order["order_id"]) + 1]
         profile = [("get_user_details", {"user_id": self.user_id})]
         return profile + [("get_order_details", {"order_id": order_id}) for order_id in wanted]
 
     def method(self, least: float = 0.0, but: str = "") -> str | None:
-        """A payment method of the customer that can pay so much."""
+        """Draw a payment method of the customer that covers an amount; None if there is none."""
         able = [name for name, m in self.methods.items() if m.get("balance", least) >= least and name != but]
         return self.rng.choice(able) if able else None
 
     def named(self, method: str) -> str:
-        """How the customer calls a payment method."""
+        """Return the customer's words for a payment method."""
         record = self.methods[method]
         if record["source"] == "credit_card":
             return f"credit card ending in {record['last_four']}"
         return "PayPal account" if record["source"] == "paypal" else "gift card"
 
     def variant(self, item: dict, available: bool = True) -> dict | None:
-        """Another variant of an ordered item."""
+        """Draw another variant of an ordered item; None if there is none."""
         variants = self.shop.products[item["product_id"]]["variants"].values()
         others = [v for v in variants if v["available"] == available and v["item_id"] != item["item_id"]]
         return self.rng.choice(others) if others else None
 
 
 def _swap(item: dict, variant: dict, whole: bool = False) -> str:
-    """A variant by the options in which it differs from an item, or by all of them."""
+    """Describe a variant by the options in which it differs from an item, or by all of its options."""
     old = {} if whole else item["options"]
     new = [f"{key} {value}" for key, value in variant["options"].items() if old.get(key) != value]
     return f"the {item['name']} with {' and '.join(new)}"
@@ -117,7 +117,7 @@ def _wavers(d: Draw) -> bool:
 
 
 def _swaps(d: Draw, kind: str, status: str, tool: str, verb: str) -> Wish | None:
-    """A wish to have items of an order in other variants."""
+    """Return a wish to get items of an order in other variants."""
     order = d.order(status)
     if order is None:
         return None
@@ -149,7 +149,7 @@ def _swaps(d: Draw, kind: str, status: str, tool: str, verb: str) -> Wish | None
     if _wavers(d) and again != pairs[0][1]:
         turned = [(pairs[0][0], again), *pairs[1:]]
         change = wish(turned, f"Hold on. I have thought about it: rather {_swap(*turned[0], whole=True)}.")
-        if change:  # said at once, so that it is not asked for again
+        if change:  # stated in the first line, so no question is needed
             change = replace(change, says=f"{change.says} {change.facts['payment']}")
     return wish(pairs, f"I would like to {verb} {' and '.join(item['name'] for item in items)} in {name}.", change)
 
@@ -224,7 +224,7 @@ def user_address(d: Draw) -> Wish | None:
 
 
 def give_back(d: Draw, whole: bool = False) -> Wish | None:
-    """A return, of some items or of all."""
+    """Return a wish to return some or all items."""
     order = d.order("delivered")
     if order is None:
         return None
@@ -253,7 +253,7 @@ def return_all(d: Draw) -> Wish | None:
 
 
 def _amount(dollars: float) -> str:
-    """An amount as it stands in every way to write it: 41 in 41.0 and 41.00."""
+    """Return the text that every spelling of an amount contains: 41 for 41.0 and 41.00."""
     return str(dollars).removesuffix(".0")
 
 
@@ -298,11 +298,11 @@ def balance(d: Draw) -> Wish | None:
     return Wish("balance", "How much is left on my gift card?", {}, (), (), (amount,), reads, answer)
 
 
-# -- what the rules forbid
+# -- wishes that the rules forbid
 
 
 def _refused(d: Draw, kind: str, order: dict, says: str, why: str, **facts: str) -> Wish:
-    """A wish about an order that the agent has to refuse; `{}` in what is said is how the order is called."""
+    """Return a wish about an order that the agent must refuse; `{}` in its line stands for the order."""
     name, number, known = d.reference(order)
     answer = f"I am sorry, I cannot do that: {why}."
     told = {"order": number} | facts
@@ -361,7 +361,7 @@ def poor_gift_card(d: Draw) -> Wish | None:
     if order is None or card is None:
         return None
     payments = [d.shop.orders[each]["payment_history"][0] for each in d.user["orders"]]
-    refunds = sum(paid["amount"] for paid in payments if paid["payment_method_id"] == card["id"])  # by another wish
+    refunds = sum(paid["amount"] for paid in payments if paid["payment_method_id"] == card["id"])  # wishes'
     if card["balance"] + refunds >= order["payment_history"][0]["amount"]:
         return None
     says, fact = "I would like to pay {} with my gift card instead.", "With my gift card, nothing else."
@@ -380,7 +380,7 @@ def of_a_friend(d: Draw) -> Wish | None:
     return Wish("of_a_friend", says, facts, ("order",), answer=answer, refused=True)
 
 
-# -- what no tool can do
+# -- wishes that no tool can fulfil
 
 
 def out_of_scope(d: Draw) -> Wish:

@@ -1,19 +1,20 @@
-"""TextCraft: craft a goal item from recipes, some of which do not help.
+"""TextCraft: craft a goal item with the recipes shown, some of which do not help.
 
-Task.     `Goal: craft birch stairs.` A shuffled list shows the recipes of the goal and of all that it is made of, and
-          distractors that share an ingredient with one of them. A goal's depth: how many recipes stand on one another.
+Task.     `Goal: craft birch stairs.` A shuffled list shows the recipes of the goal and of everything that it is made
+          of, and distractors that share an ingredient with one of them. A goal's depth is the length of its longest
+          chain of recipes; `difficulty` lists depths.
 
-Actions.  Anchored at the start, tried in this order; `get[2 oak log]` and `craft[...]` are read as the plain form.
+Actions.  Matched at the start of the action, in this order; `get[2 oak log]`, `craft[...]` mean the plain form.
     craft [N] ITEM using N ITEM[, N ITEM ...]   one crafting; ingredients and counts must be exactly the recipe's, an
                                                 item may stand for its tag, and the first N is read but ignored
     get N ITEM                                  any amount of an item that no recipe makes
-    inventory                                   what the agent carries
+    inventory                                   list what the agent carries
 
-Replies.  A crafting is checked in the order of the three lines before the last.
+Replies.  The three failures before the last line are checked in this order.
     Got 2 oak log
-    Crafted 4 minecraft:oak_planks              the id, and the count that one crafting makes
+    Crafted 4 minecraft:oak_planks              the item's id, and the recipe's count
     Inventory: [oak log] (2) [coal] (1)         with a trailing space; or `Inventory: You are not carrying anything.`
-    Could not find stick                        asked to get what is craftable, a tag, or unknown
+    Could not find stick                        `get` of a craftable item, a tag or an unknown word
     Wrong item format: oak log                  an ingredient without its count
     Could not find enough items to craft minecraft:stick                       for a tag: None
     Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag(tag=None, item_id='minecraft:stick'), count=4)
@@ -25,15 +26,15 @@ Prompts.  native: instructions, an "OK.", the observation. A reply is `Thought:\
           short: one message, an instruction line and the observation; the action is the reply's first line.
 
 Reward.   1 when the goal is crafted, else 0. info["shaped"]: 0.15 the first time that an item of the goal's tree is got
-          or crafted, once for all items that can stand in the same place; 1 on completion.
+          or crafted (alternatives for the same ingredient pay once), 1 on completion.
 
 Ending.   Terminated when the goal is crafted; truncated, outcome "timeout", after `max_turns` replies of any kind.
 
 From ADaPT's TextCraft and AgentGym's server for it (both MIT), with these differences:
-- The recipes are ours, not Minecraft's; an item has one recipe. Goals are split by a hash: some are never trained on.
-- The list shows a tag through the members that the tree already holds, else through two: prompts stay short.
-- The instructions are in our words. Of an action 400 characters are read, of a count six digits: no reply can flood
-  the context.
+- The recipes are ours, not Minecraft's; each item has one recipe. A hash of the goal decides its split.
+- The list shows only the members of a tag that the tree already contains, or else two: prompts stay short.
+- The instructions are in our words. Only 400 characters of an action and six digits of a count are read, so that no
+  reply can flood the context.
 - Nothing depends on the order of files or on string hashing.
 """
 
@@ -65,14 +66,14 @@ the action"""
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one command: get N ITEM, craft N ITEM using N ITEM, or inventory."
 SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
-MAX_ACTION = 400  # characters of an action that are read
+MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.15  # shaped reward of a first-time step forward
 
 
 @dataclass
 class Config:
-    difficulty: str = "2"  # goal depths, 1 to 4, drawn uniformly from this comma list; repeats weigh: "1,1,2"
-    distractors: int = 10  # most recipes shown that do not help; each shares an ingredient with the goal's tree
+    difficulty: str = "2"  # goal depths, 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
+    distractors: int = 10  # most distractor recipes shown; each shares an ingredient with the goal's tree
     max_turns: int = 20  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
@@ -84,11 +85,11 @@ class Config:
 
 
 class ActionFailed(Exception):
-    """An action that changes nothing; its text is the observation."""
+    """The action cannot be executed; the error's text is the observation."""
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -100,7 +101,7 @@ class Env(Environment):
         return f"textcraft:{self.goal}"
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"textcraft {split} {seed}")
         self.goal = rng.choice(GOALS[split, int(rng.choice(self.config.difficulty.split(",")))])
@@ -129,13 +130,13 @@ class Env(Environment):
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
-        """The reply that an expert would give in the current state."""
+        """Return an expert's reply in the current state."""
         base.check_running(self.running)
         action, reason = next_action(self.goal, self.inventory, self.roles)
         return base.as_reply(self.config.prompt, reason, action)
 
     def _commands(self, rng: Random) -> str:
-        """The recipes of the tree and of the distractors, shuffled."""
+        """Return the recipes of the tree and the distractors, shuffled, one per line."""
         needed = [BOOK[name] for name in self.roles if name in BOOK]
         related = {str(use): use for recipe in needed for part, _ in recipe.ingredients for use in USES[part]}
         others = [use for use in related.values() if use.item not in self.roles]
@@ -144,7 +145,7 @@ class Env(Environment):
         return "\n".join(map(str, shown))
 
     def _progress(self, item: str | None) -> float:
-        """The shaped reward of an item: each role of the tree pays once, whichever item fills it."""
+        """Return the shaped reward of an item. Each role in the tree pays once, whichever item fills it."""
         role = self.roles.get(item)
         if role is None or role in self.paid:
             return 0.0
@@ -152,17 +153,17 @@ class Env(Environment):
         return PROGRESS
 
     def _read(self, reply: str) -> str:
-        """The action in a reply."""
+        """Return the action in a reply. Raise ActionFailed if the reply has several."""
         if self.config.prompt == "short":
-            return _plain(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip())
+            return plain_action(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip())
         actions = re.findall(r"Action:\s*([^\n]*)", reply)
         if len(actions) > 1:
             raise ActionFailed(SEVERAL)
-        action = _plain(actions[0][:MAX_ACTION].rstrip()) if actions else ""
+        action = plain_action(actions[0][:MAX_ACTION].rstrip()) if actions else ""
         return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split())
 
     def _act(self, action: str) -> tuple[str, str | None]:
-        """Execute an action: the observation, and the item that was got or crafted."""
+        """Execute an action. Return the observation and the item that was got or crafted."""
         if match := re.match(r"craft (.*) using (.*)", action):
             return self._craft(*match.groups())
         if match := re.match(r"get ([0-9]{1,6}) (.*)", action):
@@ -204,8 +205,8 @@ class Env(Environment):
         return f"Crafted {recipe.count} {_id(item)}", item
 
 
-def _plain(action: str) -> str:
-    """An action in brackets, `get[2 oak log]`, as the plain one."""
+def plain_action(action: str) -> str:
+    """Return `get[2 oak log]` as `get 2 oak log`; return any other action unchanged."""
     match = re.fullmatch(r"(get|craft) ?\[(.*)\]", action)
     return f"{match[1]} {match[2].strip()}" if match else action
 
@@ -220,7 +221,7 @@ def _id(item: str) -> str:
 
 
 def _matches(ingredients: tuple[tuple[str, int], ...], parts: list[tuple[str, int]]) -> bool:
-    """Whether the parts are exactly the ingredients, in any order, an item standing for itself or for its tag."""
+    """Return whether the parts are exactly the ingredients in any order; an item may stand for its tag."""
     left = list(parts)
     for wanted, count in ingredients:
         part = next((p for p in left if p[0] == wanted or p[0] in TAGS.get(wanted, ())), None)

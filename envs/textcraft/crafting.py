@@ -1,8 +1,8 @@
 """TextCraft's recipe book: 471 craftable items from five families of ten materials and a table of forms.
 
-An item is a material and a form ("birch stairs"), and a form is made the same way from every material of its
-family. So a goal that was held out of training is made of parts that were not: `birch` and `stairs` were both seen.
-A form's name alone ("planks") is a tag: any material will do. What no recipe makes is a base item, and can be got.
+An item is a material and a form ("birch stairs"). A form has the same recipe for every material of its family, so a
+held-out goal consists of parts seen in training: `birch` and `stairs`. The name of a form alone ("planks") is a tag:
+any material will do. An item that no recipe makes is a base item, which `get` provides.
 """
 
 from collections import Counter
@@ -74,13 +74,13 @@ FORMS = {
     "": "4 stick: 2 planks",
 }
 TAG_FORMS = {"planks": WOODS, "glass": COLOURS}
-TAG_SHOWN = 2  # members that stand for a tag when the rest of the tree names none
+TAG_SHOWN = 2  # members shown for a tag if the rest of the tree contains none
 
 
 @dataclass(frozen=True)
 class Recipe:
-    item: str  # the result, as it is printed: "oak planks"
-    count: int  # how many of it one crafting makes
+    item: str  # the product as printed: "oak planks"
+    count: int  # how many one crafting makes
     ingredients: tuple[tuple[str, int], ...]  # (item or tag, exact count), in printed order
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ BOOK = {
 }
 TAGS = {form: [f"{material} {form}" for material in materials.split()] for form, materials in TAG_FORMS.items()}
 BASE = {name for recipe in BOOK.values() for name, _ in recipe.ingredients if name not in BOOK and name not in TAGS}
-USES: dict[str, list[Recipe]] = {}  # ingredient -> the recipes that take it
+USES: dict[str, list[Recipe]] = {}  # ingredient -> recipes that use it
 for _recipe in BOOK.values():
     for _name, _ in _recipe.ingredients:
         USES.setdefault(_name, []).append(_recipe)
@@ -113,14 +113,14 @@ for _recipe in BOOK.values():
 
 @cache
 def depth(name: str) -> int:
-    """How many recipes stand on one another to make an item; 0 for a base item."""
+    """Return the length of the longest chain of recipes that makes an item; 0 for a base item."""
     if name in TAGS:
         return min(map(depth, TAGS[name]))
     return 1 + max(depth(part) for part, _ in BOOK[name].ingredients) if name in BOOK else 0
 
 
 def tree(goal: str, rng: Random) -> dict[str, str]:
-    """Every item that the goal is made of, with its role there. Members that stand for one tag share their roles."""
+    """Return {item: role} for every item that the goal is made of. Members of one tag share their roles."""
     roles: dict[str, str] = {}
 
     def visit(name: str, role: str) -> None:
@@ -138,7 +138,7 @@ def tree(goal: str, rng: Random) -> dict[str, str]:
 
 
 def next_action(goal: str, inventory: dict[str, int], known: dict[str, str]) -> tuple[str, str]:
-    """An expert's next action and the reason for it: make what is missing, depth first, for tags from `known` items."""
+    """Return an expert's next action and its reason: make missing items depth first, tags from `known` items."""
     stock = Counter(inventory)
 
     def pick(name: str, count: int) -> str:
@@ -146,7 +146,7 @@ def next_action(goal: str, inventory: dict[str, int], known: dict[str, str]) -> 
         return max(members, key=lambda member: (stock[member] >= count, member in known, stock[member]))
 
     def want(name: str, count: int, purpose: str) -> tuple[str, str] | None:
-        """The first action towards `count` of an item, or None once they are there, which sets them aside."""
+        """Return the first action towards `count` of an item. If the stock has them, reserve them and return None."""
         missing = count - stock[name]
         if missing <= 0:
             stock[name] -= count

@@ -1,55 +1,55 @@
-"""WebShop: find the product that is asked for in a web shop, choose its options, buy it.
+"""WebShop: find a described product in a web shop, choose its options, buy it.
 
 Task.     `Find me quick drying hand towels with color: red, and size: 20 x 32, and price lower than 40.00 dollars`: one
-          product of a catalogue, some of its attributes, a value of each of its options, a limit to the price. The
-          levels of difficulty:
+          product of a catalogue, some of its attributes, a value of each of its options, a price limit. The levels of
+          difficulty:
     1     a shop of eight products, each of another shelf; one attribute, no options; 3 turns
     2     a shop of one shelf, 80 products; two attributes, one option; 4 turns and more
     3     all 1,200 products, on 15 shelves; two or three attributes, up to three options; 3 to 6 turns and more
 
-Actions.  Of the action's first line: what stands before its last `[`, and what stands from there to its last `]`.
+Actions.  A name and an argument: the text of the first line before its last `[`, and from there to its last `]`.
     search[words]     from any page; leaves the product and forgets the options
-    click[button]     a button of the page, in capitals or not; `Search` is not one that can be clicked
+    click[button]     a button of the page in any case; `Search` cannot be clicked
           Results: Back to Search, < Prev (from page 2 on), Next > (always, even past the end), the products' codes.
           A product: Back to Search, < Prev (to the results; forgets the options), Description, Features, Reviews,
           Buy Now, the options' values, of which the last one clicked counts. Its sub-pages: Back to Search, < Prev.
 
-Replies.  The page, its parts joined by ` [SEP] `. After anything else than these actions, the same page again.
+Replies.  The page, its parts joined by ` [SEP] `. After any other action, the same page again.
     WebShop [SEP] Instruction: [SEP] {goal} [SEP] Search
     Instruction: [SEP] {goal} [SEP] Back to Search [SEP] Page 1 (Total results: 2) [SEP] Next > [SEP] B000000000 [SEP]
-          {name} [SEP] $39.99 [SEP] ...                              ten to a page, of the best 50
+          {name} [SEP] $39.99 [SEP] ...                              the best 50, ten per page
     Instruction: [SEP] {goal} [SEP] Back to Search [SEP] < Prev [SEP] color [SEP] red [SEP] navy | white [SEP] {name}
           [SEP] Price: $39.99 [SEP] Rating: N.A. [SEP] Description [SEP] Features [SEP] Reviews [SEP] Buy Now
-    Instruction: [SEP] {goal} [SEP] Back to Search [SEP] < Prev [SEP] {text}       a part for each feature; no reviews
+    Instruction: [SEP] {goal} [SEP] Back to Search [SEP] < Prev [SEP] {text}       one part per feature; no reviews
     Thank you for shopping with us! [SEP] Your code: [SEP] None [SEP] ... [SEP] Your score (min 0.0, max 1.0) [SEP] 1.0
           [SEP] Reward Details [SEP] None
 
-Prompts.  native: instructions, an "Ok.", the page. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is what
-          follows the last `Action:`. Without it: the whole reply if that holds `search[` or `click[`, else nothing.
+Prompts.  native: instructions, an "Ok.", the page. A reply is `Thought:\\n...\\n\\nAction:\\n...`; the action is
+          everything after the last `Action:`; without one, the whole reply if it contains `search[` or `click[`.
           short: one message, an instruction line and the page; the action is the reply's first line.
 
 Reward.   At Buy Now: type x (attributes found + options right + price kept) / (attributes + options + 1).
-          attributes: one of the product's own is like it (text_ratio above 85), or its name, features or description
-                      hold it
-          options:    a chosen value, cut to the first base colour in it, is like the pair of the option and its value;
-                      so `large` will do for `x-large`
+          attributes: one of the product's attributes is similar (text_ratio above 85), or its name, features or
+                      description contain it
+          options:    a chosen value, cut to its first base colour, is similar to the pair of option and value; so
+                      `large` will do for `x-large`
           price:      1 if it is at most the limit
-          type:       1; 0.5 if the product was not found by the same query, shares fewer than two levels of category,
-                      and has at most a fifth of the nouns of the wanted name; 0.1 if under a tenth; 0 if none
-          info["shaped"]: 0.1 for the first page of results that shows the wanted product; 0.3 the first time that a
-          product is opened that can be bought for 1, whichever; the reward at Buy Now.
+          type:       1; but if the product belongs to another query and shares fewer than two levels of category, then
+                      0.5 for at most a fifth of the nouns of the wanted name, 0.1 for under a tenth, 0 for none
+          info["shaped"]: 0.1 for the first page of results that shows the wanted product; 0.3 the first time that any
+          product is opened that can earn a reward of 1; the reward at Buy Now.
 
-Ending.   Terminated by Buy Now: "correct", and a success, if the reward is 1, else "incorrect". Truncated, outcome
+Ending.   Terminated by Buy Now: "correct" (a success) if the reward is 1, else "incorrect". Truncated, outcome
           "timeout", after `max_turns` replies of any kind.
 
-From WebShop (princeton-nlp) and AgentGym's server for it (both MIT), in its text mode, with its synthetic goals, and
-with these differences:
+From WebShop (princeton-nlp) and AgentGym's server for it (both MIT), in its text mode, with its synthetic goals.
+The differences:
 - The catalogue is ours. No product has a rating or a review.
 - A search ranks by a small BM25 of our own with a rough stemmer; `<r>`, `<a>`, `<c>`, `<q>` are words like any other.
-- Nouns are the words of a name that describe nothing and are not on a list; the original asks a parser.
-- A goal's attributes and its price limit are drawn with the episode. Goals are split by their product: what is to be
-  bought in a test was never to be bought in training.
-- The instructions are in our words. Of a search 400 characters are read.
+- Nouns are the words of a name that are in no attribute and not in a list of stop words; the original uses a parser.
+- A goal's attributes and its price limit are drawn with the episode. A hash of the product decides the split, so that
+  a held-out product is never the goal in training.
+- The instructions are in our words. Only 400 characters of a search are read.
 """
 
 from dataclasses import dataclass
@@ -76,13 +76,13 @@ Action:
 the action"""
 AGREED = "Ok."
 SHORT = "Reply search[words] or click[button]. End with click[Buy Now]."
-LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> fewest and most attributes of a goal
+LEVELS = {"1": (1, 1), "2": (2, 2), "3": (2, 3)}  # difficulty -> least and most attributes of a goal
 SMALL_SHOP = 8  # products in the shop of difficulty 1
-PER_PAGE = 10  # results on a page
-MAX_QUERY = 400  # characters of a search that are read
+PER_PAGE = 10  # results per page
+MAX_QUERY = 400  # characters read of a search
 FOUND, OPENED = 0.1, 0.3  # shaped rewards, each paid once
 SUB_PAGES = ("description", "features", "reviews")
-# what a chosen value is cut to: the first of these that it holds anywhere, "tan" in "standard" as well
+# a chosen value is cut to the first of these that it contains anywhere, even "tan" in "standard"
 BASE_COLOURS = """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown
 burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral
 cranberry cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green
@@ -94,7 +94,7 @@ walnut wheat white wine yellow"""
 
 @dataclass
 class Config:
-    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats weigh: "1,1,2"
+    difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 10  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
@@ -105,7 +105,7 @@ class Config:
 
 
 class Env(Environment):
-    """One episode at a time; the module's docstring is its specification."""
+    """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
@@ -117,7 +117,7 @@ class Env(Environment):
         return canonical(self.goal.product)
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
-        """Start the episode of a seed: the messages up to the agent's first turn."""
+        """Start the episode of a seed. Return the messages up to the agent's first turn."""
         base.check_split(split)
         rng = Random(f"webshop {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
@@ -131,7 +131,7 @@ class Env(Environment):
         return base.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
-        """Carry out the agent's reply; every reply counts as a turn."""
+        """Execute the agent's reply; every reply counts as a turn."""
         base.check_running(self.running)
         self.turns += 1
         name, argument = self._read(action_text)
@@ -156,13 +156,13 @@ class Env(Environment):
         return Step(self.observation, reward, bought, truncated, info)
 
     def oracle(self) -> str:
-        """The reply that an expert would give in the current state."""
+        """Return an expert's reply in the current state."""
         base.check_running(self.running)
         action, reason = self._next_action()
         return base.as_reply(self.config.prompt, reason, action)
 
     def clickables(self) -> list[str]:
-        """The buttons of the page, in lower case."""
+        """Return the buttons of the page, in lower case."""
         if self.page == "start":
             return ["search"]
         if self.page == "done":
@@ -203,7 +203,7 @@ class Env(Environment):
         return _joined(*parts, *choices, *about, "Description", "Features", "Reviews", "Buy Now")
 
     def _read(self, reply: str) -> tuple[str, str]:
-        """The name and the argument of the action in a reply; two empty strings if it is no action."""
+        """Return the name and the argument of the action in a reply; two empty strings without an action."""
         if self.config.prompt == "short":
             action = reply
         else:
@@ -212,7 +212,7 @@ class Env(Environment):
                 action = ""
         line = action.strip().partition("\n")[0]
         end = line.rfind("]")
-        start = line.rfind("[", 0, max(end - 1, 0))  # with something between the two
+        start = line.rfind("[", 0, max(end - 1, 0))  # the argument is not empty
         return (line[:start], line[start + 1 : end][:MAX_QUERY].lower()) if start > 0 else ("", "")
 
     def _start(self) -> None:
@@ -225,7 +225,7 @@ class Env(Environment):
         self.hits = catalogue().search(query, self.shop)
 
     def _click(self, button: str) -> None:
-        """Follow a button of the page."""
+        """Click a button of the page."""
         if button == "buy now":
             self.page, self.score = "done", score(self.product, self.goal, self.options)
         elif button == "back to search":
@@ -246,7 +246,7 @@ class Env(Environment):
             self.options[name] = button
 
     def _progress(self) -> float:
-        """The shaped reward for being on the page, paid once."""
+        """Return the shaped reward of reaching the page, paid once."""
         if self.page == "results" and FOUND not in self.paid and self.goal.product in self._listed():
             earned = FOUND
         elif self.page == "item" and OPENED not in self.paid and _can_score_1(self.product, self.goal):
@@ -260,7 +260,7 @@ class Env(Environment):
         return self.hits[(self.number - 1) * PER_PAGE : self.number * PER_PAGE]
 
     def _next_action(self) -> tuple[str, str]:
-        """The next action of an expert, who knows which product is meant, and why."""
+        """Return the next action, and its reason, of an expert that knows the product."""
         goal = self.goal
         if self.page == "item" and self.product == goal.product:
             for name, value in goal.options.items():
@@ -278,7 +278,7 @@ class Env(Environment):
 
 
 def score(product: Product, goal: Goal, chosen: dict[str, str]) -> float:
-    """The reward for buying a product with the options that were chosen."""
+    """Return the reward for buying a product with the options that were chosen."""
     texts = product.name.lower(), " ".join(product.bullets).lower(), product.description.lower()
     attributes = sum(
         any(text_ratio(own, wanted) > 85 for own in product.attributes) or any(wanted in text for text in texts)
@@ -293,7 +293,7 @@ def score(product: Product, goal: Goal, chosen: dict[str, str]) -> float:
 
 
 def type_score(product: Product, wanted: Product) -> float:
-    """How far a product is of the wanted type."""
+    """Return the type's factor of the reward."""
     named, nouns = set(catalogue().nouns(product.name)), catalogue().nouns(wanted.name)
     overlap = len(named & set(nouns)) / len(nouns) if nouns else 0.2
     related = product.query == wanted.query or len(set(product.category) & set(wanted.category)) >= 2
@@ -303,7 +303,7 @@ def type_score(product: Product, wanted: Product) -> float:
 
 
 def text_ratio(left: str, right: str) -> int:
-    """How alike two texts are, from 0 to 100, as sets of words: thefuzz's token_set_ratio."""
+    """Return the similarity of two texts as sets of words, 0 to 100: thefuzz's token_set_ratio."""
     words, others = set(_words(left)), set(_words(right))
     if not words or not others:
         return 0
@@ -324,13 +324,13 @@ def _likeness(distance: int, length: int) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """The lower-case words of letters and digits; characters 128 to 255 are dropped, as thefuzz does."""
+    """Return the lower-case words of letters and digits, without characters 128 to 255, as in thefuzz."""
     kept = (c for c in text if not "\x80" <= c <= "\xff")
     return "".join(c.lower()[0] if c.isalnum() else " " for c in kept).split()
 
 
 def _common_subsequence(a: str, b: str) -> int:
-    """The length of the longest common subsequence, a bit to each character of a."""
+    """Return the length of the longest common subsequence, computed with one bit per character of a."""
     places: dict[str, int] = {}
     for i, c in enumerate(a):
         places[c] = places.get(c, 0) | 1 << i
@@ -343,7 +343,7 @@ def _common_subsequence(a: str, b: str) -> int:
 
 
 def _cut(text: str | tuple[str, str]) -> str | tuple[str, str]:
-    """The first base colour in a value; of an option's name and value, the one that is a base colour as a whole."""
+    """Return the first base colour in a value, or the item of an (option, value) pair that is a base colour."""
     return next((colour for colour in BASE_COLOURS.split() if colour in text), text)
 
 
@@ -353,7 +353,7 @@ def _can_score_1(product: Product, goal: Goal) -> bool:
 
 
 def _shop(product: Product, level: str, rng: Random) -> list[Product] | None:
-    """The products that an episode's shop sells; None is all."""
+    """Return the products that an episode's shop sells; None stands for all."""
     if level == "3":
         return None
     shelves = catalogue().by_shelf
@@ -368,7 +368,7 @@ def _joined(*parts: str) -> str:
 
 
 def _receipt(product: Product, options: dict[str, str], reward: float) -> str:
-    """The last page: most of it is for the shop's makers, and left empty."""
+    """Return the last page; the original leaves most of its fields empty too."""
     chosen = dumps(options, sort_keys=True).replace("'", "\\u0027")
     purchased = "asin", product.asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"
     target = "asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query"

@@ -1,9 +1,8 @@
-"""WebShop's goods: 1,200 products of ten makes in each of 120 types, eight types to a shelf, a BM25 index, goals.
+"""WebShop's catalogue: 1,200 products (120 types on 15 shelves, ten products each), a BM25 index, and goals.
 
-A product is a brand, a type and what sets it apart: two attributes that stand before the type ("quick drying"), one or
-two that it comes with ("hanging loop"), one that it is for ("guest bathrooms"), and up to three options. No two
-products of a type have the same pair before it, nor two of the catalogue the same name. Everything is drawn from one
-seed, once, when first needed.
+A product has a brand, a type, two attributes before the type ("quick drying"), one or two that it comes with ("hanging
+loop"), one that it is for ("guest bathrooms"), and up to three options. Within a type the pair of attributes before the
+type is unique; within the catalogue the name is. The catalogue is drawn from one fixed seed, on first use.
 """
 
 import re
@@ -26,8 +25,8 @@ CLOTHES = f"color: {COLOURS}; size: x-small, small, medium, large, x-large, xx-l
 FILLED = "size: 2 ounce, 4 ounce, 8 ounce, 12 ounce (pack of 2); style: single, twin pack, gift box"
 SOLD = "size: 6 count, 12 count, 24 count, 8 ounce (pack of 3); style: single bag, variety box, refill"
 
-# One paragraph to a shelf: department > shelf; lowest and highest price; types; what stands before the type; what it
-# comes with; what it is for; options and their values. A type's plural ends in one s more than its singular.
+# One paragraph per shelf: department > shelf; lowest and highest price; types; attributes before the type; attributes
+# after `with`; attributes after `for`; options and their values. Types are plural: without their last s, singular.
 SHELVES = f"""
 Clothing, Shoes & Jewelry > Men
 12-60
@@ -157,9 +156,9 @@ ginger root, vitamin c, cane sugar, oat base, green leaf, maple syrup
 early mornings, iced drinks, cold evenings, office kitchens
 flavor: lemon, peach, mint, vanilla, original, raspberry; {SOLD}
 """
-MAKES = 10  # products of a type
-HITS = 50  # products that a search returns at most
-K1, B = 0.9, 0.4  # BM25, as the original's index is searched
+MAKES = 10  # products per type
+HITS = 50  # most products that a search returns
+K1, B = 0.9, 0.4  # BM25 parameters of the original's index
 STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -173,15 +172,15 @@ STOP_WORDS = frozenset(
 class Product:
     asin: str
     name: str
-    query: str  # the type in the plural, "bath towels": what the original's product was found by
+    query: str  # the type in the plural, "bath towels"; in the original, the query that found the product
     category: tuple[str, str, str]  # "Home & Kitchen", "Bath", "Bath Towels"
-    before: tuple[str, ...]  # attributes that stand before the type in an instruction
-    having: tuple[str, ...]  # attributes that follow its `with`
-    use: str  # the attribute that follows its `for`
+    before: tuple[str, ...]  # attributes before the type in an instruction
+    having: tuple[str, ...]  # attributes after `with`
+    use: str  # the attribute after `for`
     description: str
     bullets: tuple[str, ...]
-    price: float  # what is paid; somewhere within a range
-    price_tag: str  # what is shown: $39.99, or $25.0 to $45.0
+    price: float  # the price to pay, somewhere within the tag's range
+    price_tag: str  # the price shown: $39.99, or $25.0 to $45.0
     options: dict[str, tuple[str, ...]]
 
     @property
@@ -199,7 +198,7 @@ class Goal:
     attributes: list[str]
     options: dict[str, str]
     price_upper: float
-    wish: str  # what is looked for: the instruction from behind "Find me" to the options
+    wish: str  # the instruction's text between "Find me" and the options
 
     @property
     def instruction(self) -> str:
@@ -210,7 +209,7 @@ class Goal:
 
 
 class Catalogue:
-    """Products, the index over them, and which of them can be a goal of a split and a level."""
+    """The products, their index, and the possible goals of each split and level."""
 
     def __init__(self, products: list[Product]):
         self.products = {product.asin: product for product in products}
@@ -226,7 +225,7 @@ class Catalogue:
                 self.goals[split, 1 + len(product.options)].append(product)
 
     def search(self, query: str, shop: list[Product] | None = None) -> list[Product]:
-        """At most HITS products with a word of the query, the best first; only those of a shop, if one is given."""
+        """Return at most HITS products with a word of the query, best first; only the products of `shop` if given."""
         scores: dict[str, float] = {}
         members = self.products if shop is None else {product.asin for product in shop}
         for term, count in Counter(terms(query)).items():
@@ -236,14 +235,14 @@ class Catalogue:
         return [self.products[asin] for asin in nsmallest(HITS, scores, key=lambda asin: (-scores[asin], asin))]
 
     def nouns(self, name: str) -> list[str]:
-        """The words of a name that name something: those that no attribute describes with, and no stop word."""
+        """Return the nouns of a name: its words that are in no attribute and no stop words."""
         words = re.findall(r"[a-z]+", name.lower())
         return [word for word in words if word not in self.describing and word not in STOP_WORDS]
 
 
 @cache
 def catalogue() -> Catalogue:
-    """The goods on all shelves."""
+    """Return the catalogue of all shelves, made once."""
     rng = Random("webshop catalogue")
     products: list[Product] = []
     for paragraph in SHELVES.strip().split("\n\n"):
@@ -252,12 +251,12 @@ def catalogue() -> Catalogue:
 
 
 def canonical(product: Product) -> str:
-    """A task is the product that is wanted, whatever its options, so that a held-out product is never trained on."""
+    """Return the canonical task: the product alone, so that a held-out product is never trained on."""
     return f"webshop:{product.name}"
 
 
 def make_goal(product: Product, attributes: int, rng: Random) -> Goal:
-    """A goal as AgentGym makes them: an instruction, one of the option combinations, the higher of two price limits."""
+    """Draw a goal as AgentGym does: instruction, one combination of options, the higher of two price limits."""
     wanted = rng.sample(product.before, 1) if attributes == 1 else rng.sample(product.attributes, attributes)
     wanted.sort(key=product.attributes.index)
     options = {name: rng.choice(product.options[name]) for name in sorted(product.options)}
@@ -276,7 +275,7 @@ def make_goal(product: Product, attributes: int, rng: Random) -> Goal:
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text as the index holds them: lower-case, without stop words and plural endings."""
+    """Return the index terms of a text: lower-case words without stop words and plural endings."""
     return [_singular(word) for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in STOP_WORDS]
 
 
@@ -289,7 +288,7 @@ def _singular(word: str) -> str:
 
 
 def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
-    """The products of a shelf, from their table."""
+    """Return the products of a shelf."""
     (department, shelf), prices = lines[0].split(" > "), lines[1].split("-")
     types, before, having, use = (line.split(", ") for line in lines[2:6])
     options = [group.split(": ") for group in " ".join(lines[6:]).split("; ")]
@@ -324,12 +323,12 @@ def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
 
 
 def _asin(number: int) -> str:
-    """A code in the form of the original's: B0 and eight capitals and digits, in no order."""
+    """Return a product code in the original's form: B0 and eight capitals and digits."""
     return "B0" + "".join(Random(f"asin {number}").choices(ascii_uppercase + digits, k=8))
 
 
 def _index(products: list[Product]) -> dict[str, dict[str, float]]:
-    """term -> {asin: what the term adds to the product's score}, by BM25 with Lucene's idf."""
+    """Return {term: {asin: the term's part of the product's score}}, by BM25 with Lucene's idf."""
     counts = {product.asin: Counter(terms(_indexed(product))) for product in products}
     mean = sum(map(Counter.total, counts.values())) / len(counts)
     postings: dict[str, dict[str, float]] = {}
@@ -345,7 +344,7 @@ def _index(products: list[Product]) -> dict[str, dict[str, float]]:
 
 
 def _indexed(product: Product) -> str:
-    """What a search looks at: name, description, first bullet, options."""
+    """Return the text that a search covers: name, description, first bullet, options."""
     options = (f"{name}: {', '.join(values)}" for name, values in product.options.items())
     return " ".join((product.name, product.description, product.bullets[0], *options))
 
@@ -356,7 +355,7 @@ def _description(brand: str, kind: str, before: tuple, having: tuple, use: str) 
 
 
 def _price(low: int, high: int, rng: Random) -> tuple[float, str]:
-    """A price and its tag: one price, or a range that the price lies in; none given is 100."""
+    """Return a price and its tag: the price, or a range that contains it; a missing price is 100."""
     kind = rng.random()
     if kind < 0.03:
         return 100.0, "$100.0"
@@ -368,7 +367,7 @@ def _price(low: int, high: int, rng: Random) -> tuple[float, str]:
 
 
 def _values(values: list[str], rng: Random) -> tuple[str, ...]:
-    """Two to five values of an option, in their order."""
+    """Draw two to five values of an option, in their order."""
     kept = rng.sample(values, rng.randint(2, min(5, len(values))))
     return tuple(sorted(kept, key=values.index))
 
