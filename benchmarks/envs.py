@@ -132,7 +132,7 @@ def main(options: Options) -> None:
     rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
     notes = [
         "Default options of each environment; the median step of each repeat, one process, one thread.",
-        "Alone: the solutions of os_interaction's and db_bench's tasks, without the environments; the mean of each repeat.",
+        "Alone: the solutions of os_interaction's and db_bench's tasks, without environments; the mean of each repeat.",
     ]
     played = [name for name in names if any(row.name.startswith(f"{name}, ") for row in rows)]
     common.report("envs", rows, options, notes, {"environments": ", ".join(played)})

@@ -1,4 +1,4 @@
-"""What every environment speaks: the records that cross its border, and the split that every task falls in."""
+"""The interface of every environment: its records, its base class, the split of a task, and shared checks."""
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,35 +15,35 @@ class EnvironmentFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Request:
-    """Something an environment wants from the base model before it can say what the step led to."""
+    """An environment's request to the base model, to be answered before the step is complete."""
 
     kind: str  # "chat": continue `messages`; "embed": a vector for each of `texts`
     messages: list | None = None  # [{role, content}, ...] of a chat request
     texts: list | None = None  # the strings of an embed request
-    max_tokens: int = 256  # most tokens that the answer to a chat request may have
+    max_tokens: int = 256  # most tokens of the answer to a chat request
     temperature: float = 0.0  # sampling temperature of the answer; 0 is greedy
 
 
 @dataclass(frozen=True)
 class Result:
-    """The answer to one Request, handed back through `env.answer`."""
+    """The answer to one Request, passed to `env.answer`."""
 
     text: str = ""  # the sampled answer to a chat request
-    tokens: int = 0  # how many tokens were sampled for it
-    vector: list | None = None  # of an embed request: for each text the mean of the base's last hidden states
+    tokens: int = 0  # number of tokens sampled for it
+    vector: list | None = None  # embed request: for each text, the mean of the base model's last hidden states
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one action led to."""
+    """The result of one action."""
 
-    observation: str  # the environment's reply, shown to the agent
+    observation: str  # the text shown to the agent
     reward: float  # the environment's native reward for this step
-    terminated: bool  # the task came to its own end: solved, or failed for good
-    truncated: bool  # the turn limit cut the episode off
+    terminated: bool  # the task ended: solved, or failed for good
+    truncated: bool  # the turn limit ended the episode
     info: dict  # "outcome": correct|incorrect|timeout|unknown, final once over; "success": bool; "valid": bool, the
-    # action was understood and executed; "shaped": float, a denser reward for those who train with it
-    requests: list[Request] = field(default_factory=list)  # if any, the step is not finished: answer them first
+    # action was understood and executed; "shaped": float, the denser reward that reward.rule=shaped pays
+    requests: list[Request] = field(default_factory=list)  # if any, the step is incomplete until `answer`
 
 
 class Environment:
@@ -69,46 +69,46 @@ class Environment:
 
 
 def split_of(task: str) -> str:
-    """Return the split of a task, from nothing but its canonical string: 80 % train, 10 % val, 10 % test."""
+    """Return the split of a task by a hash of its canonical string: 80 % train, 10 % val, 10 % test."""
     bucket = int.from_bytes(sha256(task.encode()).digest()[:8], "big") % 10
     return "val" if bucket == 8 else "test" if bucket == 9 else "train"
 
 
 def check_split(split: str) -> None:
-    """Raise ValueError for a split that is none."""
+    """Raise ValueError if `split` is not one of SPLITS."""
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
 
 
 def check_running(running: bool) -> None:
-    """Raise RuntimeError where an episode has to run and none does."""
+    """Raise RuntimeError if no episode is running."""
     if not running:
         raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
 
 def check_prompt(prompt: str) -> None:
-    """Raise ValueError for a form of the prompt that there is not."""
+    """Raise ValueError if `prompt` is not one of PROMPTS."""
     if prompt not in PROMPTS:
         raise ValueError(f"prompt must be 'native' or 'short', not {prompt!r}")
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise ValueError for an option that counts and does not, or counts less than `least`."""
+    """Raise ValueError if an option is not a whole number of at least `least`."""
     if type(value) is not int or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def check_file(what: str, path: str) -> None:
-    """Raise ValueError, with the nearest name there, for an option data that names no file."""
+    """Raise ValueError, naming the most similar file, if the option `data` is not a file."""
     place = Path(path)
     if not place.is_file():
         close = get_close_matches(place.name, [other.name for other in place.parent.glob("*") if other.is_file()], n=1)
         meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
-        raise ValueError(f"data must be {what}: there is none at {path!r}{meant}")
+        raise ValueError(f"data must be {what}: no file {path!r}{meant}")
 
 
 def level_list(difficulty: str, known) -> str:
-    """Return a comma list of levels without its spaces; ValueError if one of them is not known."""
+    """Return a comma list of levels without spaces. Raise ValueError for an unknown level."""
     plain = str(difficulty).replace(" ", "")
     if not set(plain.split(",")) <= set(known):
         raise ValueError(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
@@ -116,16 +116,16 @@ def level_list(difficulty: str, known) -> str:
 
 
 def outcome(success: bool, terminated: bool, truncated: bool) -> str:
-    """What `info` says of an episode after a step."""
+    """Return info["outcome"] of a step."""
     return "correct" if success else "incorrect" if terminated else "timeout" if truncated else "unknown"
 
 
 def opening(form: str, observation: str, instructions: str, agreed: str, short: str) -> list[dict]:
-    """Return the messages of a world of several turns up to the agent's first: in the native form AgentGym's three."""
+    """Return the messages up to the agent's first turn: one in the short form, AgentGym's three in the native form."""
     if form == "short":
         return [{"role": "user", "content": f"{short}\n{observation}"}]
-    turns = ("user", instructions), ("assistant", agreed), ("user", observation)
-    return [{"role": role, "content": text} for role, text in turns]
+    messages = ("user", instructions), ("assistant", agreed), ("user", observation)
+    return [{"role": role, "content": text} for role, text in messages]
 
 
 def as_reply(form: str, thought: str, action: str) -> str:

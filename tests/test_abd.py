@@ -399,12 +399,12 @@ def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys)
     kinds |= {"db_bench": "a file of LifelongAgentBench's entries"}
     kinds |= {"os_interaction": "a file of LifelongAgentBench or AgentBench"}
     for world, kind in kinds.items():
-        line = f"{world}.data must be {kind}: there is none at {path[:-1]!r}"
+        line = f"{world}.data must be {kind}: no file {path[:-1]!r}"
         with pytest.raises(SystemExit, match="2"):
             parse([f"env={world}", f"{world}.data={path[:-1]}"])
         assert capsys.readouterr().err == f"train.py: {line}; did you mean {path!r}?\n"
     for nowhere in ("/no/where", str(tmp_path)):  # a folder is no file
-        with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: there is none at {nowhere!r}"):
+        with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: no file {nowhere!r}"):
             Config(data=nowhere)
 
 

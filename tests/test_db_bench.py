@@ -419,7 +419,7 @@ def test_the_command_ends_quietly_when_nobody_reads_on():
         ({"skill": ","}, "skill must be a comma list of skills, or empty for all, not ','"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
-        ({"data": "/nowhere"}, "data must be a file of LifelongAgentBench's entries: there is none at '/nowhere'"),
+        ({"data": "/nowhere"}, "data must be a file of LifelongAgentBench's entries: no file '/nowhere'"),
     ],
 )
 def test_bad_options_name_the_field(options, line):

@@ -407,7 +407,7 @@ def test_roles_take_turns_and_an_ended_session_takes_no_more(kind):
         ended["sample_status"] = "running"
         ended["chat_history"]["value"] += [{"role": "user", "content": "go on"}, {"role": "agent", "content": "say a"}]
         status, said = ask(server, "POST", "/api/interact", {"session": ended})
-        assert (status, said) == (400, {"detail": "the conversation is another one than the sample leads to here"})
+        assert (status, said) == (400, {"detail": "the conversation differs from the sample's replay"})
 
 
 def test_a_worlds_mistake_ends_one_session(kind, capsys):
@@ -425,7 +425,7 @@ def test_a_conversation_without_end_is_refused_soon(kind):
         said = [{"role": "agent", "content": "say a"}, {"role": "user", "content": "You said a."}]
         long["chat_history"]["value"] += said * 20_000
         status, said = ask(server, "POST", "/api/complete", {"session": long})
-        assert (status, said) == (400, {"detail": "the agent says more than its episode took"})
+        assert (status, said) == (400, {"detail": "the conversation goes on after the episode's end"})
 
 
 # the client
@@ -465,7 +465,7 @@ def test_an_episode_with_a_short_prompt_is_too(kind):
             step = there.step(text)
             assert same(here.step(text), step)
         assert step.reward == 1
-        with pytest.raises(ServerFailed, match=r"gives another prompt than http\.prompt=native"):
+        with pytest.raises(ServerFailed, match=r"serves another prompt than http\.prompt=native"):
             remote(server, kind=kind, retries=0).reset(0)
 
 
@@ -601,7 +601,7 @@ def test_another_world_after_a_restart_is_not_played_on(kind):
         port = server.server_address[1]
     with (
         served(kind, port=port, max_turns=4),
-        pytest.raises(ServerFailed, match=r"played http:.* again and said something else"),
+        pytest.raises(ServerFailed, match=r"replayed http:.* with other observations"),
     ):
         there.step("say b")
 
@@ -609,10 +609,12 @@ def test_another_world_after_a_restart_is_not_played_on(kind):
 def test_a_server_of_another_kind_fails_at_once(kind):
     other = "textcraft" if kind == "db_bench" else "db_bench"
     with served(kind) as server:
-        with pytest.raises(ServerFailed, match="/create answered 404 Not Found: does the server play another world"):
+        with pytest.raises(
+            ServerFailed, match="/create answered 404 Not Found: does the server serve another environment"
+        ):
             remote(server, kind="textcraft", wait=60.0).reset(0)
         if other == "db_bench":
-            with pytest.raises(ServerFailed, match="/reset answered 400 Bad Request: does the server play another"):
+            with pytest.raises(ServerFailed, match="/reset answered 400 Bad Request: does the server serve another"):
                 remote(server, kind=other, wait=60.0).reset(0)
 
 

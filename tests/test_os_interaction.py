@@ -592,7 +592,7 @@ def test_a_task_falls_in_its_split_and_is_what_the_agent_reads():
         ({"max_output": 20}, "max_output must be 0 or more than 20, or nothing is left, not 20"),
         ({"scripts": "/tmp"}, "scripts is of use with data=problems.json alone, and there is no data"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
-        ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: there is none at 'no/file'"),
+        ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: no file 'no/file'"),
     ],
 )
 def test_an_impossible_option_is_one_line(options, line):

@@ -87,6 +87,9 @@ def get(server, path: str):
 class Fake(ModuleType):
     """A world of three doors, for the shapes of kinds: `open 2` solves it, `open 1` ends it, `break` is its own bug."""
 
+    MAX_ACTION = 100_000
+    plain_action = staticmethod(str)
+
     @dataclass
     class Config:
         max_turns: int = 5
@@ -436,7 +439,7 @@ def test_sessions_are_capped_and_idle_ones_end(monkeypatch):
 def test_a_create_beyond_the_cap_is_an_error():
     with served(limit=2) as server:
         names = [post(server, "/create")["id"] for _ in range(2)]
-        assert post(server, "/create") == {"error": "2 sessions are open, and no more may be: close one"}
+        assert post(server, "/create") == {"error": "all 2 sessions are open: close one"}
         post(server, "/close", id=names[0])
         assert "id" in post(server, "/create")
 

@@ -32,7 +32,7 @@ Prompts.  native: instructions, an "OK.", the task. short: one message, an instr
 
 Reward.   1 if the answer or the state is right; -0.1 if it is wrong or the reply has no action; -0.3 at the turn
           limit, even if the state is right. These are the guide's rewards. info["shaped"], which reward.rule=shaped
-          pays, adds 0.3 the first time that a statement returns the right rows or brings the table into the right state.
+          pays, adds 0.3 the first time that a statement returns the right rows or makes the right state.
 
 Ending.   Terminated by an answer, and in the native form by a reply without an action, outcome "correct" or
           "incorrect"; truncated, outcome "timeout", after `max_turns` statements. info["status"] and

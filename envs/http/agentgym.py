@@ -134,7 +134,7 @@ class Client:
             except Refused:
                 if fresh:
                     raise
-        *before, line = _prompt(self.kind, self.config.prompt)
+        *before, line = _prompt(importlib.import_module(envs.NAMES[self.kind]), self.config.prompt)
         line = "" if self.kind in OURS else line
         return [*map(dict, before), {"role": "user", "content": line + self.page}]
 
@@ -279,9 +279,9 @@ def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:
 
 
 @functools.cache
-def _prompt(kind: str, prompt: str) -> list:
+def _prompt(module, prompt: str) -> list:
     """Return the messages before the first observation, and the line above it (empty in the native prompt)."""
-    *before, message = envs.make(kind, prompt=prompt).reset(0)
+    *before, message = module.Env(module.Config(prompt=prompt)).reset(0)
     return [*before, message["content"].partition("\n")[0] + "\n" if prompt == "short" else ""]
 
 

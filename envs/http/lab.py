@@ -32,7 +32,7 @@ BROKEN = ("task_environment_error", "task_unknown_error")  # the environment fai
 
 @dataclass
 class Server:
-    """What this process knows of a server."""
+    """This process's state of a server."""
 
     samples: list | None = None  # names of its samples, None until requested; empty: any number (our server)
     turns: int = 0  # its turn limit, once requested
@@ -78,7 +78,7 @@ class Client:
     leave = drop
 
     def tasks(self) -> int:
-        """How many tasks the server has; 0: no end."""
+        """Return the number of the server's tasks; 0: no end."""
         if self.server.samples is None:
             self.server.turns, self.server.samples = self._turns(), self._samples()
         known = len(self.server.samples)

@@ -40,7 +40,7 @@ METHOD_ID = re.compile(r"\b(?:credit_card|gift_card|paypal)_\d{1,10}")
 
 @dataclass(frozen=True)
 class Mood:
-    """How a customer talks."""
+    """A customer's manner of speaking."""
 
     greets: str
     agrees: str
