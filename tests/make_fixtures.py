@@ -1,8 +1,8 @@
-"""The configurations that are compared with transformers, and the frozen ones.
+"""Model configurations that tests compare with transformers, and frozen results for some of them.
 
 `PYTHONPATH=. python tests/make_fixtures.py` writes fixtures/decoder.safetensors: for a few small models their weights,
-ids, and what transformers computes in float64 (logits of every twelfth token and the log-probability of each next id);
-the config.json of each is in the file's metadata. So the comparison bites where transformers is not installed.
+ids, and transformers' results in float64 (logits of every twelfth token and the log-probability of each next id); the
+config.json of each is in the file's metadata. With them the comparison needs no transformers.
 """
 
 import copy
@@ -82,15 +82,15 @@ FROZEN_SIZE = {
 
 
 def raw_config(fields: dict) -> dict:
-    """The config.json of a case: a small model, and what the case says (null is written for the window alone)."""
+    """Return a case's config.json: a small model with the case's fields. Null is kept for sliding_window only."""
     raw = copy.deepcopy({**SMALL, **fields})  # transformers writes into the dictionaries that it is given
     return {key: value for key, value in raw.items() if value is not None or key == "sliding_window"}
 
 
 def oracle(fields: dict):
-    """A transformers model with random weights, in float32.
+    """Return a transformers model with random weights, in float32.
 
-    transformers has no nested rotary settings in these families; its own tables for each layer type make up for that.
+    transformers has no nested rotary settings in these families, so each layer gets the tables of its type.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -116,7 +116,7 @@ def turn_by_layer(layer, args, kwargs):
 
 
 def in_float64(model):
-    """A copy in float64 throughout: as published, its norms drop to float32 whatever the weights are."""
+    """Return a copy that computes in float64 throughout; the published norms cast to float32."""
     wide = copy.deepcopy(model).double()
     for module in wide.modules():
         if type(module).__name__.endswith("RMSNorm"):

@@ -1,4 +1,4 @@
-"""The turns of every family: ids of what its real chat template renders, appended only, closed to control tokens."""
+"""Chat formats of all families: ids equal to the real template's, append-only, and text never a control token."""
 
 import json
 import re
@@ -114,7 +114,7 @@ def text(rng: Random, pieces=PIECES) -> str:
 
 
 def conversation(rng: Random) -> list[dict]:
-    """Any roles in any order; much of what the assistant says has thoughts."""
+    """Return messages of any roles in any order; many of the assistant's have thoughts."""
     roles = rng.choices(("user", "user", "assistant", "tool", "system"), k=rng.randint(1, 6))
     messages = [{"role": role, "content": text(rng)} for role in roles]
     for message in messages:
@@ -124,14 +124,14 @@ def conversation(rng: Random) -> list[dict]:
 
 
 def alternating(rng: Random) -> list[dict]:
-    """What the stricter templates allow; the last is a user."""
+    """Return alternating users and assistants, which stricter templates require; the last is a user."""
     roles = ["system"] * rng.randint(0, 1) + ["user", "assistant"] * rng.randint(0, 3) + ["user"]
     return [{"role": role, "content": text(rng)} for role in roles]
 
 
 @cache
 def qwen_model() -> dict:
-    """Qwen's tokenizer with its first 4,000 merges: every rule of it, read in no time."""
+    """Return Qwen's tokenizer with its first 4,000 merges, which loads quickly."""
     spec = json.loads(reference("qwen", "tokenizer.json").read_text())
     merges = spec["model"]["merges"][:4_000]
     kept = {piece: i for piece, i in spec["model"]["vocab"].items() if i < 256 + len(merges)}
@@ -139,7 +139,7 @@ def qwen_model() -> dict:
 
 
 def write_folder(folder, tokens, source=None, base=None, **config):
-    """A model folder: the tokenizer with these control tokens, and a chat template if there is one."""
+    """Write a model folder: a tokenizer with these control tokens, and a chat template if one is given."""
     folder.mkdir(exist_ok=True)
     spec = base or qwen_model()
     first = max(spec["model"]["vocab"].values()) + 1
@@ -158,7 +158,7 @@ def published(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory):
-    """The tokenizer of a name in BY_HAND or OWN, or of a template of one's own."""
+    """Return a function that loads the tokenizer of a name in BY_HAND or OWN, or of a given template."""
     root, at = tmp_path_factory.mktemp("families"), {}
 
     def get(name, source=None, tokens=None, thinking=True, **config) -> Tokenizer:
@@ -176,7 +176,7 @@ def load(tmp_path_factory):
 
 @cache
 def hugging_face(source: str):
-    """A template with the semantics of transformers; its generation tags change nothing."""
+    """Return a template compiled as in transformers; generation tags change nothing."""
 
     def raise_exception(message):
         raise RuntimeError(message)
@@ -204,7 +204,7 @@ def rendered(tokenizer: Tokenizer, source: str, messages: list[dict], header: bo
 
 
 def full(tokenizer: Tokenizer, text: str) -> list[int]:
-    """As the published tokenizer reads a rendering."""
+    """Return the ids of a rendering as the published tokenizer encodes it."""
     return tokenizer._full.encode(text, add_special_tokens=False).ids
 
 
@@ -228,7 +228,7 @@ def test_prompt_equals_the_published_template(name, load):
 
 
 def test_qwen3_parses_thoughts_and_tool_results_as_its_template(load):
-    """Where the marks are no tokens, as in Qwen2.5's vocabulary, everything that a text can hold can be compared."""
+    """In Qwen2.5's vocabulary the marks are not tokens, so texts may contain them and still be compared."""
     marks = ("<think>", "</think>", "<tool_response>", "</tool_response>", "\n")
     tokenizer = load("qwen3, old vocabulary", published("qwen3"), QWEN2_5)
     for seed in range(600):
@@ -262,7 +262,7 @@ def test_llama3_dates_are_constant(load):
 
 
 def test_begin_of_text_appears_once(load, tmp_path):
-    """Llama's post-processor puts a token before every text, and its template one before every conversation."""
+    """Llama's post-processor adds the token to every text, and its template to every conversation."""
     once = load("llama3")
     spec = json.loads((once.folder / "tokenizer.json").read_text())
     begin, i = LLAMA3[0], once._full.token_to_id(LLAMA3[0])
@@ -296,7 +296,7 @@ APPENDED = {  # name: the template that the appended conversation is compared wi
 
 @pytest.mark.parametrize("name", APPENDED)
 def test_appended_ids_equal_the_whole_conversation(name, load):
-    """prompt, reply, follow-up, reply ... are the ids of the whole conversation, also where replies were cut off."""
+    """prompt, reply, follow-up, reply ... equal the ids of the whole conversation, also if replies were cut off."""
     tokenizer, source = load(name), APPENDED[name]
     source = source if "{" in source else published(source)
     strict = name in OWN
@@ -322,7 +322,7 @@ def test_appended_ids_equal_the_whole_conversation(name, load):
 
 
 def test_sampled_thoughts_are_kept(load):
-    """DeepSeek-R1's template drops the thoughts of what it is given, and opens those of the next reply."""
+    """DeepSeek-R1's template drops the thoughts of given messages and opens a think block in its header."""
     tokenizer, user = load("r1"), {"role": "user", "content": "2 + 2?"}
     ids = tokenizer.prompt([user]) + tokenizer.reply("<think>\nTwo and two.\n</think>\n\n4")
     ids += tokenizer.follow_up(ids[-1], [{"role": "user", "content": "3 + 3?"}])
@@ -370,7 +370,7 @@ def test_think_block_is_in_reply_or_header(load):
 
 
 def hostile(tokenizer: Tokenizer) -> list[str]:
-    """Control tokens whole, halved, nested, disguised; and guesses at what the tokenizer calls them."""
+    """Return control tokens whole, halved, nested and disguised, and guesses at the tokenizer's names for them."""
     tokens = sorted(token.content for token in tokenizer._full.get_added_tokens_decoder().values())
     found = [*tokens, *(token[:-1] for token in tokens), *(token[1:] for token in tokens)]
     found += [token[:3] + token + token[3:] for token in tokens]
@@ -382,7 +382,7 @@ def hostile(tokenizer: Tokenizer) -> list[str]:
 
 @pytest.mark.parametrize("name", [*BY_HAND, *OWN])
 def test_text_never_becomes_a_control_token(name, load):
-    """A conversation has the control tokens that it has when nobody says anything, and every character that is said."""
+    """A conversation has the control tokens that it has with harmless texts, and every character of its texts."""
     tokenizer = load(name)
     source = OWN[name][0] if name in OWN else published(BY_HAND[name][0])
     variables = {"enable_thinking": False} if "without" in name else {}
@@ -409,7 +409,7 @@ def test_text_never_becomes_a_control_token(name, load):
 
 
 def test_control_tokens_in_the_vocabulary_are_kept_from_text(tmp_path):
-    """A SentencePiece tokenizer has <s> and </s> among its pieces; here merges lead to one, and to [INST]."""
+    """A SentencePiece tokenizer has <s> and </s> among its pieces; here merges produce one of them."""
     spec = json.loads(reference("stories260k", "tokenizer.json").read_text())
     model = spec["model"]
     for left, right in (("<", "/"), ("</", "s"), ("</s", ">")):
@@ -425,7 +425,7 @@ def test_control_tokens_in_the_vocabulary_are_kept_from_text(tmp_path):
 
 
 def test_sentencepiece_spaces_match_the_rendering(tmp_path):
-    """Its tokenizers put a space before a text, or before every piece between control tokens."""
+    """These tokenizers put a space before a text, or before every piece between control tokens."""
     legacy = json.loads(reference("stories260k", "tokenizer.json").read_text())
     first = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     config = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -471,7 +471,7 @@ def test_the_template_decides_the_format(load):
 
 
 def test_training_templates_match_their_rendering(load):
-    """Their thoughts are kept, so that qwen3_training rewrites nothing; marks around replies change nothing."""
+    """qwen3_training keeps all thoughts, so it rewrites nothing; generation marks around replies change nothing."""
     tokenizer = load("qwen3_training", published("qwen3_training"), QWEN3)
     assert isinstance(tokenizer._format, Template)
     for seed in range(100):
@@ -489,7 +489,7 @@ def test_training_templates_match_their_rendering(load):
 
 
 def test_template_file_precedence(tmp_path):
-    """In chat_template.jinja, which goes before tokenizer_config.json, where it is a text or a list with a default."""
+    """chat_template.jinja comes before tokenizer_config.json, which has a text or a list with a default."""
 
     def system(source, file=None):
         folder = write_folder(tmp_path, QWEN2_5, source)
@@ -521,7 +521,7 @@ def test_control_tokens_decide_without_a_template(load, monkeypatch):
 
 
 def test_only_other_chat_templates_need_jinja2(load, monkeypatch):
-    """The embedded model and every checkpoint with its template are read without jinja2."""
+    """The embedded model, and every checkpoint with the same template, loads without jinja2."""
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert type(load("plain without jinja2", PLAIN, QWEN2_5)._format) is ChatML
     assert type(load_tokenizer("tiny")._format) is ChatML

@@ -1,4 +1,4 @@
-"""Rotary settings: transformers' frequencies in every bit, whatever layout says them, and one line for nonsense."""
+"""Rotary settings: frequencies equal to transformers' in every bit from both layouts; invalid settings are refused."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ KINDS = {
 
 
 def parsed(**fields) -> Rope:
-    """What a config.json with these rotary settings comes to."""
+    """Return the Rope of a config.json with these rotary settings."""
     (rope,) = set(parse_config({**SMALL, "model_type": "llama", **copy.deepcopy(fields)}).ropes)
     return rope
 
@@ -48,7 +48,7 @@ def parsed(**fields) -> Rope:
     ],
     ids=str,
 )
-def test_frequencies_are_those_of_transformers_in_every_bit(settings, head_dim):
+def test_frequencies_match_transformers_bitwise(settings, head_dim):
     pytest.importorskip("transformers")
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -62,7 +62,7 @@ def test_frequencies_are_those_of_transformers_in_every_bit(settings, head_dim):
 
 
 @pytest.mark.parametrize("case", ["qwen2 yarn", "qwen2 yarn, own attention factor", "llama three bands"])
-def test_the_cases_have_pairs_of_all_three_bands(case):
+def test_cases_cover_kept_blended_and_slowed_pairs(case):
     raw = raw_config(CASES[case])
     (rope,) = set(parse_config(raw).ropes)
     plain, _ = frequencies(Rope(theta=rope.theta), raw["head_dim"])
@@ -90,7 +90,7 @@ def test_the_cases_have_pairs_of_all_three_bands(case):
     ],
     ids=str,
 )
-def test_both_layouts_are_read_and_weighed_as_transformers_does(fields):
+def test_layouts_have_the_precedence_of_transformers(fields):
     pytest.importorskip("transformers")
     from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -105,7 +105,7 @@ def test_both_layouts_are_read_and_weighed_as_transformers_does(fields):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("layout", ["old", "new"])
 @torch.no_grad()
-def test_what_is_saved_old_and_new_readers_and_transformers_read_alike(kind, family, layout, tmp_path):
+def test_old_and_new_readers_agree_on_saved_settings(kind, family, layout, tmp_path):
     settings = {**KINDS[kind], "rope_theta": 5e5}
     if layout == "old":
         settings["type"] = settings.pop("rope_type")
@@ -131,7 +131,7 @@ def test_what_is_saved_old_and_new_readers_and_transformers_read_alike(kind, fam
     torch.testing.assert_close(model(ids) @ model.lm_head.weight.T, expected, atol=2e-5, rtol=2e-5)
 
 
-def test_nested_settings_are_of_each_layer_and_stay_nested():
+def test_nested_settings_apply_by_layer_and_stay_nested():
     raw = raw_config(CASES["qwen3 nested rope"])
     nested = raw.pop("rope_parameters")
     sliding, full, _ = parse_config({**raw, "rope_parameters": nested}).ropes
@@ -146,7 +146,7 @@ def test_nested_settings_are_of_each_layer_and_stay_nested():
 
 
 @torch.no_grad()
-def test_dynamic_is_the_default_within_its_length_and_refused_beyond():
+def test_dynamic_equals_default_up_to_its_length():
     plain = random_model("qwen3", max_position_embeddings=50)
     dynamic = random_model("qwen3", max_position_embeddings=50, rope_scaling=DYNAMIC)
     assert dynamic.config.dynamic_rope and not plain.config.dynamic_rope
@@ -199,7 +199,7 @@ def test_dynamic_is_the_default_within_its_length_and_refused_beyond():
     ids=str,
 )
 @pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
-def test_settings_that_make_no_sense_are_refused(settings, words, name):
+def test_invalid_settings_are_refused(settings, words, name):
     with pytest.raises(ValueError, match=words) as caught:
         parsed(**{name: settings})
     assert "\n" not in str(caught.value)
@@ -216,6 +216,6 @@ def test_settings_that_make_no_sense_are_refused(settings, words, name):
     ],
     ids=str,
 )
-def test_nested_settings_that_make_no_sense_are_refused(settings, words):
+def test_invalid_nested_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         parse_ropes({"rope_parameters": settings}, ("full_attention",), 512)

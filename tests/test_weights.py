@@ -1,4 +1,4 @@
-"""Loading: what a checkpoint says is what the model holds, and everything else is refused in one line that names it."""
+"""Loading a checkpoint: the model has exactly its weights, and anything wrong is refused in one line that names it."""
 
 import json
 
@@ -19,7 +19,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A good checkpoint of one file, its config.json in the old layout and as short as can be."""
+    """Write a valid checkpoint of one file with a minimal config.json in the old layout."""
     save_model(random_model(), tmp_path, RAW, torch.float32)
     (tmp_path / "config.json").write_text(json.dumps(RAW))
     return tmp_path
@@ -31,14 +31,14 @@ def edit_config(folder, **fields):
 
 
 def edit_tensors(folder, **changes):
-    """Sets tensors by name, or takes one away (None); "." is spelled "__"."""
+    """Set tensors by name, with "__" for "."; None removes one."""
     path = folder / "model.safetensors"
     tensors = load_file(path) | {name.replace("__", "."): value for name, value in changes.items()}
     save_file({name: value for name, value in tensors.items() if value is not None}, path)
 
 
 def shard(folder, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")):
-    """Splits the checkpoint in two; returns the path of the index and its weight_map."""
+    """Split the checkpoint in two shards. Return the path of the index and its weight_map."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     weight_map = {key: names[i % 2] for i, key in enumerate(sorted(tensors))}
@@ -50,7 +50,7 @@ def shard(folder, names=("model-00001-of-00002.safetensors", "model-00002-of-000
 
 
 def refused(kind, name, *words):
-    """Loading raises this kind of error with one line that holds these words."""
+    """Assert that loading raises this kind of error with one line that contains these words."""
     with pytest.raises(kind) as caught:
         load_model(str(name))
     message = str(caught.value)
@@ -59,12 +59,12 @@ def refused(kind, name, *words):
         assert word in message, message
 
 
-# ---------------------------------------------------------------------------------------------------------- what works
+# -------------------------------------------------------------------------------------------------------- valid files
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama", "mistral"])
-def test_a_saved_model_loads_bitwise_the_same(tmp_path, model_type, tied):
+def test_saved_model_loads_bitwise(tmp_path, model_type, tied):
     model = random_model(model_type, tie_word_embeddings=tied)
     raw = {**RAW, "model_type": model_type, "tie_word_embeddings": tied}
     save_model(model, tmp_path, raw, torch.float32)
@@ -79,7 +79,7 @@ def test_a_saved_model_loads_bitwise_the_same(tmp_path, model_type, tied):
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @torch.no_grad()
-def test_weights_of_any_float_load_to_any_float_and_compute(tmp_path, stored, dtype):
+def test_weights_load_from_and_to_any_float_dtype(tmp_path, stored, dtype):
     model = random_model("mistral", sliding_window=8)
     save_model(model, tmp_path, {**RAW, "model_type": "mistral", "sliding_window": 8}, stored)
     loaded = load_model(str(tmp_path), dtype)
@@ -94,7 +94,7 @@ def test_weights_of_any_float_load_to_any_float_and_compute(tmp_path, stored, dt
     assert error < (0.03 if torch.bfloat16 in (stored, dtype) else 0.005)  # eight bits of each weight, or eleven
 
 
-def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
+def test_equal_tied_head_and_rotary_buffers_are_accepted(folder):
     edit_config(folder, tie_word_embeddings=True)
     embedding = load_file(folder / "model.safetensors")[EMBEDDING]
     edit_tensors(
@@ -105,7 +105,7 @@ def test_a_tied_head_that_agrees_and_old_rotary_buffers_are_accepted(folder):
 
 
 def in_hub_cache(folder, cache, hub_id="Some/model", commit="0123456789abcdef0123456789abcdef01234567", **refs):
-    """Moves a checkpoint into a hub cache as the hub's client lays it out, with branches and tags; the snapshot."""
+    """Move a checkpoint into a hub cache in the client's layout, with branches and tags. Return the snapshot."""
     repository = cache / f"models--{hub_id.replace('/', '--')}"
     snapshot, blobs = repository / "snapshots" / commit, repository / "blobs"
     snapshot.mkdir(parents=True), blobs.mkdir(exist_ok=True)
@@ -121,7 +121,7 @@ def in_hub_cache(folder, cache, hub_id="Some/model", commit="0123456789abcdef012
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_files_that_the_hub_cache_links_to_its_blobs_load(folder, tmp_path_factory, sharded):
+def test_hub_snapshots_load_through_their_links(folder, tmp_path_factory, sharded):
     expected = load_model(str(folder)).state_dict()
     if sharded:
         assert len(set(shard(folder)[1].values())) == 2
@@ -139,10 +139,10 @@ def cache(tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.parametrize("offline", [True, False])
-def test_a_pinned_revision_is_the_one_that_loads(folder, cache, tmp_path_factory, monkeypatch, offline):
+def test_pinned_revision_is_loaded(folder, cache, tmp_path_factory, monkeypatch, offline):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens,
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # and the client tries again after a while
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # unreachable
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
     newer = tmp_path_factory.mktemp("newer")
     save_model(random_model(seed=1), newer, RAW, torch.float32)
     commits = ["a" * 40, "b" * 40]
@@ -157,7 +157,7 @@ def test_a_pinned_revision_is_the_one_that_loads(folder, cache, tmp_path_factory
     refused(FileNotFoundError, f"Some/model@{'c' * 40}", "no download from the hub")
 
 
-def test_a_name_is_split_into_hub_id_and_revision(tmp_path, monkeypatch):
+def test_name_is_split_into_hub_id_and_revision(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert split_revision("Some/model@v1.0") == ("Some/model", "v1.0")
     assert split_revision("Some/model@refs/pr/1") == ("Some/model", "refs/pr/1")
@@ -174,12 +174,12 @@ def test_a_name_is_split_into_hub_id_and_revision(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "revision", ["", " ", "-x", "../x", "a/../b", "a b", "/x", "x/", "x@y", "x\ny", "é", "a//b", "x."]
 )
-def test_what_cannot_be_a_revision_is_refused(cache, revision):
+def test_impossible_revision_is_refused(cache, revision):
     refused(ValueError, f"Some/model@{revision}", "is not the name of a branch, tag or commit")
 
 
-def test_a_trained_model_tells_its_story():
-    """stories260K, greedily from the first token: 256 ids and their log-probability as llama2.c publishes them."""
+def test_stories260k_greedy_output_matches_llama2_c():
+    """Greedy decoding from the first token gives the 256 ids and log-probabilities of llama2.c."""
     golden = json.loads(reference("stories260k", "golden.json").read_text())
     engine = Engine(load_model(str(reference("stories260k"))), max_rows=1, max_len=512)
     slot = engine.open((0, 0))
@@ -190,7 +190,7 @@ def test_a_trained_model_tells_its_story():
     assert row.logprobs[:20] == pytest.approx(golden["logprobs_fp32_first20"], abs=1e-5)
 
 
-# ------------------------------------------------------------------------------------------------------- what does not
+# ---------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -245,18 +245,18 @@ def test_a_trained_model_tells_its_story():
     ],
     ids=str,
 )
-def test_a_config_that_cannot_be_computed_is_refused(folder, fields, words):
+def test_unsupported_config_is_refused(folder, fields, words):
     edit_config(folder, **fields)
     refused(ValueError, folder, str(folder / "config.json"), *words)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", '"qwen2"', "\xff"])
-def test_a_config_that_is_no_object_is_refused(folder, text):
+def test_config_that_is_no_json_object_is_refused(folder, text):
     (folder / "config.json").write_bytes(text.encode("latin1"))
     refused(ValueError, folder, str(folder / "config.json"), "JSON")
 
 
-def test_a_folder_without_its_files_is_refused(folder, tmp_path):
+def test_incomplete_folder_is_refused(folder, tmp_path):
     (folder / "config.json").rename(folder / "kept")
     refused(FileNotFoundError, folder, str(folder / "config.json"))
     (folder / "kept").rename(folder / "config.json")
@@ -268,17 +268,17 @@ def test_a_folder_without_its_files_is_refused(folder, tmp_path):
     "name",
     ["./nowhere", "/no/where", "nowhere", "../a/b", "a/b/c", "a/..", "nowhere@main", "./a/b@main", "a/..@v1", "a/b\n"],
 )
-def test_a_name_that_is_nothing_is_refused(name, tmp_path, monkeypatch):
+def test_unknown_name_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(FileNotFoundError, name, repr(name), "no such folder", "not a hub id")
 
 
-def test_a_hub_id_without_a_network_is_refused(cache):
+def test_hub_id_without_network_is_refused(cache):
     refused(FileNotFoundError, "Nobody/no-such-model", "Nobody/no-such-model", "hub")
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_a_truncated_file_is_refused(folder, keep):
+def test_truncated_file_is_refused(folder, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     refused(ValueError, folder, str(path), "not a whole safetensors file")
@@ -301,12 +301,12 @@ def test_tensors_that_do_not_fit_are_refused(folder, changes, words):
     refused(ValueError, folder, str(folder), *words)
 
 
-def test_a_tied_head_that_disagrees_is_refused(folder):
+def test_tied_head_that_differs_is_refused(folder):
     edit_config(folder, tie_word_embeddings=True)
     refused(ValueError, folder, str(folder), "tie_word_embeddings", HEAD, EMBEDDING)
 
 
-def test_a_missing_or_repeated_shard_is_refused(folder):
+def test_missing_or_repeated_shard_is_refused(folder):
     _, weight_map = shard(folder)
     first, second = sorted(set(weight_map.values()))
     content = (folder / second).read_bytes()
@@ -321,7 +321,7 @@ def test_a_missing_or_repeated_shard_is_refused(folder):
 @pytest.mark.parametrize(
     "escape", ["../x.safetensors", "{outside}/x.safetensors", "a/../../x.safetensors", "..", "x.bin"]
 )
-def test_an_index_that_points_outside_is_refused(folder, tmp_path_factory, escape):
+def test_index_that_points_outside_is_refused(folder, tmp_path_factory, escape):
     index, weight_map = shard(folder)
     outside = tmp_path_factory.mktemp("outside")
     save_file({"model.norm.weight": torch.ones(48)}, outside / "x.safetensors")
@@ -333,7 +333,7 @@ def test_an_index_that_points_outside_is_refused(folder, tmp_path_factory, escap
 
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("where", ["outside", "blobs", "snapshots/0123/blobs"])
-def test_a_file_that_links_out_of_the_folder_is_refused(folder, tmp_path_factory, sharded, where):
+def test_link_out_of_the_folder_is_refused(folder, tmp_path_factory, sharded, where):
     path = folder / (shard(folder)[1][HEAD] if sharded else "model.safetensors")
     outside = tmp_path_factory.mktemp("outside") / where
     outside.mkdir(parents=True)
@@ -342,7 +342,7 @@ def test_a_file_that_links_out_of_the_folder_is_refused(folder, tmp_path_factory
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_a_snapshot_that_links_to_the_blobs_of_another_repository_is_refused(folder, tmp_path_factory, sharded):
+def test_link_to_another_repositorys_blobs_is_refused(folder, tmp_path_factory, sharded):
     name = shard(folder)[1][HEAD] if sharded else "model.safetensors"
     cache = tmp_path_factory.mktemp("cache")
     path = in_hub_cache(folder, cache) / name
@@ -353,7 +353,7 @@ def test_a_snapshot_that_links_to_the_blobs_of_another_repository_is_refused(fol
     refused(ValueError, path.parent, str(path), "outside the folder")
 
 
-def test_a_link_within_the_folder_is_followed(folder):
+def test_link_within_the_folder_is_followed(folder):
     path = folder / "model.safetensors"
     path.symlink_to(path.rename(folder / "kept.safetensors").name)
     assert load_model(str(folder)).config == parse_config(RAW)
@@ -362,14 +362,14 @@ def test_a_link_within_the_folder_is_followed(folder):
 @pytest.mark.parametrize(
     "text", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": ["b"]}}', "null", "\xff"]
 )
-def test_a_nonsense_index_is_refused(folder, text):
+def test_malformed_index_is_refused(folder, text):
     index, _ = shard(folder)
     index.write_bytes(text.encode("latin1"))
     refused(ValueError, folder, str(index), "not a shard index")
 
 
 @pytest.mark.parametrize("value", [1, None])
-def test_an_index_whose_shards_are_no_names_is_refused(folder, value):
+def test_index_with_shards_that_are_no_names_is_refused(folder, value):
     index, _ = shard(folder)
     index.write_text(json.dumps({"weight_map": {HEAD: value}}))
     refused(ValueError, folder, str(index), repr(value))

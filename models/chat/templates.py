@@ -53,15 +53,15 @@ class Template:
     def reply(self, content: str) -> tuple[str, str]:
         if self.mark.show(self._open).startswith(THINK) and ANSWER not in content:
             content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
-        said = {"role": "assistant", "content": content}
+        message = {"role": "assistant", "content": content}
         if self._open:
-            text = self._disguise.reveal(self._hide(said)) + self._close
+            text = self._disguise.reveal(self._hide(message)) + self._close
             if not text.startswith(self._open):
                 opened = self.mark.show(self._open)
                 raise ValueError(f"the chat template opens each reply with {opened!r}; {content[:40]!r} does not")
             text = text.removeprefix(self._open)
         else:
-            text = _appended(self.mark, self._before, self._render([*self._asked, said], header=False))
+            text = _appended(self.mark, self._before, self._render([*self._asked, message], header=False))
         return self._before, text[: text.rindex(self.end) + len(self.end)]
 
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
