@@ -1,12 +1,11 @@
-"""What the benchmarks share: options, taking turns, memory, rows with targets, the report.
+"""Shared by all benchmarks: options, interleaved repeats, memory, rows with targets, the report.
 
-All sides have the same weights, adapter, inputs, dtype and threads, live in one process and take turns (ours, theirs,
-ours, theirs, ...), so that whatever else the machine does falls on all of them. Medians are reported, every value is in
-the JSON line. The models of the sides are made in benchmarks/sides.py.
+All sides have the same weights, adapter, inputs, dtype and threads. They run in one process, interleaved (ours, theirs,
+ours, theirs, ...), so that whatever else the machine does falls on all of them. Medians are reported; the JSON line has
+every value. benchmarks/sides.py makes the models of the sides.
 """
 
 import difflib
-import inspect
 import json
 import math
 import os
@@ -17,65 +16,40 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from envs.terminal import reader_may_leave
+from rl import arguments
+from rl.arguments import Positive
 
-ENOUGH = 3  # measured turns of what is long
+ENOUGH = 3  # measured repeats of a row that takes long
 MANY = 12  # more rows than these are not listed in a line
+T = TypeVar("T")
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
 
 @dataclass
 class Options:
-    repeats: int = 5  # measured turns of each side
-    warmup: int = 2  # turns before those, at least 1
-    threads: int = 2  # torch threads, of all sides
+    repeats: Positive[int] = 5  # measured repeats of each side
+    warmup: Positive[int] = 2  # repeats before those
+    threads: Positive[int] = 2  # torch threads, of all sides
     only: str = ""  # rows whose name starts so
     out: str = ""  # also write the JSON to this file, and the table beside it as .md
 
 
-def parse(options: type, words: list[str]):
-    """The options that key=value words say. Prints the help and exits with 0 on --help; exits with 1 and one line for a
-    word that is not an option."""
-    known = {f.name: f.type for f in fields(options)}
-    if any(word in ("-h", "--help", "help") for word in words):
-        with reader_may_leave():
-            print(help_text(options))
-        raise SystemExit(0)
-    given = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in known or not value:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {near[0]}=?" if near and near[0] != key else ""
-            sys.exit(f"{word}: not one of {', '.join(f'{name}=' for name in known)}{hint}")
-        try:
-            given[key] = known[key](value)
-        except ValueError:
-            sys.exit(f"{word}: not a whole number" if known[key] is int else f"{word}: not a number")
-    parsed = options(**given)
-    for name, kind in known.items():
-        if kind is int and name not in ("compile", "peaks") and getattr(parsed, name) < 1:
-            sys.exit(f"{name}={getattr(parsed, name)}: must be at least 1")
-    return parsed
-
-
-def help_text(options: type) -> str:
-    """Every option with its default and the comment behind it."""
+def parse(options: type[T], words: list[str]) -> T:
+    """Return the options that key=value words give. Print the help and exit with 0 on --help; print one line and exit
+    with 2 on a wrong word."""
     module = sys.modules[options.__module__]
-    told = {}  # a subclass may say again what it has another default for
-    for cls in reversed([cls for cls in options.__mro__ if is_dataclass(cls)]):
-        for name, default, comment in re.findall(r"^    (\w+): \w+ = (.+?)  # (.+)$", inspect.getsource(cls), re.M):
-            told[name] = f"  {name + '=' + default.strip(chr(34)):28s} {comment}"
-    return "\n".join([*module.__doc__.strip().splitlines(), "", "Options, with their defaults:", *told.values()])
+    [given] = arguments.parse(words, f"benchmarks.{Path(module.__file__).stem}", options, about=module.__doc__)
+    return given
 
 
 def as_stated(options: Options, *sizes: str) -> bool:
@@ -117,7 +91,7 @@ class Row:
     """One thing that was measured on each side."""
 
     name: str
-    values: dict[str, list[float]]  # of "ours" and of each peer, one per measured turn
+    values: dict[str, list[float]]  # of "ours" and of each peer, one per measured repeat
     unit: str = "s"
     speedup: bool = False  # ratios are theirs / ours and targets the least; else ours / theirs, and the most
     targets: dict[str, float] = field(default_factory=dict)  # of the ratio to a peer; under "ours": of the value itself
@@ -134,7 +108,7 @@ class Row:
         return over / under if under else 1.0 if over == under else math.inf
 
     def by_turn(self, side: str) -> list[float]:
-        """The ratio to a peer of each turn; of "ours" the value itself."""
+        """Return the ratio to a peer of each repeat; of "ours" the value itself."""
         if side == "ours":
             return self.values[side]
         pairs = zip(self.values["ours"], self.values[side], strict=False)  # a limit has one value
@@ -212,10 +186,10 @@ def chosen(names: Iterable[str], only: str) -> list[str]:
 # ---- time ----
 
 
-def take_turns(
+def interleave(
     sides: dict[str, Callable[[], object]], repeats: int, warmup: int, device: str = "cpu", limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Seconds of each side, turn by turn, without the warm-up. Past `limit` seconds ENOUGH measured turns do."""
+    """Return the seconds of each repeat of each side, without the warm-up. After `limit` seconds, ENOUGH repeats do."""
     seconds, began = {name: [] for name in sides}, time.perf_counter()
     for turn in range(1, warmup + repeats + 1):
         for name, work in sides.items():
@@ -329,7 +303,7 @@ def memory_parts(name: str, row: str, sides: list[str], module: str, options: Op
 
 BY_ONEDNN = (
     "Ours multiplies float32 by oneDNN on a CPU, in float32, through a switch of torch (models/linear.py), from copies "
-    "of frozen weights that are laid out before the measured turns; the peers run as they come, by MKL."
+    "of frozen weights that are laid out before the measured repeats; the peers run as they come, by MKL."
 )
 TOO = "by oneDNN too"  # of a peer, in its side's name
 

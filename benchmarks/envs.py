@@ -26,6 +26,7 @@ from envs.os_interaction import prepared
 from envs.os_interaction import tasks as os_tasks
 from envs.simulators.mysql import Database
 from envs.simulators.shell import Shell
+from rl.arguments import Positive
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
 STEPS |= {"os_interaction": 3_000, "db_bench": 3_000, "tau_retail": 5_000}  # target steps per second
@@ -34,8 +35,8 @@ RESET = 5e-3  # target seconds per reset
 
 @dataclass
 class Options(common.Options):
-    steps: int = 2000  # steps timed in each repeat
-    growth: int = 100_000  # steps over which memory must not grow, after a warm-up of a fifth
+    steps: Positive[int] = 2000  # steps timed in each repeat
+    growth: Positive[int] = 100_000  # steps over which memory must not grow, after a warm-up of a fifth
 
 
 def play(env, steps: int, first: int = 0) -> tuple[list[float], list[float]]:

@@ -27,6 +27,7 @@ from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.engine import Engine
 from models.fast.cuda_graph import CHUNK
+from rl.arguments import Positive
 
 LARGE = 20_000_000  # parameters from which on the higher target holds
 
@@ -35,16 +36,16 @@ LARGE = 20_000_000  # parameters from which on the higher target holds
 class Options(common.Options):
     model: str = "tiny,small"  # by comma: tiny | small (25 million random parameters) | 0.5b | a folder | a hub id
     rows: str = "16,64"  # prompts at once
-    prompt: int = 64  # tokens of each
-    new: int = 64  # tokens to sample for each
-    shortest: int = 20  # of the mixed lengths
-    longest: int = 200  # of the mixed lengths
-    episodes: int = 64  # of multi-turn; of a model of 20 million parameters or more an eighth of that
-    start: int = 512  # prompt tokens of an episode
-    turns: int = 8  # of an episode
-    sampled: int = 32  # tokens of a turn
-    observed: int = 96  # tokens after it
-    peaks: int = 1  # 0: no peak memory in processes of their own
+    prompt: Positive[int] = 64  # tokens of each
+    new: Positive[int] = 64  # tokens to sample for each
+    shortest: Positive[int] = 20  # of the mixed lengths
+    longest: Positive[int] = 200  # of the mixed lengths
+    episodes: Positive[int] = 64  # of multi-turn; of a model of 20 million parameters or more an eighth of that
+    start: Positive[int] = 512  # prompt tokens of an episode
+    turns: Positive[int] = 8  # of an episode
+    sampled: Positive[int] = 32  # tokens of a turn
+    observed: Positive[int] = 96  # tokens after it
+    peaks: bool = True  # measure each side's peak memory, in a process of its own
     memory: str = ""  # ours | transformers: run that side of the row `only` once and print its peak memory as JSON
 
 
@@ -198,7 +199,7 @@ def measure(
     """works: of each side, from a Case to its replies. warmup: turns after the one that is checked."""
     checked = check(case, {name: work(case) for name, work in works.items()})
     turns = {name: partial(work, case) for name, work in works.items()}
-    seconds = common.take_turns(turns, options.repeats, warmup, device, limit)
+    seconds = common.interleave(turns, options.repeats, warmup, device, limit)
     targets = {side: bound for side, bound in targets.items() if side in works}
     return Row(case.name, seconds, speedup=True, targets=targets, tokens=sum(case.new), check=checked)
 
@@ -210,7 +211,7 @@ def measure_turns(
     ids = {reuse: play(model, talk, reuse)[0] for reuse in (True, False)}
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
     turns = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
-    seconds = common.take_turns(turns, options.repeats, 0, device, limit)
+    seconds = common.interleave(turns, options.repeats, 0, device, limit)
     tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
     return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked)
 

@@ -23,13 +23,14 @@ from benchmarks import common, generate, logprob, onpolicy, sides, step
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from models.engine import Engine
+from rl.arguments import Positive
 
 
 @dataclass
 class Options(common.Options):
     only: str = ""  # parts whose name starts so
-    seconds: int = 540  # of all parts together
-    part: int = 150  # of one part at most
+    seconds: Positive[int] = 540  # of all parts together
+    part: Positive[int] = 150  # of one part at most
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Scale:
     )
     decode_rows: tuple[int, int] = (64, 256)  # of the large model and of the small one
     context: int = 1024
-    new: int = 32  # tokens decoded in a measured turn
+    new: int = 32  # tokens decoded in a measured repeat
     rollouts: int = 256  # rows of mixed lengths
     lengths: tuple[int, int] = (100, 1024)  # of their prompts and replies, any between
     talk: tuple[int, int, int, int, int] = (64, 512, 8, 32, 96)  # episodes, prompt, turns, sampled, observed
@@ -93,7 +94,7 @@ def decode(name: str, rows: int, target: float, scale: Scale, options, device: s
             engine.feed(slot, [])
         assert all(len(row.ids) == scale.new for row in engine.run(scale.new, 1.0, frozenset()))
 
-    seconds = common.take_turns({"ours": turn}, options.repeats, options.warmup, device, scale.patience)["ours"]
+    seconds = common.interleave({"ours": turn}, options.repeats, options.warmup, device, scale.patience)["ours"]
     context = start + scale.new * (options.warmup + len(seconds) / 2)
     limit = bytes_per_step(model, rows, context) / bandwidth(device)
     values = {"ours": [value / scale.new for value in seconds], "bandwidth limit": [limit]}
@@ -113,7 +114,7 @@ def continuous(model, case: generate.Case) -> list[list[int]]:
     settings = GenerationConfig(do_sample=False, max_new_tokens=max(case.new), eos_token_id=-1, pad_token_id=0)
     keys = {"generation_config": settings, "block": True, "timeout": 5, "persistent_manager": True}
     keys["continuous_batching_config"] = ContinuousBatchingConfig(
-        allow_block_sharing=False,  # the prompts come again in each turn
+        allow_block_sharing=False,  # the prompts come again in each repeat
         max_memory_percent=0.4,  # or it takes nearly all that is free
     )
     with model.continuous_batching_context_manager(**keys) as manager:
@@ -288,8 +289,8 @@ def main(options: Options) -> None:
     notes += [
         "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step; rows of long turns "
         f"stop at {common.ENOUGH} of them when {Scale.patience:.0f} seconds are over, as the table says.",
-        "mixed: one engine and one manager for all turns. multi-turn and the exact path: each turn makes its engines, "
-        "and captures their graphs within its time, on both sides.",
+        "mixed: one engine and one manager for all repeats. multi-turn and the exact path: each repeat makes its "
+        "engines, and captures their graphs within its time, on both sides.",
         "bandwidth limit: every weight and each row's keys and values read once, at the speed of a copy in this run.",
         f"most allocated: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB.",
     ]

@@ -21,19 +21,20 @@ from benchmarks import common
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.logprob import _slab_back, _slabs, token_logprobs
+from rl.arguments import Positive
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
 
 
 @dataclass
 class Options(common.Options):
-    repeats: int = 9  # measured turns of each side: they differ by a third from each other
-    N: int = 512  # tokens
-    D: int = 896  # width of the hidden states
-    V: int = 151936  # words of the vocabulary
+    repeats: Positive[int] = 9  # measured repeats of each side: they differ by a third from each other
+    N: Positive[int] = 512  # tokens
+    D: Positive[int] = 896  # width of the hidden states
+    V: Positive[int] = 151936  # words of the vocabulary
     dtypes: str = "float32,bfloat16"  # by comma
-    compile: int = 0  # 1: torch.compile of naive beside it, which takes minutes and a C++ compiler
-    peaks: int = 1  # 0: no peak memory in processes of their own
+    compile: bool = False  # also measure torch.compile of naive; takes minutes and a C++ compiler
+    peaks: bool = True  # measure each side's peak memory, in a process of its own
     memory: str = ""  # a side: run it once on the first dtype and print its peak memory as JSON
 
 
@@ -180,7 +181,7 @@ def parts(
         if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
             turns[f"naive, {TOO}"] = fast_matmul()(turns["naive"])
         turns["two products"] = partial(two_products, inputs)
-        seconds = common.take_turns(turns, options.repeats, options.warmup, device)
+        seconds = common.interleave(turns, options.repeats, options.warmup, device)
         return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N))
 
     def scratch(row: str) -> Row:
@@ -247,9 +248,9 @@ def main(options: Options) -> None:
         return made
 
     common.chosen(plan({}), options.only)  # before the peers are imported, which takes a while
-    others, missing = peers("cpu", bool(options.compile), options.memory)
+    others, missing = peers("cpu", options.compile, options.memory)
     if not options.compile:
-        missing.append("torch.compile of naive: left out; compile=1 adds it, for minutes and with a C++ compiler.")
+        missing.append("torch.compile of naive: left out; compile=true adds it, for minutes and with a C++ compiler.")
     sides = {"ours": ours, **others}
     if options.memory:
         inputs = make(options.N, options.D, options.V, next(iter(dtypes.values())))

@@ -18,6 +18,7 @@ from benchmarks import common, sides
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
 from models.logprob import token_logprobs
+from rl.arguments import Positive
 from rl.batch import forward, make_batch
 from rl.records import Episode, Turn
 
@@ -25,13 +26,13 @@ from rl.records import Episode, Turn
 @dataclass
 class Options(common.Options):
     shape: str = "0.5b"  # of the layers: small | quarter | 0.5b | 7b
-    layers: int = 4  # of them
-    tokens: int = 512  # one sequence
+    layers: Positive[int] = 4  # of them
+    tokens: Positive[int] = 512  # one sequence
     dtypes: str = "float32,bfloat16"  # by comma
     group_shape: str = "quarter"  # of a whole model that trains on a group; then the layers above do
-    prompt: int = 512  # tokens that the group shares
-    completion: int = 512  # tokens of each sample
-    group: int = 8  # samples
+    prompt: Positive[int] = 512  # tokens that the group shares
+    completion: Positive[int] = 512  # tokens of each sample
+    group: Positive[int] = 8  # samples
 
 
 # ---- the layers ----
@@ -105,7 +106,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
         if has_peft and device == "cpu" and dtype == torch.float32:
             turns = turns | {f"peft, {TOO}": fast_matmul()(turns["peft"])}
         turns = turns | {"floor": partial(floor_pass, model, *pass_words())}
-        made_row = Row(row, common.take_turns(turns, options.repeats, options.warmup, device), tokens=tokens)
+        made_row = Row(row, common.interleave(turns, options.repeats, options.warmup, device), tokens=tokens)
         if has_peft and "peft" in targets:
             fastest = min((side for side in factors if side != "ours"), key=made_row.median)
             made_row.targets[fastest] = targets["peft"]
@@ -182,7 +183,7 @@ def group_parts(
         return model, {"ours": partial(shared_pass, *words, grad_N), "unshared": partial(unshared_pass, *words, grad_N)}
 
     def time(row: str) -> Row:
-        seconds = common.take_turns(made()[1], options.repeats, options.warmup, device)
+        seconds = common.interleave(made()[1], options.repeats, options.warmup, device)
         return Row(row, seconds, speedup=True, targets=targets, tokens=group * (prompt + completion))
 
     def apart(row: str) -> Row:

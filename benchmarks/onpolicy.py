@@ -26,6 +26,7 @@ from models.exact import make_exact
 from models.fast.step import exact_step
 from models.linear import Linear
 from rl import config
+from rl.arguments import Positive
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn
 from rl.rollout import rollout
@@ -34,18 +35,18 @@ from rl.tasks import make_tasks
 
 @dataclass
 class Options(common.Options):
-    repeats: int = 9  # measured turns of each side of the cost
+    repeats: Positive[int] = 9  # measured repeats of each side of the cost
     model: str = "tiny"  # tiny | small (random, 25 million parameters) | a folder | a hub id
     dtypes: str = "float32,bfloat16"  # by comma
-    episodes: int = 1000  # of TextCraft, at most 8 turns each
+    episodes: Positive[int] = 1000  # of TextCraft, at most 8 turns each
     difficulty: str = "2"  # of TextCraft, depths by comma
-    peer_rows: int = 16  # prompts of the peer
-    peer_new: int = 32  # tokens sampled for each
-    rows: int = 32  # episodes of the cost
-    start: int = 64  # prompt tokens of those
-    turns: int = 4  # turns of those
-    sampled: int = 32  # tokens of a turn
-    observed: int = 32  # tokens after it
+    peer_rows: Positive[int] = 16  # prompts of the peer
+    peer_new: Positive[int] = 32  # tokens sampled for each
+    rows: Positive[int] = 32  # episodes of the cost
+    start: Positive[int] = 64  # prompt tokens of those
+    turns: Positive[int] = 4  # turns of those
+    sampled: Positive[int] = 32  # tokens of a turn
+    observed: Positive[int] = 32  # tokens after it
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def measure_cost(
         told = f"no cost of exactness to tell: {found.unequal:,} of {found.tokens:,} tokens differ with our attention"
     else:
         told = f"ours: all {found.tokens:,} tokens equal bit for bit"
-    seconds = common.take_turns(turns, options.repeats, options.warmup, device, limit)
+    seconds = common.interleave(turns, options.repeats, options.warmup, device, limit)
     row = Row(name, seconds, tokens=found.tokens, check=told)
     if target and not found.unequal:
         row.targets = {min((side for side in turns if side != "ours"), key=row.median): target}

@@ -27,6 +27,7 @@ from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul, load_tokenizer
 from models.engine import Engine
 from rl import config, grpo
+from rl.arguments import Positive
 from rl.batch import make_batch
 from rl.records import Episode, Turn
 from rl.state import TrainState
@@ -38,13 +39,13 @@ class Options(common.Options):
     model: str = "tiny"  # tiny | small (random, 25 million parameters) | 0.5b (random) | a folder | a hub id
     dtype: str = "float32"  # of the base's weights; the adapter is float32
     device: str = "cpu"  # cpu | cuda
-    prompts: int = 8  # P
-    samples: int = 8  # G, of each prompt
-    prompt: int = 64  # tokens of each
-    new: int = 32  # tokens to sample for each
-    pieces: int = 1  # in which trl takes its batch through forward and backward; ours goes by tokens
+    prompts: Positive[int] = 8  # P
+    samples: Positive[int] = 8  # G, of each prompt
+    prompt: Positive[int] = 64  # tokens of each
+    new: Positive[int] = 32  # tokens to sample for each
+    pieces: Positive[int] = 1  # in which trl takes its batch through forward and backward; ours goes by tokens
     lr: float = 1e-5  # of AdamW
-    peaks: int = 1  # 0: no peak memory in processes of their own
+    peaks: bool = True  # measure each side's peak memory, in a process of its own
     memory: str = ""  # ours | trl: run that side for two steps and print its peak memory as JSON
 
 

@@ -25,7 +25,7 @@ from models.kernels import kernels
 
 KEY_BLOCK = 64
 MIN_QUERIES = 4
-TINY = 4096  # multiplications; torch gives so small a product to the same library always
+SMALL_PRODUCT = 4096  # multiplications; torch gives so small a product to the same library always
 QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
@@ -221,7 +221,7 @@ def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
     until the product is large enough for torch to take the same kernel always, or to `at_least` rows."""
     rows = rearrange(x_BHTE, "b (k g) t e -> (b k) (g t) e", k=K)
     Z, count, E = rows.shape
-    missing = (at_least or max(MIN_QUERIES, TINY // (Z * E * KEY_BLOCK) + 1)) - count
+    missing = (at_least or max(MIN_QUERIES, SMALL_PRODUCT // (Z * E * KEY_BLOCK) + 1)) - count
     return F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
 
 
