@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.json_file import flag, number, read_object
-from models.rope import Rope, nested, parse_ropes, rope_settings
+from models.rope import Rope, parse_ropes
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
@@ -102,7 +102,7 @@ def parse_config(raw: dict) -> ModelConfig:
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
-        ropes=parse_ropes(raw, layer_types, positions),
+        ropes=parse_ropes(raw, layer_types, positions, family),
         windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
         hidden_act=raw.get("hidden_act", "silu"),
         tie_word_embeddings=tied,
@@ -120,10 +120,6 @@ def _refuse_unsupported(raw: dict, family: str) -> None:
     if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
         raise ValueError(
             "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
-        )
-    if family in ("llama", "mistral") and nested(rope_settings(raw)):
-        raise ValueError(
-            f"rope_parameters nested by layer type is not supported for {family}, which has no layer_types"
         )
     if raw.get("hidden_act", "silu") not in ACTIVATIONS:
         raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from models.decoder import CausalLM
-from models.rope import nested, rope_settings
+from models.rope_settings import nested, rope_settings
 
 
 def write_checkpoint(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:

@@ -218,4 +218,4 @@ def test_invalid_settings_are_refused(settings, words, name):
 )
 def test_invalid_nested_settings_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
-        parse_ropes({"rope_parameters": settings}, ("full_attention",), 512)
+        parse_ropes({"rope_parameters": settings}, ("full_attention",), 512, "qwen2")
