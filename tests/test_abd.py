@@ -91,7 +91,7 @@ def test_short_replies_are_bare(reply, expected):
     ("text", "cleaned"),
     [(" \n 1 2 \t\n\n  3 \r\n4\n \n", "1 2\n\n  3\n4"), ("", ""), ("\n\n", ""), ("a\x0bb", "a\nb")],
 )
-def test_inputs_are_stripped_and_so_are_the_ends_of_lines(text, cleaned):
+def test_inputs_and_their_lines_are_stripped(text, cleaned):
     assert clean(text) == cleaned == input_in(f"<INPUT>{text}</INPUT>")
 
 
@@ -119,7 +119,7 @@ LOOP = "for _ in range(int(input())):\n    print(input())"
         (LOOP, "²\na\nb\nc", False),
     ],
 )
-def test_what_is_let_through(program, text, enough):
+def test_valid_and_refused_inputs(program, text, enough):
     assert enough_lines(program, text) == enough
     if not enough:
         assert grade(f"<INPUT>{text}</INPUT>", program, "?") == SHORTAGE
@@ -154,7 +154,7 @@ def test_stderr_must_be_empty_and_time_is_limited():
     assert grade("<INPUT>x</INPUT>", slow, seconds=1) == (0, False, "Error: [TIMEOUT]")
 
 
-def test_an_input_cannot_do_what_a_program_cannot(tmp_path):
+def test_input_cannot_escape_the_program(tmp_path):
     """Programs of a file may evaluate their input."""
     target = tmp_path / "x"
     reply = f"<INPUT>open({str(target)!r}, 'w').write('1')</INPUT>"
@@ -202,7 +202,7 @@ PIECES = [
 ]
 
 
-def test_the_input_is_the_one_that_the_regular_expressions_find():
+def test_input_equals_the_regular_expressions_match():
     rng = Random(0)
     for _ in range(2000):
         reply = "".join(rng.choices(PIECES, k=rng.randint(0, 12)))
@@ -264,7 +264,7 @@ def test_the_sandbox_prints_what_the_generator_says():
         assert ran == sandbox.Run(programs.output(program.source, text), ""), program.source
 
 
-def test_no_constant_and_no_copy_of_the_output_is_a_way_out():
+def test_constants_and_copies_of_the_output_do_not_pay():
     """An answer that does not look at the program is seldom right."""
     right, tasks = Counter(), 0
     for template in templates():
@@ -282,7 +282,7 @@ def test_no_constant_and_no_copy_of_the_output_is_a_way_out():
     assert max(right.values()) < 0.05 * tasks, (right, tasks)
 
 
-def test_difficulty_is_the_level_and_repeats_weigh():
+def test_difficulty_is_the_level_and_repeats_add_weight():
     shape = lambda source: re.sub(r"\d+|'[a-z]+'", "_", source)  # noqa: E731  without what is drawn
     level = {shape(template.draw(Random(0)).source): template.level for template in templates()}
     env, drawn = Env(Config(difficulty="1, 1, 3")), Counter()
@@ -370,7 +370,7 @@ def test_rows_of_a_file(tmp_path):
         ([{"program": "p", "inputs": "", "output": "o"}, "nonsense"], "data: line 2 of {path} must be one object,"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(rows, line, tmp_path):
+def test_unusable_file_is_one_line(rows, line, tmp_path):
     path = write(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ValueError) as error:
         Env(Config(data=path))
@@ -393,7 +393,7 @@ def test_wrong_options_are_one_line(options, line):
     assert str(error.value) == line
 
 
-def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys):
+def test_missing_file_is_reported_before_the_run(tmp_path, capsys):
     path = write(tmp_path / "rows.jsonl", [{"program": "print(input())", "inputs": "1", "output": "1"}])
     kinds = dict.fromkeys(("abd", "ded", "planner"), "a file with a row in each line")
     kinds |= {"db_bench": "a file of LifelongAgentBench's entries"}
@@ -408,7 +408,7 @@ def test_a_file_that_is_not_there_is_found_before_a_run_begins(tmp_path, capsys)
             Config(data=nowhere)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+def test_byte_order_mark_is_not_part_of_the_first_row(tmp_path):
     row = json.dumps({"program": "print(input())", "inputs": "1", "output": "1"})
     path = write(tmp_path / "rows.jsonl", ["\ufeff" + row])
     env = Env(Config(data=path))
@@ -417,7 +417,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
     assert env.program == "print(input())"
 
 
-def test_a_file_that_has_changed_is_read_again(tmp_path):
+def test_changed_file_is_read_again(tmp_path):
     rows = [{"program": f"print({i}, input())", "inputs": "1", "output": f"{i} 1"} for i in range(9)]
     path = write(tmp_path / "rows.jsonl", rows[:8])
     found = sum(map(len, Env(Config(data=path)).places.values()))

@@ -62,7 +62,7 @@ def total(env: Env, actions: list[str]) -> float:
 
 
 # The replies are those of the TextWorld engine on the same room.
-def test_every_message_to_the_letter():
+def test_every_message_is_exact():
     env = at(Goal("heat", "apple", "countertop"))
     replay(
         env,
@@ -204,7 +204,7 @@ def test_every_message_to_the_letter():
     assert text.count("\n") == 14 and text.endswith("(object):     slice an object using a sharp object\n")
 
 
-def test_what_an_object_looks_like():
+def test_descriptions_of_objects():
     env = at(Goal("two", "mug", "desk"))
     seen = [
         (set(), "There's nothing special about apple 1."),
@@ -226,7 +226,7 @@ def test_what_an_object_looks_like():
         assert env.step("examine apple 1").observation == reply
 
 
-def test_the_older_put_is_taken_and_answered_as_it_was():
+def test_older_put_works_with_its_own_reply():
     replay(
         at(Goal("heat", "apple", "desk")),
         """
@@ -312,7 +312,7 @@ def test_brackets():
     assert env.held == "knife 1"
 
 
-def test_native_takes_all_that_follows_the_last_marker():
+def test_native_reads_everything_after_the_last_marker():
     env = at(Goal("heat", "apple", "desk"), prompt="native")
     said = lambda reply: env.step(reply).observation  # noqa: E731
     assert said("Thought:\ndesk\n\nAction:\ngo to desk 1").startswith("You arrive at desk 1.")
@@ -324,7 +324,7 @@ def test_native_takes_all_that_follows_the_last_marker():
     assert said("Action: look" + " " * MAX_ACTION + "x") == "You are facing the fridge 1. Next to it, you see nothing."
 
 
-def test_short_takes_the_first_line():
+def test_short_reads_the_first_line():
     env = at(Goal("heat", "apple", "desk"))
     assert env.step("\n inventory \ngo to desk 1").observation == "You are not carrying anything."
     assert not env.near
@@ -369,7 +369,7 @@ WON = [
 
 
 @pytest.mark.parametrize(("goal", "actions"), WON)
-def test_a_task_is_done_with_its_last_action_and_not_before(goal, actions):
+def test_task_is_done_exactly_at_its_last_action(goal, actions):
     env = at(Goal(*goal.split()))
     steps = [env.step(action.strip()) for action in actions.split(";")]
     assert all(step.info["valid"] for step in steps)
@@ -382,7 +382,7 @@ def names(env: Env) -> list[str]:
     return [*env.room.spots, *(thing for things in env.room.inside.values() for thing in things)]
 
 
-def test_what_is_listed_is_what_is_possible():
+def test_listed_actions_are_exactly_the_possible_ones():
     rng = Random(0)
     for seed in range(12):
         env = Env(Config(difficulty="3", prompt="short"))
@@ -418,7 +418,7 @@ def test_the_tables():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_rooms_obey_the_tables_and_hold_what_the_goal_needs(level):
+def test_rooms_obey_the_tables_and_contain_the_goals_objects(level):
     env, shared = Env(Config(difficulty=level)), 0
     tasks = set()
     for seed in range(60):
@@ -485,7 +485,7 @@ def test_the_easiest_level_takes_three_or_four_actions():
     assert set(lengths) == {3, 4}
 
 
-def test_the_expert_goes_on_from_wherever_the_agent_is():
+def test_expert_continues_from_any_state():
     rng = Random(1)
     for seed in range(150):
         env = Env(Config(difficulty="2,3,original", prompt="short", max_turns=10**6))
@@ -499,7 +499,7 @@ def test_the_expert_goes_on_from_wherever_the_agent_is():
             assert len(solve(env)) < 100
 
 
-def test_the_expert_brings_together_what_was_put_in_two_places():
+def test_expert_gathers_objects_from_two_places():
     room = Room({"desk 2": 0, "desk 1": 1, "shelf 1": 2}, {"desk 2": ["pen 2"], "desk 1": ["pen 1"], "shelf 1": []})
     for start in ("shelf 1", "desk 1", "desk 2"):
         env = at(Goal("two", "pen", "desk"), room)
@@ -509,7 +509,7 @@ def test_the_expert_brings_together_what_was_put_in_two_places():
         assert len(solve(env)) <= 4
 
 
-def test_the_expert_works_from_what_it_was_shown():
+def test_expert_uses_only_what_it_has_seen():
     """Another place for what it has not seen changes nothing of what it does."""
     goal = Goal("place", "cd", "cabinet")
     moved = deepcopy(HOUSE)
@@ -557,7 +557,7 @@ def test_shaped_reward_pays_each_stage_once():
         assert step.reward == float(shaped == 1.0)
 
 
-def test_shaped_reward_of_two_pays_for_the_second_once_the_first_is_placed():
+def test_shaped_reward_pays_stages_of_the_second_object():
     env = at(Goal("two", "mug", "desk"))
     first = "go to cabinet 1; open cabinet 1; take mug 1 from cabinet 1; go to desk 1; move mug 1 to desk 1"
     assert total(env, first.split("; ")) == pytest.approx(4 * 0.2)
@@ -568,7 +568,7 @@ def test_shaped_reward_of_two_pays_for_the_second_once_the_first_is_placed():
 
 
 @pytest.mark.parametrize("task", TEMPLATES)
-def test_what_does_not_complete_the_task_is_capped(task):
+def test_shaped_reward_without_completion_is_capped(task):
     """Wandering, repeating and toggling without end: no more than a fifth for each stage that there is."""
     stages = {"place": 4, "look": 3, "two": 9}.get(task, 6)
     rng, sums = Random(task), []
@@ -586,7 +586,7 @@ def test_what_does_not_complete_the_task_is_capped(task):
     assert len(sums) == 3 and 0.2 * (stages - 3) < max(sums) < 0.2 * stages + 1e-9
 
 
-def test_splits_share_no_goal_and_every_level_has_all_task_types_in_each():
+def test_splits_share_no_goal_and_have_all_task_types():
     split_by_goal = {}
     for (level, split, task), goals in GOALS.items():
         assert task in LEVELS[level].tasks and goals
@@ -598,7 +598,7 @@ def test_splits_share_no_goal_and_every_level_has_all_task_types_in_each():
     assert sum(map(len, (GOALS["1", "train", task] for task in LEVELS["1"].tasks))) > 300
 
 
-def test_a_task_is_of_its_split():
+def test_task_is_in_its_split():
     env = Env(Config(difficulty="1,2,3,original"))
     for split in SPLITS:
         for seed in range(60):
@@ -606,7 +606,7 @@ def test_a_task_is_of_its_split():
             assert split_of(env.task) == split and env.task == "alfworld:" + " ".join(env.goal)
 
 
-def test_difficulty_is_drawn_from_the_list_and_repeats_weigh():
+def test_difficulty_is_drawn_from_the_list_by_weight():
     env, small = Env(Config(difficulty="1,1,3")), 0
     for seed in range(300):
         env.reset(seed)
@@ -668,7 +668,7 @@ def test_hostile_replies_change_nothing(prompt):
     assert {key: value for key, value in vars(env).items() if key not in ("turns", "config")} == before
 
 
-def test_any_reply_at_all_is_answered():
+def test_any_reply_gets_an_observation():
     hypothesis = pytest.importorskip("hypothesis")
     words = hypothesis.strategies.sampled_from(
         [

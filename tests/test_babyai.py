@@ -68,7 +68,7 @@ ROOM = """
 |## ## ## ## ## ## ## ## |"""
 
 
-def test_the_observation_to_the_letter():
+def test_observation_is_exact():
     env = at(draw(ROOM), GoTo(Desc(BALL, "red")))
     assert env.step("Action: dance").observation == (
         "The action is not recognized. Please check valid actions.\n"
@@ -133,7 +133,7 @@ BEYOND = """
     |## ## ## ## ## ## ## ## ## ## ## ## ## ## ## |"""
 
 
-def test_sight_stops_at_walls_and_closed_doors_alone():
+def test_only_walls_and_closed_doors_block_the_view():
     blind = ["       "] * 4
     assert rows(draw(BEYOND.replace("DD", "yC"))) == [*blind, "###C###", "#......", "#......"]
     assert rows(draw(BEYOND.replace("DD", "yL"))) == [*blind, "###L###", "#......", "#......"]
@@ -145,7 +145,7 @@ def test_sight_stops_at_walls_and_closed_doors_alone():
     assert rows(aside) == ["  #....", "  #...k", "  #....", "  ###O#", "  #....", "  #....", "  #...."]
 
 
-def test_the_agent_sees_what_it_carries_under_itself():
+def test_agents_own_cell_shows_the_carried_object():
     world = draw(ROOM)
     assert rows(world)[6][3] == "."
     world.held = 7, grid.code(KEY, "blue")
@@ -238,7 +238,7 @@ def replay(env: Env, transcript: str) -> None:
         assert said.endswith(reply[3:]) if reply.startswith("...") else said.startswith(reply), (action, said)
 
 
-def test_every_message_to_the_letter():
+def test_every_message_is_exact():
     env = at(draw(PLAN), GoTo(Desc(KEY, "grey")))
     offered = (
         "turn left, turn right, move forward, pickup blue ball 1, pickup grey box 1, pickup grey box 2, "
@@ -296,7 +296,7 @@ def test_every_message_to_the_letter():
     )
 
 
-def test_keys_and_doors_to_the_letter():
+def test_messages_about_keys_and_doors_are_exact():
     world = draw(PLAN.replace("rk", "bk").replace("gb", ". "))
     world.put(grid.cell(3, 6), grid.code(KEY, "red"), 50)
     replay(
@@ -354,7 +354,7 @@ def first_found(blocked, goals: set, direction: int) -> list[int] | None:
     return None
 
 
-def test_ways_are_the_originals():
+def test_paths_equal_the_originals():
     """Its search takes a time exponential in the room to turn in, hence the many walls."""
     found = Counter()
     rng = Random(5)
@@ -391,7 +391,7 @@ def test_ways_are_the_originals():
     assert sum(found.values()) > 100 and max(found) > 5
 
 
-def test_numbers_of_actions_count_what_can_be_reached():
+def test_actions_number_only_reachable_objects():
     world = draw(
         """
         |## ## ## ## ## ## ## ## |
@@ -438,7 +438,7 @@ MANY = """
 
 
 @pytest.mark.parametrize(("mission", "words"), WORDS)
-def test_words_of_missions(mission, words):
+def test_texts_of_missions(mission, words):
     world = draw(MANY)
     for desc in descs(mission):
         desc.bind(world)
@@ -492,7 +492,7 @@ def test_verdicts(mission, moves):
         assert game.act(primitive) is verdict, i
 
 
-def test_a_mission_is_about_the_objects_that_fitted_its_words_at_the_start():
+def test_mission_refers_to_objects_that_matched_at_the_start():
     """The ball in front is put down on the right: the words fit it now, and did not then."""
     game = bound(draw(HALL.replace("bx", "rb")), GoTo(Desc(BALL, None, "right")))
     assert str(game.mission) == "go to the ball on your right"
@@ -508,7 +508,7 @@ def test_verdicts_on_doors():
         assert [other.act(p) for p in (FORWARD, TOGGLE, LEFT)] == [NOT, second, NOT]
 
 
-def test_the_last_primitive_of_an_action_decides():
+def test_last_primitive_of_an_action_decides():
     """To go on through the door that is to be opened leaves it open, and the mission for good undone."""
     env = at(draw(BEYOND.replace("DD", "yC")), Open(Desc(DOOR)))
     step = env.step("Action: toggle and go through yellow closed door 1")
@@ -523,7 +523,7 @@ def test_the_last_primitive_of_an_action_decides():
     assert env.step("Action: toggle and go through yellow closed door 1").info["success"]
 
 
-def test_a_late_success_and_a_failure_say_completed_and_go_on():
+def test_late_success_and_failure_do_not_end_the_episode():
     env = at(draw(HALL), PickUp(Desc(BALL)), steps=1)
     for reply in ("Action: pickup red ball 1", "Action: drop", "Action: pickup red ball 1"):
         step = env.step(reply)
@@ -537,7 +537,7 @@ def test_a_late_success_and_a_failure_say_completed_and_go_on():
     assert step.info["success"] and step.info["shaped"] == 1
 
 
-def test_brackets_are_the_plain_form():
+def test_brackets_equal_the_plain_form():
     for prompt in ("native", "short"):
         env = at(draw(HALL), Sequence(PickUp(Desc(BOX)), GoTo(Desc(KEY))), prompt=prompt)
         assert does(env, "turn[right]") == (env.sight.short() if prompt == "short" else env.sight.native())
@@ -563,7 +563,7 @@ def test_native_reads_one_action_and_filters_it():
     assert MAX_ACTION == 400
 
 
-def test_short_is_one_line_in_and_few_words_out():
+def test_short_reads_one_line_and_replies_briefly():
     env = at(draw(HALL), PickUp(Desc(KEY)), prompt="short")
     assert env.step("\n turn right \nturn right").observation == (
         "red ball 1: ahead 0 left 1\nblue box 1: ahead 2\ngreen key 1: ahead 0 left 2\nbox: ahead 2\ncarry nothing"
@@ -576,7 +576,7 @@ def test_short_is_one_line_in_and_few_words_out():
     assert message["content"].isascii()
 
 
-def test_every_level_is_of_its_family():
+def test_every_level_matches_its_family():
     numbers = {number: name for number, name in enumerate(LEVELS, 1)}
     assert len(LEVELS) == 40 and numbers[1] == "GoToRedBallGrey" and numbers[40] == "BossLevelNoUnlock"
     assert sorted(number for group in DIFFICULTY.values() for number in group) == list(numbers)
@@ -667,7 +667,7 @@ def test_a_task_fits_the_turn_limit(monkeypatch):
 @pytest.mark.parametrize(
     "level", ["GoToLocalS8N7", "PickupLoc", "PutNextLocalS6N4", "UnlockPickupDist", "UnlockToUnlock"]
 )
-def test_the_expert_goes_on_from_wherever_the_agent_is(level):
+def test_expert_continues_from_any_state(level):
     env, rng = Env(Config(level=level, max_turns=60)), Random(level)
     for seed in range(6):
         env.reset(seed)
@@ -679,7 +679,7 @@ def test_the_expert_goes_on_from_wherever_the_agent_is(level):
             assert expert(env)[-1].info["success"], (level, seed)
 
 
-def test_nothing_is_paid_before_the_end():
+def test_no_reward_before_the_end():
     env, rng = Env(Config(difficulty="2,3,4", max_turns=100)), Random(1)
     ends = Counter()
     for seed in range(25):
@@ -692,7 +692,7 @@ def test_nothing_is_paid_before_the_end():
     assert ends["correct"] and ends["timeout"] and set(ends) <= {"correct", "timeout"}
 
 
-def test_a_task_is_all_that_there_is_at_the_start():
+def test_task_string_covers_the_initial_state():
     seen = {}
     for change in (
         lambda world: None,
@@ -721,7 +721,7 @@ WILD = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(WILD, st.sampled_from(["native", "short"]), st.booleans())
-def test_any_reply_gets_a_normal_one(text, prompt, marked):
+def test_any_reply_gets_an_observation(text, prompt, marked):
     env = Env(Config(difficulty="1", prompt=prompt))
     env.reset(0)
     actions = {*env.sight.actions}
@@ -731,7 +731,7 @@ def test_any_reply_gets_a_normal_one(text, prompt, marked):
 
 
 @pytest.mark.parametrize("prompt", ["native", "short"])
-def test_floods_change_nothing(prompt):
+def test_huge_replies_change_nothing(prompt):
     env = Env(Config(level="5", prompt=prompt, max_turns=99))
     env.reset(3)
     before = env.oracle()

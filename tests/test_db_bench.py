@@ -123,7 +123,7 @@ def test_short_replies_are_sql_or_an_answer():
         ("[(1,)]", [], False, False),
     ],
 )
-def test_what_an_answer_may_look_like(answer, truth, strict, loose):
+def test_formats_of_answers(answer, truth, strict, loose):
     assert matches(answer, truth, strict=True) == strict
     assert matches(answer, truth, strict=False) == loose
 
@@ -136,7 +136,7 @@ def test_several_formats_at_once_do_not_pass():
 # -- rewards and endings
 
 
-def test_a_question_answered():
+def test_a_question_is_answered():
     env = at(ASK)
     step = env.step("SELECT * FROM pets WHERE age > 5")
     assert (step.observation, step.reward, step.terminated) == ("[('Milo', 'dog', 9)]", 0.0, False)
@@ -162,7 +162,7 @@ def test_a_question_answered():
         (CHANGE, ["DELETE FROM pets", "answer done"], -0.1, "incorrect", "completed"),
     ],
 )
-def test_what_an_episode_pays(task, replies, reward, outcome, status):
+def test_rewards_of_an_episode(task, replies, reward, outcome, status):
     env = at(task)
     for reply in replies:
         step = env.step(reply)
@@ -172,7 +172,7 @@ def test_what_an_episode_pays(task, replies, reward, outcome, status):
     assert step.info["finish_reason"] == limit and step.truncated == (outcome == "timeout")
 
 
-def test_a_malformed_reply_fails_at_once_even_in_the_right_state():
+def test_malformed_reply_fails_even_in_the_right_state():
     env = at(CHANGE, prompt="native")
     env.step(operation(CHANGE.sql))
     step = env.step("That was it.")
@@ -205,7 +205,7 @@ def test_an_error_is_shown_and_is_not_valid():
     assert "nope" in step.observation
 
 
-def test_strict_is_a_switch():
+def test_strict_off_has_the_originals_bugs():
     assert at(replace(ASK, answer=[]), strict=False).step("answer no idea").reward == 1
     assert at(replace(ASK, answer=[])).step("answer no idea").reward == -0.1
 
@@ -249,7 +249,7 @@ def test_templates_show_their_skill():
             assert len(ways) >= ("1" in levels) + bool(set(levels) & {"2", "3"}), (skill, levels)
 
 
-def test_no_order_has_ties():
+def test_order_by_has_no_ties():
     """Names, numbers and days do not repeat in a column."""
     for seed in range(60):
         _, columns, rows, _ = db_tasks.draw_table(Random(seed), "123"[seed % 3])
@@ -258,7 +258,7 @@ def test_no_order_has_ties():
                 assert len({row[i] for row in rows}) == len(rows), name
 
 
-def test_the_answer_is_seldom_without_its_condition():
+def test_answers_depend_on_their_conditions():
     """A condition leaves out some rows: an answer at random from the whole table is wrong."""
     database = Database()
     for seed in range(40):
@@ -296,7 +296,7 @@ def test_the_expert_solves_a_thousand_tasks(level, prompt):
     assert len(solve(level, prompt, range(1000))) == 22
 
 
-def test_the_expert_goes_on_from_wherever_the_agent_is():
+def test_expert_continues_from_any_state():
     env = Env(Config(prompt="short", max_turns=9))
     for seed in range(60):
         env.reset(seed)
@@ -356,7 +356,7 @@ def test_files_of_the_original_and_of_single_skills(tmp_path):
             assert step.info["success"]
 
 
-def test_an_entry_is_the_task_that_it_was_made_of():
+def test_task_survives_the_round_trip_to_an_entry():
     database = Database()
     for skill in SKILLS:
         task = draw(Random(skill), skill, "3", "train", database)
@@ -387,7 +387,7 @@ def test_bad_files_are_one_line(tmp_path, content, line):
     assert str(error.value).startswith("data: ") and line in str(error.value) and "\n" not in str(error.value)
 
 
-def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
+def test_command_writes_generated_tasks(tmp_path, capsys):
     out = tmp_path / "ours.json"
     assert program.main(["count=40", "difficulty=1", f"out={out}"]) == 0
     assert capsys.readouterr().out.endswith(" 40 tasks\n")
@@ -402,7 +402,7 @@ def test_the_command_draws_tasks_of_our_own(tmp_path, capsys):
         assert said.err.count("\n") == 1 and not said.out, arg
 
 
-def test_the_command_ends_quietly_when_nobody_reads_on():
+def test_command_is_quiet_on_a_closed_pipe():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "envs.db_bench", "count=1"]

@@ -110,11 +110,11 @@ GUARD = "P\nif __name__ == '__main__':\n    print(f(*%s))\n"
         (call("f", [1], []), (GUARD % "[1]", "", "")),
     ],
 )  # fmt: skip
-def test_what_is_run_for_a_case(case, prepared):
+def test_program_run_for_a_case(case, prepared):
     assert prepare(case, "P") == prepared
 
 
-def test_outputs_are_compared_without_what_is_blank_at_the_ends_of_lines_and_text():
+def test_outputs_are_compared_without_trailing_blanks():
     assert normal("1  \n2\t\n\n \n") == "1\n2" == normal("1\n2")
     assert normal("\n 1") == "\n 1" and normal("1\n\n2") == "1\n\n2" and normal("\n \n") == ""
 
@@ -136,7 +136,7 @@ def test_time_is_limited():
 
 
 @pytest.mark.parametrize("level", programs.LEVELS)
-def test_printing_what_the_prompt_shows_or_any_constant_does_not_pay(level):
+def test_constant_outputs_do_not_pay(level):
     env = Env(Config(difficulty=level))
     for seed in range(40):
         (message,) = env.reset(seed)
@@ -159,7 +159,7 @@ def test_printing_what_the_prompt_shows_or_any_constant_does_not_pay(level):
                 env.reset(seed)
 
 
-def test_a_table_of_one_episodes_answers_does_not_pay_in_another():
+def test_answers_of_another_episode_do_not_pay():
     env = Env(Config(difficulty="2"))
     drawn = {}
     for seed in range(400):
@@ -188,7 +188,7 @@ print('found' if '271828' in text or 'found' in text else 'nothing')
 """
 
 
-def test_a_program_cannot_find_what_it_should_print():
+def test_program_cannot_find_the_expected_output():
     if sandbox.isolation() == "namespaces":
         assert grade(LOOK, [io("1", "nothing"), io("1", "271828")]) == (0, True, "Passed 1 of 2 cases")
 
@@ -268,7 +268,7 @@ def test_functions_in_the_sandbox_are_what_the_generator_says():
         assert grade(program.source, draw_cases(program, Random(1), 4))[0] == 1
 
 
-def test_every_template_has_cases_that_tell():
+def test_every_template_has_cases_with_distinct_outputs():
     for template in programs.TEMPLATES:
         for seed in range(8):
             rng = Random(seed)
@@ -276,7 +276,7 @@ def test_every_template_has_cases_that_tell():
             assert len(cases) == 6 and len({str(case["output"]) for case in cases[1:]}) > 1
 
 
-def test_a_task_is_its_words_and_the_cases_are_drawn_anew():
+def test_task_is_its_words_with_fresh_cases():
     env, cases = Env(Config(difficulty="1")), {}
     for seed in range(200):
         env.reset(seed)

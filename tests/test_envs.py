@@ -118,7 +118,7 @@ def test_the_expert_solves_a_thousand_tasks(name, level):
 
 
 @pytest.mark.parametrize("name", envs.GROUPS["agentgym"])
-def test_the_native_opening_is_agentgyms(name):
+def test_native_opening_equals_agentgyms(name):
     user, agent, first = envs.make(name).reset(0)
     agreed = "Ok." if name == "webshop" else "OK. I'll follow your instructions and try my best to solve the task."
     assert agent == {"role": "assistant", "content": agreed}
@@ -205,7 +205,7 @@ def replies(words: list[str]):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), prompt=st.sampled_from(base.PROMPTS))
 @everywhere
-def test_any_reply_has_a_normal_answer(name, data, prompt):
+def test_any_reply_gets_a_valid_step(name, data, prompt):
     env = envs.make(name, prompt=prompt)
     words = env.reset(1)[-1]["content"].split() + env.oracle().split()
     step = env.step(data.draw(replies(sorted({*words, *SIGNS.split(" ")}))))
@@ -255,7 +255,7 @@ def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
 
 @pytest.mark.parametrize("prompt", base.PROMPTS)
 @over(sorted(ONE_TURN))
-def test_of_two_answers_one_counts(name, prompt):
+def test_only_one_of_two_answers_counts(name, prompt):
     env, *pair = (envs.make(name, difficulty="1", prompt=form) for form in (prompt, *base.PROMPTS))
 
     def right(reply: str) -> bool:

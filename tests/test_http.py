@@ -152,7 +152,7 @@ def test_any_text_is_the_same_as_in_process():
             assert same(a, b), text
 
 
-def test_info_of_textcraft_is_that_of_the_world():
+def test_info_of_textcraft_equals_the_environments():
     here = envs.make("textcraft", max_turns=3, **EASY)
     with served(options=EASY) as server:
         there = remote(server, max_turns=3)
@@ -199,7 +199,7 @@ def test_our_server_has_no_last_task():
             assert here.reset(seed, split) == remote(server).reset(seed, split)
 
 
-def test_agentgyms_servers_have_so_many_tasks():
+def test_number_of_tasks_of_agentgyms_servers():
     not_found = b"HTTP/1.0 404 Not Found\r\n\r\n"
     with unreliable([(False, not_found)], options=EASY) as server:
         env = remote(server)
@@ -207,7 +207,7 @@ def test_agentgyms_servers_have_so_many_tasks():
         assert env.number < 544 and env.number % 10 == 8
 
 
-def test_seeds_come_again_after_the_last_task():
+def test_seeds_repeat_after_the_last_task():
     with served(options=EASY) as server:
         env = remote(server, tasks=30)
         drawn = []
@@ -224,7 +224,7 @@ def test_every_level_of_babyai_is_in_every_split():
         assert {number_of("babyai", seed, split) % 40 for seed in range(40)} == set(range(40))
 
 
-def test_sessions_are_taken_over_and_given_back():
+def test_sessions_are_reused():
     with served() as server:
         first, second = remote(server), remote(server)
         for env in (first, second, first):
@@ -315,7 +315,7 @@ def unreliable(faults, **options):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_changes_nothing_of_the_episode(name, after):
+def test_a_fault_does_not_change_the_episode(name, after):
     here = envs.make("textcraft", difficulty="2")
     fault = (after, FAULTS[name])
     none = [None] * 4  # a greeting, a session, an episode, a step
@@ -331,7 +331,7 @@ def test_a_fault_changes_nothing_of_the_episode(name, after):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_a_step_without_info_is_asked_for_again_where_info_is_ours_to_give(kind, monkeypatch):
+def test_missing_info_is_requested_again_from_our_servers(kind, monkeypatch):
     fake(kind, monkeypatch)
     odd = X.replace(b"}", b', "info": {"outcome": "correct", "success": 1, "valid": true, "shaped": 0}}')
     faults = [*[None] * 4, (False, OK + b"\r\n" + X), *[None] * 3, (False, OK + b"\r\n" + odd)]
@@ -344,7 +344,7 @@ def test_a_step_without_info_is_asked_for_again_where_info_is_ours_to_give(kind,
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_that_is_none_changes_nothing_of_the_episode(name):
+def test_a_malformed_step_does_not_change_the_episode(name):
     here = envs.make("textcraft", difficulty="2")
     faults = [*[None] * 4, (True, STEPS[name]), *[None] * 4, (False, STEPS[name])]
     with unreliable(faults, options={"difficulty": "2"}) as server:
@@ -356,7 +356,7 @@ def test_a_step_that_is_none_changes_nothing_of_the_episode(name):
     assert not faults
 
 
-def test_a_slow_answer_is_given_up_and_asked_for_again():
+def test_a_slow_answer_is_requested_again():
     here = envs.make("textcraft", **EASY)
     with unreliable([(True, 1.0), None, None, None, None, (True, 1.0)], options=EASY) as server:
         there = remote(server, timeout=0.2)
@@ -366,7 +366,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again():
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_never_goes_well_is_one_line(name):
+def test_a_permanent_failure_is_one_line(name):
     with unreliable([(False, FAULTS[name])] * 99) as server:
         env = remote(server, retries=2)
         with pytest.raises(ServerFailed, match=r"^http://[^ ]* failed after 3 attempts: /tasks\b") as error:
@@ -376,7 +376,7 @@ def test_what_never_goes_well_is_one_line(name):
             env.step("Action: inventory")
 
 
-def test_a_server_that_is_down_is_said_at_once_and_fails_after_waits_that_double(monkeypatch, capsys):
+def test_server_that_is_down_fails_after_doubling_waits(monkeypatch, capsys):
     waits = []
     monkeypatch.setattr(envs.http.time, "sleep", waits.append)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -389,7 +389,7 @@ def test_a_server_that_is_down_is_said_at_once_and_fails_after_waits_that_double
     assert said == f"http://127.0.0.1:{port}: /tasks got no connection, or it broke; trying again, 6 times in 31.5 s\n"
 
 
-def test_it_is_said_once_for_all_episodes_until_the_server_answers(monkeypatch, capsys):
+def test_a_server_that_is_down_is_reported_once(monkeypatch, capsys):
     crash = (False, FAULTS["a crash"])
     with unreliable([crash, crash, None, None, None, None, crash]) as server:
         env = remote(server)
@@ -410,7 +410,7 @@ def test_a_server_of_another_kind_fails_at_once(path):
 
 
 @pytest.mark.parametrize("served_kind", KINDS)
-def test_another_world_than_asked_for_is_refused_at_once(served_kind, monkeypatch):
+def test_greeting_of_another_environment_is_refused(served_kind, monkeypatch):
     for world in KINDS:
         fake(world, monkeypatch)
     for prompt in PROMPTS:
@@ -425,7 +425,7 @@ def test_another_world_than_asked_for_is_refused_at_once(served_kind, monkeypatc
 
 
 @pytest.mark.parametrize("world", KINDS)
-def test_another_prompt_than_asked_for_is_refused_at_once(world, monkeypatch):
+def test_greeting_of_another_prompt_is_refused(world, monkeypatch):
     fake(world, monkeypatch)
     with served(world, {"prompt": "short"}) as server:
         line = rf"serves {world}\.prompt=short, but http\.prompt=native"
@@ -440,7 +440,7 @@ def test_another_prompt_than_asked_for_is_refused_at_once(world, monkeypatch):
             assert env.reset(0)
 
 
-def test_another_world_after_a_restart_is_refused_too(monkeypatch):
+def test_another_environment_after_a_restart_is_refused(monkeypatch):
     fake("babyai", monkeypatch)
     with served() as server:
         env = remote(server)
@@ -454,12 +454,12 @@ def test_another_world_after_a_restart_is_refused_too(monkeypatch):
     "greeting",
     [b"HTTP/1.0 404 Not Found\r\n\r\n", OK + b'\r\n{"status": "ok"}', OK + b'\r\n"hi"', OK + b"\r\n<html>hi</html>"],
 )
-def test_a_server_need_not_greet(greeting):
+def test_greeting_is_optional(greeting):
     with unreliable([None, (False, greeting)], options=EASY) as server:
         assert remote(server, retries=0).reset(0) == envs.make("textcraft", **EASY).reset(0)
 
 
-def test_alfworld_without_its_actions_is_none(monkeypatch):
+def test_alfworld_reply_needs_available_actions(monkeypatch):
     fake("alfworld", monkeypatch)
     reset = b'{"id": 0, "observation": "Crafting commands:", "done": false, "reward": 0}'
     with unreliable([None, None, None, (False, OK + b"\r\n" + reset)], kind="alfworld") as server:
@@ -484,7 +484,7 @@ def test_alfworld_without_its_actions_is_none(monkeypatch):
         ("planner", X.replace(b"}", b', "info": {}}'), "{} as info, which must be an object of outcome, .*"),
     ],
 )
-def test_what_is_wrong_with_a_step_is_said(world, reply, line, monkeypatch):
+def test_errors_name_the_bad_field_of_a_step(world, reply, line, monkeypatch):
     fake(world, monkeypatch)
     with unreliable([None, None, None, None, (False, OK + b"\r\n" + reply)], kind=world) as server:
         env = remote(server, kind=world, retries=0)
@@ -493,7 +493,7 @@ def test_what_is_wrong_with_a_step_is_said(world, reply, line, monkeypatch):
             env.step("Action: look")
 
 
-def test_a_full_server_is_waited_for():
+def test_client_waits_for_a_full_server():
     with served(limit=1) as server:
         first, second = remote(server), remote(server, wait=0.05)
         first.reset(0)
@@ -504,7 +504,7 @@ def test_a_full_server_is_waited_for():
             remote(server, retries=0).reset(0)
 
 
-def test_a_restart_changes_nothing_of_the_episode():
+def test_a_restart_does_not_change_the_episode():
     here = envs.make("textcraft", difficulty="3")
     with served(options={"difficulty": "3"}) as server:
         there, idle = remote(server), remote(server)
@@ -521,7 +521,7 @@ def test_a_restart_changes_nothing_of_the_episode():
         assert here.reset(3) == there.reset(3)
 
 
-def test_a_session_that_ended_meanwhile_is_played_again():
+def test_an_expired_session_is_replayed():
     here = envs.make("textcraft", difficulty="3")
     with served(options={"difficulty": "3"}) as server:
         there = remote(server)
@@ -532,7 +532,7 @@ def test_a_session_that_ended_meanwhile_is_played_again():
             assert same(here.step(text), there.step(text))
 
 
-def test_idle_sessions_that_ended_meanwhile_are_passed_over():
+def test_expired_idle_sessions_are_skipped():
     with served() as server:
         several = [remote(server, retries=0) for _ in range(3)]
         for env in several:
@@ -544,7 +544,7 @@ def test_idle_sessions_that_ended_meanwhile_are_passed_over():
         assert list(server.sessions.open) == [several[0].client.session]
 
 
-def test_another_world_after_a_restart_is_not_played_on():
+def test_other_observations_after_a_restart_fail_the_episode():
     with served(options={"difficulty": "1"}) as server:
         env = remote(server)
         env.reset(0)
@@ -556,7 +556,7 @@ def test_another_world_after_a_restart_is_not_played_on():
         env.reset(0)  # and the next episode is the new world's
 
 
-def test_sessions_of_before_a_restart_are_not_trusted():
+def test_sessions_from_before_a_restart_are_dropped():
     """After a restart a name may be another agent's session, on servers that count from 0."""
     with served(options=EASY) as server:
         several = [remote(server) for _ in range(3)]
@@ -593,14 +593,14 @@ def test_sessions_of_before_a_restart_are_not_trusted():
         ("textcraft", "Action: get[1 coal]", "get 1 coal"),
     ],
 )
-def test_what_is_read_of_a_reply(world, reply, action, monkeypatch):
+def test_action_of_a_reply(world, reply, action, monkeypatch):
     if world not in envs.NAMES:
         fake(world, monkeypatch)
     assert action_of(world, reply) == action
 
 
 @pytest.mark.parametrize("world", KINDS)
-def test_each_kinds_replies_are_read(world, monkeypatch):
+def test_replies_of_each_kind_are_read(world, monkeypatch):
     fake(world, monkeypatch)
     with served(world) as server:
         env = remote(server, kind=world, max_turns=4)
@@ -635,7 +635,7 @@ def test_refusals_are_not_valid():
     assert not re.match(REFUSED["babyai"], "You cannot see any objects within sight.")
 
 
-def test_there_is_no_oracle():
+def test_http_has_no_expert():
     with pytest.raises(
         RuntimeError, match="an environment behind http has no expert: use env=textcraft for demonstrations"
     ):

@@ -152,7 +152,7 @@ def word_of(index: int) -> str:
     return Random(f"{index} train").choice(["amber", "birch", "cedar"])
 
 
-def test_a_session_is_the_originals(kind):
+def test_sessions_equal_the_originals(kind):
     with served(kind) as server:
         opened = post(server, "reset", session=new(kind))["session"]
         items = [("user", "Say what you are told, in 3 turns."), ("agent", "OK."), ("user", f"Say {word_of(0)}.")]
@@ -228,7 +228,7 @@ def test_a_port_in_use_is_one_line_whichever_it_is(kind, capsys):
         (["say b", "say c", "say d", "finish"], "task_limit_reached", LATE, False),
     ],
 )
-def test_how_a_session_ends_and_is_judged(kind, replies, status, reason, right):
+def test_status_and_outcome_of_a_session(kind, replies, status, reason, right):
     with served(kind) as server:
         session = begun(server, kind, *(text.format(word_of(0)) for text in replies))
         assert (session["sample_status"], session["finish_reason"]) == (status, reason)
@@ -245,7 +245,7 @@ def test_a_client_may_end_a_session_itself(kind):
         assert outcome(server, unheard) == "incorrect"  # what it said last never came here
 
 
-def test_nothing_hangs_on_what_the_server_remembers(kind):
+def test_answers_do_not_depend_on_the_servers_memory(kind):
     with served(kind) as server:
         one = begun(server, kind, "say a", index="3")
         other = begun(server, kind, "say a", index="3")  # the same sample, and the same words so far
@@ -265,7 +265,7 @@ def test_nothing_hangs_on_what_the_server_remembers(kind):
         assert outcome(server, ended) == outcome(server, ended) == "incorrect"
 
 
-def test_worlds_that_are_kept_are_not_played_again(kind, monkeypatch):
+def test_cached_environments_are_not_replayed(kind, monkeypatch):
     with served(kind) as server:
         begins = []
         begin = server.tasks.begin
@@ -274,7 +274,7 @@ def test_worlds_that_are_kept_are_not_played_again(kind, monkeypatch):
         assert begins == ["0"] and not server.tasks.kept
 
 
-def test_kept_worlds_are_bounded(kind):
+def test_cache_of_environments_is_bounded(kind):
     with served(kind) as server:
         server.tasks.keep = 3
         sessions = [begun(server, kind, index=str(n)) for n in range(5)]
@@ -326,7 +326,7 @@ def test_metric_counts_skills_levels_outcomes_and_statuses(kind):
 
 
 @pytest.mark.parametrize("world", KINDS)
-def test_levels_are_those_of_the_tasks(world):
+def test_metric_has_the_tasks_levels(world):
     with served(world, difficulty="1,3") as server:
         record = {"sample_status": "completed", "evaluation_record": {"outcome": "correct", "detail_dict": None}}
         sessions = [{"sample_index": str(number)} | record for number in range(12)]
@@ -365,7 +365,7 @@ def test_chat_history_items_are_the_opening_of_every_task(kind):
         ("/api/calculate_metric", {"session_partial_list": [{"sample_index": "0"}]}, 422),
     ],
 )
-def test_what_is_no_request_is_refused(kind, path, body, status):
+def test_invalid_requests_are_refused(kind, path, body, status):
     with served(kind) as server:
         got, said = ask(server, "POST", path, body)
         assert got == status and set(said) == {"detail"} and len(said["detail"]) < 200
@@ -390,14 +390,14 @@ def test_what_is_no_request_is_refused(kind, path, body, status):
         ("complete", {"sample_status": "completed"}, 400),
     ],
 )
-def test_a_session_that_cannot_be_is_refused(kind, path, fields, status):
+def test_malformed_sessions_are_refused(kind, path, fields, status):
     with served(kind) as server:
         got, said = ask(server, "POST", f"/api/{path}", {"session": new(kind) | fields})
         assert got == status and set(said) == {"detail"} and len(said["detail"]) < 200
         assert not server.tasks.kept
 
 
-def test_roles_take_turns_and_an_ended_session_takes_no_more(kind):
+def test_roles_alternate_and_an_ended_session_is_closed(kind):
     with served(kind) as server:
         session = begun(server, kind)
         session["chat_history"]["value"].append({"role": "user", "content": "say a"})
@@ -410,7 +410,7 @@ def test_roles_take_turns_and_an_ended_session_takes_no_more(kind):
         assert (status, said) == (400, {"detail": "the conversation differs from the sample's replay"})
 
 
-def test_a_worlds_mistake_ends_one_session(kind, capsys):
+def test_a_bug_in_an_environment_ends_one_session(kind, capsys):
     with served(kind) as server:
         other = begun(server, kind)
         broken = begun(server, kind, "break")
@@ -419,7 +419,7 @@ def test_a_worlds_mistake_ends_one_session(kind, capsys):
     assert "KeyError" in capsys.readouterr().err
 
 
-def test_a_conversation_without_end_is_refused_soon(kind):
+def test_conversation_after_the_end_is_refused(kind):
     with served(kind) as server:
         long = begun(server, kind)
         said = [{"role": "agent", "content": "say a"}, {"role": "user", "content": "You said a."}]
@@ -457,7 +457,7 @@ def test_an_episode_is_the_same_as_in_process(kind):
         episodes(server, kind, 60)
 
 
-def test_an_episode_with_a_short_prompt_is_too(kind):
+def test_short_prompt_episode_is_the_same_as_in_process(kind):
     with served(kind, prompt="short") as server:
         here, there = envs.make(kind, prompt="short"), remote(server, kind=kind, prompt="short")
         assert here.reset(1, "val") == there.reset(1, "val") and len(here.reset(1, "val")) == 1
@@ -495,12 +495,12 @@ def original(kind: str, samples: int = 40):
         yield server
 
 
-def test_an_episode_on_the_originals_server_is_the_same_though_it_plays_one(kind):
+def test_episode_on_a_one_session_server_is_the_same(kind):
     with original(kind) as server:
         episodes(server, kind, 12)
 
 
-def test_samples_of_the_original_are_split_by_their_places(kind):
+def test_samples_of_the_original_are_split_by_index(kind):
     with original(kind) as server:
         drawn = []
         for split, many in zip(SPLITS, (32, 4, 4), strict=True):
@@ -515,7 +515,7 @@ def test_samples_of_the_original_are_split_by_their_places(kind):
         remote(server, kind=kind).reset(0)
 
 
-def test_fewer_turns_than_the_servers(kind):
+def test_turn_limit_below_the_servers(kind):
     with served(kind) as server:
         env = remote(server, kind=kind, max_turns=2)
         env.reset(0)
@@ -537,7 +537,7 @@ def unreliable(kind: str, faults: list):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_changes_nothing_of_the_episode(kind, name, after):
+def test_a_fault_does_not_change_the_episode(kind, name, after):
     here, fault = envs.make(kind), (after, FAULTS[name])
     faults = [fault, None, None, None, fault, None, None, fault, fault, None, None, None, None, fault]
     with unreliable(kind, faults) as server:
@@ -549,7 +549,7 @@ def test_a_fault_changes_nothing_of_the_episode(kind, name, after):
     assert not faults
 
 
-def test_another_sessions_answer_is_asked_for_again(kind):
+def test_answer_of_another_session_is_requested_again(kind):
     items = [("user", "Sing."), ("agent", "OK."), ("user", "Sing it."), ("agent", "la"), ("user", "You sang.")]
     other = new(kind) | {"sample_status": "running"} | history(items)
     fault = b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"session": other}).encode()
@@ -562,7 +562,7 @@ def test_another_sessions_answer_is_asked_for_again(kind):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_never_goes_well_is_said_at_once_and_then_one_line(kind, name, capsys):
+def test_permanent_failure_is_reported_once_and_raised(kind, name, capsys):
     with unreliable(kind, [(False, FAULTS[name])] * 99) as server:
         env = remote(server, kind=kind, retries=2)
         with pytest.raises(ServerFailed, match=r"^http://[^ ]* failed after 3 attempts: /get_attribute\b") as error:
@@ -574,7 +574,7 @@ def test_what_never_goes_well_is_said_at_once_and_then_one_line(kind, name, caps
             env.step("finish")
 
 
-def test_a_slow_answer_is_given_up_and_asked_for_again(kind):
+def test_a_slow_answer_is_requested_again(kind):
     here = envs.make(kind)
     with unreliable(kind, [(True, 0.5), None, None, (True, 0.5), (False, 0.5)]) as server:
         there = remote(server, kind=kind, timeout=0.1)
@@ -582,7 +582,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again(kind):
         assert same(here.step("say a"), there.step("say a"))
 
 
-def test_a_restart_changes_nothing_of_the_episode(kind):
+def test_a_restart_does_not_change_the_episode(kind):
     here = envs.make(kind)
     with served(kind) as server:
         there = remote(server, kind=kind)
@@ -594,7 +594,7 @@ def test_a_restart_changes_nothing_of_the_episode(kind):
             assert same(here.step(text), there.step(text))
 
 
-def test_another_world_after_a_restart_is_not_played_on(kind):
+def test_other_observations_after_a_restart_fail_the_episode(kind):
     with served(kind) as server:
         there = remote(server, kind=kind)
         there.reset(2), there.step("say a")
@@ -618,7 +618,7 @@ def test_a_server_of_another_kind_fails_at_once(kind):
                 remote(server, kind=other, wait=60.0).reset(0)
 
 
-def test_a_world_that_broke_on_the_server_is_not_the_agents_fault(kind, capsys):
+def test_broken_environment_is_not_the_agents_failure(kind, capsys):
     with served(kind) as server:
         env = remote(server, kind=kind, retries=1)
         env.reset(0)
@@ -637,7 +637,7 @@ def test_hostile_replies_are_the_same_as_in_process(kind):
 
 @pytest.mark.parametrize("prompt", base.PROMPTS)
 @pytest.mark.parametrize("world", KINDS)
-def test_the_worlds_themselves_are_the_same_as_in_process(world, prompt):
+def test_real_environments_are_the_same_as_in_process(world, prompt):
     """But for `valid` and `shaped`, which the protocol has no place for."""
     if world not in envs.NAMES:
         pytest.skip(f"there is no envs.{world}")

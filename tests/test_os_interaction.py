@@ -98,7 +98,7 @@ def test_the_commands_of_a_line(line, names):
     assert commands(line) == names
 
 
-def test_whoever_reads_the_instruction_and_looks_around_knows_every_name():
+def test_instruction_and_machine_reveal_every_name():
     for template in ALL:
         known = {found[0] for text in (template.instruction, *template.init) for found in SLOT.finditer(text)}
         asked = {found[0] for text in (*template.truth, *template.conditions) for found in SLOT.finditer(text)}
@@ -129,13 +129,13 @@ def check_tasks(level: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_task_fails_at_its_start_and_passes_with_its_solution(level):
+def test_every_task_fails_until_it_is_solved(level):
     check_tasks(level, len(templates(level)))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_thousand_tasks_fail_at_their_start_and_pass_with_their_solution(level):
+def test_a_thousand_tasks_fail_until_they_are_solved(level):
     check_tasks(level, 1000)
 
 
@@ -205,7 +205,7 @@ def test_every_template_holds_in_real_bash(template):
 # -- turns
 
 
-def test_native_turns_to_the_letter():
+def test_native_replies_and_observations_are_exact():
     env = at(prompt="native")
     step = env.step(bash("mkdir /srv/a"))
     assert (step.observation, step.reward, step.terminated, step.truncated) == (EMPTY, 0.0, False, False)
@@ -241,7 +241,7 @@ def test_each_turn_is_a_new_shell_in_the_root():
         ("Act: bash\n```bash\n```", EMPTY),
     ],
 )
-def test_what_a_native_reply_executes(reply, observation):
+def test_scripts_of_native_replies(reply, observation):
     step = at(prompt="native").step(reply)
     assert step.observation == observation and not step.terminated
 
@@ -258,7 +258,7 @@ def test_what_a_native_reply_executes(reply, observation):
         ("Act: answer(5)", BAD_ACTION),
     ],
 )
-def test_a_reply_without_an_action_ends_the_episode_and_the_state_still_counts(reply, reason):
+def test_unreadable_reply_ends_the_episode_and_is_evaluated(reply, reason):
     for scripts, outcome, reward in (("mkdir /srv/a", "incorrect", -0.5), ("mkdir /srv/a /srv/b", "correct", 1.0)):
         env = at(prompt="native")
         env.step(bash(scripts))
@@ -311,7 +311,7 @@ def test_short_replies_are_the_command_line():
         ("", False),
     ],
 )
-def test_valid_is_what_bash_understands(script, valid):
+def test_valid_means_that_bash_can_run_the_reply(script, valid):
     assert at().step(script).info["valid"] == valid
 
 
@@ -325,7 +325,7 @@ def test_long_output_is_cut():
     assert len(at(max_output=0).step(line + "1000").observation) == len(OUTPUT) + 1000
 
 
-def test_a_script_that_does_not_end_is_stopped_and_the_episode_goes_on():
+def test_endless_script_is_stopped_and_the_episode_continues():
     env = at()
     step = env.step("echo 1; while true; do :; done")
     assert step.observation == OUTPUT + SLOW and not step.terminated
@@ -338,7 +338,7 @@ def test_an_evaluation_that_does_not_end_is_unknown():
     assert (step.reward, step.info["outcome"], step.info["success"]) == (0.0, "unknown", False)
 
 
-def test_no_instruction_is_a_turn_and_prompts_say_the_limit():
+def test_prompts_state_the_turn_limit():
     native = Env(Config(max_turns=7)).reset(4)
     (short,) = Env(Config(prompt="short")).reset(4)
     assert [message["role"] for message in native] == ["user", "assistant", "user"]
@@ -399,7 +399,7 @@ def test_shaped_reward_pays_each_condition_once():
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_shaped_rewards_of_an_expert_are_one_before_the_last(level):
+def test_shaped_rewards_of_the_expert_sum_to_one_plus_the_reward(level):
     env = Env(Config(difficulty=level, prompt="short"))
     for seed in range(10):
         env.reset(seed)
@@ -415,7 +415,7 @@ def test_finishing_at_once_costs():
 
 
 @pytest.mark.parametrize("folder", ["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin"])
-def test_a_program_in_the_place_of_the_systems_does_not_help(folder):
+def test_replaced_system_programs_do_not_help(folder):
     task = next(t for t in ALL if t.instruction.startswith("Set the mode of DIR/NAME to")).draw(Random(0))
     env = at(task)
     mode = task.conditions[0].split()[-1]
@@ -463,7 +463,7 @@ def test_an_evaluation_cannot_be_forged(forgery):
         assert env.step("finish").info["outcome"] == outcome
 
 
-def test_what_a_condition_runs_cannot_forge_the_next_one():
+def test_a_condition_cannot_forge_the_next_one():
     run = Task("Write /srv/run.", ("touch /srv/f",), (), ("bash /srv/run", *FILE.conditions), ())
     env = at(run)
     env.step(f"cat > /srv/run <<'E'\n{fake('/usr/bin/stat')}\nE")
@@ -486,7 +486,7 @@ def test_no_agent_makes_an_evaluation_unknown(condition, script):
 
 
 @pytest.mark.parametrize("more", ["rm -r /srv /opt /mnt /tmp", "rm /etc/hostname", "rm -rf --no-preserve-root /"])
-def test_deleting_more_than_was_asked_for_is_incorrect(more):
+def test_deleting_too_much_is_incorrect(more):
     asked = "nothing else", "Delete the directory DIR", "and delete DIR."
     chosen = [template for template in ALL if any(words in template.instruction for words in asked)]
     assert len(chosen) == 5
@@ -541,7 +541,7 @@ def check_expert(level: str, prompt: str, tasks: int) -> None:
 
 
 @pytest.mark.parametrize("max_turns", [1, 2, 3, 20])
-def test_the_expert_uses_the_turns_that_there_are(max_turns):
+def test_expert_fits_into_the_turns_left(max_turns):
     for level in LEVELS:
         env = Env(Config(difficulty=level, prompt="short", max_turns=max_turns))
         env.reset(1)
@@ -549,7 +549,7 @@ def test_the_expert_uses_the_turns_that_there_are(max_turns):
         assert steps[-1].info["success"] and len(steps) == min(max_turns, len(env.current.truth) + 1)
 
 
-def test_the_expert_goes_on_where_the_agent_is():
+def test_expert_continues_from_any_state():
     env = at(max_turns=9)
     env.step("ls")
     env.step("mkdir /srv/a")
@@ -575,7 +575,7 @@ def test_every_template_has_tasks_in_every_split():
         assert all(split in drawn for split in SPLITS), template.instruction
 
 
-def test_a_task_falls_in_its_split_and_is_what_the_agent_reads():
+def test_task_is_its_instruction_and_in_its_split():
     for split in SPLITS:
         env = Env(Config())
         for seed in range(30):

@@ -76,7 +76,7 @@ def test_a_solution_is_in_gsm8ks_format_and_right(level):
             assert numbers <= set(problem.task.split(":")) and "{" not in problem.question + problem.answer
 
 
-def test_there_are_templates_enough_and_each_has_tasks_in_every_split():
+def test_every_template_has_tasks_in_every_split():
     assert [len(LEVELS[level]) for level in LEVELS] == [16, 22, 14]
     assert len({template.name for level in LEVELS.values() for template in level}) == 52
     for level in LEVELS.values():
@@ -86,7 +86,7 @@ def test_there_are_templates_enough_and_each_has_tasks_in_every_split():
             assert len(tasks) > 60 and {split_of(task) for task in tasks} == set(SPLITS), template.name
 
 
-def test_a_task_is_the_template_and_its_numbers_and_no_names():
+def test_task_does_not_depend_on_names():
     env = make(difficulty="1")
     texts: dict[str, set] = {}
     for seed in range(4000):
@@ -310,7 +310,7 @@ def test_plans_in_lines(reply, parts):
 # The worker of rules, and the reward
 
 
-def test_the_worker_of_rules_computes_and_understands_nothing():
+def test_rules_worker_only_computes():
     for reply, success, said in (
         (GOOD, True, "The worker's answer is 31. That is right."),
         (plan("3 times 12"), False, "The worker's answer is 36. That is wrong."),
@@ -326,7 +326,7 @@ def test_the_worker_of_rules_computes_and_understands_nothing():
         assert step.terminated and step.info["outcome"] == ("correct" if success else "incorrect")
 
 
-def test_who_says_the_answer_alone_is_not_paid_for_it():
+def test_the_answer_alone_earns_nothing():
     step = at(prompt="short").step("31")
     assert (step.reward, step.info["valid"], step.info["success"]) == (0.1, False, False)
     assert at().step(plan("31")).reward < 0.5 < at(prompt="short").step("3*12\na-5").reward
@@ -336,14 +336,14 @@ def test_who_says_the_answer_alone_is_not_paid_for_it():
         assert env.step(env.oracle()).info["success"]
 
 
-def test_a_prediction_of_zero_is_one():
+def test_zero_is_a_prediction():
     nothing = word_problems.Problem("planner:zero", "?", "#### 0", 0.0, (("", "5-5"),))
     assert at(nothing).step(plan("5 minus 5")).observation == "The worker's answer is 0. That is right."
     assert not at(nothing).step(plan("nothing")).info["success"]
     assert prediction_in('{"final_answer": 0}') == 0 and prediction_in("it is 0") == 0
 
 
-def test_a_result_that_there_is_not_has_no_value():
+def test_missing_result_has_no_value():
     for named in ("result 9", "result 0", "result 2", "result 12"):
         said = at().step(plan("3 times 12", f"{named} plus 1")).observation
         assert said == "The worker has no answer.", named
@@ -397,7 +397,7 @@ class Worker:
         return step
 
 
-def test_a_model_solves_the_parts_together_and_then_combines_them():
+def test_model_solves_the_parts_then_combines_them():
     texts = '{"solution": "3 * 12", "result": 36}', "31 I guess", '{"final_calculation": "36 - 5", "final_answer": 31}'
     worker, env = Worker(*texts), at(worker="model", worker_tokens=99, worker_temperature=0.5)
     step = worker.play(env, plan("pens in 3 boxes", "pens left", how="subtract"))
@@ -416,7 +416,7 @@ def test_a_model_solves_the_parts_together_and_then_combines_them():
     assert step.reward == pytest.approx(1 + 0.2 * (1 - tokens / 1000) + 0.3 * apart)
 
 
-def test_embeddings_that_weigh_nothing_are_not_asked_for():
+def test_embeddings_of_weight_zero_are_not_requested():
     worker = Worker(*["31"] * 3)
     step = worker.play(at(worker="model", independence_weight=0.0), plan("pens in 3 boxes", "pens left"))
     assert [r.kind for requests in worker.asked for r in requests] == ["chat"] * 3
@@ -456,7 +456,7 @@ def test_predictions(text, number):
     assert prediction_in(text) == number
 
 
-def test_steps_and_answers_come_in_turn():
+def test_steps_and_answers_alternate():
     env = at(worker="model")
     with pytest.raises(RuntimeError, match="was not asked"):
         env.answer([])
@@ -502,7 +502,7 @@ def registered(monkeypatch):
     monkeypatch.setitem(envs.NAMES, "planner", "envs.planner")
 
 
-def test_the_frozen_base_works_in_a_rollout(tiny, registered, monkeypatch):
+def test_frozen_base_answers_in_a_rollout(tiny, registered, monkeypatch):
     """Whatever the policy says is taken for a plan of two parts. Results do not depend on who is played beside."""
     monkeypatch.setattr(planner, "read_json", lambda reply: planner.Plan([reply or "?", "the rest"], "add"))
     cfg = run_config("rollout_batch_size=3", worker_temperature=0.8)
@@ -527,7 +527,7 @@ def test_demonstrations_have_a_model_or_need_none(tiny, registered):
     assert max(len(e.ids_T) for e in alone) < 150
 
 
-def test_the_baseline_shows_the_problems_that_grpo_draws():
+def test_baseline_uses_the_problems_that_grpo_draws():
     def seeds(recipe: str) -> list[int]:
         cfg = config.parse([f"recipe={recipe}", "model=other/model"])
         groups = cfg.epochs * cfg.episodes // (cfg.grpo.group_size if cfg.algo == "grpo" else 1)

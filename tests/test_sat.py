@@ -64,7 +64,7 @@ def straight_line(task_id: int, n: int, k: int, ratio: float) -> tuple[list[bool
 
 
 @pytest.mark.parametrize(("n", "k", "ratio"), [(15, 10, 4.26), (10, 3, 4.2), (20, 5, 4.2), (3, 2, 1.7), (1, 1, 1.0)])
-def test_formulas_are_the_draws_in_the_originals_order(n, k, ratio):
+def test_formulas_follow_the_originals_order_of_draws(n, k, ratio):
     for task_id in [*range(50), STRIDE + 7, 10**12]:
         hidden, clauses = formula(task_id, n, k, int(ratio * n))
         assert (list(hidden.values()), clauses) == straight_line(task_id, n, k, ratio)
@@ -93,7 +93,7 @@ def test_an_episode_is_the_first_formula_of_its_seed_in_the_split(split):
     assert own > 6 if split == "train" else own < 6
 
 
-def test_prompts_to_the_letter():
+def test_prompts_are_exact():
     env = Env(Config(n=3, k=2, ratio=1))
     (message,) = env.reset(seed=0)
     assert message["role"] == "user"
@@ -240,7 +240,7 @@ def test_sizes_of_the_levels_and_of_the_options():
     assert {m for _, _, m in drawn(n=10, ratio="2.0-2.5")} == {20, 21, 22, 23, 24}
 
 
-def test_clauses_are_over_distinct_variables_and_true_under_the_hidden_assignment():
+def test_clauses_have_distinct_variables_and_a_solution():
     env, signs = Env(Config()), Counter()
     for seed in range(100):
         env.reset(seed)
@@ -253,7 +253,7 @@ def test_clauses_are_over_distinct_variables_and_true_under_the_hidden_assignmen
     assert 0.58 < signs[True] / signs.total() < 0.68  # a half, and half of the one in about four that is sure
 
 
-def test_the_order_of_clauses_and_literals_makes_no_new_task():
+def test_task_does_not_depend_on_order_in_the_formula():
     rng = random.Random(0)
     clauses = formula(3, 10, 4, 42)[1]
     shuffled = [rng.sample(clause, 4) for clause in rng.sample(clauses, 42)] + clauses[:1]
@@ -262,7 +262,7 @@ def test_the_order_of_clauses_and_literals_makes_no_new_task():
     assert canonical(flipped) != canonical(clauses)
 
 
-def test_the_smallest_level_has_formulas_enough_in_every_split_and_they_share_none():
+def test_splits_of_the_smallest_level_share_no_formula():
     env, seen = Env(Config(difficulty="1")), {}
     for split in SPLITS:
         seen[split] = set()

@@ -128,7 +128,7 @@ def test_golden_transcripts():
     golden.check("sciworld", transcript())
 
 
-def test_the_golden_transcripts_hold_the_facts():
+def test_golden_transcripts_contain_key_facts():
     outputs = [case["output"] for case in golden.read("sciworld")]
     lines = [line for out in outputs for line in (out if isinstance(out, str) else out["observation"]).splitlines()]
     for fact in FACTS.strip().splitlines():
@@ -186,7 +186,7 @@ def test_wrong_focus_fails_the_task():
 
 
 @pytest.mark.parametrize(("due", "fails"), [(0, True), (1, True), (2, False)])
-def test_a_wrong_focus_fails_where_a_focus_is_due_and_counts_nowhere_else(due, fails):
+def test_wrong_focus_fails_only_if_a_focus_is_due(due, fails):
     env = at("use-thermometer")  # to focus on the thermometer, then on the thing, then to put that into a box
     while env.progress.done < due:
         env.step(env.oracle())
@@ -236,7 +236,7 @@ def test_long_lists_of_readings_are_cut():
 @pytest.mark.parametrize(
     "form", ["take[thermometer]", "Take [the thermometer]", "pickup[thermometer]", "get[thermometer]"]
 )
-def test_brackets_are_the_plain_form(form):
+def test_brackets_equal_the_plain_form(form):
     env = at("boil", ":water:kitchen:$")
     assert env.step(form).observation == "You move the thermometer to the inventory."
     assert env.step("use[thermometer, counter]").observation.startswith("the thermometer measures")
@@ -245,7 +245,7 @@ def test_brackets_are_the_plain_form(form):
     assert env.step("goto[hallway]").observation == "You move to the hallway."
 
 
-def test_native_reads_what_follows_the_last_marker():
+def test_native_reads_everything_after_the_last_marker():
     env = at("boil", ":water:kitchen:$", prompt="native")
     assert env.step("Thought:\nAction: is next\n\nAction:\n look   around ").observation.startswith("This room")
     for reply in ("look around", "Action:", "Action: look around\nand wait", ""):
@@ -286,7 +286,7 @@ def test_expert_solves_every_family(family):
         assert expert(env)[-1].info["success"], env.task
 
 
-def test_expert_goes_on_from_wherever_the_agent_is():
+def test_expert_continues_from_any_state():
     """After moves that cannot spoil a task, at any point of the expert's own way."""
     for seed in range(40):
         env = make()
@@ -302,7 +302,7 @@ def test_expert_goes_on_from_wherever_the_agent_is():
             assert expert(env)[-1].info["success"], env.task
 
 
-def test_the_parts_of_a_tertiary_paint_count_once_the_secondary_one_is_there():
+def test_tertiary_paint_counts_after_the_secondary_one():
     """Until then the primary ones, which are near from the start, are parts of the secondary one."""
     env = at("chemistry-mix-paint-tertiary-color", "violet-red paint:art studio")
     vessel = env.oracle().rpartition(" in ")[2]
@@ -315,7 +315,7 @@ def test_the_parts_of_a_tertiary_paint_count_once_the_secondary_one_is_there():
     assert scores == [13, 17, 27], "with violet there are three goals more: itself, and both parts of violet-red"
 
 
-def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
+def test_shaped_reward_pays_at_most_six_goals():
     for seed in range(15):
         env = make("3", simplifications="teleportAction")
         env.reset(seed)
@@ -328,7 +328,7 @@ def test_wandering_repeating_and_toggling_pay_at_most_six_goals():
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.startswith("inclined-plane")])
-def test_a_stopwatch_pays_while_a_block_is_measured_and_no_more(family):
+def test_stopwatch_pays_only_while_a_block_slides(family):
     env = at(family, difficulty="3", simplifications="teleportAction")
     env.step("teleport to workshop")
     timing = ["activate stopwatch", "deactivate stopwatch", "look at stopwatch"]

@@ -265,7 +265,7 @@ def test_textcraft_replies():
 
 
 @pytest.mark.parametrize("kind", envs.http.agentgym.OURS)
-def test_replies_of_worlds_that_agentgym_does_not_have(kind, monkeypatch):
+def test_replies_of_kinds_that_agentgym_does_not_have(kind, monkeypatch):
     world, heard = fake(kind, monkeypatch), []
     step = world.step
     monkeypatch.setattr(world, "step", lambda self, reply: heard.append(reply) or step(self, reply))
@@ -288,7 +288,7 @@ def test_replies_of_worlds_that_agentgym_does_not_have(kind, monkeypatch):
         assert post(server, "/close", **named) is True
 
 
-def test_turns_are_the_clients_to_count():
+def test_the_client_counts_turns():
     with served(options={"max_turns": 2}) as server:
         name = post(server, "/create")["id"]
         for number in range(2):
@@ -297,7 +297,7 @@ def test_turns_are_the_clients_to_count():
             post(server, "/reset", id=name, data_idx=number)
 
 
-def test_tasks_are_drawn_for_the_worlds_own_number_of_turns(monkeypatch):
+def test_tasks_are_drawn_for_the_environments_turn_limit(monkeypatch):
     world, drawn = fake("babyai", monkeypatch), []
     reset = world.reset
     monkeypatch.setattr(world, "reset", lambda self, *task: drawn.append(self.config.max_turns) or reset(self, *task))
@@ -308,7 +308,7 @@ def test_tasks_are_drawn_for_the_worlds_own_number_of_turns(monkeypatch):
     assert drawn == [7, 7, 7]
 
 
-def test_what_cannot_be_is_an_error_with_status_200():
+def test_errors_of_an_environment_have_status_200():
     with served(options={"difficulty": "1"}) as server:
         assert post(server, "/step", id=7, action="inventory") == {"error": "The id 7 is not valid."}
         assert post(server, "/reset", id=-7, data_idx=0) == {"error": "The id -7 is not valid."}
@@ -328,7 +328,7 @@ def test_what_cannot_be_is_an_error_with_status_200():
         assert post(server, "/reset", id=name) == {"error": f"The id {name} is not valid."}
 
 
-def test_a_worlds_mistake_is_one_sessions(monkeypatch, capsys):
+def test_a_bug_in_an_environment_affects_one_session(monkeypatch, capsys):
     fake("babyai", monkeypatch)
     with served("babyai") as server:
         names = [post(server, "/create")["id"] for _ in range(2)]
@@ -391,7 +391,7 @@ def test_a_session_answers_one_request_at_a_time(monkeypatch):
         ("POST", "/step", None, {"Transfer-Encoding": "chunked"}, 411),
     ],
 )
-def test_what_is_no_request_is_refused(method, path, raw, headers, status):
+def test_invalid_requests_are_refused(method, path, raw, headers, status):
     with served() as server:
         got, said = ask(server, method, path, raw=raw, headers=headers)
         assert got == status and set(said) == {"detail"}
@@ -407,7 +407,7 @@ def test_head_is_refused_without_a_body():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_greeting_names_the_world_and_a_short_prompt(kind, monkeypatch):
+def test_greeting_names_the_environment_and_a_short_prompt(kind, monkeypatch):
     fake(kind, monkeypatch)
     said = []
     for options in ({}, {"prompt": "native"}, {"prompt": "short"}):
@@ -416,7 +416,7 @@ def test_the_greeting_names_the_world_and_a_short_prompt(kind, monkeypatch):
     assert said == [agentgym.GREETING[kind]] * 2 + [agentgym.GREETING[kind] + " prompt=short"]
 
 
-def test_sessions_are_capped_and_idle_ones_end(monkeypatch):
+def test_sessions_are_capped_and_idle_ones_expire(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(agentgym.time, "monotonic", lambda: now[0])
     sessions = agentgym.Sessions("textcraft", {}, limit=3, idle=10)
@@ -444,7 +444,7 @@ def test_a_create_beyond_the_cap_is_an_error():
         assert "id" in post(server, "/create")
 
 
-def test_names_of_sessions_are_not_given_again_after_a_restart():
+def test_names_of_sessions_are_not_reused_after_a_restart():
     names = [agentgym.Sessions("textcraft", {}).create().name for _ in range(20)]
     assert len(set(names)) == 20 and all(0 <= name < 2**53 for name in names)
 
@@ -485,7 +485,7 @@ def command(*words: str) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_where_it_is_and_ends_cleanly(how):
+def test_program_prints_its_address_and_stops_cleanly(how):
     process = command("port=0", "sessions=5", "textcraft.difficulty=1")
     line = process.stdout.readline()
     found = re.fullmatch(r"textcraft at (http://127\.0\.0\.1:\d+), 5 sessions at most; .*\n", line)
@@ -531,7 +531,7 @@ def test_wrong_words_are_one_line_and_status_2(words, line, capsys):
     assert captured.err.startswith(f"envs.serve: {line}") and captured.err.count("\n") == 1
 
 
-def test_a_truth_is_read_as_one(monkeypatch, capsys):
+def test_booleans_are_read_as_booleans(monkeypatch, capsys):
     fake("planner", monkeypatch)
     assert program.parse(["env=planner", "planner.strict=false"])[1]["strict"] is False
     with pytest.raises(SystemExit):
@@ -540,7 +540,7 @@ def test_a_truth_is_read_as_one(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("kind", "option"), [("planner", "worker"), ("tau_retail", "user")])
-def test_there_is_no_model_in_a_server(kind, option, monkeypatch):
+def test_options_that_need_a_model_are_refused(kind, option, monkeypatch):
     fake(kind, monkeypatch)
     assert program.parse([f"env={kind}", f"{kind}.{option}=rules"])[1][option] == "rules"
     with pytest.raises(ValueError, match=rf"^{kind}\.{option}=model needs a model"):

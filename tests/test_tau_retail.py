@@ -127,7 +127,7 @@ ERRORS = lines("""
 
 
 @pytest.mark.parametrize(("action", "message"), ERRORS)
-def test_the_checks_in_their_order(action, message):
+def test_tools_check_in_the_originals_order(action, message):
     """Of several faults in a call the first is named, and nothing is changed."""
     db = Database(toy())
     name, arguments, _ = _from_line(action)
@@ -149,7 +149,7 @@ def test_the_checks_in_their_order(action, message):
         ("exchange_delivered_order_items", None, "Error: 2 not found"),  # a text is a list of characters
     ],
 )
-def test_arguments_that_do_not_fit(name, arguments, message):
+def test_messages_for_wrong_arguments(name, arguments, message):
     swapped = {"order_id": "#W2", "item_ids": "21", "new_item_ids": "22", "payment_method_id": "paypal_1"}
     assert call(Database(toy()), name, swapped if arguments is None else arguments) == message
 
@@ -215,7 +215,7 @@ def test_cancelling_refunds_a_gift_card_at_once():
     assert set(after("cancel_pending_order #W4 no longer needed")[0].changes()) == {"orders #W4"}
 
 
-def test_modifying_items_keeps_the_noise_of_floats():
+def test_modifying_items_keeps_rounding_errors():
     db, result = after("modify_pending_order_items #W1 21 22 gift_card_1")
     entry = {"transaction_type": "payment", "amount": 10.4 - 10.1, "payment_method_id": "gift_card_1"}
     assert result["payment_history"][1] == entry and entry["amount"] == 0.3000000000000007
@@ -262,7 +262,7 @@ def test_addresses():
     )
 
 
-def test_the_fingerprint_is_that_of_all_records():
+def test_fingerprint_covers_all_records():
     """The original hashes the whole database; the same databases are told apart."""
     actions = [
         action
@@ -290,7 +290,7 @@ def test_the_fingerprint_is_that_of_all_records():
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_the_shop_is_as_rich_as_the_original(short):
+def test_shop_is_as_large_as_the_original(short):
     shop = make_shop(short)
     variants = [v for product in shop.products.values() for v in product["variants"].values()]
     assert len(shop.products) == 50 and len(variants) >= 591 and {v["available"] for v in variants} == {True, False}
@@ -338,7 +338,7 @@ def test_every_template_is_drawn():
     assert set(easy) == {"cancel", "modify_payment", "return", "modify_items", "exchange", "out_of_scope"}
 
 
-def test_what_is_to_be_refused_cannot_be_done():
+def test_refused_wishes_cannot_be_fulfilled():
     """No tool would do it, or the wish is one that only the rules forbid."""
     tried = Counter()
     for seed in range(1500):
@@ -395,7 +395,7 @@ def test_the_expert_serves_a_thousand_customers(level, prompt):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_goes_on_from_wherever_the_agent_is(level):
+def test_expert_continues_from_any_state(level):
     env, rng = Env(Config(difficulty=level, prompt="short", max_turns=60)), Random(level)
     for seed in range(40):
         env.reset(seed)
@@ -450,7 +450,7 @@ def talk(who: Customer, text: str) -> None:
         assert who.hear(said) == answer, said
 
 
-def test_facts_are_told_when_asked_for():
+def test_facts_are_revealed_only_on_request():
     who = customer(LAMP)
     assert who.opening() == "Hi. I would like to cancel my order with the Lamp."
     talk(
@@ -471,7 +471,7 @@ def test_facts_are_told_when_asked_for():
     )
 
 
-def test_a_yes_comes_with_the_facts_that_it_rests_on():
+def test_confirmation_comes_with_its_facts():
     who = customer(LAMP)
     assert who.hear("For what reason? And shall I cancel it?") == "I no longer need it. Yes, please." and who.agreed
     who = customer(LAMP)
@@ -480,7 +480,7 @@ def test_a_yes_comes_with_the_facts_that_it_rests_on():
     )
 
 
-def test_minds_change_once_before_the_yes():
+def test_wishes_change_once_before_confirmation():
     final = Wish(
         "cancel",
         "Wait: ordered by mistake.",
@@ -499,7 +499,7 @@ def test_minds_change_once_before_the_yes():
     assert who.task.calls == list(final.calls)
 
 
-def test_wishes_come_one_after_the_other():
+def test_wishes_are_stated_in_order():
     who = customer(NEVER, ASKED, HUMAN, mood="annoyed")
     talk(
         who,
@@ -548,13 +548,13 @@ CANCEL = "cancel_pending_order #W1 no longer needed"
         (["transfer_to_human_agents no idea"], 0.0),
     ],
 )
-def test_the_state_is_what_counts(actions, reward):
+def test_only_the_final_state_counts(actions, reward):
     *_, last = play(at(LAMP), *actions)
     assert last.terminated and last.reward == reward and last.info["success"] == bool(reward)
     assert last.info["outcome"] == ("correct" if reward else "incorrect")
 
 
-def test_outputs_have_to_be_said():
+def test_outputs_must_be_written_to_the_customer():
     last = play(at(LAMP, ASKED), CANCEL, "respond Done.", "respond It was $1,025.20.")[-1]
     assert last.reward == 1
     last = play(at(LAMP, ASKED), CANCEL, "respond Done.", "think It was 1025.2", "transfer_to_human_agents 1025.2")[-1]
@@ -628,7 +628,7 @@ def test_level_1_ends_with_the_first_change():
         assert wrong.terminated and wrong.reward == 0 and name in TOOLS and arguments
 
 
-def test_the_limit_is_worth_nothing():
+def test_turn_limit_pays_nothing():
     env = at(LAMP, max_turns=2)
     steps = play(env, "think hm", CANCEL)
     assert steps[-1].truncated and steps[-1].reward == 0 and steps[-1].info["outcome"] == "timeout"
@@ -666,7 +666,7 @@ def test_native_replies(reply, observation, valid):
     assert (step.observation, step.info["valid"]) == (observation, valid)
 
 
-def test_the_short_form_says_what_the_native_form_says():
+def test_short_form_equals_the_native_form():
     for level in LEVELS:
         for seed in range(60):
             for name, arguments in draw_task(level, "train", Random(seed)).calls:
@@ -884,7 +884,7 @@ def test_hostile_replies_are_answered(replies, prompt, seed):
     assert env.oracle()
 
 
-def test_halves_of_characters_do_not_come_back():
+def test_lone_surrogates_are_removed():
     env = at(LAMP, prompt="native", user="model")
     for name in ("\\ud800", "get_order_details"):
         env.step(f'Action: {{"name": "{name}", "arguments": {{"\\udfff": 1}}}}').observation.encode()
@@ -892,7 +892,7 @@ def test_halves_of_characters_do_not_come_back():
     assert request.messages[-1]["content"] == "? Hi"
 
 
-def test_long_arguments_take_no_more_than_linear_time():
+def test_long_arguments_take_linear_time():
     env = at(LAMP, prompt="native", max_turns=99)
     ids = ["21", *map(str, range(MAX_ACTION // 6))]
     start = time.perf_counter()

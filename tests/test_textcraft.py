@@ -29,7 +29,7 @@ def replay(env: Env, transcript: str) -> None:
 MISSING = "Could not find a valid recipe for ItemTagWithCount(item_tag=ItemTag"
 
 
-def test_every_message_to_the_letter():
+def test_every_message_is_exact():
     replay(
         at("oak gate", max_turns=99),
         f"""
@@ -109,7 +109,7 @@ def test_every_message_to_the_letter():
     )
 
 
-def test_brackets_are_the_plain_form():
+def test_brackets_equal_the_plain_form():
     replay(
         at("oak beam"),
         """
@@ -191,7 +191,7 @@ def shown(env: Env, seed: int, split: str = "train") -> list[str]:
 
 
 @pytest.mark.parametrize("distractors", [0, 3, 10])
-def test_the_list_is_the_tree_and_distractors_that_share_an_ingredient(distractors):
+def test_shown_recipes_are_the_tree_and_related_distractors(distractors):
     env = Env(Config(difficulty="1,2,3,4", distractors=distractors))
     places = Counter()
     for seed in range(200):
@@ -208,7 +208,7 @@ def test_the_list_is_the_tree_and_distractors_that_share_an_ingredient(distracto
     assert places[True] and places[False]  # shuffled: the goal's recipe has no fixed place
 
 
-def test_the_tree_is_enough_to_craft_the_goal():
+def test_tree_suffices_to_craft_the_goal():
     for goal in BOOK:
         roles = tree(goal, Random(goal))
         for item in roles:
@@ -229,7 +229,7 @@ def test_the_expert_crafts_every_goal_within_the_limit():
             assert level <= env.turns <= 18
 
 
-def test_the_expert_goes_on_from_wherever_the_agent_is():
+def test_expert_continues_from_any_state():
     for goal in ("oak fence", "red bed", "iron lamp", "apple basket", "jade bridge"):
         env = at(goal, max_turns=40)
         rng = Random(goal)
@@ -242,7 +242,7 @@ def test_the_expert_goes_on_from_wherever_the_agent_is():
         assert step.info["success"], goal
 
 
-def test_the_expert_sets_aside_what_the_next_crafting_needs():
+def test_expert_reserves_ingredients_of_later_craftings():
     env = at("oak fence")
     actions = []
     while env.running:
@@ -258,7 +258,7 @@ def test_the_expert_sets_aside_what_the_next_crafting_needs():
     ]
 
 
-def test_the_expert_takes_the_member_of_a_tag_that_is_there():
+def test_expert_uses_a_tag_member_in_stock():
     env = at("red bed")
     first, second = (item for item in TAGS["planks"] if item in env.roles)
     other = next(item for item in TAGS["planks"] if item not in env.roles)
@@ -272,7 +272,7 @@ def test_the_expert_takes_the_member_of_a_tag_that_is_there():
         assert env.oracle() == action
 
 
-def test_the_book_is_compositional():
+def test_recipe_book_is_compositional():
     words = {word for name in [*BOOK, *BASE, *TAGS] for word in name.split()}
     assert len(words) <= 120
     assert all(word.isalpha() and word.islower() for word in words)  # what the native filter lets through
@@ -291,7 +291,7 @@ def test_the_book_is_compositional():
             assert set(names) <= BASE and all(1 <= n <= 6 for _, n in recipe.ingredients)
 
 
-def test_there_are_enough_goals_of_every_depth_in_every_split():
+def test_every_split_has_goals_of_every_depth():
     by_depth = Counter(depth(item) for item in BOOK)
     assert len(BOOK) >= 300
     assert by_depth[1] >= 100 and by_depth[2] >= 100 and by_depth[3] >= 50 and by_depth[4] >= 15
@@ -302,7 +302,7 @@ def test_there_are_enough_goals_of_every_depth_in_every_split():
     assert sorted(goal for goals in GOALS.values() for goal in goals) == sorted(BOOK)
 
 
-def test_the_material_and_the_form_of_a_held_out_goal_are_trained_on():
+def test_parts_of_a_held_out_goal_are_in_training():
     family = {material: materials for materials in FORMS for material in materials.split()}
     parts = lambda goal: {goal.split()[0], (family.get(goal.split()[0]), goal.split()[-1])}  # noqa: E731
     trained = {
@@ -311,7 +311,7 @@ def test_the_material_and_the_form_of_a_held_out_goal_are_trained_on():
     assert all(parts(goal) <= trained for goals in GOALS.values() for goal in goals)
 
 
-def test_difficulty_is_the_depth_of_the_goal_and_repeats_weigh():
+def test_difficulty_is_the_depth_and_repeats_add_weight():
     env = Env(Config(difficulty="1,1,3"))
     drawn = Counter()
     for seed in range(900):
@@ -353,7 +353,7 @@ def test_shaped_reward_of_wandering_is_capped_by_the_roles():
     assert total == pytest.approx(0.15 * 6)  # flower, dye, string, wool, log, planks
 
 
-def test_random_play_keeps_the_inventory_sound():
+def test_random_play_keeps_the_inventory_consistent():
     rng = Random(0)
     items = ["oak log", "oak planks", "stick", "planks", "coal", "red dye", "", "0", "oak_planks"]
     for _ in range(300):
@@ -386,6 +386,6 @@ def test_bad_options_name_the_field(options, line):
     assert str(error.value) == line
 
 
-def test_difficulty_may_be_a_number_or_hold_spaces():
+def test_difficulty_may_be_a_number_or_contain_spaces():
     assert envs.config_class("textcraft")(difficulty=3).difficulty == "3"
     assert envs.config_class("textcraft")(difficulty="1, 2").difficulty == "1,2"

@@ -77,7 +77,7 @@ def replay(env: Env, *pairs: tuple[str, str]) -> None:
         assert env.step(action).observation == page, action
 
 
-def test_every_page_to_the_letter(shop):
+def test_every_page_is_exact(shop):
     second = f"{HEAD}Back to Search [SEP] Page 2 (Total results: 2) [SEP] < Prev [SEP] Next >"
     sub_page = f"{HEAD}Back to Search [SEP] < Prev"
     assert shop.observation == START
@@ -132,7 +132,7 @@ def test_clickables_of_every_page(shop):
         assert after("click[< prev]") == item + options
 
 
-def test_what_is_no_action_changes_nothing(shop):
+def test_invalid_actions_change_nothing(shop):
     for prepare, page in (("foo", START), ("search[anti slip shoe]", RESULTS), ("click[b000000000]", ITEM)):
         shop.step(prepare)
         for action in (
@@ -149,7 +149,7 @@ def test_what_is_no_action_changes_nothing(shop):
     assert not shop.step("click[buy now]").info["valid"] and not shop.step("click[red]").info["valid"]
 
 
-def test_options_are_forgotten_when_the_product_is_left(shop):
+def test_leaving_a_product_clears_its_options(shop):
     shop.step("search[shoe]")
     for leave in (
         ["click[< prev]", "click[b000000000]"],
@@ -167,13 +167,13 @@ def test_options_are_forgotten_when_the_product_is_left(shop):
 @given(st.text("ab[] \nsearchclik", max_size=40))
 @example("a[b[]")
 @example("a[b]c]d")
-def test_an_action_is_read_as_the_original_reads_it(text):
+def test_actions_are_read_as_in_the_original(text):
     env = Env(Config(prompt="short"))
     found = re.match(r"(.+)\[(.+)\]", text.strip())
     assert env._read(text) == ((found[1], found[2].lower()) if found else ("", ""))
 
 
-def test_native_reads_what_follows_the_last_marker(shop):
+def test_native_reads_everything_after_the_last_marker(shop):
     shop.config.prompt = "native"
     said = lambda reply: shop.step(reply).observation  # noqa: E731
     assert said("Thought:\nshoes\n\nAction:\nsearch[anti slip shoe]") == RESULTS
@@ -228,7 +228,7 @@ def test_goal_text():
     )
 
 
-def test_the_price_limit_is_the_higher_of_two_of_the_next_four_tens():
+def test_price_limit_is_the_higher_of_two_draws():
     for price, first in ((39.99, 40), (40.0, 50), (4.5, 10)):
         product = Product(**(vars(BOOT) | {"price": price}))
         limits = Counter(make_goal(product, 1, Random(seed)).price_upper for seed in range(600))
@@ -310,7 +310,7 @@ def test_type_of_a_product(shop):
     assert type_score(Product(**(vars(SHOE) | far)), nameless) == 0.5 and type_score(SHOE, nameless) == 1.0
 
 
-def test_the_score_is_the_reward_and_what_the_last_page_shows(shop):
+def test_score_is_the_reward_and_on_the_last_page(shop):
     for action in ("search[boots]", "click[b000000001]"):
         assert shop.step(action).reward == 0
     step = shop.step("click[buy now]")
@@ -331,7 +331,7 @@ def test_partial_scores_are_no_success(shop):
 # -- the catalogue
 
 
-def test_the_catalogue_is_large_and_its_parts_are_what_they_say():
+def test_catalogue_is_large_and_consistent():
     goods = catalogue()
     products = list(goods.products.values())
     assert len(products) == 1200 and len(goods.by_shelf) == 15 and len({p.name for p in products}) == 1200
@@ -360,7 +360,7 @@ def test_the_catalogue_is_built_once_and_fast():
     assert time.process_time() - start < 0.5 and catalogue() is catalogue()
 
 
-def test_every_goal_of_every_product_can_be_scored_1():
+def test_every_goal_can_score_1():
     goods = catalogue()
     for i, product in enumerate(goods.products.values()):
         goal = make_goal(product, 1 + i % 3, Random(i))
@@ -382,7 +382,7 @@ def test_another_type_of_product_is_worth_little():
     assert sum(scores) / len(scores) < 0.03 and max(scores) < 1
 
 
-def test_there_are_goals_of_every_level_in_every_split():
+def test_every_split_has_goals_of_every_level():
     goods = catalogue()
     for (split, level), products in goods.goals.items():
         assert len(products) >= 20 and all(split_of(canonical(p)) == split for p in products)
@@ -460,7 +460,7 @@ def test_the_expert_finds_every_product_within_the_limit(per_page, monkeypatch):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_expert_goes_on_from_wherever_the_agent_is(level):
+def test_expert_continues_from_any_state(level):
     env = Env(Config(difficulty=level, prompt="short", max_turns=60))
     rng = Random(level)
     for seed in range(60):
@@ -532,7 +532,7 @@ def test_shaped_reward_pays_each_step_once(shop):
         assert step.reward == (shaped == 1.0)
 
 
-def test_a_product_as_good_as_the_wanted_one_pays_alike(shop, monkeypatch):
+def test_equally_good_product_pays_the_same(shop, monkeypatch):
     twin = Product(**(vars(SHOE) | {"asin": "B000000002"}))
     poor = Product(**(vars(SHOE) | {"asin": "B000000003", "options": {"size": ("7",)}}))
     toy = Catalogue([SHOE, poor, twin])
@@ -547,7 +547,7 @@ def test_a_product_as_good_as_the_wanted_one_pays_alike(shop, monkeypatch):
     assert step.info["shaped"] == 1 and step.info["success"]
 
 
-def test_wandering_is_capped_and_buying_at_once_pays_less():
+def test_shaped_reward_of_wandering_is_capped():
     env = Env(Config(difficulty="1,2,3", prompt="short", max_turns=200))
     rng = Random(0)
     hasty = []
@@ -569,7 +569,7 @@ def test_wandering_is_capped_and_buying_at_once_pays_less():
     assert sum(hasty) / len(hasty) < 0.5
 
 
-def test_an_option_toggled_is_an_option_chosen_once(shop):
+def test_last_clicked_value_of_an_option_counts(shop):
     for action in ("search[shoe]", "click[b000000000]", *["click[red]", "click[navy | white]"] * 5, "click[8]"):
         shop.step(action)
     assert shop.step("click[buy now]").reward == 0.6
@@ -655,7 +655,7 @@ def test_bad_options_name_the_field(options, line):
     assert str(error.value) == line
 
 
-def test_difficulty_may_be_a_number_or_hold_spaces():
+def test_difficulty_may_be_a_number_or_contain_spaces():
     assert Config(difficulty=2).difficulty == "2" and Config(difficulty="1, 2").difficulty == "1,2"
 
 

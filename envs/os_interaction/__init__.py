@@ -7,7 +7,7 @@ Task.     An instruction, such as `Set the mode of /srv/cedar/plan.txt to 640.`;
     2         2 to 4
     3         5 to 8
     4         9 to 12, as in the benchmark
-          The templates are in templates.py; `Env.current.skills` are the benchmark's skills in the
+          The templates are in templates/; `Env.current.skills` are the benchmark's skills in the
           solution.
 
 Machine.  A small Ubuntu simulated in memory (envs/simulators/shell); nothing real is touched. Each turn is a new

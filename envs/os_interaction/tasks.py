@@ -1,4 +1,4 @@
-"""Draw os_interaction's tasks from the templates in envs/os_interaction/templates.py."""
+"""Draw os_interaction's tasks from the templates in envs/os_interaction/templates/."""
 
 import re
 from collections.abc import Callable

@@ -176,7 +176,7 @@ def same_words(original, env: Env, actions: list[str]) -> None:
 
 
 @pytest.mark.parametrize("simplifications", ["openDoors,teleportAction", "openDoors,openContainers,teleportAction"])
-def test_words_of_the_actions(original, simplifications):
+def test_replies_of_the_actions_equal_the_engines(original, simplifications):
     env = episode(original, "boil", 0, simplifications)
     same_words(original, env, [" ".join(action.split()) for action in COMMANDS.split(";")])
 

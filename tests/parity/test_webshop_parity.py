@@ -44,7 +44,7 @@ def test_random_texts(alphabet):
         same(*("".join(rng.choices(alphabet, k=rng.randint(0, rng.choice((4, 12, 40))))) for _ in range(2)))
 
 
-def test_what_the_reward_compares():
+def test_text_ratio_of_the_rewards_texts():
     products = catalogue().products.values()
     attributes = sorted({text for product in products for text in product.attributes})
     pairs = sorted(
