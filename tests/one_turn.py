@@ -1,4 +1,4 @@
-"""What the tests of the worlds of one turn share."""
+"""Helpers for the tests of environments of one turn."""
 
 import golden
 
@@ -6,7 +6,7 @@ from envs.base import Step
 
 
 def answered(env, reply: str) -> Step:
-    """What ends the episode, whatever the reply."""
+    """Step with a reply that must end the episode."""
     step = env.step(reply)
     assert step.terminated and not step.truncated
     assert step.reward == step.info["shaped"] == step.info["success"]

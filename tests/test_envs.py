@@ -35,7 +35,7 @@ except sandbox.SandboxFailed as error:  # the rights that it takes to shut progr
 
 
 def levels(name: str) -> list[str]:
-    """A world's levels of difficulty, as it says itself."""
+    """Return an environment's levels of difficulty, read from its error message."""
     with pytest.raises(ValueError) as error:
         envs.config_class(name)(difficulty="?")
     return re.fullmatch("difficulty must be a comma list of (.*), not '[?]'", str(error.value))[1].split(", ")
@@ -197,7 +197,7 @@ SIGNS = "Action: Thought: Act: ``` ```bash ```sql ```python <INPUT> </INPUT> [ ]
 
 
 def replies(words: list[str]):
-    """Texts of any language, the words of a world in any order, and each of them again and again, up to 100 kB."""
+    """Return a strategy of arbitrary texts, shuffled words of an environment, and repetitions of both up to 100 kB."""
     piece = st.text(st.characters(), max_size=200) | st.lists(st.sampled_from(words), max_size=15).map(" ".join)
     return piece | st.builds(lambda text, size: (text * size)[:size], piece, st.integers(1_000, 100_000))
 

@@ -30,7 +30,7 @@ EASY = {"difficulty": "1"}
 
 @pytest.fixture(params=KINDS)
 def kind(request, monkeypatch):
-    """Each world that is there."""
+    """Parametrize over all existing environments."""
     if request.param not in envs.NAMES:
         pytest.skip(f"there is no envs.{request.param}")
     return request.param
@@ -433,7 +433,7 @@ def test_greeting_of_another_prompt_is_refused(world, monkeypatch):
             remote(server, kind=world, wait=60.0).reset(0)
     with served(world) as server:
         env = remote(server, kind=world, prompt="short", wait=60.0)
-        if world in OURS:  # the server says all of the prompt
+        if world in OURS:  # the server sends the whole prompt
             with pytest.raises(ValueError, match=r"prompt=native, but http\.prompt=short"):
                 env.reset(0)
         else:  # it answers as AgentGym's, which has no short prompts, and the client's goes around it
@@ -553,7 +553,7 @@ def test_other_observations_after_a_restart_fail_the_episode():
     with served(options={"difficulty": "3"}, port=port):
         with pytest.raises(ServerFailed, match="replayed http:textcraft:0 with other observations"):
             env.step("Action: inventory")
-        env.reset(0)  # and the next episode is the new world's
+        env.reset(0)  # the next episode is the new environment's
 
 
 def test_sessions_from_before_a_restart_are_dropped():

@@ -36,7 +36,7 @@ UNSET = {"outcome": "unset", "detail_dict": None}
 
 
 class Fake(ModuleType):
-    """A world of the benchmark's manner: `say X` until the word is said, then `finish`. `break` is its own bug."""
+    """A fake of the benchmark's environments: `say X` until the word is said, then `finish`. `break` is its bug."""
 
     @dataclass
     class Config:

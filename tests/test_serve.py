@@ -85,7 +85,7 @@ def get(server, path: str):
 
 
 class Fake(ModuleType):
-    """A world of three doors, for the shapes of kinds: `open 2` solves it, `open 1` ends it, `break` is its own bug."""
+    """A fake environment of any kind, with three doors: `open 2` solves it, `open 1` ends it, `break` is its bug."""
 
     MAX_ACTION = 100_000
     plain_action = staticmethod(str)
@@ -146,7 +146,7 @@ class Webshop(Fake.Env):
 
 
 def fake(kind: str, monkeypatch) -> type[Fake.Env]:
-    """Puts the fake world in the place of a kind, for the length of a test."""
+    """Replace a kind by the fake environment for the length of a test."""
     module = Fake(f"fake_{kind}")
     module.Env = {"alfworld": Alfworld, "sciworld": Sciworld, "webshop": Webshop}.get(kind, Fake.Env)
     monkeypatch.setitem(sys.modules, module.__name__, module)
