@@ -7,10 +7,10 @@ train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learn
 	$(PY) train.py algo=ppo
 
 test: $(VENV)/test.done  ## the tests
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PY) -m pytest -n 2 --dist worksteal
 
 test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the worlds beside the originals' packages
-	$(PY) -m pytest -n 2 --dist loadfile -m "full or not full"
+	$(PY) -m pytest -n 2 --dist worksteal -m "full or not full"
 
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
