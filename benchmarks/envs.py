@@ -1,9 +1,9 @@
 """Environments: seconds per step and per reset, and memory over many steps: python -m benchmarks.envs
 
 Each step is timed alone; a row has the median of each repeat. Half of the episodes are the expert's; in the others
-every second reply is invalid. Environments that start a process per reply (abd, ded) or need a server (http) are left
-out. The shell and the SQL engine are also timed alone, without the environments around them, on the solutions of tasks
-of every kind: the mean of each repeat.
+every second reply is invalid. Of abd and ded, which start a process per reply, only the reset is timed; http, which needs
+a server, is left out. The shell and the SQL engine are also timed alone, without the environments around them, on the
+solutions of tasks of every kind: the mean of each repeat.
 """
 
 import gc
@@ -126,10 +126,20 @@ def alone(options: Options, name: str) -> Row:
     return Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / rate})
 
 
+def reset_alone(options: Options, row: str) -> Row:
+    """Time the resets of an environment whose steps start a process each."""
+    env, seconds = envs.make(row.removesuffix(", reset")), []
+    for repeat in range(options.warmup + options.repeats):
+        seeds = range(100 * repeat, 100 * (repeat + 1))
+        seconds.append(median(common.seconds_of(partial(env.reset, seed)) for seed in seeds))
+    return Row(row, {"ours": seconds[options.warmup :]}, targets={"ours": RESET})
+
+
 def main(options: Options) -> None:
     names, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], {}
     for name in names:
         parts |= rows_of(name, options)
+    parts |= dict.fromkeys(("abd, reset", "ded, reset"), partial(reset_alone, options))
     rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
     notes = [
         "Default options of each environment; the median step of each repeat, one process, one thread.",

@@ -303,17 +303,6 @@ def test_splits_share_no_task():
     assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
 
 
-def test_a_reset_is_quick():
-    env = Env(Config())
-    env.reset(0)
-    times = []
-    for seed in range(100):
-        start = time.perf_counter()
-        env.reset(seed)
-        times.append(time.perf_counter() - start)
-    assert sorted(times)[50] < 0.005
-
-
 # ---- Golden transcripts. ----
 
 EPISODES = [
