@@ -1,8 +1,8 @@
 """Environments: seconds per step and per reset, and memory over many steps: python -m benchmarks.envs
 
 Each step is timed alone; a row has the median of each repeat. Half of the episodes are the expert's; in the others
-every second reply is invalid. Of abd and ded, which start a process per reply, only the reset is timed; http, which needs
-a server, is left out. The shell and the SQL engine are also timed alone, without the environments around them, on the
+every second reply is invalid. Of abd and ded, which start a process per reply, only the reset is timed. http, which
+needs a server, is left out. The shell and the SQL engine are also timed alone, without the environments, on the
 solutions of tasks of every kind: the mean of each repeat.
 """
 
