@@ -12,6 +12,8 @@ from envs.sciworld.grammar import GRAMMAR, readings
 from envs.sciworld.rules import World
 from envs.sciworld.things import Thing, plain
 
+BOXES = ("red", "green", "blue", "orange", "yellow", "purple")  # colours of the boxes to put things into
+
 
 @dataclass
 class Task:
@@ -267,6 +269,11 @@ def find_thing(world: World, test: Callable[[Thing], bool]) -> Thing | None:
     """Return the least hidden thing that passes the test."""
     found = [thing for room in world.rooms.values() for thing in room.everything() if test(thing)]
     return min(found, key=lambda thing: (distance(world, thing), len(thing.chain())), default=None)
+
+
+def called(world: World, name: str) -> Thing | None:
+    """Return the least hidden thing with this name or label."""
+    return find_thing(world, lambda thing: name in (thing.name, thing.label))
 
 
 def fill(world: World, vessel: Thing) -> tuple:
