@@ -14,6 +14,7 @@ from typing import Literal
 import envs
 from rl import arguments
 from rl.arguments import NotNegative
+from rl.help import quiet_on_closed_pipe
 
 QUIT = ("q", "quit", "exit")
 QUOTES = '"""'  # a line of these starts and ends a reply of several lines; within it, q and exit are ordinary text
@@ -28,7 +29,7 @@ class Keys:
     demos: NotNegative[int] = 0  # number of demonstrations to print; 0 plays
 
 
-@arguments.quiet_on_closed_pipe()
+@quiet_on_closed_pipe()
 def main(words: list[str]) -> int:
     """Run the program and return its exit status."""
     try:

@@ -9,11 +9,8 @@ may raise ValueError for values that do not go together. A wrong word ends the p
 """
 
 import difflib
-import errno
-import os
 import re
 import sys
-from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -36,9 +33,9 @@ def parse(
     about: text above the keys in the help.
     """
     if wants_help(words):
-        from rl.help import help_text
+        from rl import help
 
-        print_and_exit(help_text(program, about, classes, groups, positional))
+        help.print_and_exit(help.help_text(program, about, classes, groups, positional))
     try:
         given, owners = split(words, positional), [("", cls) for cls in classes] + list(groups.items())
         known = [key for group, cls in owners for key in keys_of(cls, group)]
@@ -145,23 +142,3 @@ def fail(program: str, error: object) -> NoReturn:
     """Print one line and exit with 2."""
     print(f"{program}: {error}", file=sys.stderr)
     raise SystemExit(2) from None
-
-
-def print_and_exit(text: str) -> NoReturn:
-    with quiet_on_closed_pipe():
-        print(text)
-    raise SystemExit(0)
-
-
-@contextmanager
-def quiet_on_closed_pipe():
-    """Around printing: stop without a traceback when the reader has closed the pipe (| head) or the disk is full."""
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
-        if error.errno == errno.ENOSPC:
-            sys.exit(f"cannot print: {error.strerror}")

@@ -1,7 +1,7 @@
-"""From episodes to what a model computes on, and back: packing, and the pieces of an optimizer step.
+"""From episodes to batches: packing, prefix sharing, the pieces of an optimizer step, and the forward pass over them.
 
-The only place that knows how tokens are laid out. A forward gets whole episodes, without padding and with what they
-share only once; the hidden state before each sampled token is what its log-probability and its value come from.
+The only file that knows how tokens are laid out. A forward pass gets whole episodes without padding and computes shared
+prefixes once; the hidden state before each sampled token gives its log-probability and its value.
 """
 
 import random
@@ -18,7 +18,7 @@ PER_TOKEN = ("turn_N", "reward_N", "old_logprobs_N", "old_values_N", "ref_logpro
 
 
 def make_batch(episodes: list[Episode]) -> Batch:
-    """One Batch of all sampled tokens of the episodes; those without any are left out. Raises ValueError if all are."""
+    """Return one Batch of all sampled tokens. Episodes without any are left out; raises ValueError if all are."""
     episodes = [e for e in episodes if any(e.action_mask_T)]
     episode, turn, reward, logprob = [], [], [], []
     for b, e in enumerate(episodes):
@@ -30,31 +30,18 @@ def make_batch(episodes: list[Episode]) -> Batch:
             logprob += e.logprobs_T[t.start : t.stop]
     if not episode:
         raise ValueError("none of the episodes has a sampled token; max_len must leave room behind their prompts")
-    batch = Batch(
-        episodes=episodes,
-        episode_N=torch.tensor(episode),
-        turn_N=torch.tensor(turn),
-        reward_N=torch.tensor(reward),
-        old_logprobs_N=torch.tensor(logprob),
-        total_tokens=0,
-        total_turns=0,
-        total_episodes=0,
-    )
-    return _as_step(batch)
+    episode_N, turn_N, reward_N, old_logprobs_N = map(torch.tensor, (episode, turn, reward, logprob))
+    return _as_step(Batch(episodes, episode_N, turn_N, reward_N, old_logprobs_N, 0, 0, 0))
 
 
 def _as_step(batch: Batch) -> Batch:
-    """The batch as a whole optimizer step: its own counts are the denominators."""
-    return replace(
-        batch,
-        total_tokens=len(batch.episode_N),
-        total_turns=int(batch.turn_first_N.sum()),
-        total_episodes=len(batch.episodes),
-    )
+    """Return the batch as a whole optimizer step: its own counts are the denominators."""
+    turns = int(batch.turn_first_N.sum())
+    return replace(batch, total_tokens=len(batch.episode_N), total_turns=turns, total_episodes=len(batch.episodes))
 
 
 def select(batch: Batch, indices: list[int]) -> Batch:
-    """The given episodes of a batch, in that order. The totals stay those of the whole."""
+    """Return the batch of the given episodes, in that order. The totals stay those of the whole step."""
     starts = torch.searchsorted(batch.episode_N, torch.arange(len(batch.episodes) + 1)).tolist()
     where_N = torch.tensor([n for i in indices for n in range(starts[i], starts[i + 1])], dtype=torch.long)
     counts = torch.tensor([starts[i + 1] - starts[i] for i in indices], dtype=torch.long)
@@ -69,8 +56,9 @@ def select(batch: Batch, indices: list[int]) -> Batch:
 
 
 def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator[Batch]:
-    """The batch in pieces of batch_size episodes, one per optimizer step, the last perhaps smaller; shuffled by seed,
-    or as they stand if that is None.
+    """Yield one piece of batch_size episodes for each optimizer step; the last may be smaller.
+
+    seed: of the order of the episodes; None keeps their order.
     """
     order = list(range(len(batch.episodes)))
     if seed is not None:
@@ -80,27 +68,29 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
 
 
 def drop_zero_advantage(batch: Batch) -> Batch:
-    """The batch without the episodes whose advantages are all zero, such as those of a group with equal scores; the
-    denominators of losses stay. Only where advantages are all that tokens learn from. Whole if none would be left.
+    """Return the batch without episodes whose advantages are all zero, such as those of a group with equal scores.
+
+    The denominators of losses stay. Only for losses without a gradient where the advantage is 0. Returns the whole
+    batch if no episode would be left.
     """
-    matters_B = torch.zeros(len(batch.episodes), dtype=torch.bool)
-    matters_B[batch.episode_N[batch.advantages_N != 0]] = True
-    if matters_B.all() or not matters_B.any():
+    nonzero_B = torch.zeros(len(batch.episodes), dtype=torch.bool)
+    nonzero_B[batch.episode_N[batch.advantages_N != 0]] = True
+    if nonzero_B.all() or not nonzero_B.any():
         return batch
-    batch = select(batch, matters_B.nonzero()[:, 0].tolist())
+    batch = select(batch, nonzero_B.nonzero()[:, 0].tolist())
     return replace(batch, learned_tokens=len(batch.episode_N))
 
 
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
-    """The batch in pieces of whole episodes of at most micro_tokens ids each (or one longer episode), shortest first,
-    the episodes of a group side by side.
+    """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode).
+
+    Groups with short episodes come first; a group's episodes stay together, because they share their prompt.
     """
     longest: dict[int, int] = {}
     for e in batch.episodes:
         longest[e.group] = max(len(e.ids_T), longest.get(e.group, 0))
-    order = sorted(
-        range(len(batch.episodes)), key=lambda i: (longest[batch.episodes[i].group], batch.episodes[i].group)
-    )
+    groups = [e.group for e in batch.episodes]
+    order = sorted(range(len(groups)), key=lambda i: (longest[groups[i]], groups[i]))
     piece, size = [], 0
     for i in order:
         length = len(batch.episodes[i].ids_T)
@@ -116,7 +106,7 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
 def forward(
     batch: Batch, model: CausalLM, temperature: float, critic: torch.nn.Module | None = None, entropy_grad: bool = False
 ) -> Batch:
-    """The batch with logprobs_N, entropy_N and, given a critic, values_N of the model as it is now."""
+    """Return the batch with logprobs_N, entropy_N and, given a critic, values_N under the current weights."""
     hidden_ND, _, targets_N = _hidden(batch, model)
     logprobs_N, entropy_N = token_logprobs(hidden_ND, model.lm_head.weight, targets_N, temperature, entropy_grad)
     values_N = None if critic is None else critic(hidden_ND.detach()).cpu()
@@ -125,15 +115,13 @@ def forward(
 
 @torch.no_grad()
 def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tokens: int) -> Batch:
-    """The batch with old_values_N and last_values_B: the critic's values before the update.
+    """Return the batch with old_values_N and last_values_B: the critic's values before the update.
 
-    An episode that terminated has the last value 0; one that a limit cut off, the value of its last state.
+    A terminated episode has the last value 0; an episode that a limit cut off has the value of its last state.
     """
-    old_values_N = torch.zeros(len(batch.episode_N))
-    last_values_B = torch.zeros(len(batch.episodes))
-    index = replace(
-        batch, old_values_N=torch.arange(len(batch.episode_N)), last_values_B=torch.arange(len(batch.episodes))
-    )
+    tokens, episodes = len(batch.episode_N), len(batch.episodes)
+    old_values_N, last_values_B = torch.zeros(tokens), torch.zeros(episodes)
+    index = replace(batch, old_values_N=torch.arange(tokens), last_values_B=torch.arange(episodes))
     for piece in micro_batches(index, micro_tokens):
         hidden_ND, last_BD, _ = _hidden(piece, model)
         old_values_N[piece.old_values_N] = critic(hidden_ND).cpu()
@@ -144,7 +132,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
 
 @torch.no_grad()
 def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> Batch:
-    """The batch with ref_logprobs_N: those of the model as it is now (call it with the reference adapter active)."""
+    """Return the batch with ref_logprobs_N under the current weights; call it with the reference adapter active."""
     ref_logprobs_N = torch.zeros(len(batch.episode_N))
     index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
     for piece in micro_batches(index, micro_tokens):
@@ -153,27 +141,26 @@ def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_token
 
 
 def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(hidden_ND before each sampled token, last_BD of each episode, targets_N): one forward.
+    """Return (hidden_ND before each sampled token, last_BD of each episode, targets_N), from one forward pass.
 
-    What two episodes begin with, a system prompt or the whole prompt of a group, is computed once: each distinct prefix
-    is one row.
+    Each distinct prefix of ids is one row: the prompt that a group's episodes share is computed once.
     """
     device = model.lm_head.weight.device
-    rows, prefixes = [], {}  # a prefix is the row of the one before it and its last id
+    rows, prefixes = [], {}  # {(row of the prefix before, last id): row}
     for e in batch.episodes:
         row = -1
         for token in e.ids_T:
             row = prefixes.setdefault((row, token), len(prefixes))
             rows.append(row)
     lengths = torch.tensor([len(e.ids_T) for e in batch.episodes])
-    rows_R = torch.tensor(rows)
+    row_of_token = torch.tensor(rows)  # the episodes' tokens laid end to end
     sequences_ST = torch.full((len(lengths), int(lengths.max())), -1)
-    sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = rows_R
-    mask_R = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
-    where_N = mask_R.nonzero()[:, 0]
-    ids_P = torch.tensor([token for _, token in prefixes], device=device)
-    before_N, last_B, taken_N = (rows_R[i].to(device) for i in (where_N - 1, lengths.cumsum(0) - 1, where_N))
+    sequences_ST[torch.arange(sequences_ST.shape[1]) < lengths[:, None]] = row_of_token
+    sampled = torch.tensor([m for e in batch.episodes for m in e.action_mask_T], dtype=torch.bool)
+    at_N = sampled.nonzero()[:, 0]
+    ids = torch.tensor([token for _, token in prefixes], device=device)
+    before_N, last_B, row_N = (row_of_token[at].to(device) for at in (at_N - 1, lengths.cumsum(0) - 1, at_N))
     wanted, place = torch.cat((before_N, last_B)).unique(return_inverse=True)
-    hidden_WD = model(ids_P[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
+    hidden = model(ids[None], sequences_ST=sequences_ST.to(device), wanted=wanted)
     before, last = place.split((len(before_N), len(last_B)))
-    return hidden_WD[before], hidden_WD[last], ids_P[taken_N]
+    return hidden[before], hidden[last], ids[row_N]

@@ -111,7 +111,9 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     also: a dataclass of keys that only this program has; its instance is returned beside the Config.
     """
     if arguments.wants_help(words):
-        arguments.print_and_exit(help_text(program, also))
+        from rl import help
+
+        help.print_and_exit(help_text(program, also))
     try:
         given = arguments.split(words)
         checks.check_words(given)
@@ -132,7 +134,9 @@ def resolve(given: dict[str, str], also: type | None = None) -> Any:
     Recipes and saved settings may have keys of groups that this run does not use: these are ignored.
     """
     if given.get("resume"):
-        settings = {**recipes.saved(given["resume"]), "out": given["resume"]}
+        from rl.resume import saved_settings
+
+        settings = {**saved_settings(given["resume"]), "out": given["resume"]}
     else:
         settings = {}
         for _, keys in recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model):

@@ -1,12 +1,16 @@
-"""The text of --help: every key of a program's dataclasses with its default and the comment behind it."""
+"""--help: every key of a program's dataclasses with its default and the comment behind it."""
 
 import ast
+import errno
 import inspect
 import io
+import os
+import sys
 import tokenize
 from collections.abc import Collection
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
 def help_text(
@@ -64,3 +68,23 @@ def comments(cls: type) -> dict[str, str]:
     return found | {
         node.target.id: by_line.get(node.end_lineno, "") for node in body if isinstance(node, ast.AnnAssign)
     }
+
+
+def print_and_exit(text: str) -> NoReturn:
+    with quiet_on_closed_pipe():
+        print(text)
+    raise SystemExit(0)
+
+
+@contextmanager
+def quiet_on_closed_pipe():
+    """Around printing: stop without a traceback when the reader has closed the pipe (| head) or the disk is full."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
+        if error.errno == errno.ENOSPC:
+            sys.exit(f"cannot print: {error.strerror}")

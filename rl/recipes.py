@@ -1,6 +1,5 @@
-"""Settings from files: recipes in TOML, and the config.json of a run that is resumed. Keys are dotted: ppo.clip."""
+"""Recipes: settings from TOML files. Their keys are dotted: ppo.clip."""
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -41,20 +40,6 @@ def _read(name: str) -> dict[str, Any]:
     if not isinstance(table.get("tiny", {}), dict):
         raise ArgumentError(f"recipe={name}: tiny must be a table, [tiny], not {table['tiny']!r}")
     return table
-
-
-def saved(run: str) -> dict[str, Any]:
-    """Return the keys of the config.json that a run was started with."""
-    path = Path(run) / "config.json"
-    if not path.is_file():
-        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
-    try:
-        keys = flatten(json.loads(path.read_text()))
-    except (ValueError, AttributeError) as error:
-        raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
-    if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
-        keys["reward.rule"] = "shaped"
-    return keys
 
 
 def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,14 +1,31 @@
-"""Reading a checkpoint to resume from. Its manifest is verified first, and nothing is ever unpickled."""
+"""Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+from rl import recipes
+from rl.arguments import ArgumentError
 from rl.checkpoint import checkpoints
 from rl.folders import sha256
 from rl.state import COUNTERS, TrainState
+
+
+def saved_settings(run: str) -> dict[str, Any]:
+    """Return the keys of the config.json that a run was started with."""
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
+    try:
+        keys = recipes.flatten(json.loads(path.read_text()))
+    except (ValueError, AttributeError) as error:
+        raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
+    if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
+        keys["reward.rule"] = "shaped"
+    return keys
 
 
 def newest_checkpoint(run: Path) -> Path:

@@ -17,6 +17,7 @@ from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, re
 from envs.simulators.mysql import Database
 from rl import arguments
 from rl.arguments import NotNegative, Positive
+from rl.help import quiet_on_closed_pipe
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Keys:
             raise ValueError(f"out must be a file in an existing folder, not {self.out!r}")
 
 
-@arguments.quiet_on_closed_pipe()
+@quiet_on_closed_pipe()
 def main(words: list[str]) -> int:
     """Run the program and return its exit status."""
     [keys] = arguments.parse(words, "envs.db_bench", Keys, about=__doc__)
