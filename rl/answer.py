@@ -1,13 +1,11 @@
-"""What worlds ask of the base model while they are played: replies to conversations, and embeddings of texts.
+"""The base model's answers to requests of environments: replies to conversations, and embeddings of texts.
 
     base = Base(model, tokenizer, cfg)
-    results = base.answer({episode: [(request, stream), ...], ...})     # of all episodes that wait, together
+    results = base.answer({slot: [(request, stream), ...], ...})     # of all waiting episodes together
 
-The base is the policy's own weights with every adapter off, so training leaves it as it is; where there would be none,
-with lora.r=0, rl/config.py refuses to train. Evaluated, a model without adapters is its own base. Its keys and values
-stand in an engine of its own, so the policy's are never mixed with them. A reply's random numbers come from a stream
-of its own, one for each request of an episode: what is answered depends neither on the requests beside it nor on when
-it is answered.
+The base is the policy's weights with every adapter off, so training does not change it; rl/checks.py refuses lora.r=0
+for environments that need it. Its keys and values are in an engine of their own. Each request has its own random
+stream: an answer depends neither on the requests beside it nor on when it is given.
 """
 
 from collections import deque
@@ -26,7 +24,7 @@ Stream = tuple[int, int]  # the engine's key of a random stream
 
 
 def request_streams(key: tuple[int, int]) -> Iterator[Stream]:
-    """The random streams of an episode's requests, one after the other; none is that of its own turns."""
+    """Yield the random streams of an episode's requests; none is the stream of its own turns."""
     seed, episode = key
     return ((seed, int(fold_all([(episode, number)]))) for number in count())
 
@@ -36,28 +34,28 @@ class Base:
 
     def __init__(self, model: CausalLM | None, tokenizer: Tokenizer, cfg):
         self.model, self.tokenizer, self.cfg = model, tokenizer, cfg
-        self.engine: Engine | None = None  # made when it is needed
+        self.engine: Engine | None = None  # made for the first chat
 
     def answer(self, asking: dict[int, list[tuple[Request, Stream]]]) -> dict[int, list[Result]]:
-        """The results of each episode's requests. A conversation that leaves no room for a reply gets an empty one.
+        """Return the results of each episode's requests; a conversation without room for a reply gets an empty one.
 
-        Raises ValueError if there is no model, or no such kind of request.
+        Raises ValueError if there is no model, or for an unknown kind of request.
         """
-        asked = [pair for pairs in asking.values() for pair in pairs]
-        if not asked:
+        requests = [pair for pairs in asking.values() for pair in pairs]
+        if not requests:
             return {}
         if self.model is None:
-            raise ValueError("a world asks the base model, and there is none to answer")
+            raise ValueError("an environment asks the base model, and there is none to answer")
         chats: dict[tuple, deque] = {}  # {(max_tokens, temperature): (place, stream, prompt's ids) of each}
         embeds: dict[int, list[str]] = {}  # {place: texts}
-        for place, (request, stream) in enumerate(asked):
+        for place, (request, stream) in enumerate(requests):
             if request.kind == "chat":
                 waiting = chats.setdefault((request.max_tokens, request.temperature), deque())
                 waiting.append((place, stream, self.tokenizer.prompt(request.messages)))
             elif request.kind == "embed":
                 embeds[place] = request.texts
             else:
-                raise ValueError(f"a request is of kind chat or embed, not {request.kind!r}")
+                raise ValueError(f"a request must be of kind chat or embed, not {request.kind!r}")
         results: dict[int, Result] = {}
         with lora.adapters_off(self.model):
             for (max_tokens, temperature), waiting in chats.items():
@@ -65,11 +63,11 @@ class Base:
                     results[place] = Result(text=self.tokenizer.answer(row.ids), tokens=len(row.ids))
             vectors = self._embed({text for texts in embeds.values() for text in texts})
         results |= {place: Result(vector=[vectors[text] for text in texts]) for place, texts in embeds.items()}
-        places = iter(range(len(asked)))
-        return {who: [results[place] for place in islice(places, len(pairs))] for who, pairs in asking.items()}
+        places = iter(range(len(requests)))
+        return {slot: [results[place] for place in islice(places, len(pairs))] for slot, pairs in asking.items()}
 
     def _replies(self, waiting: deque, max_tokens: int, temperature: float) -> Iterator[tuple[int, Row]]:
-        """(place, reply) of each prompt, as they are finished."""
+        """Yield (place, reply) of each prompt as it finishes."""
         if self.engine is None:
             cfg = self.cfg
             self.engine = Engine(self.model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(self.model))
@@ -90,7 +88,7 @@ class Base:
 
     @torch.no_grad()
     def _embed(self, texts: set[str]) -> dict[str, list[float]]:
-        """Of each text the mean of its hidden states after the final norm, [D]; zeros if it has no token."""
+        """Return for each text the mean of its hidden states after the final norm, [D]; zeros if it has no token."""
         ids = {text: self.tokenizer.encode(text)[: self.cfg.max_len] for text in texts}
         device, width = self.model.lm_head.weight.device, self.model.config.hidden_size
         vectors = {text: [0.0] * width for text in texts}

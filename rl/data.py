@@ -4,9 +4,9 @@
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "...", "loss": true}]}     AgentGym
     {"question": "...", "answer": "..."}                      with sft.prompt_column=question sft.answer_column=answer
 
-Only what the assistant says is learned; of that, not what is marked `"loss": false`. A tenth of the different rows is
-held out, those with the lowest hashes: the same in every run over the same rows, and never one that is also learned
-from. Fewer than ten different rows hold nothing out.
+Only the assistant's messages are learned, except those marked `"loss": false`. A tenth of the distinct rows is held
+out: those with the lowest hashes, so the same rows in every run, and none that is also learned. Fewer than ten distinct
+rows hold nothing out.
 """
 
 import hashlib
@@ -39,8 +39,10 @@ class Demonstrations:
 
 
 def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
-    """The file cfg.data, at most cfg.max_samples rows of it. Raises ValueError, one line, for a row that is neither a
-    conversation nor a pair, or if nothing is left to learn from."""
+    """Read at most cfg.max_samples rows of the file cfg.data.
+
+    Raises ValueError for a row that is neither a conversation nor a pair, or if nothing is left to learn from.
+    """
     rows = read_rows(Path(cfg.data), cfg.sft.prompt_column, cfg.sft.answer_column)[: cfg.max_samples or None]
     found, kept = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
@@ -63,10 +65,10 @@ def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
 
 
 def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
-    """Conversations as [{"role", "content", "loss"}, ...]; loss is whether a message is learned."""
+    """Return conversations as [{"role", "content", "loss"}, ...]; loss: whether the message is learned."""
     rows = []
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines cuts inside of texts
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would also cut at U+2028 inside a text
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error})") from None
     for number, line in enumerate(lines, 1):
@@ -86,45 +88,44 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
 def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
-    spoken = row.get("messages", row.get("conversations"))
-    if spoken is None:
+    conversation = row.get("messages", row.get("conversations"))
+    if conversation is None:
         for column in (prompt, answer):
             if not isinstance(row.get(column), str):
                 raise ValueError(
                     f"neither messages nor conversations nor a text under {column!r}; there is: {', '.join(row)} "
                     "(sft.prompt_column and sft.answer_column name the columns)"
                 )
-        spoken = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
-    if not isinstance(spoken, list):
-        raise ValueError(f"a conversation is a list of messages, not {str(spoken)[:80]}")
+        conversation = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
+    if not isinstance(conversation, list):
+        raise ValueError(f"a conversation is a list of messages, not {str(conversation)[:80]}")
     messages = []
-    for message in spoken:
-        said = message if isinstance(message, dict) else {}
-        role, content = said.get("role", said.get("from")), said.get("content", said.get("value"))
+    for message in conversation:
+        fields = message if isinstance(message, dict) else {}
+        role, content = fields.get("role", fields.get("from")), fields.get("content", fields.get("value"))
         if not (isinstance(role, str) and role in ROLES and isinstance(content, str)):
             raise ValueError(f"a message needs a role of {', '.join(ROLES)} and a text, not {str(message)[:80]}")
         learned = ROLES[role] == "assistant" and message.get("loss") is not False
         messages.append({"role": ROLES[role], "content": content, "loss": learned})
     if not any(message["loss"] for message in messages):
-        raise ValueError("the assistant says nothing that could be learned")
+        raise ValueError("no message of the assistant is to be learned")
     return messages
 
 
 def to_episode(
     tokenizer: Tokenizer, messages: list[dict], number: int, max_len: int, all_tokens: bool = False
 ) -> tuple[Episode, bool]:
-    """The conversation as ids, and whether max_len cut it: what is read as a prompt or an observation, what is learned
-    as a turn that the model might have sampled."""
+    """Return the conversation as an episode, and whether max_len cut it. Learned messages are turns of the agent."""
     episode, read = Episode("data", number, number), []
     for message in messages:
         if not message["loss"]:
             read.append({"role": message["role"], "content": message["content"]})
             continue
         before = tokenizer.follow_up(episode.ids_T[-1], read) if episode.turns else tokenizer.prompt(read)
-        said, read = tokenizer.reply(message["content"]), []
-        episode.ids_T += before + said
-        episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(said)
-        episode.turns.append(Turn(len(episode.ids_T) - len(said), len(episode.ids_T), 0.0, "stop"))
+        reply, read = tokenizer.reply(message["content"]), []
+        episode.ids_T += before + reply
+        episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(reply)
+        episode.turns.append(Turn(len(episode.ids_T) - len(reply), len(episode.ids_T), 0.0, "stop"))
     cut = len(episode.ids_T) > max_len
     if cut:
         episode.ids_T, episode.action_mask_T = episode.ids_T[:max_len], episode.action_mask_T[:max_len]

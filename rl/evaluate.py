@@ -1,4 +1,4 @@
-"""How well a policy plays held-out tasks: success with an interval, apart from the shaped reward."""
+"""Evaluation on held-out tasks: success with an interval, apart from the reward; and the loss on demonstrations."""
 
 import math
 from collections import Counter
@@ -19,9 +19,9 @@ EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in ever
 
 
 def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, split: str, episodes: int) -> dict:
-    """Plays `episodes` tasks of a split, at a temperature (0 is greedy); the same tasks every time.
+    """Play `episodes` tasks of a split at a temperature (0 is greedy), the same tasks every time.
 
-    Returns {"success", "low", "high", ...} over all, and under "by_env" the same for each environment.
+    Returns the `summary` of all episodes, and under "by_env" that of each environment.
     """
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     kind = "greedy" if temperature == 0 else "sampled"
@@ -31,25 +31,20 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, spl
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:
-    """What `evaluate` returns, of these episodes; those that something other than the agent broke are only counted.
-    Raises ValueError if that is all."""
+    """Return the result of `evaluate` for played episodes. Episodes whose environment failed are only counted; raises
+    ValueError if all failed."""
     failed = [e for e in played if e.infrastructure_failed]
     played = [e for e in played if not e.infrastructure_failed]
     if not played:
         raise ValueError(f"all {len(failed)} episodes failed because of the environment, not the agent")
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
-    return {
-        **summary(played),
-        "temperature": temperature,
-        "split": split,
-        "infrastructure_failed": len(failed),
-        "by_env": by_env,
-    }
+    at = {"temperature": temperature, "split": split, "infrastructure_failed": len(failed)}
+    return {**summary(played), **at, "by_env": by_env}
 
 
 @torch.no_grad()
 def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg) -> dict:
-    """Mean negative log-probability of the demonstrations' tokens in nats, and its exponential, the perplexity."""
+    """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
     batch, total = make_batch(demonstrations), 0.0
     for piece in micro_batches(batch, cfg.micro_tokens):
         total -= forward(piece, model, cfg.temperature).logprobs_N.double().sum().item()
@@ -58,7 +53,7 @@ def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg) -> dict:
 
 
 def summary(episodes: list[Episode]) -> dict:
-    """Success rate with its 80 % Jeffreys interval, scores, outcomes and lengths of a list of episodes."""
+    """Return the success rate with its 80 % Jeffreys interval, scores, outcomes and lengths of episodes."""
     successes, scores = sum(e.success for e in episodes), [e.score for e in episodes]
     low, high = jeffreys(successes, len(episodes))
     return {
@@ -77,7 +72,7 @@ def summary(episodes: list[Episode]) -> dict:
 
 
 def describe(result: dict) -> str:
-    """One line for people."""
+    """Return the result as one line."""
     kind = "greedy " if result["temperature"] == 0 else "sampled"
     interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}"
     return f"{kind} success {result['success']:.1%} ({interval})"

@@ -60,7 +60,7 @@ class Config(kl.Config):
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
-    """Each token gets the advantage of its episode."""
+    """Return the batch with each token's advantage, that of its episode."""
     batch = kl.in_reward(batch, cfg)
     group_B = torch.tensor([episode.group for episode in batch.episodes])
     scores_B = batch.scores_B
@@ -75,7 +75,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     log_ratio_N = batch.logprobs_N - batch.old_logprobs_N
     if cfg.surrogate == "weight":
         surrogate_N, ratio_N, clipped_N = core.weighted_surrogate(

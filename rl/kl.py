@@ -1,10 +1,9 @@
 """KL to the reference policy: in the loss or in the reward, with a fixed or an adaptive weight.
 
-The reference is frozen: the adapter that training started from, or the base. What the estimates of rl/core.py pull
-towards depends on where they stand. In the reward, k1 gives the gradient of E[score] - kl_coef * KL(policy ||
-reference) over whole episodes, exactly; k2 and k3 are biased there. In the loss, token by token and blind to the states
-that a token leads to, k2 has the gradient of KL(policy || reference), k3 that of KL(reference || policy), and k1 none
-in expectation: it only adds noise.
+The reference is frozen: the adapter that training started from, or the base. The gradient of an estimate of
+rl/core.py depends on where it is added. In the reward, k1 gives exactly the gradient of E[score] - kl_coef * KL(policy
+|| reference) over whole episodes; k2 and k3 are biased there. In the loss, token by token, later states are ignored: k2
+has the gradient of KL(policy || reference), k3 that of KL(reference || policy), and k1 only adds noise.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from rl.records import Batch
 
 @dataclass(frozen=True)
 class Config:
-    """Fields that ppo, grpo and reinforce share."""
+    """The fields that ppo, grpo and reinforce share."""
 
     kl_coef: NotNegative[float] = 0.0  # weight of KL to the reference; above 0 it needs a frozen base (lora.r > 0)
     kl_in: Literal["loss", "reward"] = "loss"  # where it is added
@@ -37,7 +36,7 @@ class Config:
 
 
 def in_reward(batch: Batch, cfg: Config) -> Batch:
-    """The batch with -kl_coef * KL of the policy that sampled, on each token's reward (Ziegler et al. 2019, eq. 2)."""
+    """Return the batch with -kl_coef * KL of the sampling policy added to each token's reward (Ziegler et al. 2019)."""
     if not cfg.reference or cfg.kl_in != "reward":
         return batch
     kl_N = kl_estimate(batch.old_logprobs_N, batch.ref_logprobs_N, cfg.kl_estimator)
@@ -45,20 +44,22 @@ def in_reward(batch: Batch, cfg: Config) -> Batch:
 
 
 def in_loss(batch: Batch, cfg: Config) -> torch.Tensor:
-    """What is added to each token's loss [N]: kl_coef * KL of the policy that trains, or 0."""
+    """Return the term of each token's loss [N]: kl_coef * KL of the trained policy, or 0."""
     if not cfg.reference or cfg.kl_in != "loss":
         return torch.zeros_like(batch.logprobs_N)
     return batch.kl_coef * kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, cfg.kl_estimator)
 
 
 def measured(batch: Batch) -> torch.Tensor | None:
-    """KL of the policy that trains, per token [N], for the log: by k3, which is never negative."""
+    """Return KL of the trained policy per token [N], as a metric: k3, which is never negative."""
     return None if batch.ref_logprobs_N is None else kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, "k3")
 
 
 def adapted(batch: Batch, cfg: Config) -> float:
-    """The next epoch's weight (Ziegler et al. 2019, section 2.2): up where the epoch's KL was above kl_target, by at
-    most a fifth per kl_horizon episodes."""
+    """Return the next epoch's kl_coef (Ziegler et al. 2019, section 2.2): higher if the epoch's KL was above kl_target.
+
+    It changes by at most a fifth per kl_horizon episodes.
+    """
     if cfg.kl_target is None or not len(batch.episodes):
         return batch.kl_coef
     kl = (batch.old_logprobs_N - batch.ref_logprobs_N).mean().item()

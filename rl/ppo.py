@@ -2,10 +2,10 @@
 
 loss = clipped surrogate + vf_coef * value loss - entropy_coef * entropy          (eq. 9, signs turned for a minimum)
 
-Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`): one reward, one value (at
-the turn's first token), one advantage per turn, which all its tokens share. With gamma below 1 per token, the credit
-for what was said a thousand tokens ago would be gone. The critic is a two-layer MLP on the policy's own hidden states,
-and its gradient stops there. `ppo.level=token` is the textbook.
+Differs from the textbook: a step of the return is a *turn*, not a token (`ppo.level=turn`). Each turn has one reward,
+one value (at its first token) and one advantage, which all its tokens share. With gamma below 1 per token, no credit
+would be left for a turn a thousand tokens ago. The critic is a two-layer MLP on the policy's hidden states, and its
+gradient stops there. `ppo.level=token` is the textbook.
 """
 
 from dataclasses import dataclass, replace
@@ -54,23 +54,23 @@ class Config(kl.Config):
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
-    """Advantages by GAE over turns or tokens, and the returns that the critic should predict."""
+    """Return the batch with advantages by GAE over turns or tokens, and with the critic's targets."""
     batch = kl.in_reward(batch, cfg)
     first_N = batch.turn_first_N if cfg.level == "turn" else torch.ones_like(batch.turn_N, dtype=torch.bool)
     step_N = first_N.cumsum(0) - 1  # the step of the return that each token belongs to
-    rewards_K = batch.reward_N.new_zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
+    rewards_steps = batch.reward_N.new_zeros(int(first_N.sum())).index_add_(0, step_N, batch.reward_N)
     last_values_B = batch.last_values_B if cfg.bootstrap else torch.zeros_like(batch.last_values_B)
-    advantages_K, returns_K = core.gae(
-        rewards_K, batch.old_values_N[first_N], batch.episode_N[first_N], last_values_B, cfg.gamma, cfg.gae_lambda
+    advantages_steps, returns_steps = core.gae(
+        rewards_steps, batch.old_values_N[first_N], batch.episode_N[first_N], last_values_B, cfg.gamma, cfg.gae_lambda
     )
-    advantages_N = advantages_K[step_N]
+    advantages_N = advantages_steps[step_N]
     return replace(
-        batch, advantages_N=core.whiten(advantages_N) if cfg.whiten else advantages_N, returns_N=returns_K[step_N]
+        batch, advantages_N=core.whiten(advantages_N) if cfg.whiten else advantages_N, returns_N=returns_steps[step_N]
     )
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     surrogate_N, ratio_N, clipped_N = core.clipped_surrogate(
         batch.logprobs_N - batch.old_logprobs_N, batch.advantages_N, cfg.clip, cfg.clip, cfg.dual_clip
     )

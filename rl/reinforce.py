@@ -1,18 +1,18 @@
-"""REINFORCE (Williams 1992): the log-probability of what was done, weighted by what it earned less a baseline.
+"""REINFORCE (Williams 1992): the log-probability of each action, weighted by its return less a baseline.
 
 loss = - sum over sampled tokens of (return of the token's turn - baseline) * log pi(token) / number of episodes
 
 Differs from the textbook: the return is that of a *turn*, from it to the end of the episode (`reinforce.to_go=false`
-gives every turn the whole episode's). Nothing corrects for the policy having moved since it sampled, so it is exact
-for the first optimizer step of an epoch: with `episodes` equal to `batch_size` all steps are. One update per episode
-is `episodes=1 batch_size=1 reinforce.baseline=moving`.
+gives every turn the whole episode's). There is no correction for a policy that has moved since it sampled, so only the
+first optimizer step of an epoch is exact; with `episodes` equal to `batch_size` it is the only one. One update per
+episode is `episodes=1 batch_size=1 reinforce.baseline=moving`.
 
 Baselines, all of the score (the return of an episode's first turn):
 
     none            0
     batch           the epoch's mean. It contains the episode itself, which shrinks the gradient by 1 - 1/episodes
     moving          an exponential average of the epochs before, 0 in the first
-    leave_one_out   the mean of the others in the group: RLOO (Kool et al. 2019; Ahmadian et al. 2024), recipe=rloo
+    leave_one_out   the mean of the group's other episodes: RLOO (Kool et al. 2019; Ahmadian et al. 2024), recipe=rloo
 """
 
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ class Config(kl.Config):
     epochs: Positive[int] = 1  # passes over each epoch's episodes; from the second on the gradient is only approximate
     baseline: Literal["none", "batch", "moving", "leave_one_out"] = "batch"  # subtracted from the score, see above
     group_size: Positive[int] = 1  # episodes per task; leave_one_out needs 2 or more
-    decay: float = 0.9  # of the moving baseline: what stays of it after an epoch
+    decay: float = 0.9  # share of the moving baseline that stays after an epoch
     gamma: float = 1.0  # discount per turn
-    to_go: bool = True  # a turn earns what comes from it on; false: what the whole episode earned
+    to_go: bool = True  # a turn is weighted by the rewards from it on; false: by the episode's
     whiten: bool = False  # advantages to mean 0 and deviation 1 over the epoch's tokens
     aggregation: Literal["episode", "sequence", "token"] = "episode"  # of per-token losses; episode: policy gradient
     entropy_coef: float = 0.0  # weight of the entropy bonus
@@ -55,20 +55,22 @@ class Config(kl.Config):
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
-    """Each token gets the discounted return of its turn less the baseline; the moving baseline moves on."""
+    """Return the batch with each token's advantage: its turn's discounted return less the baseline."""
     batch = kl.in_reward(batch, cfg)
     first_N = batch.turn_first_N
-    turn_N, episode_K = first_N.cumsum(0) - 1, batch.episode_N[first_N]
-    rewards_K = batch.reward_N.new_zeros(len(episode_K)).index_add_(0, turn_N, batch.reward_N)
-    returns_K = core.returns_to_go(rewards_K, episode_K, cfg.gamma)
-    scores_B = returns_K[episode_K.diff(prepend=episode_K.new_tensor([-1])) > 0]  # of each episode's first turn
+    turn_N, episode_steps = first_N.cumsum(0) - 1, batch.episode_N[first_N]
+    rewards_steps = batch.reward_N.new_zeros(len(episode_steps)).index_add_(0, turn_N, batch.reward_N)
+    returns_steps = core.returns_to_go(rewards_steps, episode_steps, cfg.gamma)
+    scores_B = returns_steps[
+        episode_steps.diff(prepend=episode_steps.new_tensor([-1])) > 0
+    ]  # of each episode's first turn
     if cfg.baseline == "leave_one_out":
         baseline_B = core.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
     else:
         number = {"none": 0.0, "batch": scores_B.mean().item(), "moving": batch.baseline or 0.0}[cfg.baseline]
         baseline_B = torch.full_like(scores_B, number)
-    earned_K = returns_K if cfg.to_go else scores_B[episode_K]
-    advantages_N = (earned_K - baseline_B[episode_K])[turn_N]
+    earned_steps = returns_steps if cfg.to_go else scores_B[episode_steps]
+    advantages_N = (earned_steps - baseline_B[episode_steps])[turn_N]
     if cfg.whiten:
         advantages_N = core.whiten(advantages_N)
     return replace(
@@ -79,7 +81,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     kl_N = kl.in_loss(batch, cfg)
     loss_N = kl_N - batch.advantages_N * batch.logprobs_N - cfg.entropy_coef * batch.entropy_N
     total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)

@@ -1,14 +1,14 @@
-"""Evaluation of what a server of the OpenAI protocol answers, such as vLLM's, instead of a model of this process.
+"""Evaluation of a model behind a server of the OpenAI protocol, such as vLLM's.
 
     python eval.py server=http://localhost:8000/v1 model=Qwen/Qwen2.5-0.5B-Instruct adapter=base,mine env=textcraft
 
-model= and adapter= are the server's own names, of the base model and of adapters (vLLM: --lora-modules mine=FOLDER).
-Conversations go there and text comes back, through the server's own chat template: there are no ids and no
-log-probabilities here, so this judges and does not train. The server's limit on a conversation stands for max_len;
-what it adds to sampling by itself, it adds here too (vLLM: --generation-config vllm keeps to what is asked). What a
-world asks of the base model the server's base answers: chats at /chat/completions, embeddings at /embeddings, which
-vLLM serves with embedding models alone: planner.independence_weight=0 asks for none. At most MAX_THREADS episodes are
-played at once. A key in OPENAI_API_KEY is sent along; proxies of the environment are not used.
+model= and adapter= are the server's names of the base model and of adapters (vLLM: --lora-modules mine=FOLDER).
+Conversations are sent and text comes back, through the server's own chat template: there are no ids and no
+log-probabilities, so this evaluates and does not train. The server's context limit applies instead of max_len, and its
+own sampling settings apply too (vLLM: --generation-config vllm has none). Requests of environments go to the server's
+base model: chats to /chat/completions, embeddings to /embeddings, which vLLM serves with embedding models only
+(planner.independence_weight=0 needs none). At most MAX_THREADS episodes run at once. A key in OPENAI_API_KEY is sent;
+proxy settings of the environment are ignored.
 """
 
 import json
@@ -35,11 +35,11 @@ from rl.records import Episode, Turn
 from rl.rollout import CUT, MAX_THREADS
 from rl.tasks import Task, make_env, make_tasks
 
-TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # how servers say it
+TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # in the messages of servers
 
 
-class Unanswered(Exception):
-    """The server refuses a request for what it is: its own message."""
+class Refused(Exception):
+    """The server refused a request; the message is the server's."""
 
     @property
     def too_long(self) -> bool:
@@ -51,11 +51,11 @@ class Server:
     url: str  # up to /v1
     thinking: bool = True  # false asks the chat template for answers without thoughts
     timeout: float = 600.0  # seconds for one answer
-    retries: int = 6  # after a first attempt that failed, with waits that double from half a second
-    left: threading.Event = field(default_factory=threading.Event)  # nobody waits for answers any more
+    retries: int = 6  # after a failed attempt; the waits double from half a second
+    left: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
 
     def ask(self, path: str, body: dict | None = None) -> dict:
-        """The JSON of an answer. Raises Unanswered if it is refused, ConnectionError if all attempts fail."""
+        """Return the JSON object of an answer. Raises Refused if it is refused, ConnectionError if all attempts fail."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
@@ -74,22 +74,22 @@ class Server:
                 with error:
                     reason = f"{error.code} {' '.join(error.read(2000).decode(errors='replace').split())}"
                 if 400 <= error.code < 500 and error.code not in (408, 425, 429):
-                    raise Unanswered(f"{self.url}{path} answered {reason}") from None
-            except (OSError, ValueError, HTTPException) as error:  # nobody there, too late, cut short, no JSON
+                    raise Refused(f"{self.url}{path} answered {reason}") from None
+            except (OSError, ValueError, HTTPException) as error:  # refused, timed out, cut short, not JSON
                 reason = str(getattr(error, "reason", error))
             if not attempt:
                 print(f"{self.url}{path}: {reason}; trying again, {self.retries} times", file=sys.stderr, flush=True)
         raise ConnectionError(f"{self.url}{path} failed after {self.retries + 1} attempts: {reason}")
 
     def names(self) -> list[str]:
-        """Of the models and adapters that are served."""
+        """Return the names of the models and adapters on the server."""
         try:
             return [model["id"] for model in self.ask("/models")["data"]]
-        except (KeyError, TypeError, Unanswered) as error:
+        except (KeyError, TypeError, Refused) as error:
             raise ValueError(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
 
     def chat(self, name: str, messages: list[dict], most: int, temperature: float, seed: int) -> tuple[str, int, str]:
-        """A reply: its text, its tokens as the server counts them, and why it ended: "stop" or "length"."""
+        """Return a reply: its text, its tokens as counted by the server, and its finish reason, "stop" or "length"."""
         body = {"model": name, "messages": messages, "max_tokens": most, "temperature": temperature, "top_p": 1.0}
         body |= {"seed": seed} if temperature else {}
         body |= {} if self.thinking else {"chat_template_kwargs": {"enable_thinking": False}}
@@ -102,11 +102,11 @@ class Server:
             raise ConnectionError(f"{self.url}/chat/completions {said}: {error!r}") from None
 
     def result(self, name: str, asked: Request, seed: int) -> Result:
-        """What a world wants to know of the base model; of a conversation without room for a reply, an empty one."""
+        """Return the answer to an environment's request; for a conversation without room for a reply, an empty one."""
         if asked.kind == "chat":
             try:
                 text, tokens, _ = self.chat(name, asked.messages, asked.max_tokens, asked.temperature, seed)
-            except Unanswered as error:
+            except Refused as error:
                 if not error.too_long:
                     raise
                 return Result()
@@ -114,12 +114,12 @@ class Server:
         try:
             found = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
             return Result(vector=[row["embedding"] for row in sorted(found, key=lambda row: row["index"])])
-        except (Unanswered, KeyError, TypeError) as error:
+        except (Refused, KeyError, TypeError) as error:
             raise ValueError(f"{self.url} gives no embeddings of {name}: {error}") from None
 
 
 def evaluate(server: Server, name: str, cfg, temperature: float, split: str, episodes: int) -> dict:
-    """As rl.evaluate.evaluate, of the model that the server knows by that name; cfg.model is its base model's."""
+    """Evaluate the server's model `name` as rl.evaluate.evaluate does; cfg.model is the server's base model."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     with (
         tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar,
@@ -131,15 +131,15 @@ def evaluate(server: Server, name: str, cfg, temperature: float, split: str, epi
                 played.append(episode)
                 bar.update()
         except BaseException:
-            server.left.set()  # those that are played end with their next request
+            server.left.set()  # running episodes end with their next request
             raise
     return judged(played, temperature, split)
 
 
 def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Episode:
-    """One episode, without ids. A conversation that the server calls too long ends it: outcome "timeout"."""
+    """Play one episode, without ids. A conversation that is too long for the server ends it with outcome "timeout"."""
     episode = Episode(task.env, task.seed, task.group)
-    draw = random.Random(f"{task.key}")  # a seed for each request: a server's random numbers begin anew with it
+    draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
     try:
         env = make_env(cfg, task.env)
         messages = list(env.reset(task.seed, task.split))
@@ -149,7 +149,7 @@ def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Epis
                 seed = draw.randrange(2**31)
                 reply, tokens, reason = server.chat(name, messages, cfg.max_new_tokens, temperature, seed)
                 step = env.step(without_thoughts(reply))
-            except Unanswered as error:
+            except Refused as error:
                 if not error.too_long:
                     raise
                 reply, tokens, reason, step = "", 0, "context", CUT
@@ -166,6 +166,6 @@ def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Epis
     except envs.EnvironmentFailed as error:
         tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
-    except Unanswered as error:
+    except Refused as error:
         raise ValueError(str(error)) from None
     return episode

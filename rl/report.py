@@ -17,7 +17,7 @@ td,th{padding:.2em 1em .2em 0;text-align:left}"""
 
 
 def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
-    """Writes folder/report.html from folder/metrics.jsonl and the newest episodes."""
+    """Write folder/report.html from folder/metrics.jsonl and the newest episodes."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     epochs, evaluations = [r for r in records if "eval" not in r], [r for r in records if "eval" in r]
     names = (*CURVES, *(name for name in (epochs[-1] if epochs else {}) if name.startswith("env/")))

@@ -1,10 +1,10 @@
-"""Supervised fine-tuning on demonstrations: maximise the log-probability of what an expert did.
+"""Supervised fine-tuning on demonstrations: maximise the log-probability of an expert's replies.
 
 loss = - sum over the expert's tokens of log pi(token) / number of them in the optimizer step
 
 Differs from the textbook in nothing. The expert is the environment's own, or a file (`data=rows.jsonl`, see
-rl/data.py), of which a pass is an epoch. The tokens of the prompt and of the environment are read and never trained on.
-The dropout of `lora.dropout` is on here, and only here.
+rl/data.py), where an epoch is a pass over it. The tokens of prompts and observations are not trained on. The dropout of
+`lora.dropout` is active here, and only here.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from rl.records import Batch
 @dataclass(frozen=True)
 class Config:
     epochs: Positive[int] = 1  # passes over each epoch's demonstrations
-    all_tokens: bool = False  # train on what is read as well, prompt and observations: pre-training
-    prompt_column: str = "prompt"  # of data=, where a row is a prompt and its answer
-    answer_column: str = "answer"  # of data=, likewise
+    all_tokens: bool = False  # also train on prompts and observations, as in pre-training
+    prompt_column: str = "prompt"  # column of the prompt in data= files of prompt/answer rows
+    answer_column: str = "answer"  # column of the answer there
 
     source: ClassVar[str] = "demonstrations"
     group_size: ClassVar[int] = 1
@@ -32,11 +32,11 @@ class Config:
 
 
 def advantages(batch: Batch, cfg: Config) -> Batch:
-    """Every token of the expert counts the same."""
+    """Return the batch with advantage 1 for every token of the expert."""
     return replace(batch, advantages_N=torch.ones_like(batch.old_logprobs_N))
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
-    """(loss, metrics); the metrics are this piece's share of the optimizer step's means."""
+    """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     nll = -(batch.advantages_N * batch.logprobs_N).sum() / batch.total_tokens
     return nll, {"loss": nll.item(), "entropy": batch.entropy_N.detach().sum().item() / batch.total_tokens}

@@ -4,7 +4,7 @@ import math
 
 
 def jeffreys(successes: int, trials: int, level: float = 0.8) -> tuple[float, float]:
-    """Equal-tailed Bayesian interval of a success rate under Jeffreys' prior: quantiles of Beta(s + 1/2, n - s + 1/2).
+    """Return the equal-tailed interval of a rate under Jeffreys' prior: quantiles of Beta(s + 1/2, n - s + 1/2).
 
     (Brown, Cai and DasGupta 2001, section 4.3, with their rule that the interval touches 0 for no success and 1 for no
     failure.) Raises ValueError if successes are not within 0..trials or trials is 0.
@@ -18,7 +18,7 @@ def jeffreys(successes: int, trials: int, level: float = 0.8) -> tuple[float, fl
 
 
 def beta_quantile(p: float, a: float, b: float) -> float:
-    """x with I_x(a, b) = p, by bisection to the last bit of a double."""
+    """Return x with I_x(a, b) = p, by bisection to the last bit of a double."""
     low, high = 0.0, 1.0
     while True:
         middle = (low + high) / 2
@@ -28,7 +28,7 @@ def beta_quantile(p: float, a: float, b: float) -> float:
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    """Return the regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):

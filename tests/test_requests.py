@@ -188,9 +188,9 @@ def test_an_embedding_is_the_mean_of_the_bases_last_hidden_states(tiny):
 
 def test_a_request_that_nobody_can_answer_is_one_line(tiny, asks):
     cfg = config.parse([])
-    with pytest.raises(ValueError, match=r"^a request is of kind chat or embed, not 'draw'$"):
+    with pytest.raises(ValueError, match=r"^a request must be of kind chat or embed, not 'draw'$"):
         Base(*tiny, cfg).answer({0: [(Request("draw"), (0, 0))]})
-    with pytest.raises(ValueError, match=r"^a world asks the base model, and there is none to answer$"):
+    with pytest.raises(ValueError, match=r"^an environment asks the base model, and there is none to answer$"):
         demonstrations(tiny[1], make_tasks(cfg, 0, 2, 1, "train", 0), cfg, SILENT)
 
 
