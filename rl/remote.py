@@ -55,7 +55,7 @@ class Server:
     left: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
 
     def ask(self, path: str, body: dict | None = None) -> dict:
-        """Return the JSON object of an answer. Raises Refused if it is refused, ConnectionError if all attempts fail."""
+        """Return the JSON object of an answer. Raises Refused, or ConnectionError if all attempts fail."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
