@@ -18,7 +18,7 @@ from models import Tokenizer
 from rl import config, kl, setup
 from rl.batch import add_reference, add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
-from rl.evaluate import EVAL_STREAM, describe, evaluate, held_out_loss
+from rl.evaluate import EVAL_STREAM, describe, evaluate
 from rl.log import Run, epoch_line, rollout_stats, token_stats
 from rl.records import Batch, Episode
 from rl.report import write_report
@@ -122,17 +122,19 @@ def finished(state: TrainState, cfg: Any) -> bool:
 def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Any) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
-    expert = demos.held_out if demos else []
-    if cfg.algo == "sft" and not demos and cfg.eval_episodes:
-        from rl.demonstrations import demonstrations
+    if cfg.algo == "sft" and (demos or cfg.eval_episodes):
+        from rl.demonstrations import demonstrations, held_out_loss
 
-        tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
-        with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
-            expert = demonstrations(tokenizer, tasks, cfg, progress, state.model)
-    if expert:
-        result = held_out_loss(state.model, expert, cfg)
-        run.metrics({**at, **result})
-        print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
+        if demos:
+            held_out = demos.held_out
+        else:
+            tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
+            with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
+                held_out = demonstrations(tokenizer, tasks, cfg, progress, state.model)
+        if held_out:
+            result = held_out_loss(state.model, held_out, cfg)
+            run.metrics({**at, **result})
+            print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
     for temperature in (cfg.temperature, 0.0) if cfg.eval_episodes and not demos else ():
         result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
         run.metrics({**at, "eval": result})

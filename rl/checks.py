@@ -11,20 +11,6 @@ from rl.tasks import mixture
 ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
 
 
-def check_words(given: dict[str, str]) -> None:
-    """Raise ArgumentError for words of the command line that would have no effect."""
-    for key in ("resume", "resume_from", "data"):
-        if given.get(key) == "":
-            raise ArgumentError(f"{key}= is given without a name")
-    if given.get("resume") and "recipe" in given:
-        raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
-    if given.get("resume") and "resume_from" in given:
-        raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
-    own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
-    if given.get("resume_from") and own:
-        raise ArgumentError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
-
-
 def check(cfg: Any) -> None:
     """Raise ArgumentError for values that neither training nor evaluation can use."""
     if cfg.seed >= 2**31:

@@ -11,6 +11,7 @@ environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft
 """
 
 import dataclasses
+import sys
 from dataclasses import dataclass, make_dataclass
 from importlib import import_module
 from types import ModuleType
@@ -88,8 +89,6 @@ class Common:
 
 
 GROUPS = ("lora", "reward", *ALGORITHMS, *envs.NAMES)
-EVALUATED = ("env", "model", "thinking", "recipe", "temperature", "max_new_tokens", "max_len", "max_turns")
-EVALUATED += ("rollout_batch_size", "dtype", "device", "exact", "threads", "reward", *envs.NAMES)  # read by eval.py
 
 
 def algorithm(name: str) -> ModuleType:
@@ -116,7 +115,10 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
         help.print_and_exit(help_text(program, also))
     try:
         given = arguments.split(words)
-        checks.check_words(given)
+        if {"resume", "resume_from", "data"} & given.keys():
+            from rl.resume import check_words
+
+            check_words(given)
         more = {key: given.pop(key) for key in arguments.keys_of(also) if key in given} if also else {}
         keys = arguments.build(also, more) if also else None
         cfg = resolve(given, also)
@@ -201,15 +203,4 @@ def help_text(program: str, also: type | None = None) -> str:
     """Return every key with its default and meaning; for eval.py the keys that it reads."""
     from rl import help
 
-    about = (
-        "A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the\n"
-        "embedded model alone), and that over the defaults below. A run writes the result into its config.json."
-    )
-    names, skip = GROUPS, set()
-    if program == "eval.py":
-        about += "\nKeys that only training reads may be given too, as recipes do, and change nothing."
-        names = [name for name in GROUPS if name in EVALUATED]
-        skip = {key for key in arguments.keys_of(Common) if key not in EVALUATED}
-    classes = (also, Common) if also else (Common,)
-    text = help.help_text(program, about, classes, {name: group_class(name) for name in names}, skip=skip)
-    return f"{text}\n\nrecipes: {', '.join(recipes.names())}; environments: {', '.join(envs.NAMES)}"
+    return help.settings_text(program, also, sys.modules[__name__])

@@ -1,13 +1,16 @@
-"""Demonstrations: an environment's expert plays, for supervised fine-tuning."""
+"""Demonstrations for supervised fine-tuning: an environment's expert plays; and the loss on held-out ones."""
 
+import math
 from collections.abc import Generator, Iterable
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 import envs
 from models import CausalLM, Tokenizer
 from rl.answer import Base, request_streams
+from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step
 from rl.tasks import Task, make_env
@@ -55,3 +58,13 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[envs.Req
         episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
         episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
     return episode
+
+
+@torch.no_grad()
+def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg) -> dict:
+    """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
+    batch, total = make_batch(demonstrations), 0.0
+    for piece in micro_batches(batch, cfg.micro_tokens):
+        total -= forward(piece, model, cfg.temperature).logprobs_N.double().sum().item()
+    loss = total / batch.total_tokens
+    return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}

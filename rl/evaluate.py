@@ -1,14 +1,11 @@
-"""Evaluation on held-out tasks: success with an interval, apart from the reward; and the loss on demonstrations."""
+"""Evaluation on held-out tasks: success with an interval, apart from the reward."""
 
-import math
 from collections import Counter
 from statistics import fmean, median, pstdev
 
-import torch
 from tqdm import tqdm
 
 from models import CausalLM, Tokenizer
-from rl.batch import forward, make_batch, micro_batches
 from rl.log import env_metrics
 from rl.records import Episode
 from rl.rollout import rollout
@@ -40,16 +37,6 @@ def judged(played: list[Episode], temperature: float, split: str) -> dict:
     by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
     at = {"temperature": temperature, "split": split, "infrastructure_failed": len(failed)}
     return {**summary(played), **at, "by_env": by_env}
-
-
-@torch.no_grad()
-def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg) -> dict:
-    """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
-    batch, total = make_batch(demonstrations), 0.0
-    for piece in micro_batches(batch, cfg.micro_tokens):
-        total -= forward(piece, model, cfg.temperature).logprobs_N.double().sum().item()
-    loss = total / batch.total_tokens
-    return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}
 
 
 def summary(episodes: list[Episode]) -> dict:

@@ -10,6 +10,7 @@ import tokenize
 from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
+from types import ModuleType
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
@@ -88,3 +89,23 @@ def quiet_on_closed_pipe():
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail again
         if error.errno == errno.ENOSPC:
             sys.exit(f"cannot print: {error.strerror}")
+
+
+READ_BY_EVAL = {"env", "model", "thinking", "recipe", "temperature", "max_new_tokens", "max_len", "max_turns"}
+READ_BY_EVAL |= {"rollout_batch_size", "dtype", "device", "exact", "threads"}
+
+
+def settings_text(program: str, also: type | None, config: ModuleType) -> str:
+    """Return the help of train.py, or of eval.py with the keys that it reads, from the dataclasses of rl.config."""
+    about = (
+        "A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the\n"
+        "embedded model alone), and that over the defaults below. A run writes the result into its config.json."
+    )
+    groups, skip = config.GROUPS, set()
+    if program == "eval.py":
+        about += "\nKeys that only training reads may be given too, as recipes do, and change nothing."
+        groups = [name for name in groups if name == "reward" or name in config.envs.NAMES]
+        skip = {f.name for f in fields(config.Common)} - READ_BY_EVAL
+    classes = (also, config.Common) if also else (config.Common,)
+    text = help_text(program, about, classes, {name: config.group_class(name) for name in groups}, skip=skip)
+    return f"{text}\n\nrecipes: {', '.join(config.recipes.names())}; environments: {', '.join(config.envs.NAMES)}"

@@ -54,16 +54,6 @@ class Run:
             for episode in episodes:
                 file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
 
-    def forget_after(self, epoch: int) -> None:
-        """Remove the lines of epochs after this one, which a resumed run writes again, and an incomplete last line."""
-        for name in ("metrics.jsonl", "episodes.jsonl"):
-            path = self.folder / name
-            if path.is_file():
-                lines = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
-                kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
-                path.with_suffix(".partial").write_text("".join(kept))
-                path.with_suffix(".partial").replace(path)
-
 
 def timestamp() -> str:
     return time.strftime("%Y%m%d-%H%M%S")

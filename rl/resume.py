@@ -14,6 +14,20 @@ from rl.folders import sha256
 from rl.state import COUNTERS, TrainState
 
 
+def check_words(given: dict[str, str]) -> None:
+    """Raise ArgumentError for words that have no effect beside resume= or resume_from=."""
+    for key in ("resume", "resume_from", "data"):
+        if given.get(key) == "":
+            raise ArgumentError(f"{key}= is given without a name")
+    if given.get("resume") and "recipe" in given:
+        raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
+    if given.get("resume") and "resume_from" in given:
+        raise ArgumentError("resume_from= has no effect beside resume=, which goes on with the run's own adapters")
+    own = [key for key in given if key.startswith("lora.") and (key, given[key]) != ("lora.r", "0")]
+    if given.get("resume_from") and own:
+        raise ArgumentError(f"{own[0]}= has no effect beside resume_from=, whose adapter has its own settings")
+
+
 def saved_settings(run: str) -> dict[str, Any]:
     """Return the keys of the config.json that a run was started with."""
     path = Path(run) / "config.json"
@@ -84,3 +98,14 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
     counters = json.loads((folder / "state.json").read_text())
     for name in COUNTERS:
         setattr(state, name, counters[name])
+
+
+def forget_after(folder: Path, epoch: int) -> None:
+    """Remove lines of later epochs, which the resumed run writes again, and an incomplete last line."""
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        path = folder / name
+        if path.is_file():
+            lines = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
+            kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
+            path.with_suffix(".partial").write_text("".join(kept))
+            path.with_suffix(".partial").replace(path)

@@ -29,7 +29,7 @@ def start(cfg: Any) -> tuple[Any, Run, Tokenizer, TrainState, Any]:
     tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
     checkpoint, demos = None, None
     if cfg.resume:
-        from rl.resume import load_checkpoint, newest_checkpoint
+        from rl.resume import forget_after, load_checkpoint, newest_checkpoint
 
         checkpoint = newest_checkpoint(Path(cfg.resume))
     else:
@@ -66,7 +66,7 @@ def start(cfg: Any) -> tuple[Any, Run, Tokenizer, TrainState, Any]:
     if state.reference and not cfg.resume:
         lora.save_adapter(model, run.folder / "reference", base_name(cfg), name="reference")
     if checkpoint:
-        run.forget_after(state.epoch)
+        forget_after(run.folder, state.epoch)
         print(f"resumed from {checkpoint}")
     return cfg, run, tokenizer, state, demos
 

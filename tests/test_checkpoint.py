@@ -14,7 +14,7 @@ from rl import checkpoint, config
 from rl.checkpoint import KEEP, checkpoints, save_checkpoint
 from rl.critic import Critic
 from rl.log import Run
-from rl.resume import load_checkpoint, newest_checkpoint, verify
+from rl.resume import forget_after, load_checkpoint, newest_checkpoint, verify
 from rl.state import TrainState
 from rl.update import make_optimizer
 
@@ -215,6 +215,6 @@ def test_a_torn_last_line_and_later_epochs_are_forgotten(tmp_path):
         run.metrics({"epoch": epoch})
     with open(run.folder / "metrics.jsonl", "a") as file:
         file.write('{"epoch": 1, "lo')
-    run.forget_after(2)
+    forget_after(run.folder, 2)
     assert [json.loads(line)["epoch"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()] == [0, 1, 2]
     assert sorted(path.name for path in run.folder.iterdir()) == ["config.json", "metrics.jsonl"]

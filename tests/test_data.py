@@ -10,7 +10,7 @@ from conftest import reference
 from models import load_model, load_tokenizer
 from rl import config, data
 from rl.batch import forward, make_batch
-from rl.evaluate import held_out_loss
+from rl.demonstrations import held_out_loss
 
 PAIR = {"prompt": "How many planks?", "answer": "Four."}
 CHAT = {
@@ -133,8 +133,8 @@ def test_held_out_loss_is_the_mean_over_tokens(tokenizer, tmp_path):
         ({"messages": [{"role": ["user"], "content": "x"}]}, "line 2: a message needs a role of"),
         ({"messages": "hello"}, "line 2: a conversation is a list of messages, not hello"),
         ({"messages": 5}, "line 2: a conversation is a list of messages, not 5"),
-        ({"messages": [{"role": "user", "content": "x"}]}, "line 2: the assistant says nothing"),
-        ({"messages": []}, "line 2: the assistant says nothing"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "line 2: no message of the assistant"),
+        ({"messages": []}, "line 2: no message of the assistant"),
     ],
 )
 def test_a_bad_row_is_one_clear_line(tokenizer, tmp_path, row, message):
