@@ -88,7 +88,7 @@ def gradients(name: str, episodes, micro_tokens: int) -> dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_gradient_hangs_on_no_layout(name):
+def test_gradient_is_independent_of_the_layout(name):
     check_the_gradient_hangs_on_no_layout(name)
 
 
@@ -104,7 +104,7 @@ def check_the_gradient_hangs_on_no_layout(name="grpo"):
             torch.testing.assert_close(other[key], g, atol=atol, rtol=0, msg=lambda text, key=key: f"{key}: {text}")
 
 
-def test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient():
+def test_dropping_zero_advantages_changes_no_gradient():
     """Two groups of equal scores and one without: the same gradient, from a third of the episodes."""
     episodes = [replace(e, group=i // 3) for i, e in enumerate([*EPISODES, *EPISODES[:1]])]
     model, cfg = make_model(), grpo.Config()
@@ -128,7 +128,7 @@ def test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_episode_without_a_sampled_token_contributes_nothing(name):
+def test_episode_without_a_sampled_token_is_left_out(name):
     without, beside = (gradients(name, episodes, 25) for episodes in (EPISODES, [EMPTY, *EPISODES, EMPTY]))
     assert all(torch.equal(beside[key], g) for key, g in without.items())
 
@@ -177,7 +177,7 @@ def share_a_prompt(count: int) -> list[Episode]:
     return episodes
 
 
-def test_what_episodes_begin_with_is_computed_once():
+def test_shared_prefixes_are_computed_once():
     model, episodes, rows = adapted_model(), share_a_prompt(3), []
     handle = model.model.embed_tokens.register_forward_hook(lambda module, inputs, _: rows.append(len(inputs[0])))
     together = forward(make_batch(episodes), model, TEMPERATURE).logprobs_N
@@ -204,7 +204,7 @@ def test_logprobs_are_those_of_each_episode_alone():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_the_environment_said_gets_exactly_no_gradient(name):
+def test_observation_tokens_have_exactly_zero_gradient(name):
     check_what_the_environment_said_gets_exactly_no_gradient(name)
 
 
@@ -228,7 +228,7 @@ def check_what_the_environment_said_gets_exactly_no_gradient(name="ppo"):
     assert set(seen["hidden"].grad.any(-1).nonzero()[:, 0].tolist()) == before
 
 
-def test_ids_under_the_mask_are_the_sampled_ids_in_the_order_of_their_turns():
+def test_action_mask_covers_exactly_the_sampled_ids():
     batch = make_batch(EPISODES)
     sampled = [i for e in EPISODES for t in e.turns for i in e.ids_T[t.start : t.stop]]
     masked = [i for e in EPISODES for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m]
@@ -299,7 +299,7 @@ def test_select_keeps_totals_and_takes_each_token_along():
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(3, [3, 3, 2]), (8, [8]), (100, [8])])
-def test_optimizer_steps_take_every_episode_once_in_shuffled_order(batch_size, sizes):
+def test_optimizer_steps_take_every_episode_once(batch_size, sizes):
     batch = make_batch(EPISODES)
     steps = list(optimizer_steps(batch, batch_size, "1 2 3"))
     assert [len(step.episodes) for step in steps] == sizes

@@ -57,7 +57,7 @@ def assert_equal(a: dict, b: dict) -> None:
 
 
 @pytest.mark.parametrize("critic", [True, False])
-def test_what_is_loaded_is_bitwise_what_was_saved_and_goes_on_the_same(critic, tmp_path):
+def test_loaded_checkpoint_equals_the_saved_state_bitwise(critic, tmp_path):
     state = make_state(3, critic=critic)
     state.kl_coef, state.baseline = 0.1 + 0.2, None if critic else 1 / 3
     folder = save_checkpoint(state, tmp_path)
@@ -93,7 +93,7 @@ def test_other_optimizers_resume_too(name, tmp_path):
     assert states[0].adapter_hash() == states[1].adapter_hash()
 
 
-def test_nothing_is_pickled_and_everyone_may_read_who_may_read_a_file(tmp_path):
+def test_checkpoint_has_no_pickle_and_usual_permissions(tmp_path):
     folder = save_checkpoint(make_state(1), tmp_path)
     (tmp_path / "plain").write_text("")
     assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "plain").stat().st_mode}
@@ -101,7 +101,7 @@ def test_nothing_is_pickled_and_everyone_may_read_who_may_read_a_file(tmp_path):
     assert all(load_file(path) for path in folder.glob("*.safetensors"))
 
 
-def test_a_write_that_stops_anywhere_leaves_the_earlier_checkpoint_and_no_half_one(tmp_path, monkeypatch):
+def test_failed_write_leaves_only_whole_checkpoints(tmp_path, monkeypatch):
     """The n-th thing that a save does to the disk fails, for every n until none is left to fail."""
     earlier = save_checkpoint(make_state(1), tmp_path)
     state, calls = make_state(2), []
@@ -144,7 +144,7 @@ FILES = ("trainable.safetensors", "critic.safetensors", "optimizer.safetensors",
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda path: path.write_bytes(b"")])
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
-def test_damage_is_refused_with_the_files_name_and_touches_nothing(damage, name, tmp_path):
+def test_damaged_file_is_named_and_changes_nothing(damage, name, tmp_path):
     folder = save_checkpoint(make_state(2), tmp_path)
     damage(folder / name)
     state = make_state(1, seed=1)
@@ -165,7 +165,7 @@ def test_damage_is_refused_with_the_files_name_and_touches_nothing(damage, name,
         (dict(hidden=16), "critic.safetensors"),
     ],
 )
-def test_a_checkpoint_of_other_settings_is_refused(keys, name, tmp_path):
+def test_checkpoint_of_other_settings_is_refused(keys, name, tmp_path):
     for mine, theirs in ((keys, {}), ({}, keys)):
         folder = save_checkpoint(make_state(1, **mine), tmp_path)
         with pytest.raises(ValueError, match=f"{name}: its weights are not those of this model") as caught:
@@ -190,7 +190,7 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path):
         newest_checkpoint(tmp_path)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, capsys):
+def test_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path, capsys):
     for epoch in (1, 2):
         newest = save_checkpoint(make_state(epoch), tmp_path)
     flip(newest / "trainable.safetensors")
@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, capsys
     assert f"skipped: {newest / 'trainable.safetensors'}: damaged" in capsys.readouterr().out
 
 
-def test_the_hash_is_of_the_trainable_weights_alone():
+def test_hash_covers_exactly_the_trainable_weights():
     state = make_state()
     before = state.adapter_hash()
     state.model.lm_head.weight.data.add_(1)
@@ -207,7 +207,7 @@ def test_the_hash_is_of_the_trainable_weights_alone():
     assert state.adapter_hash() != before
 
 
-def test_a_torn_last_line_and_later_epochs_are_forgotten(tmp_path):
+def test_incomplete_line_and_later_epochs_are_removed(tmp_path):
     cfg = config.parse([f"out={tmp_path}/run"])
     run = Run(cfg)
     run.begin(cfg)

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
         "-m benchmarks.envs --help",
     ],
 )
-def test_what_prints_ends_without_a_word_where_nobody_reads(words):
+def test_printing_to_a_closed_pipe_is_silent(words):
     read, write = os.pipe()
     os.close(read)
     found = subprocess.run(
@@ -60,7 +60,7 @@ RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.
         (1, "python train.py resume={} goes on from its newest checkpoint"),
     ],
 )
-def test_an_interrupted_run_is_named_with_the_way_on(epochs, said, tmp_path, monkeypatch):
+def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch):
     """epochs: how many come before the interrupt; None: the model is not yet there."""
     done, learn = [], rl.update.update
 
@@ -101,7 +101,7 @@ def game(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("typed, asked", [("q\n", 1), ("", 1), ("\n  \nq\n", 3), ("\n", 2), ("inventory\nq", 2)])
-def test_a_game_ends_on_a_line_of_its_own_and_an_empty_line_is_no_action(typed, asked, game):
+def test_game_ends_on_q_and_ignores_empty_lines(typed, asked, game):
     told, actions = game(typed)
     assert told.count("> ") == asked and told.endswith("> \n")
     assert actions == ["Action: inventory"] * ("inventory" in typed)
@@ -109,23 +109,23 @@ def test_a_game_ends_on_a_line_of_its_own_and_an_empty_line_is_no_action(typed, 
 
 
 @pytest.mark.parametrize("end", ["Q", "quit", " Exit "])
-def test_a_word_that_ends_a_game_is_no_action(end, game):
+def test_word_that_ends_a_game_is_no_action(end, game):
     assert game(f"{end}\ninventory\n")[1] == []
 
 
 @pytest.mark.parametrize("typed", ["\n\nquit\n?\n", "", " one\n  two\n"])
-def test_lines_between_quotes_are_one_reply_whatever_they_are(typed, game):
+def test_lines_between_quotes_are_one_reply(typed, game):
     assert game(f'"""\n{typed} """ \nq', "prompt=short")[1] == [typed]
     assert game(f'"""\n{typed}', "prompt=short")[1] == [typed]  # no more: the end of the input ends the game
 
 
-def test_an_exclamation_mark_plays_what_a_question_mark_tells(game):
+def test_exclamation_mark_plays_the_experts_move(game):
     told, actions = game("?\n" + "!\n" * 20, "difficulty=1", "seed=3")
     assert told.endswith("reward 1, shaped 1, valid True\nover: correct\n")
     assert told.count(actions[0]) == 2 and told.count(f"> {actions[-1]}") == 1
 
 
-def test_an_interrupted_wait_is_no_game(capsys, monkeypatch):
+def test_interrupted_reset_exits_with_130(capsys, monkeypatch):
     def reset(*_):
         raise KeyboardInterrupt
 
@@ -144,7 +144,7 @@ class Read:
         return getattr(self.cfg, key)
 
 
-def test_the_help_of_eval_has_what_it_reads_and_nothing_else(capsys):
+def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
     cfg, keys = config.parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
     read = Read(cfg)
     eval_program.main(read, keys)

@@ -46,7 +46,7 @@ def refused(capsys, *words: str) -> str:
         ("ppo", "'ppo' is not key=value; --help lists the keys"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest_one(word, said, capsys):
+def test_unknown_key_is_refused_with_the_nearest_one(word, said, capsys):
     assert refused(capsys, word).startswith(said)
 
 
@@ -171,7 +171,7 @@ def test_an_impossible_value_is_refused(words, said, capsys):
     assert said in refused(capsys, *words.split())
 
 
-def test_every_weight_may_be_trained_where_no_world_asks_the_base():
+def test_lora_r_0_needs_environments_without_requests():
     everything = ["lora.r=0", "planner.worker=model", "tau_retail.user=model"]
     assert parse([*everything, "env=sat,textcraft"]).lora.r == 0
     assert parse(["lora.r=0", "planner.worker=rules", "env=planner"]).lora.r == 0
@@ -247,7 +247,7 @@ clip = 0.5
 """
 
 
-def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_the_defaults(recipe, tmp_path):
+def test_command_line_wins_over_recipe_over_defaults(recipe, tmp_path):
     name = recipe(RECIPE)
     other = parse([name, f"model={tmp_path}"])
     assert (other.lr, other.ppo.clip, other.ppo.whiten, other.lora.targets) == (2.0, 1.0, False, "q_proj,v_proj")
@@ -322,7 +322,7 @@ def test_a_bad_recipe_is_refused(text, said, recipe, capsys):
     assert said in refused(capsys, recipe(text))
 
 
-def test_every_recipe_that_comes_along_is_valid():
+def test_every_shipped_recipe_is_valid():
     assert {"embedded", "dapo"} <= set(recipes.names())
     for name in recipes.names():
         for model in ("tiny", "other/model"):
@@ -367,7 +367,7 @@ def test_resume_refuses_a_broken_config(text, tmp_path, capsys):
     assert "config.json is not" in refused(capsys, f"resume={tmp_path}")
 
 
-def test_another_programs_keys_come_back_apart(capsys):
+def test_other_programs_keys_are_returned_apart(capsys):
     from eval import Keys
 
     cfg, keys = parse(["n=3", "lr=2", "split=val"], "eval.py", Keys)
@@ -378,7 +378,7 @@ def test_another_programs_keys_come_back_apart(capsys):
         assert said in capsys.readouterr().err
 
 
-def test_a_gpu_that_is_not_there_is_refused_before_anything_is_loaded(capsys, monkeypatch):
+def test_missing_gpu_is_refused_before_loading(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert "has no CUDA device" in refused(capsys, "device=cuda")
 
@@ -389,5 +389,5 @@ def test_exact_on_a_gpu_asks_for_16_bits(capsys, monkeypatch):
     assert parse(["exact=true", "device=cuda", "dtype=bfloat16"]).exact and parse(["exact=true"]).exact
 
 
-def test_greedy_play_is_nothing_to_learn_from_but_something_to_evaluate():
+def test_temperature_0_is_for_evaluation_only():
     assert parse(["temperature=0"], "eval.py").temperature == 0

@@ -128,7 +128,7 @@ def check_gae_steps_over_what_the_environment_said():
     close(batch.returns_N, [1.075651377075, 1.12791215, 0.9603, 1.0], 1e-7)
 
 
-def test_gae_steps_over_what_the_environment_said():
+def test_gae_steps_over_observations():
     check_gae_steps_over_what_the_environment_said()
 
 
@@ -185,7 +185,7 @@ def test_group_advantages():
     check_group_advantages()
 
 
-def test_a_group_of_one_and_a_group_of_equals_have_advantage_zero():
+def test_groups_of_one_or_equal_scores_have_advantage_0():
     """Exactly 0, where subtracting a rounded mean would leave 1e-8 / 1e-4 of noise to learn from."""
     scores, group = torch.tensor([0.1] * 7 + [5.0]), torch.tensor([0] * 7 + [1])
     for divide in (True, False):
@@ -335,7 +335,7 @@ def test_kl_estimates(kind, values, slopes):
         ("k3", 0.04989654100768097, [-0.146384885273, 0.014478408819, 0.131906476454]),  # of KL(reference || policy)
     ],
 )
-def test_what_each_kl_estimate_is_and_pulls_towards_in_expectation(kind, expectation, slopes):
+def test_kl_estimates_and_their_gradients_in_expectation(kind, expectation, slopes):
     """V9b: exact expectations over three categories, the samples' probabilities held fixed as sampling holds them."""
     logits, reference = f64(0.3, -0.2, 0.5), f64(0.5, 0.2, 0.3).log()
     sampled = logits.softmax(0)
@@ -468,7 +468,7 @@ def check_the_signs_of_the_ppo_loss():
     assert metrics["loss"] == pytest.approx(parts, rel=1e-12)
 
 
-def test_whitened_advantages_have_mean_zero_and_deviation_one_over_tokens():
+def test_whitened_advantages_have_mean_0_and_deviation_1():
     batch = ppo.advantages(scored(EPISODES), ppo.Config())
     assert batch.advantages_N.mean().abs() < 1e-12 and batch.advantages_N.std().item() == pytest.approx(1.0)
     raw = ppo.advantages(scored(EPISODES), ppo.Config(whiten=False))
@@ -482,7 +482,7 @@ def test_grpo_gives_every_token_the_advantage_of_its_episode():
 
 
 @pytest.mark.parametrize("divide", [True, False])
-def test_equal_scores_teach_grpo_nothing(divide):
+def test_equal_scores_have_no_gradient_in_grpo(divide):
     cfg = grpo.Config(divide_by_std=divide)
     batch = grpo.advantages(scored([played(0.1, lengths=[n]) for n in (1, 2, 5)]), cfg)
     assert not batch.advantages_N.any()
@@ -575,7 +575,7 @@ def test_reinforce_discounts_by_turn():
     close(batch.advantages_N, [1.5, 1.5, 1.0, 2.0, 2.0, 2.0])
 
 
-def test_dapo_leaves_groups_of_equal_scores_out_of_everything():
+def test_dapo_leaves_out_groups_of_equal_scores():
     equal = [played(1.0, lengths=[n], group=7) for n in (2, 3)]
     cfg = grpo.Config(drop_equal=True)
     batch = grpo.advantages(make_batch([*EPISODES[:2], *equal, *EPISODES[2:]]), cfg)

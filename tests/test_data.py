@@ -61,7 +61,7 @@ def learned(tokenizer, episode) -> list[str]:
     ],
     ids=["pair", "messages", "agentgym"],
 )
-def test_the_assistant_s_turns_are_learned_and_nothing_else(tokenizer, tmp_path, row, said):
+def test_only_the_assistants_messages_are_learned(tokenizer, tmp_path, row, said):
     (episode,) = loaded(tokenizer, written(tmp_path, row)).train
     assert learned(tokenizer, episode) == said
     mask = [0] * len(episode.ids_T)
@@ -70,7 +70,7 @@ def test_the_assistant_s_turns_are_learned_and_nothing_else(tokenizer, tmp_path,
     assert episode.action_mask_T == mask and len(episode.logprobs_T) == len(mask)
 
 
-def test_a_conversation_is_the_ids_that_the_model_would_read_and_sample(tokenizer, tmp_path):
+def test_conversation_has_the_ids_of_a_rollout(tokenizer, tmp_path):
     (episode,) = loaded(tokenizer, written(tmp_path, CHAT)).train
     *before, last = CHAT["messages"]
     whole = tokenizer.prompt([*before]) + tokenizer.reply(last["content"])
@@ -84,7 +84,7 @@ def test_columns_have_names(tokenizer, tmp_path):
     assert learned(tokenizer, episode) == ["4<|im_end|>"]
 
 
-def test_a_tenth_of_the_different_rows_is_held_out_and_never_learned(tokenizer, tmp_path):
+def test_a_tenth_of_distinct_rows_is_held_out(tokenizer, tmp_path):
     rows = [{"prompt": f"p{i % 100}", "answer": f"a{i % 100}"} for i in range(130)]
     found = loaded(tokenizer, written(tmp_path, *rows))
     texts = {name: {tuple(e.ids_T) for e in getattr(found, name)} for name in ("train", "held_out")}
@@ -100,7 +100,7 @@ def test_max_samples_takes_the_first_rows(tokenizer, tmp_path):
     assert [learned(tokenizer, e) for e in found.train] == [[f"a{i}<|im_end|>"] for i in range(3)]
 
 
-def test_what_max_len_cuts_is_counted(tokenizer, tmp_path):
+def test_turns_cut_by_max_len_are_counted(tokenizer, tmp_path):
     long = {"prompt": "p " * 5, "answer": "word " * 50}
     path = written(tmp_path, {"prompt": "p", "answer": "a"}, long, {"prompt": "p " * 60, "answer": "a"})
     found = loaded(tokenizer, path, "max_len=40")
@@ -143,7 +143,7 @@ def test_a_bad_row_is_one_clear_line(tokenizer, tmp_path, row, message):
     assert message in str(caught.value) and "rows.jsonl" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_line_ends_where_json_lines_say(tokenizer, tmp_path):
+def test_lines_end_at_newlines_only(tokenizer, tmp_path):
     """Texts may hold what Python takes for line ends."""
     row = {"prompt": "a\u2028b\u0085c", "answer": "e\u2029f"}
     (tmp_path / "rows.jsonl").write_bytes(json.dumps(row, ensure_ascii=False).encode() + b"\r\n")
@@ -155,7 +155,7 @@ def test_a_line_ends_where_json_lines_say(tokenizer, tmp_path):
         loaded(tokenizer, str(tmp_path / "rows.jsonl"))
 
 
-def test_a_file_of_nothing_is_one_clear_line(tokenizer, tmp_path):
+def test_empty_file_is_one_clear_line(tokenizer, tmp_path):
     with pytest.raises(ValueError, match="nothing to learn from in 0 rows"):
         loaded(tokenizer, written(tmp_path, "", " "))
     with pytest.raises(ValueError, match="nothing to learn from in 1 rows, 1 cut by max_len"):

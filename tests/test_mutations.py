@@ -66,7 +66,7 @@ def frozen(case: str) -> Callable:
 LAYOUT = test_batch.check_the_gradient_hangs_on_no_layout
 ALONE = test_batch.check_logprobs_are_those_of_each_episode_alone
 ENVIRONMENT = test_batch.check_what_the_environment_said_gets_exactly_no_gradient
-NO_ADVANTAGE = test_batch.test_episodes_without_an_advantage_are_not_computed_and_change_no_gradient
+NO_ADVANTAGE = test_batch.test_dropping_zero_advantages_changes_no_gradient
 SURROGATE = test_core.check_clipped_surrogate
 REINFORCE, SIGNS = test_core.check_at_ratio_one_the_gradient_is_reinforce, test_core.check_the_signs_of_the_ppo_loss
 TOKEN_LEVEL = test_core.check_gae_steps_over_what_the_environment_said

@@ -81,7 +81,7 @@ def nothing_asked():
 
 
 @pytest.mark.parametrize("env", ["textcraft", "planner"])
-def test_a_served_model_is_judged_as_the_same_model_here(env, here):
+def test_remote_evaluation_equals_the_local_one(env, here):
     model, tokenizer, server = here
     cfg = replace(config.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
     there = remote.evaluate(server, "mine", cfg, 0.0, "val", 12)
@@ -90,7 +90,7 @@ def test_a_served_model_is_judged_as_the_same_model_here(env, here):
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 
 
-def test_what_a_world_asks_goes_to_the_base_with_its_own_limits(here):
+def test_request_goes_to_the_base_with_its_own_limits(here):
     answer = here[2].result("base", Request("chat", [{"role": "user", "content": "get 1 oak log"}], None, 3, 0.0), 7)
     assert answer.tokens <= 3
     assert Handler.asked[-1][1] == {
@@ -107,7 +107,7 @@ def first_task(env: str = "textcraft"):
     return cfg, make_tasks(cfg, 0, 1, 1, "val", 0)[0]
 
 
-def test_a_server_that_fails_for_a_while_is_asked_again(here, capsys):
+def test_failed_requests_are_retried(here, capsys):
     cfg, task = first_task()
     whole = remote.play(here[2], "mine", cfg, 0.0, task)
     Handler.failures = [(503, {}), (429, {}), (200, []), (200, None), (500, {"error": "busy"})]
@@ -123,13 +123,13 @@ def test_a_server_that_fails_for_a_while_is_asked_again(here, capsys):
         (200, {"choices": [{"message": {}}]}, ConnectionError, "without text.*KeyError"),
     ],
 )
-def test_what_is_no_answer_ends_the_evaluation_with_a_line(status, body, error, said, here):
+def test_malformed_answer_ends_the_evaluation(status, body, error, said, here):
     Handler.failures = [(status, body)]
     with pytest.raises(error, match=said):
         remote.play(here[2], "mine", *(first_task()[0], 0.0, first_task()[1]))
 
 
-def test_a_dead_server_is_told_after_all_attempts():
+def test_unreachable_server_is_reported_after_all_attempts():
     with pytest.raises(ConnectionError, match=r"failed after 3 attempts: .*refused"):
         remote.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
 
@@ -137,7 +137,7 @@ def test_a_dead_server_is_told_after_all_attempts():
 TOO_LONG = (400, {"error": "This model's maximum context length is 64 tokens"})
 
 
-def test_a_conversation_that_the_server_calls_too_long_is_a_timeout_and_paid_as_one(here):
+def test_conversation_too_long_for_the_server_is_a_timeout(here):
     cfg, task = first_task()
     cfg = replace(cfg, reward=replace(cfg.reward, rule="binary", timeout=-3.0))
     Handler.failures = [TOO_LONG]
@@ -149,7 +149,7 @@ def test_a_conversation_that_the_server_calls_too_long_is_a_timeout_and_paid_as_
     )
 
 
-def test_each_turn_has_a_seed_of_its_own_and_each_episode_the_same_ones_again(here):
+def test_each_turn_has_its_own_reproducible_seed(here):
     cfg, task = first_task()
     for _ in range(2):
         remote.play(here[2], "mine", cfg, 0.7, task)
@@ -168,14 +168,14 @@ def test_thoughts_are_not_heard(here, monkeypatch):
     assert heard == ["no action"] and len(episode.action_mask_T) == 5
 
 
-def test_unwanted_thoughts_are_told_to_the_chat_template_of_policy_and_base(here):
+def test_thinking_false_reaches_the_servers_chat_template(here):
     server = remote.Server(here[2].url, thinking=False)
     server.chat("mine", [{"role": "user", "content": "x"}], 3, 0.0, 7)
     server.result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
     assert [body["chat_template_kwargs"] for _, body in Handler.asked] == [{"enable_thinking": False}] * 2
 
 
-def test_who_leaves_waits_for_no_server():
+def test_interrupt_does_not_wait_for_the_server():
     server = remote.Server("http://127.0.0.1:9/v1")
     server.left.set()
     with pytest.raises(ConnectionError, match="left"):

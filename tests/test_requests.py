@@ -81,13 +81,13 @@ def played(tiny):
         return play(tiny)
 
 
-def test_an_episode_that_asks_does_not_depend_on_its_neighbours(tiny, asks, played):
+def test_episode_with_requests_is_independent_of_neighbours(tiny, asks, played):
     assert [vars(e) for e in play(tiny, rows=3)] == [vars(e) for e in played]
     assert [vars(e) for e in play(tiny, rows=1, count=2)] == [vars(e) for e in played[:2]]
     assert any(len(e.turns) == 2 for e in played), "what the base said is in a prompt"
 
 
-def test_slow_worlds_ask_as_others_do_and_beside_one_another(tiny, asks, played, monkeypatch):
+def test_slow_environments_make_requests_in_parallel(tiny, asks, played, monkeypatch):
     threads = set()
 
     def answer(self, results):
@@ -109,7 +109,7 @@ def test_the_policys_log_probabilities_stay_exact(tiny, played):
     assert {layer.active for _, layer in lora.lora_layers(tiny[0])} == {"default"}
 
 
-def test_all_that_wait_are_answered_in_one_batch(tiny, asks, monkeypatch):
+def test_waiting_requests_are_answered_in_one_batch(tiny, asks, monkeypatch):
     rounds = []
 
     def counted(self, asking):
@@ -157,7 +157,7 @@ def test_replies_are_the_engines(tiny):
             assert (result.text, result.tokens) == (tokenizer.answer(row.ids), len(row.ids))
 
 
-def test_every_request_has_a_random_stream_of_its_own():
+def test_every_request_has_its_own_random_stream():
     streams = [stream for key in ((0, 0), (0, 1), (1, 0)) for stream in islice(request_streams(key), 50)]
     assert len(set(streams)) == 150
     assert not any(0 <= episode < 2**31 for _, episode in streams), "those are the episodes' own"
@@ -171,7 +171,7 @@ def test_requests_of_one_episode_are_sampled_apart(tiny):
     assert len(set(texts)) > 1
 
 
-def test_an_embedding_is_the_mean_of_the_bases_last_hidden_states(tiny):
+def test_embedding_is_the_mean_of_the_bases_hidden_states(tiny):
     model, tokenizer = tiny
     texts = ["", "stick", WORDS, "Goal: craft oak planks. " * 9, "\ud800<|im_end|>\x00é漢"]
     bare = load_model("tiny").eval()
@@ -186,7 +186,7 @@ def test_an_embedding_is_the_mean_of_the_bases_last_hidden_states(tiny):
             assert vector == hidden_TD.double().mean(0).tolist()
 
 
-def test_a_request_that_nobody_can_answer_is_one_line(tiny, asks):
+def test_request_without_a_model_is_one_line(tiny, asks):
     cfg = config.parse([])
     with pytest.raises(ValueError, match=r"^a request must be of kind chat or embed, not 'draw'$"):
         Base(*tiny, cfg).answer({0: [(Request("draw"), (0, 0))]})
@@ -194,7 +194,7 @@ def test_a_request_that_nobody_can_answer_is_one_line(tiny, asks):
         demonstrations(tiny[1], make_tasks(cfg, 0, 2, 1, "train", 0), cfg, SILENT)
 
 
-def test_demonstrations_hear_what_rollouts_hear(tiny, asks):
+def test_demonstrations_get_the_observations_of_rollouts(tiny, asks):
     """The expert's actions, answered alone: the same observations, the base's words in them."""
     cfg = config.parse(["textcraft.difficulty=1", "textcraft.max_turns=2"])
     (model, tokenizer), base = tiny, Base(*tiny, cfg)
@@ -214,7 +214,7 @@ def test_demonstrations_hear_what_rollouts_hear(tiny, asks):
     assert vars(demonstrations(tokenizer, tasks[2:], cfg, SILENT, model)[0]) == vars(played[2])
 
 
-def test_a_world_that_fails_over_an_answer_is_left_out(tiny, played, monkeypatch):
+def test_environment_failing_on_an_answer_is_left_out(tiny, played, monkeypatch):
     class Fails(Asks):
         def reset(self, seed, split="train"):
             self.fails = seed % 2 == 1

@@ -32,7 +32,7 @@ def play(tiny, cfg, count=12, rows=8, group=1):
     return rollout(tiny[0], tiny[1], make_tasks(cfg, 0, count // group, group, "train", 0), cfg, 1.0, SILENT)
 
 
-def test_an_episode_does_not_depend_on_its_neighbours(tiny):
+def test_episode_is_independent_of_its_neighbours(tiny):
     cfg = config.parse(["textcraft.max_turns=5"])
     together, alone = play(tiny, cfg, rows=16), play(tiny, cfg, rows=1)
     assert [e.ids_T for e in together] == [e.ids_T for e in alone]
@@ -71,7 +71,7 @@ def test_the_transcript_replays_in_the_environment(tiny):
         assert (e.terminated, e.success, e.outcome) == (step.terminated, step.info["success"], step.info["outcome"])
 
 
-def test_demonstrations_are_what_the_model_would_have_sampled(tiny):
+def test_demonstrations_have_the_ids_of_a_rollout(tiny):
     cfg = config.parse(["algo=sft"])
     tokenizer = tiny[1]
     for task, e in zip(
@@ -107,7 +107,7 @@ def test_a_group_of_environments_shares_its_weight(monkeypatch):
         mixture("bothh")
 
 
-def test_tasks_in_order_and_tasks_that_come_again():
+def test_sequential_tasks_and_repeated_tasks():
     cfg = config.parse(["order=sequential"])
     assert [t.seed for t in make_tasks(cfg, 3, 4, 2, "train", 0, cfg.order)] == [3, 3, 4, 4, 5, 5, 6, 6]
     assert make_tasks(cfg, 0, 9, 2, "val", 5) == make_tasks(config.parse([]), 0, 9, 2, "val", 5), "not of evaluations"
@@ -117,7 +117,7 @@ def test_tasks_in_order_and_tasks_that_come_again():
     assert [t.group for t in again[::2]] == list(range(9)), "the same task at another time is another group"
 
 
-def test_rewards_are_shaped_by_one_function_that_anyone_may_replace(tiny, monkeypatch):
+def test_replaced_turn_reward_shapes_all_rewards(tiny, monkeypatch):
     """Here: a tenth of a point for each turn in which the agent says little."""
 
     def brief(step, episode, cfg):
@@ -132,7 +132,7 @@ def test_rewards_are_shaped_by_one_function_that_anyone_may_replace(tiny, monkey
 
 
 @pytest.mark.parametrize("max_len", [20, 170])
-def test_an_episode_that_max_len_cuts_is_a_timeout_with_the_rules_reward(tiny, max_len):
+def test_episode_cut_by_max_len_is_a_timeout(tiny, max_len):
     cfg = config.parse([f"max_len={max_len}", "reward.rule=binary", "reward.timeout=-1", "rollout_batch_size=16"])
     tasks = make_tasks(cfg, 0, 16, 1, "train", 0)
     played = [
@@ -177,7 +177,7 @@ def test_environment_text_never_becomes_a_control_token(tiny):
     assert text in tokenizer.decode(ids)
 
 
-def test_slow_worlds_answer_side_by_side_and_change_no_episode(tiny, monkeypatch):
+def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
     cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
     tasks = make_tasks(cfg, 0, 6, 2, "train", 0)
     expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)
@@ -205,7 +205,7 @@ def test_slow_worlds_answer_side_by_side_and_change_no_episode(tiny, monkeypatch
 
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("breaks", ["reset", "step"])
-def test_an_episode_whose_world_fails_is_marked_and_left_out(tiny, breaks, slow, monkeypatch):
+def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeypatch):
     """Those of a third of the seeds do, at once or in the second turn; the others are played as if nothing had been."""
     cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
     tasks = make_tasks(cfg, 0, 12, 1, "train", 0)

@@ -42,14 +42,14 @@ def test_the_uniform_and_the_arcsine_law_have_closed_forms():
     assert [beta_cdf(x, 2, 3) for x in (-1, 0, 1, 2)] == [0, 0, 1, 1]
 
 
-def test_the_interval_holds_the_rate_and_mirrors():
+def test_interval_contains_the_rate_and_is_symmetric():
     for s, n in PAIRS:
         low, high = jeffreys(s, n)
         assert 0 <= low <= s / n <= high <= 1 and low < high
         assert jeffreys(n - s, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
-def test_it_rises_with_successes_and_narrows_with_trials():
+def test_interval_rises_with_successes_and_narrows():
     lows, highs = zip(*(jeffreys(s, 40) for s in range(41)), strict=True)
     assert list(lows) == sorted(set(lows)) and list(highs) == sorted(set(highs))
     widths = [high - low for low, high in (jeffreys(n // 2, n) for n in (2, 10, 50, 250, 1250))]
@@ -58,6 +58,6 @@ def test_it_rises_with_successes_and_narrows_with_trials():
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5), (0, -1)])
-def test_counts_that_cannot_be_are_refused(successes, trials):
+def test_impossible_counts_are_refused(successes, trials):
     with pytest.raises(ValueError, match=f"{successes} successes of {trials} trials"):
         jeffreys(successes, trials)

@@ -38,7 +38,7 @@ RESUMED = {  # with what each carries from epoch to epoch
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(name, tmp_path, monkeypatch):
+def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkeypatch):
     rows = [json.dumps({"prompt": f"get {i} log", "answer": f"Got {i} log"}) for i in range(20)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     algo = name.split()[0]
@@ -104,7 +104,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     assert all(e["low"] <= e["success"] <= e["high"] for e in evaluations)
 
 
-def test_sft_from_a_file_learns_it_and_tells_its_loss(tmp_path, capsys):
+def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     rows = [{"question": f"get {i % 10} log", "reply": "Got them."} for i in range(60)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"question": "x " * 99, "reply": "y"}])))
     columns = ["sft.prompt_column=question", "sft.answer_column=reply"]
@@ -120,7 +120,7 @@ def test_sft_from_a_file_learns_it_and_tells_its_loss(tmp_path, capsys):
     assert "perplexity" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_what_is_not_understood_costs_what_the_affine_recipe_says_in_each_of_its_worlds(tmp_path):
+def test_affine_recipe_penalizes_invalid_actions_everywhere(tmp_path):
     words = ["epochs=1", "episodes=32", "max_turns=2", "max_new_tokens=1", "eval_episodes=0", "threads=1"]
     train.main(config.parse(["recipe=affine_ppo", f"out={tmp_path}/run", *words]))
     episodes = lines(tmp_path / "run" / "episodes.jsonl")
@@ -128,7 +128,7 @@ def test_what_is_not_understood_costs_what_the_affine_recipe_says_in_each_of_its
     assert {turn["reward"] for e in episodes for turn in e["turns"]} == {-0.05}, "one token is no action"
 
 
-def test_save_every_thins_adapters_and_checkpoints_but_the_last_is_kept(tmp_path):
+def test_save_every_keeps_the_last_epoch(tmp_path):
     trained(f"out={tmp_path}/run", "algo=sft", "epochs=5", "save_every=3", "lora.r=4")
     kept = {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()}
     assert kept == {"epoch_3", "epoch_5", "checkpoint-3", "checkpoint-5"}  # two stay: of all, they would be 4 and 5
@@ -146,7 +146,7 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
     assert json.loads((tmp_path / "rl" / "config.json").read_text())["lora"]["r"] == 4, "the adapter's own settings"
 
 
-def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path, capsys):
+def test_resumed_run_keeps_its_reference(tmp_path, capsys):
     """Whatever became of the adapter's folder since."""
     trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
     words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1"]
@@ -232,7 +232,7 @@ def test_runs_that_begin_together_do_not_share_a_folder(tmp_path, monkeypatch):
         second.begin(cfg)
 
 
-def test_eval_plays_on_the_base_that_the_adapter_names(tmp_path):
+def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
     for name, base in (("a", str(TINY.resolve())), ("b", "some/model")):
         settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "base_model_name_or_path": base}
         (tmp_path / name).mkdir()
@@ -243,7 +243,7 @@ def test_eval_plays_on_the_base_that_the_adapter_names(tmp_path):
         assert with_base(words) == words
 
 
-def test_a_second_run_does_not_overwrite_the_first(tmp_path):
+def test_second_run_does_not_overwrite_the_first(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     for made, way in (
