@@ -193,7 +193,7 @@ def test_embeddings_that_a_server_lacks_end_the_evaluation(here):
 
 def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     words = [*WORDS, f"server={here[2].url}", "model=base", "adapter=base,mine", "n=2", f"json={tmp_path / 'x.json'}"]
-    words += ["textcraft.prompt=short", "textcraft.difficulty=1"]
+    words += ["textcraft.prompt=short", "textcraft.difficulty=1", "textcraft.max_turns=2"]
     eval_program.main(*config.parse(words, "eval.py", eval_program.Keys))
     told = capsys.readouterr().out.splitlines()
     assert [line.split(" success")[0] for line in told] == [
