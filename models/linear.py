@@ -27,7 +27,7 @@ class LinearParts(NamedTuple):
 
 
 class LinearLayer(Protocol):
-    """What the model asks of a linear layer: `Linear` has it, and so must a wrapper that adds an adapter to it."""
+    """The interface of a linear layer: `Linear` implements it, and so must a wrapper that adds an adapter."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 

@@ -8,7 +8,7 @@ from models.attention import masked_attention
 
 
 @pytest.mark.parametrize("window", [None, 1, 70])
-def test_the_masked_path_sees_what_the_exact_one_does(window):
+def test_masked_attention_matches_exact_attention(window):
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((2, 4, 30, 8), (3, 4, 8, 64), (3, 4, 64, 8)))
     positions_BT = torch.stack((torch.arange(100, 130), torch.arange(30) * 3))
@@ -21,9 +21,9 @@ def test_the_masked_path_sees_what_the_exact_one_does(window):
 
 @pytest.mark.parametrize("window", [None, 1, 70])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_queries_that_nobody_asks_change_nothing_and_their_tiles_are_skipped(window, dtype):
-    """Of five rows of three tiles: the first asks all, the second its last tile, the third nothing, the fourth every
-    other query, the fifth its first tile."""
+def test_padding_queries_change_nothing_and_tiles_are_skipped(window, dtype):
+    """Five rows of three tiles: queries everywhere, in the last tile, nowhere, at every other place, in the first
+    tile."""
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g) for s in ((5, 4, 150, 8), (3, 10, 8, 64), (3, 10, 64, 8)))
     q, k, v = (x.to(dtype).requires_grad_() for x in (q, k, v))

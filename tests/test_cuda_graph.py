@@ -116,7 +116,7 @@ def test_groups_share_their_prompt_while_others_are_sampled(model):
     assert rows(ahead(model, 8, 260)) == expected
 
 
-def test_a_run_that_was_left_goes_on_under_other_settings():
+def test_an_abandoned_run_continues_under_other_settings():
     """Two rows were under way: their tokens stay, the next ones are greedy, and a closed slot's tokens are dropped."""
     model = random_model()
     engine = ahead(model, 3, 200)
@@ -152,7 +152,7 @@ def test_a_run_that_was_left_goes_on_under_other_settings():
     assert [rows[other].ids] == [row.ids for row in alone.run(14, 0, frozenset())]
 
 
-def test_rows_that_finish_in_the_same_chunk_come_in_the_order_of_their_last_tokens():
+def test_rows_of_one_chunk_come_in_the_order_of_finishing():
     engine = ahead(random_model(), 3, 10)
     for i, fed in enumerate((7, 8, 6)):
         engine.feed(engine.open((0, i)), [1] * fed)
@@ -172,7 +172,7 @@ def _counted(function):
     return counting, calls
 
 
-def test_no_step_is_enqueued_that_nobody_needs():
+def test_only_needed_steps_are_enqueued():
     engine = ahead(random_model(), 2, 200)
     engine._ahead.steps.enqueue, calls = _counted(engine._ahead.steps.enqueue)
     for n in (1, CHUNK, CHUNK + 1, 3 * CHUNK):
@@ -189,7 +189,7 @@ def test_no_step_is_enqueued_that_nobody_needs():
 
 @pytest.mark.parametrize("stacked", [False, True])
 @torch.no_grad()
-def test_changed_adapters_are_used_and_old_keys_and_values_refused(stacked):
+def test_changed_adapters_are_used_and_old_caches_refused(stacked):
     model = adapted_model()
     engine = Engine(model, 3, 100, version=lora.adapter_version(model), graph=True)
     steps = Steps(model, engine._cache, sample, stacked=stacked)
@@ -274,7 +274,7 @@ def test_the_recorder_sees_what_waits_for_the_device():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("stacked", [False, True])
-def test_a_step_asks_for_no_number(dtype, stacked):
+def test_a_step_reads_no_number_from_the_device(dtype, stacked):
     """On a device that has shapes but no data: whatever needed a number, or lay on the host, would fail."""
     model = adapted_model().to("meta")
     for name, p in model.named_parameters():
@@ -314,7 +314,7 @@ def test_static_attention_is_attention(rng, dtype, window, heads):
     assert ((got - truth).abs() <= 1.5 * budget + torch.finfo(dtype).eps / 2 * weighed).all()
 
 
-def test_what_is_computed_in_pieces_is_what_is_computed_at_once(model, monkeypatch):
+def test_prefill_in_pieces_matches_prefill_at_once(model, monkeypatch):
     expected = sampled(play(Engine(model, 24, 260), range(20)))
     sizes, forward = [], Engine._forward
     monkeypatch.setattr("models.engine.PREFILL_TOKENS", 48)

@@ -87,7 +87,7 @@ def test_sharded_and_single_files_load_the_same(pair, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_logits_logprobs_and_all_gradients_are_those_of_transformers(pair, dtype):
+def test_logits_and_gradients_match_transformers(pair, dtype):
     theirs, ours, folder = pair
     if dtype == torch.float64:
         theirs, ours = in_float64(theirs), load_model(str(folder), dtype).requires_grad_(True)
@@ -115,7 +115,7 @@ def test_logits_logprobs_and_all_gradients_are_those_of_transformers(pair, dtype
 
 
 @torch.no_grad()
-def test_padded_packed_and_cached_sequences_are_what_transformers_computes_for_each_alone(pair):
+def test_padded_packed_and_cached_match_transformers(pair):
     theirs, ours, _ = pair
     sequences = [random_ids(n, seed=n) for n in (5, 96, 1, 18)]
     expected = torch.cat([theirs(s[None]).logits[0] for s in sequences])
@@ -376,7 +376,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @torch.no_grad()
-def test_hidden_states_are_bitwise_the_same_alone_batched_padded_packed_and_cached(shape):
+def test_hidden_states_are_bitwise_independent_of_the_layout(shape):
     model = random_model("qwen3", **SHAPES[shape])
     sequences = [random_ids(n, seed=n) for n in (1, 7, 64, 65, 130, 300)]
     alone = [model(s[None])[0] for s in sequences]
@@ -398,7 +398,7 @@ def test_padding_takes_no_place_in_attention():
 
 @pytest.mark.parametrize("shape", ["grouped queries", "window of 8", "window of 70, every other layer"])
 @torch.no_grad()
-def test_sequences_that_share_their_beginning_are_bitwise_what_they_are_alone(shape):
+def test_shared_prefixes_are_bitwise_separate_sequences(shape):
     model, ids_1N = random_model("qwen3", **SHAPES[shape]), random_ids(1, 160)
     branches = [torch.arange(100), *(torch.cat((torch.arange(n), torch.arange(*rest))) for n, *rest in SHARING)]
     longest = max(map(len, branches))
@@ -520,7 +520,7 @@ def test_attention_passes_gradcheck(H, K, T, L, window):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [None, 1, 8, 64, 70])
 @pytest.mark.parametrize(("L", "E"), [(300, 8), (300, 13), (2000, 64)])
-def test_attention_of_a_query_is_bitwise_blind_to_keys_it_does_not_see_and_to_other_queries(L, E, window, dtype):
+def test_a_query_is_bitwise_independent_of_unseen_keys(L, E, window, dtype):
     q, k, v, positions_BT = attention_inputs(2, 4, 2, L, L, E, dtype)
     run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)  # noqa: E731
     full = run(q, k, v, positions_BT)

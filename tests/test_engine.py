@@ -116,7 +116,7 @@ def as_episodes(played: dict[int, list]) -> list[Episode]:
 # ------------------------------------------------------------------------------------------ the sampler is the trainer
 
 
-def test_recorded_logprobs_are_bitwise_those_that_training_recomputes(model):
+def test_recorded_logprobs_match_training_bitwise(model):
     played = play(Engine(model, max_rows=24, max_len=280), range(80))
     rows = [row for turns in played.values() for _, row in turns]
     lengths = [sum(len(fed) + len(row.ids) for fed, row in turns) for turns in played.values()]
@@ -127,7 +127,7 @@ def test_recorded_logprobs_are_bitwise_those_that_training_recomputes(model):
     assert torch.equal(recorded, recomputed)
 
 
-def test_200_episodes_with_adapters_are_bitwise_what_the_training_forward_makes_of_them():
+def test_200_episodes_with_adapters_match_training_bitwise():
     """The stacked step samples, the packed forward with shared prefixes recomputes."""
     model = adapted_model()
     engine = Engine(model, max_rows=24, max_len=400, version=lora.adapter_version(model))
@@ -146,7 +146,7 @@ def sixty(model):
 
 
 @pytest.mark.parametrize(("max_rows", "order"), [(1, 1), (5, -1), (40, -1)])
-def test_what_an_episode_samples_depends_on_nothing_but_itself(model, sixty, max_rows, order):
+def test_an_episodes_samples_depend_on_itself_alone(model, sixty, max_rows, order):
     some = range(20, 60, 3)[::order]
     got = sampled(play(Engine(model, max_rows=max_rows, max_len=400), some))
     assert got == {episode: sixty[episode] for episode in some}
@@ -181,7 +181,7 @@ def test_greedy_ids_are_the_most_likely_of_a_full_forward(model):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [None, 8])
-def test_in_16_bits_too_recorded_logprobs_are_bitwise_those_of_training(dtype, window):
+def test_recorded_logprobs_match_training_bitwise_in_16_bits(dtype, window):
     """With adapters, which stay float32; shared prefixes are computed once."""
     sliding = {} if window is None else {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0}
     model = random_model("qwen3", dtype=dtype, **sliding)
@@ -198,7 +198,7 @@ def test_in_16_bits_too_recorded_logprobs_are_bitwise_those_of_training(dtype, w
 
 
 @pytest.mark.parametrize("turns", [0, 2])
-def test_a_child_of_a_shared_prompt_samples_what_a_fresh_slot_does(model, turns):
+def test_a_child_of_a_prompt_samples_like_a_fresh_slot(model, turns):
     """turns = 0: the children copy a prompt; 2: they part after two turns, with the parent's turn count."""
     ids, says = prompt(4), [[9, 8, 7], [], [1] * 70]
     engine = Engine(model, max_rows=12)
@@ -264,7 +264,7 @@ def test_stop_reasons(model):
 
 
 @pytest.mark.parametrize("fed", [10, 11, 300])
-def test_more_than_max_len_gives_a_row_without_ids_and_disturbs_nobody(model, fed):
+def test_more_than_max_len_gives_a_row_without_ids(model, fed):
     engine = Engine(model, max_rows=2, max_len=10)
     slot, other = engine.open((0, 1)), engine.open((0, 0))
     engine.feed(slot, [1] * fed)
@@ -283,7 +283,7 @@ def test_room_counts_every_token(model):
     assert room(engine, row.slot) == 10
 
 
-def test_a_row_comes_as_soon_as_it_is_finished_and_newcomers_join_the_run(model):
+def test_rows_come_when_finished_and_new_slots_join(model):
     a, b, c = (one_row(Engine(model, 1), [i], 20, key=(0, i)).ids for i in (1, 2, 3))
     last = next(i for i, token in enumerate(b[:10]) if token not in a + c + b[:i])
     engine = Engine(model, max_rows=2)
@@ -325,7 +325,7 @@ def test_a_place_that_was_used_before_leaves_no_trace(model):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_an_engine_that_nobody_holds_gives_its_memory_back_at_once(graph):
+def test_a_deleted_engine_frees_its_memory_at_once(graph):
     """Without waiting for the garbage collector, which knows nothing of a device's memory."""
     engine = Engine(random_model(), max_rows=2, graph=graph)
     one_row(engine, [1, 2, 3])
@@ -358,7 +358,7 @@ def test_keys_and_values_of_changed_weights_are_never_used_again():
     assert one_row(engine, [1, 2, 3]) == one_row(Engine(model, 2), [1, 2, 3])  # a new slot is fine
 
 
-def test_a_parent_whose_weights_have_changed_can_be_closed_and_its_child_says_so():
+def test_a_parent_with_changed_weights_can_be_closed():
     model = random_model()
     engine = Engine(model, max_rows=2)
     row = one_row(engine, [1, 2, 3])
@@ -373,7 +373,7 @@ def test_a_parent_whose_weights_have_changed_can_be_closed_and_its_child_says_so
     assert engine.free == 2
 
 
-def test_a_child_of_a_waiting_child_samples_what_a_fresh_slot_does():
+def test_a_child_of_a_pending_child_samples_like_a_fresh_slot():
     """Whatever comes between: more fed to the parent, to the child, the parent closed."""
     model = random_model()
     engine, fresh = Engine(model, max_rows=4), Engine(model, max_rows=4)
@@ -474,7 +474,7 @@ def test_uniforms_differ_in_every_coordinate():
 
 
 @pytest.mark.parametrize("coordinate", range(4))
-def test_uniforms_are_uniform_and_uncorrelated_along_every_coordinate(coordinate):
+def test_uniforms_are_uniform_and_uncorrelated(coordinate):
     """Mean, variance, lag correlations and a chi-square over 100 bins, each within four standard errors, of 100,000."""
     n = 100_000
     u = uniforms([tuple(i if k == coordinate else 5 for k in range(4)) for i in range(n)])
@@ -500,7 +500,7 @@ def test_sampled_frequencies_are_the_probabilities(temperature):
     torch.testing.assert_close(logprobs_N.double(), probabilities.log()[ids_N], atol=1e-5, rtol=1e-5)
 
 
-def test_a_token_is_where_the_cumulative_distribution_passes_the_uniform_number():
+def test_sampling_inverts_the_cumulative_distribution():
     """Probabilities 0, 0.1, 0.6, 0.3, 0: those of probability 0 are never taken, not even at the ends of [0, 1)."""
     weight_VD = torch.tensor([0.0, 0.1, 0.6, 0.3, 0.0]).log().clamp(min=-1e4)[:, None]
     for u, token in ((0.0, 1), (0.09999, 1), (0.10001, 2), (0.69999, 2), (0.70001, 3), (1 - 2**-53, 3)):

@@ -140,7 +140,7 @@ def test_slabs_add_up_in_float32(monkeypatch, trainable_head):
     assert (errors[0] - errors[1]).norm() <= 4e-3 * errors[1].norm()
 
 
-def test_the_gradient_of_an_almost_certain_token_keeps_its_digits():
+def test_gradients_of_nearly_certain_tokens_keep_their_digits():
     """It is small, the difference of two like weights, and not their rounding."""
     hidden, weight, targets = problem(32, 500, D=64)
     hidden *= 3
@@ -167,7 +167,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("trainable_head", [False, True])
-def test_all_logits_are_never_held(monkeypatch, trainable_head):
+def test_all_logits_are_never_in_memory(monkeypatch, trainable_head):
     N, V = 2000, 500
     monkeypatch.setattr(logprob, "ROWS", 400)
     monkeypatch.setattr(logprob, "SLAB", 100)

@@ -10,7 +10,7 @@ from torch import nn
 import lora
 from models import CausalLM
 from models.config import FAMILIES, parse_config
-from models.linear import Linear
+from models.linear import Linear, joint_linear
 from models.logprob import head_logits
 
 IDS_BT = torch.tensor([[3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9], [3, 2, 3, 8, 4, 6, 2, 64, 3, 38, 32, 7]])
@@ -135,6 +135,38 @@ def check_the_formula(rslora=False, scale=6 / 4, shape=(3, 5), bias=True):
         assert layer.fuses() == (kind is Linear)
         nn.init.normal_(layer.adapter.B)
         close(layer(x), base(x) + scale * x @ layer.adapter.A.mT @ layer.adapter.B.mT, 1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rslora", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_the_fused_function_matches_the_formula(dropout, rslora, bias):
+    """Values and gradients of three layers of one input, the second without an adapter; dropout off in eval mode."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Linear(6, out, bias=bias) for out in (7, 4, 5)).double()
+    lora.inject(layers, r=3, alpha=5, targets=["0", "2"], dropout=dropout, rslora=rslora)
+    layers.double().eval()
+    for layer in (layers[0], layers[2]):
+        nn.init.normal_(layer.adapter.B)
+    x = torch.randn(2, 9, 6, dtype=torch.float64, requires_grad=True)
+    wanted = [x, *(p for p in layers.parameters() if p.requires_grad)]
+
+    def results():
+        ys = joint_linear(x, *layers)
+        return (*ys, *torch.autograd.grad(sum((y.sin() * (i + 1)).sum() for i, y in enumerate(ys)), wanted))
+
+    assert layers[0].fuses() and layers[2].fuses()
+    fused = results()
+    for layer in (layers[0], layers[2]):
+        layer.can_fuse = False
+    assert len(fused) == 3 + 1 + 4 and all(result.any() for result in fused)
+    torch.testing.assert_close(fused, results(), atol=1e-12, rtol=1e-12)
+    for layer in (layers[0], layers[2]):
+        layer.can_fuse = True
+    layers.train()
+    assert layers[0].fuses() == (dropout == 0)
+    if dropout:
+        assert not torch.equal(results()[0], fused[0]) and torch.equal(results()[1], fused[1])
 
 
 @pytest.mark.parametrize(

@@ -109,13 +109,13 @@ def test_layers_of_a_stack_may_have_scales_of_their_own():
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_large_model_is_stacked_only_from_copies_that_there_are(frozen, monkeypatch):
+def test_a_large_model_is_stacked_only_from_kept_copies(frozen, monkeypatch):
     monkeypatch.setattr(decode, "SMALL", 1000)
     model = adapted("qwen2").requires_grad_(not frozen)
     assert (decode.exact_step(model) is not None) == (frozen and usable(torch.float32))
 
 
-def test_a_large_model_is_not_stacked_from_more_copies_than_may_be_kept(monkeypatch):
+def test_a_large_model_is_not_stacked_beyond_the_budget(monkeypatch):
     """Not even where its first layers still found room."""
     monkeypatch.setattr(decode, "SMALL", 1000)
     model = adapted("qwen2")

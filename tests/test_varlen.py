@@ -56,7 +56,7 @@ def packing(monkeypatch):
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("name", arrangements())
-def test_packed_or_not_hidden_states_and_gradients_are_the_same(name, window, request):
+def test_packed_attention_matches_padded_attention(name, window, request):
     model = random_model("qwen3", **WINDOWS[window]).requires_grad_()
     ids_BT, how = arrangements()[name]
     real = (how["segments_BT"] >= 0).flatten() if "segments_BT" in how else torch.ones(ids_BT.numel(), dtype=torch.bool)
@@ -98,7 +98,7 @@ def test_torch_takes_the_arguments(monkeypatch):
     assert out.shape == q.shape and q.grad.shape == q.shape and k.grad.shape == k.shape == v.grad.shape
 
 
-def test_models_pack_only_where_torch_takes_windows_and_groups(monkeypatch):
+def test_packing_needs_torch_with_windows_and_groups(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
     def packs(function, device="cuda"):

@@ -12,17 +12,17 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def choose_threads(model: nn.Module, threads: int = 0) -> None:
-    """Gives torch that many threads; 0: one for a small model, whose every step is so short that waiting for a second
-    thread costs more than it helps as soon as anything else runs, otherwise every core that this process may use."""
+    """Give torch that many threads. 0 chooses one for a small model and every core of this process for others: steps of
+    a small model are so short that waiting for a second thread costs more than it saves."""
     small = sum(p.numel() for p in model.parameters()) < ONE_THREAD
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(threads or (1 if small else cores))
 
 
 def keep_memory() -> None:
-    """Has glibc keep what tensors of up to KEPT bytes leave behind, for the next ones. It would give every tensor of
-    more than 32 MiB back to the system and fetch the next page by page, which takes up to half the time of a training
-    step. Elsewhere than on glibc, nothing."""
+    """Make glibc keep the memory of freed tensors of up to KEPT bytes for the next ones. By default it returns every
+    tensor of more than 32 MiB to the system and gets the next one page by page, which takes up to half the time of a
+    training step. Does nothing without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, KEPT) or mallopt(M_MMAP_THRESHOLD, OLD_KEPT)):
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

@@ -120,7 +120,7 @@ class Stacked:
 
 
 class Unstacked:
-    """The same function from the layers' own weights, for models too large to copy."""
+    """The function of `Stacked` from the layers' own weights, for models too large to copy."""
 
     def __init__(self, layers: Sequence[LinearLayer]):
         self.layers = layers

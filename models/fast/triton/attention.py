@@ -32,8 +32,8 @@ def attend(
     positions_BT: torch.Tensor,
     window: int | None = None,
 ) -> torch.Tensor:
-    """As models/attention.py defines it, for bfloat16, float16 and float32 on a CUDA device. A query at position -1
-    sees nothing, costs next to nothing, and gets 0."""
+    """Return what models/attention.py's `attend` does, for bfloat16, float16 and float32 on a CUDA device. Position -1
+    marks padding, which costs next to nothing and gets 0."""
     return _Attention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, FAR if window is None else window)
 
 

@@ -136,8 +136,8 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
-    """Of a chunk of rows: (logprobs_N, entropy_N, peak_N, log_N), of which peak + log is the normalizer's logarithm.
-    Puts d logp / d h into slope_ND unless that is None."""
+    """Return (logprobs_N, entropy_N, peak_N, log_N) of a chunk of rows; peak + log is the log of the normalizer. Write
+    d logp / d h into slope_ND unless that is None."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
     row_stats = hidden_ND.new_full((11, R), LOWEST.value, dtype=torch.float32)
@@ -250,8 +250,8 @@ def _score(
 def _score_tile(
     logits, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP: tl.constexpr, VOCAB: tl.constexpr
 ):
-    """Of each row of a tile: its peak, the sums of exp(logit - peak) and of exp(logit - peak) (logit - peak), the taken
-    token's logit and, if there is a scratch to write to, exp(logit) / 2**ref."""
+    """Write the statistics of a tile's rows: the peak, the sums of exp(logit - peak) and of exp(logit - peak) (logit -
+    peak), the taken token's logit; and exp(logit) / 2**ref, if there is a scratch to write to."""
     logits = tl.where((words < S)[None, :], logits, LOWEST)
     taken = words[None, :] == target[:, None]
     here = (target >= tl.min(words, 0)) & (target <= tl.max(words, 0)) & (target < S)
