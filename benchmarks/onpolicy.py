@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks import common, generate, inexact, sides
 from benchmarks.common import Parts, Row
 from models import fast_matmul
-from models.exact import make_exact
+from models.fast.exact import make_exact
 from models.fast.step import exact_step
 from models.linear import Linear
 from rl import config

@@ -89,7 +89,7 @@ def parse_config(raw: dict) -> ModelConfig:
     positions = raw.get("max_position_embeddings", POSITIONS[family])
     layer_types, window = ("full_attention",) * raw["num_hidden_layers"], None
     if family == "mistral" or (family != "llama" and raw.keys() & WINDOW_KEYS):  # llama ignores them
-        from models.windows import read_windows
+        from models.checkpoints.windows import read_windows
 
         layer_types, window = read_windows(raw, family)
     return ModelConfig(

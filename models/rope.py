@@ -1,7 +1,7 @@
 """Rotary position embeddings (Su et al. 2021): the settings of each layer, and the frequencies.
 
-Other settings than the default's, in both of config.json's layouts, are in models/rope_settings.py; the published ways
-to stretch the frequencies for longer sequences are in models/rope_scaling.py.
+Settings other than the default are read by models/checkpoints/rope_settings.py; the published ways to stretch the
+frequencies for longer sequences are in models/checkpoints/rope_scaling.py.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def frequencies(rope: Rope, head_dim: int, device=None) -> tuple[torch.Tensor, f
     `dynamic` equals the default up to max_length; longer sequences are refused elsewhere.
     """
     if rope.kind not in ("default", "dynamic"):
-        from models.rope_scaling import stretched
+        from models.checkpoints.rope_scaling import stretched
 
         return stretched(rope, head_dim, device), rope.scaling
     pairs = torch.arange(0, head_dim, 2, device=device).float() / head_dim
@@ -50,6 +50,6 @@ def parse_ropes(raw: dict, layer_types: tuple[str, ...], max_length: int, family
         settings = {"rope_type": "default", "rope_theta": raw.get("rope_theta", THETA), **found}
         if settings["rope_type"] == "default" and len(settings) == 2:
             return (Rope(theta=number("rope_theta", settings["rope_theta"])),) * len(layer_types)
-    from models.rope_settings import layer_settings
+    from models.checkpoints.rope_settings import layer_settings
 
     return tuple(Rope(**fields) for fields in layer_settings(raw, layer_types, max_length, family))

@@ -25,7 +25,7 @@ def resolve(name: str | Path) -> Path:
         return TINY
     if Path(name).is_dir():
         return Path(name)
-    from models.hub import download
+    from models.checkpoints.hub import download
 
     return download(str(name))
 
@@ -42,8 +42,8 @@ def is_tiny(name: str) -> bool:
 def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu", exact: bool = False) -> CausalLM:
     """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
 
-    To train it, inject adapters (lora.inject) or call model.requires_grad_(True). exact: see models/exact.py. Raise
-    FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown, misshapen or
+    To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
+    exact: on a GPU, sample and train with the same bits (models/fast/exact.py). Raise FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown, misshapen or
     integer tensor, an unsupported config, or a tied head that differs from the embedding.
     """
     folder = resolve(name)
@@ -66,8 +66,8 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
     if cfg.tie_word_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     model.requires_grad_(False).eval()
-    if exact:
-        from models.exact import make_exact
+    if exact and model.lm_head.weight.is_cuda:
+        from models.fast.exact import make_exact
 
         make_exact(model)
     return model
@@ -96,7 +96,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a checkpoint: one, or the shards that its index lists."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        from models.shards import shard_files
+        from models.checkpoints.shards import shard_files
 
         return [_inside(path) for path in shard_files(index)]
     if not single.is_file():
@@ -130,6 +130,6 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
 
     A tied head is left out, as in transformers; the rotary settings are written for old and new readers.
     """
-    from models.export import write_checkpoint
+    from models.checkpoints.export import write_checkpoint
 
     write_checkpoint(model, folder, raw_config, dtype)

@@ -17,8 +17,8 @@ import lora
 import merge as program
 import models
 from models import load_model, load_tokenizer, save_model
+from models.checkpoints.export import both_layouts
 from models.config import FAMILIES
-from models.export import both_layouts
 from models.logprob import token_logprobs
 from models.tiny import make_tiny
 from rl.arguments import keys_of

@@ -22,7 +22,7 @@ import lora
 from models import decoder
 from models import engine as generate
 from models.engine import Engine
-from models.exact import make_exact
+from models.fast.exact import make_exact
 from models.fast.triton import attention as attention_triton
 from models.fast.triton import linear as linear_triton
 from models.fast.triton import logprob as logprob_triton

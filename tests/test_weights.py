@@ -8,9 +8,9 @@ from conftest import SMALL, random_model, reference
 from safetensors.torch import load_file, save_file
 
 from models import load_model, save_model
+from models.checkpoints.hub import split_revision
 from models.config import parse_config, read_config
 from models.engine import Engine
-from models.hub import split_revision
 from models.weights import resolve
 
 RAW = {"model_type": "qwen2", **SMALL}

@@ -1,7 +1,7 @@
 """Sliding-window attention in a config.json. Imported only for a checkpoint that mentions it (models/config.py)."""
 
+from models.checkpoints.rope_settings import LAYER_TYPES
 from models.json_file import flag
-from models.rope_settings import LAYER_TYPES
 
 WINDOW = 4096  # default of sliding_window
 

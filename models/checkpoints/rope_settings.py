@@ -4,8 +4,8 @@ The layouts are `rope_theta` beside `rope_scaling` (transformers 4), and `rope_p
 be nested by layer type. Both are read, with the precedence of transformers 5.
 """
 
+from models.checkpoints.rope_scaling import read_scaling
 from models.json_file import number
-from models.rope_scaling import read_scaling
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3")

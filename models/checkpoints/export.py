@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from models.checkpoints.rope_settings import nested, rope_settings
 from models.decoder import CausalLM
-from models.rope_settings import nested, rope_settings
 
 
 def write_checkpoint(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:

@@ -1,0 +1,1 @@
+"""Rarer kinds of checkpoints, each file imported when one needs it: hub, shards, windows, stretched RoPE, saving."""
