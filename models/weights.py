@@ -43,8 +43,9 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
     """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
 
     To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
-    exact: on a GPU, sample and train with the same bits (models/fast/exact.py). Raise FileNotFoundError or ValueError, one line each, for a missing or truncated file, a missing, unknown, misshapen or
-    integer tensor, an unsupported config, or a tied head that differs from the embedding.
+    exact: on a GPU, sample and train with the same bits (models/fast/exact.py).
+    Raise FileNotFoundError or ValueError with one line for a missing or truncated file, a missing, unknown, misshapen
+    or integer tensor, an unsupported config, or a tied head that differs from the embedding.
     """
     folder = resolve(name)
     cfg = read_config(folder)
