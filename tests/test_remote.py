@@ -84,8 +84,8 @@ def nothing_asked():
 def test_remote_evaluation_equals_the_local_one(env, here):
     model, tokenizer, server = here
     cfg = replace(config.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
-    there = remote.evaluate(server, "mine", cfg, 0.0, "val", 12)
-    assert there == evaluate(model, tokenizer, cfg, 0.0, "val", 12)
+    there = remote.evaluate(server, "mine", cfg, 0.0, "val", 6)
+    assert there == evaluate(model, tokenizer, cfg, 0.0, "val", 6)
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 
