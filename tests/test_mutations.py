@@ -23,7 +23,8 @@ from torch import Tensor
 
 from lora import layer
 from lora.fused import FusedLoRA
-from models import attention, logprob, rope, rope_scaling
+from models import attention, logprob, rope
+from models.checkpoints import rope_scaling
 from models.decoder import CausalLM
 from rl import batch as batches
 from rl import core, kl, ppo, reinforce
