@@ -13,7 +13,6 @@ number from a counter (seed, episode, turn, token) and inverts the cumulative di
 """
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -25,49 +24,9 @@ from models.kernels import kernels
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer, token_logprobs
 from models.random import fold, fold_all, unit
+from models.slots import Row, Slot
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only takes more memory
-
-
-@dataclass
-class Row:
-    """One sampled turn."""
-
-    slot: int
-    ids: list[int]  # sampled ids, the stop token included
-    logprobs: list[float]  # of each sampled id, under the sampling temperature
-    stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full
-
-
-@dataclass
-class _Slot:
-    key: tuple[int, int]  # (seed, episode)
-    place: int  # row of the cache
-    version: Hashable = None  # of the weights that computed the cached keys and values
-    length: int = 0  # tokens in the cache
-    pending: list[int] = field(default_factory=list)  # tokens not in the cache; the last one predicts the next token
-    fed: bool = False  # a turn is to be sampled
-    turn: int = -1  # index of the current turn
-    stream: int = 0  # state of the turn's random numbers
-    row: Row | None = None  # the turn being sampled
-    parent: int | None = None  # slot to copy the first `length` tokens from, once they are computed
-
-    def room(self, max_len: int) -> int:
-        """Return how many more tokens fit; negative if too many were fed."""
-        return max_len - self.length - len(self.pending)
-
-    def append(self, ids: list[int], logprobs: list[float], max_new_tokens: int, stop_ids, max_len: int) -> bool:
-        """Append sampled tokens to the row; return whether they finish it."""
-        self.length, self.pending = self.length + len(ids), ids[-1:]
-        self.row.ids += ids
-        self.row.logprobs += logprobs
-        if ids[-1] in stop_ids:
-            self.row.stop_reason = "stop"
-        elif len(self.row.ids) >= max_new_tokens:
-            self.row.stop_reason = "length"
-        else:
-            return self.room(max_len) < 1
-        return True
 
 
 class Engine:
@@ -90,7 +49,7 @@ class Engine:
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
         parameters = list(model.parameters())
         self.version = version or (lambda: sum(p._version for p in parameters))
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, Slot] = {}
         self._version: Hashable = None  # of the weights, at the last check
         self._step: Callable | None = None  # the faster decode step, if there is one for these weights
         self._step_version: Hashable = None  # the version of the weights that it was made from
@@ -115,7 +74,7 @@ class Engine:
         # The lowest free place keeps busy slots together at the front of the cache.
         taken = {state.place for state in self._slots.values()}
         slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
-        state = _Slot(key, place)
+        state = Slot(key, place)
         if parent is not None:
             if parent not in self._slots:
                 raise RuntimeError(f"slot {parent} is not open")
@@ -128,7 +87,7 @@ class Engine:
                 shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
             else:  # the source has not been copied itself
                 parent, shared, pending = source.parent, source.length, list(source.pending)
-            state = _Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
+            state = Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
         self._slots[slot] = state
         return slot
 
@@ -247,7 +206,7 @@ class Engine:
                 finished.append(state.row)
         return finished
 
-    def _to_front(self, states: list[_Slot]) -> None:
+    def _to_front(self, states: list[Slot]) -> None:
         """Move these slots to the front of the cache if more than half of the rows there are idle."""
         if 2 * len(states) > max(state.place for state in states):
             return
@@ -257,7 +216,7 @@ class Engine:
         for state in states:
             if state.place >= len(states):
                 place = next(free)
-                idle = by_place.get(place, _Slot((0, 0), place))
+                idle = by_place.get(place, Slot((0, 0), place))
                 self._cache.swap(state.place, place, max(state.length, idle.length))
                 state.place, idle.place = place, state.place
 
