@@ -22,7 +22,7 @@ READING_ORDER = {  # a step of README's table: its files
     "learning": ["rl/batch.py", "rl/update.py", "rl/critic.py"],
     "adapters": ["lora/layer.py", "lora/fused.py"],
     "the decoder": [f"models/{name}.py" for name in ("decoder", "layout", "attention", "linear", "rope", "logprob")],
-    "sampling": ["models/engine.py", "models/cache.py", "models/random.py"],
+    "sampling": ["models/engine.py", "models/slots.py", "models/cache.py", "models/random.py"],
     "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "recipes", "checks", "setup")],
     "logs and evaluation": [f"rl/{name}.py" for name in ("log", "report", "evaluate", "stats")],
 }
