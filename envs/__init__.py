@@ -8,7 +8,6 @@ To add an environment, write a module with `Config`, a dataclass, and `Env`, an 
 """
 
 from dataclasses import fields
-from difflib import get_close_matches
 from importlib import import_module
 
 from envs.base import Environment, EnvironmentFailed, Request, Result, Step
@@ -49,21 +48,17 @@ def make(name: str, **options) -> Environment:
     """
     module = _module(name)
     options = WITHOUT_MODEL.get(name, {}) | options
-    known = [f.name for f in fields(module.Config)]
-    for key in options:
-        if key not in known:
-            raise ValueError(f"unknown option {key!r} of environment {name}; {_nearest(key, known)}")
+    known = [field.name for field in fields(module.Config)]
+    if not options.keys() <= set(known):
+        from envs.problems import unknown_option
+
+        raise unknown_option(name, options, known)
     return module.Env(module.Config(**options))
 
 
 def _module(name: str):
-    if name in GROUPS:
-        raise ValueError(f"{name!r} is a group of environments; choose one of: {', '.join(GROUPS[name])}")
     if name not in NAMES:
-        raise ValueError(f"unknown environment {name!r}; {_nearest(name, [*NAMES, *GROUPS])}")
+        from envs.problems import unknown_environment
+
+        raise unknown_environment(name)
     return import_module(NAMES[name])
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    close = get_close_matches(str(word), known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"choose from: {', '.join(known)}"

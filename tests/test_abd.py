@@ -14,7 +14,8 @@ from one_turn import answered
 
 from envs.affine import abd, programs
 from envs.affine.abd import Config, Env, clean, enough_lines, input_in, same_output
-from envs.base import SPLITS, EnvironmentFailed, Step, split_of
+from envs.base import EnvironmentFailed, Step
+from envs.common import SPLITS, split_of
 from envs.simulators import sandbox
 from rl.config import parse
 

@@ -24,7 +24,7 @@ from envs.alfworld.rooms import (
     kind_of,
     order,
 )
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 
 HOUSE = Room(
     spots={"cabinet 2": 0, "cabinet 1": 0, "countertop 1": 1, "desk 1": 2, "fridge 1": 3, "microwave 1": 4}

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mysql_statements import deep
 
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 from envs.db_bench import MAX_REPLY, Config, Env, matches, read_native, read_short
 from envs.db_bench import __main__ as program
 from envs.db_bench import tasks as db_tasks

@@ -11,7 +11,8 @@ from one_turn import answered
 
 from envs.affine import ded, programs
 from envs.affine.ded import Config, Env, cases_of_row, draw_cases, normal, prepare
-from envs.base import SPLITS, EnvironmentFailed, Step, split_of
+from envs.base import EnvironmentFailed, Step
+from envs.common import SPLITS, split_of
 from envs.simulators import sandbox
 
 try:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import envs
 from envs import __main__ as cli
-from envs import base
+from envs import base, common
 from envs.simulators import sandbox
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def test_expert_episode_keeps_the_contract(name):
     messages = env.reset(seed=1, split="train")
     assert all(set(m) == {"role", "content"} and isinstance(m["content"], str) for m in messages)
     assert messages[-1]["role"] == "user"
-    assert base.split_of(env.task) == "train"
+    assert common.split_of(env.task) == "train"
     steps = expert(env)
     for step in steps:
         assert {"outcome", "success", "valid", "shaped"} <= set(step.info)
@@ -103,10 +103,10 @@ def test_expert_episode_keeps_the_contract(name):
 
 @at_every_level
 def test_the_expert_solves_every_task(name, level, count=12):
-    worlds = [envs.make(name, difficulty=level, prompt=prompt) for prompt in base.PROMPTS]
+    worlds = [envs.make(name, difficulty=level, prompt=prompt) for prompt in common.PROMPTS]
     for seed in range(count):
         env = worlds[seed % 2]
-        env.reset(seed, base.SPLITS[seed % 3])
+        env.reset(seed, common.SPLITS[seed % 3])
         steps = expert(env)
         assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
 
@@ -203,7 +203,7 @@ def replies(words: list[str]):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), prompt=st.sampled_from(base.PROMPTS))
+@given(data=st.data(), prompt=st.sampled_from(common.PROMPTS))
 @everywhere
 def test_any_reply_gets_a_valid_step(name, data, prompt):
     env = envs.make(name, prompt=prompt)
@@ -220,10 +220,10 @@ def in_brackets(reply: str) -> str:
     return f"{verb}[{rest}]"
 
 
-@pytest.mark.parametrize("prompt", base.PROMPTS)
+@pytest.mark.parametrize("prompt", common.PROMPTS)
 @over(name for name in OURS if name not in ONE_TURN | SCRIPTS)
 def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
-    env, *pair = (envs.make(name, prompt=form) for form in (prompt, *base.PROMPTS))
+    env, *pair = (envs.make(name, prompt=form) for form in (prompt, *common.PROMPTS))
 
     def then(*replies: str) -> str:
         """What the expert does after these replies, or how the episode ended."""
@@ -242,7 +242,7 @@ def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
                 each.step(reply)
         if len(moves) < start + 2:
             continue
-        *before, first, second = (move[base.PROMPTS.index(prompt)] for move in moves)
+        *before, first, second = (move[common.PROMPTS.index(prompt)] for move in moves)
         both = then(*before, first, second)
         if both not in (then(*before, move) for move in ("?", first, second)):
             break
@@ -253,10 +253,10 @@ def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
         assert then(*before, one + between + other) != both, one + between + other
 
 
-@pytest.mark.parametrize("prompt", base.PROMPTS)
+@pytest.mark.parametrize("prompt", common.PROMPTS)
 @over(sorted(ONE_TURN))
 def test_only_one_of_two_answers_counts(name, prompt):
-    env, *pair = (envs.make(name, difficulty="1", prompt=form) for form in (prompt, *base.PROMPTS))
+    env, *pair = (envs.make(name, difficulty="1", prompt=form) for form in (prompt, *common.PROMPTS))
 
     def right(reply: str) -> bool:
         env.reset(1)
@@ -269,7 +269,7 @@ def test_only_one_of_two_answers_counts(name, prompt):
 
     ours = answers(1)
     theirs = next(found for found in map(answers, range(2, 50)) if not any(map(right, found)))
-    assert right(ours[base.PROMPTS.index(prompt)])
+    assert right(ours[common.PROMPTS.index(prompt)])
     for i, j in product(range(2), repeat=2):
         assert not (right(f"{ours[i]}\n{theirs[j]}") and right(f"{theirs[i]}\n{ours[j]}"))
 
@@ -321,12 +321,12 @@ def test_golden_transcripts_do_not_depend_on_the_process(name, in_two_processes)
 def test_seeds_draw_many_tasks_and_splits_share_none(name, count=200):
     env = envs.make(name, difficulty=",".join(levels(name)))
     tasks = {}
-    for split in base.SPLITS:
+    for split in common.SPLITS:
         drawn = []
         for seed in range(count):
             env.reset(seed, split)
             drawn.append(env.task)
-        assert {base.split_of(task) for task in drawn} == {split}
+        assert {common.split_of(task) for task in drawn} == {split}
         tasks[split] = set(drawn)
     assert len(tasks["train"]) > 50
     assert not tasks["train"] & tasks["val"] and not tasks["train"] & tasks["test"] and not tasks["val"] & tasks["test"]
@@ -340,8 +340,8 @@ def test_splits_share_no_task_in_ten_thousand_seeds(name):
 
 def test_split_of_is_fixed_and_80_10_10():
     pinned = {"birch stairs": "train", "birch door": "val", "iron plate": "test"}
-    assert {goal: base.split_of(f"textcraft:{goal}") for goal in pinned} == pinned
-    counts = Counter(base.split_of(f"task {i}") for i in range(20_000))
+    assert {goal: common.split_of(f"textcraft:{goal}") for goal in pinned} == pinned
+    counts = Counter(common.split_of(f"task {i}") for i in range(20_000))
     assert counts["train"] == pytest.approx(16_000, abs=300)
     assert counts["val"] == pytest.approx(2_000, abs=200)
     assert counts["test"] == pytest.approx(2_000, abs=200)

@@ -21,8 +21,9 @@ from test_serve import ask, command, listening, running
 import envs
 import envs.http
 import train
-from envs import base
-from envs.base import SPLITS, Step
+from envs import common
+from envs.base import Step
+from envs.common import SPLITS
 from envs.http.lab import KINDS
 from envs.http.wire import ServerFailed
 from envs.serve import BadRequest, lab
@@ -59,7 +60,7 @@ class Fake(ModuleType):
             return [{"role": r, "content": t} for r, t in texts[-1 if self.config.prompt == "short" else 0 :]]
 
         def step(self, reply):
-            base.check_running(self.running)
+            common.check_running(self.running)
             verb, _, word = reply.partition(" ")
             if verb == "break":
                 raise KeyError("door")
@@ -90,7 +91,7 @@ class FakeDB(Fake.Env):
         step = super().over(text, valid, cut)
         right = step.info["success"] and valid and not cut
         reward = 1.0 if right else -0.3 if cut else -0.1
-        info = step.info | {"outcome": base.outcome(right, not cut, cut), "success": right}
+        info = step.info | {"outcome": common.outcome(right, not cut, cut), "success": right}
         return replace(step, reward=reward, info=info)
 
 
@@ -101,7 +102,7 @@ def kind(request, monkeypatch):
     module.Env = FakeDB if request.param == "db_bench" else Fake.Env
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(envs.NAMES, request.param, module.__name__)
-    for prompt in base.PROMPTS:
+    for prompt in common.PROMPTS:
         monkeypatch.setitem(lab.FINISH, (request.param, prompt), "finish")
     monkeypatch.setitem(lab.LABELS, request.param, lambda world: ([world.word, "say"], world.level))
     return request.param
@@ -635,7 +636,7 @@ def test_hostile_replies_are_the_same_as_in_process(kind):
             assert same(here.step(text), there.step(text))
 
 
-@pytest.mark.parametrize("prompt", base.PROMPTS)
+@pytest.mark.parametrize("prompt", common.PROMPTS)
 @pytest.mark.parametrize("world", KINDS)
 def test_real_environments_are_the_same_as_in_process(world, prompt):
     """But for `valid` and `shaped`, which the protocol has no place for."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 from envs.os_interaction import (
     BAD_ACTION,
     EMPTY,

@@ -19,7 +19,8 @@ from tqdm import tqdm
 import envs
 import lora
 from envs import planner
-from envs.base import SPLITS, Result, split_of
+from envs.base import Result
+from envs.common import SPLITS, split_of
 from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines, word_problems
 from envs.planner.word_problems import ANSWER, LEVELS, arithmetic_in, in_words, of_row, work_out
 from models import load_model, load_tokenizer

@@ -16,7 +16,7 @@ import envs
 from envs import __main__ as cli
 from envs.affine import sat
 from envs.affine.sat import LEVELS, STRIDE, Config, Env, canonical, formula
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 from models.chat.tokenizer import load_tokenizer
 
 OR = "\N{LOGICAL OR}"

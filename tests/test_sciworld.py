@@ -7,7 +7,7 @@ from functools import cache
 import golden
 import pytest
 
-from envs.base import SPLITS
+from envs.common import SPLITS
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
 from envs.sciworld.goals import Progress
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN

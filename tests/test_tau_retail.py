@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.base import SPLITS, Result, split_of
+from envs.base import Result
+from envs.common import SPLITS, split_of
 from envs.tau_retail import MAX_ACTION, Config, Env, _from_line, _line
 from envs.tau_retail.customer import MOODS, STOP, Customer
 from envs.tau_retail.policy import DESCRIPTIONS, NATIVE, schema

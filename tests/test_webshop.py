@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envs import webshop
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 from envs.webshop import BASE_COLOURS, LEVELS, MAX_QUERY, SHORT, Config, Env, score, text_ratio, type_score
 from envs.webshop.goods import HITS, MAKES, Catalogue, Goal, Product, canonical, catalogue, make_goal, terms
 

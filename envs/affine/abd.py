@@ -42,9 +42,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from envs import base, rows
+from envs import base, common, rows
 from envs.affine import programs
-from envs.base import Environment, Step, split_of
+from envs.base import Environment, Step
+from envs.common import split_of
 from envs.simulators import sandbox
 
 NATIVE = """\
@@ -86,10 +87,10 @@ class Config:
 
 def check(config, task_of_row: Callable[[dict], str]) -> None:
     """Raise ValueError for a bad option among those that abd and ded share, or for bad rows in `data`."""
-    config.difficulty = base.level_list(config.difficulty, programs.LEVELS)
-    base.check_count("seconds", config.seconds)
-    base.check_count("cpu_seconds", config.cpu_seconds)
-    base.check_prompt(config.prompt)
+    config.difficulty = common.level_list(config.difficulty, programs.LEVELS)
+    common.check_count("seconds", config.seconds)
+    common.check_count("cpu_seconds", config.cpu_seconds)
+    common.check_prompt(config.prompt)
     if config.data:
         rows.row_places(config.data, task_of_row)
 
@@ -112,7 +113,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's only turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"abd {split} {seed}")
         if self.places:
             row = rows.row_at(self.config.data, self.places, rng, split)
@@ -125,7 +126,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Run the program on the agent's input; the episode is over."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         given = input_in(action_text, bare=self.config.prompt == "short")
         valid = won = False
         if given is None:
@@ -144,12 +145,12 @@ class Env(Environment):
             else:
                 observation = f"Wrong output: {line(ran.stdout, 0)}" if valid else f"Error: {line(ran.stderr, -1)}"
         self.running = False
-        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
+        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
         return Step(observation, float(won), True, False, info)
 
     def oracle(self) -> str:
         """Return an expert's answer: the secret input."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         return self.input if self.config.prompt == "short" else f"<INPUT>\n{self.input}\n</INPUT>"
 
     def _draw(self, rng: Random, split: str) -> None:

@@ -40,10 +40,11 @@ From the DED task of Affine's validators. The differences:
 from dataclasses import dataclass
 from random import Random
 
-from envs import base, rows
+from envs import base, common, rows
 from envs.affine import programs
 from envs.affine.abd import TRIES, check, line
-from envs.base import Environment, Step, split_of
+from envs.base import Environment, Step
+from envs.common import split_of
 from envs.simulators import sandbox
 
 FOOTER = """
@@ -68,7 +69,7 @@ class Config:
 
     def __post_init__(self):
         check(self, task_of_row)
-        base.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
+        common.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
 
 
 class Env(Environment):
@@ -89,7 +90,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's only turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"ded {split} {seed}")
         example = ""
         if self.places:
@@ -104,7 +105,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Run the agent's program on the test cases, up to the first that fails; the episode is over."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         program = sandbox.code_of(action_text)
         passed, valid, error = 0, False, ""
         for number, case in enumerate(self.cases):
@@ -123,12 +124,12 @@ class Env(Environment):
         self.running = False
         won = passed == len(self.cases)
         observation = f"Passed {passed} of {len(self.cases)} cases" + (f": {error}" if error else "")
-        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
+        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
         return Step(observation, float(won), True, False, info)
 
     def oracle(self) -> str:
         """Return an expert's answer: the program that made the cases."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         return self.program if self.config.prompt == "short" else f"```python\n{self.program}\n```"
 
     def _draw(self, rng: Random, split: str) -> str:

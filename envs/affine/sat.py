@@ -37,8 +37,9 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import base
-from envs.base import Environment, Step, split_of
+from envs import common
+from envs.base import Environment, Step
+from envs.common import split_of
 
 LEVELS = {  # difficulty -> n, k, ratio
     "1": ("3", "2", "1.7"),
@@ -68,7 +69,7 @@ class Config:
     prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
         self.n, self.k, self.ratio = (str(text).replace(" ", "") for text in (self.n, self.k, self.ratio))
         for level in self.difficulty.split(","):
             n, k, ratio = self.sizes(level)
@@ -76,7 +77,7 @@ class Config:
                 raise ValueError(f"k must be at most n: level {level} has k up to {k[1]} and n from {n[0]}")
             if int(ratio[0] * n[0]) < 1:
                 raise ValueError(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
-        base.check_prompt(self.prompt)
+        common.check_prompt(self.prompt)
 
     def sizes(self, level: str) -> list[tuple]:
         """Return the lowest and the highest n, k and ratio at a level."""
@@ -98,7 +99,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's only turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"sat {seed}")
         n, k, ratio = self.config.sizes(rng.choice(self.config.difficulty.split(",")))
         n, k, ratio = rng.randint(*n), rng.randint(*k), rng.uniform(*ratio)
@@ -118,18 +119,18 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Grade the agent's answer; the episode is over."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.running = False
         pairs = ((int(found[1]), found[2] in ("True", "1")) for found in ASSIGNMENT.finditer(action_text))
         said = {variable: value for variable, value in pairs if variable in self.hidden}
         satisfied = sum(any(said.get(abs(literal)) == (literal > 0) for literal in clause) for clause in self.clauses)
         won = satisfied == len(self.clauses)
-        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": bool(said), "shaped": float(won)}
+        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": bool(said), "shaped": float(won)}
         return Step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", float(won), True, False, info)
 
     def oracle(self) -> str:
         """Return an expert's answer: the secret assignment."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         if self.config.prompt == "short":
             return " ".join(f"x{variable}={int(value)}" for variable, value in self.hidden.items())
         return ", ".join(f"x{variable}={value}" for variable, value in self.hidden.items())

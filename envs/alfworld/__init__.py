@@ -67,7 +67,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import base
+from envs import common
 from envs.alfworld.rooms import (
     CONTAINS,
     KNIVES,
@@ -131,9 +131,9 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
 
 
 class Env(Environment):
@@ -150,7 +150,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"alfworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         while True:
@@ -163,7 +163,7 @@ class Env(Environment):
         observation = f"{around}\nYour task is to: {wording}."
         if self.config.prompt == "native":
             observation += f"\nAVAILABLE ACTIONS: {','.join(self.admissible())}"
-        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
+        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def begin(self, goal: Goal, room: Room) -> None:
         """Start an episode with a given goal and room."""
@@ -183,7 +183,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         action = self._plain(self._read(action_text))
         old = re.fullmatch(r"put (.+) in/on (.+)", action)
@@ -196,7 +196,7 @@ class Env(Environment):
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
         info = {
-            "outcome": base.outcome(won, won, truncated),
+            "outcome": common.outcome(won, won, truncated),
             "success": won,
             "valid": act is not None,
             "shaped": shaped,
@@ -205,9 +205,9 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return the reply of an expert that knows only what the agent has seen, and searches for the rest."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         action, reason = self._next()
-        return base.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(self.config.prompt, reason, action)
 
     def admissible(self) -> list[str]:
         """Return all possible commands, sorted as in the original."""

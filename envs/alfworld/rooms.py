@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from envs.base import split_of
+from envs.common import split_of
 
 _SOFT = "basketball book box cellphone cloth creditcard keychain laptop newspaper pillow remotecontrol"
 _DRESSER = """alarmclock basketball book bowl box candle cd cellphone cloth creditcard cup glassbottle keychain laptop

@@ -81,14 +81,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from random import Random
 
-from envs import base
+from envs import common
 from envs.babyai.expert import next_action
 from envs.babyai.grid import cell, xy
 from envs.babyai.levels import LEVELS
 from envs.babyai.maze import Redraw
 from envs.babyai.missions import Game
 from envs.babyai.text import look
-from envs.base import Environment, Step, split_of
+from envs.base import Environment, Step
+from envs.common import split_of
 
 DIFFICULTY = {
     "1": (3, 4),  # go to the only object of one room
@@ -135,7 +136,7 @@ class Config:
     prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, DIFFICULTY)
+        self.difficulty = common.level_list(self.difficulty, DIFFICULTY)
         self.level = str(self.level).replace(" ", "")
         for name in self.level.split(",") if self.level else ():
             if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
@@ -143,8 +144,8 @@ class Config:
                 close = get_close_matches(name.lower(), plain, n=1)
                 wrong = f"{name or self.level!r}" + (f"; did you mean {plain[close[0]]!r}?" if close else "")
                 raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {wrong}")
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
 
     def draw_level(self, rng: Random) -> str:
         """Draw the name of a level."""
@@ -164,7 +165,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"babyai {split} {seed}")
         self.level = self.config.draw_level(rng)
         self.game, self.task = self._draw(rng, split)
@@ -173,25 +174,25 @@ class Env(Environment):
         self.running = True
         goal = re.sub("then|after you", "and", str(self.game.mission))
         observation = f"Your goal: {goal}\n{self._said(self._seen())}"
-        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
+        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         action = self._read(action_text)
         observation, valid, reward = (SEVERAL, False, 0.0) if action is None else self._act(action)
         won = reward > 0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        info = {"outcome": base.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": float(won)}
+        info = {"outcome": common.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": float(won)}
         return Step(observation, reward, won, truncated, info)
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         action, reason = next_action(self.game, self.sight)
-        return base.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(self.config.prompt, reason, action)
 
     def _draw(self, rng: Random, split: str) -> tuple[Game, str]:
         """Draw a task of the split that the expert does within the turn limit. Return it and its canonical string."""

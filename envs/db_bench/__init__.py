@@ -54,7 +54,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from random import Random
 
-from envs import base
+from envs import common
 from envs.base import Environment, Step
 from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_tasks
 from envs.simulators.mysql import Database, MySQLError, digest
@@ -92,7 +92,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
         self.skill = str(self.skill).replace(" ", "")
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
@@ -102,8 +102,8 @@ class Config:
                 )
         if self.skill and not any(self.skill.split(",")):
             raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
         if self.data:
             read_tasks(self.data)
 
@@ -124,13 +124,13 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         self.begin(self._draw(Random(f"db_bench {split} {seed}"), split))
         short = f"{SHORT}\n{self.goal.table}: {', '.join(name for name, _ in self.goal.columns)}"
         said = self.goal.instruction
         if self.config.prompt == "short":  # the line above already names the table and its columns
             said = said.partition("\nThe name of this table is")[0]
-        return base.opening(self.config.prompt, said, INSTRUCTIONS.format(limit=self.config.max_turns), AGREED, short)
+        return common.opening(self.config.prompt, said, INSTRUCTIONS.format(limit=self.config.max_turns), AGREED, short)
 
     def begin(self, task: Task) -> None:
         """Start the episode of a task."""
@@ -141,7 +141,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Run the agent's statement, or grade its answer."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         verb, argument = (read_short if self.config.prompt == "short" else read_native)(action_text)
         valid, shaped, status, reason = verb != "fail", 0.0, "running", None
@@ -161,7 +161,7 @@ class Env(Environment):
         self.running = not (terminated or truncated)
         reward = 1.0 if won else -0.1 if terminated else -0.3 if truncated else 0.0
         info = {
-            "outcome": base.outcome(won, terminated, truncated),
+            "outcome": common.outcome(won, terminated, truncated),
             "success": won,
             "valid": valid,
             "shaped": reward + shaped,
@@ -172,7 +172,7 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state: the true SQL, then its rows."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         if self.goal.answer is None and self._state_right():
             return self._answer([])
         if self.goal.answer is not None and (self.tried or not self._untouched()):

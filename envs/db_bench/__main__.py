@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from envs.base import SPLITS, level_list
+from envs.common import SPLITS, level_list
 from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, read_tasks
 from envs.simulators.mysql import Database
 from rl import arguments

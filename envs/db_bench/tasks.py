@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from envs.base import SPLITS, check_file, split_of
+from envs.common import SPLITS, check_file, split_of
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.simulators.mysql import Database, digest
 

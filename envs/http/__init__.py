@@ -42,7 +42,7 @@ import time
 import urllib.parse
 from dataclasses import dataclass
 
-from envs import base
+from envs import common
 from envs.base import Environment, Step
 from envs.http import agentgym, lab
 from envs.http.wire import BLOCK, Lost, ServerFailed, number_of, seeds_of
@@ -64,9 +64,9 @@ class Config:
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
-        base.check_prompt(self.prompt)
+        common.check_prompt(self.prompt)
         for name in ("tasks", "max_turns", "retries"):
-            base.check_count(name, getattr(self, name), 0)
+            common.check_count(name, getattr(self, name), 0)
         for name in ("timeout", "wait"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
@@ -109,7 +109,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         self._leave()
         self.wanted, self.number = (seed, split), None
         self.opening, self.played = None, []
@@ -120,7 +120,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Send the agent's action; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         step = self._try(lambda: self.client.act(action_text, self.turns >= self.client.turns))
         self.played.append((action_text, step.observation))

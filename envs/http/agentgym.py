@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import envs
-from envs import base
+from envs import common
 from envs.base import Step
 from envs.http.wire import BLOCK, Lost, NoJSON, Refused, ServerFailed, is_number, request, short
 
@@ -142,7 +142,7 @@ class Client:
         """Send the agent's reply. Return the step, truncated if this is the `last` turn."""
         action = action_of(self.kind, text, self.config.prompt)
         if action is None:
-            info = {"outcome": base.outcome(False, False, last), "success": False, "valid": False, "shaped": 0.0}
+            info = {"outcome": common.outcome(False, False, last), "success": False, "valid": False, "shaped": 0.0}
             return Step(SEVERAL, 0.0, False, last, info)
         reply = self._step(action)
         observation, done = self._said(reply), reply["done"]
@@ -153,7 +153,7 @@ class Client:
             info = {"success": success, "valid": not self._refused(action, observation), "shaped": float(success)}
         self.page = observation
         cut = last and not done
-        outcome = base.outcome(info["success"], done, cut)
+        outcome = common.outcome(info["success"], done, cut)
         return Step(observation, float(reply["reward"]), done, cut, info | {"outcome": outcome})
 
     def _greet(self) -> None:

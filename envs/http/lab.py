@@ -19,7 +19,7 @@ from collections import defaultdict
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
-from envs import base
+from envs import common
 from envs.base import Step
 from envs.http.wire import Lost, ServerFailed, request, short
 
@@ -196,7 +196,7 @@ def _ended(kind: str, observation: str, status: str, outcome: str) -> Step:
     cut, success = status == LIMIT, outcome == "correct"
     if kind == "db_bench":
         success = success and status == COMPLETED
-        reward, outcome = 1.0 if success else -0.3 if cut else -0.1, base.outcome(success, not cut, cut)
+        reward, outcome = 1.0 if success else -0.3 if cut else -0.1, common.outcome(success, not cut, cut)
     else:
         reward = {"correct": 1.0, "incorrect": -0.5}.get(outcome, 0.0)
         outcome = outcome if reward else "unknown"

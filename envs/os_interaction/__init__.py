@@ -62,7 +62,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from random import Random
 
-from envs import base
+from envs import base, common
 from envs.base import Environment, Step
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
@@ -118,12 +118,12 @@ class Config:
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
-        base.check_count("max_output", self.max_output, 0)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
             raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
         if self.scripts and not self.data:
             raise ValueError("scripts is of use with data=problems.json alone, and there is no data")
         if self.data:
@@ -146,7 +146,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"os_interaction {split} {seed}")
         if self.data:
             self.current = self._entry(rng, split)
@@ -167,11 +167,11 @@ class Env(Environment):
         self.running = True
         answer = ANSWER if task.answers else ""
         instructions = INSTRUCTIONS.format(turns=self.config.max_turns, answer=answer)
-        return base.opening(self.config.prompt, task.instruction, instructions, AGREED, SHORT)
+        return common.opening(self.config.prompt, task.instruction, instructions, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         action, content = self._read(action_text)
         observation, reason, shaped, valid, status = "", "", 0.0, True, "completed"
@@ -194,7 +194,7 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return an expert's reply: the rest of the solution, spread over the turns left, then finish."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         task, left = self.current, self.current.truth[self.done :]
         if not task.truth and (task.match is None or task.match[0] == "regex"):
             raise RuntimeError("no expert: the file has no solution of this task")

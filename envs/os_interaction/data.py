@@ -14,7 +14,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from envs.base import SPLITS, check_file, split_of
+from envs.common import SPLITS, check_file, split_of
 from envs.os_interaction.tasks import Python, Task
 
 

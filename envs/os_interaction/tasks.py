@@ -7,7 +7,7 @@ from functools import cache
 from random import Random
 from shlex import shlex
 
-from envs.base import split_of
+from envs.common import split_of
 from envs.os_interaction.templates import TEMPLATES
 
 LEVELS = {

@@ -53,8 +53,9 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from random import Random
 
-from envs import base, rows
-from envs.base import Environment, Request, Result, Step, split_of
+from envs import common, rows
+from envs.base import Environment, Request, Result, Step
+from envs.common import split_of
 from envs.planner.word_problems import ATOM, LETTERS, LEVELS, arithmetic_in, in_words, number_of, of_row, work_out
 
 WORKERS = ("model", "rules")
@@ -124,16 +125,16 @@ class Config:
     prompt: str = "native"  # "native": instructions and a plan in JSON; "short": lines of arithmetic
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
         if self.worker not in WORKERS:
             raise ValueError(f"worker must be 'model' or 'rules', not {self.worker!r}")
-        base.check_count("worker_tokens", self.worker_tokens)
-        base.check_count("max_tokens", self.max_tokens)
+        common.check_count("worker_tokens", self.worker_tokens)
+        common.check_count("max_tokens", self.max_tokens)
         for name in ("worker_temperature", "correctness_weight", "token_weight", "independence_weight"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
-        base.check_prompt(self.prompt)
+        common.check_prompt(self.prompt)
         if self.data:
             rows.row_places(self.data, task_of_row)
 
@@ -162,7 +163,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's only turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"planner {split} {seed}")
         if self.places:
             self.problem = of_row(rows.row_at(self.config.data, self.places, rng, split))
@@ -177,7 +178,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Read the agent's plan and execute it. The step has requests if the worker is a model."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         if self.work is not None:
             raise RuntimeError("the worker was asked: hand its results to answer()")
         plan = read_lines(action_text) if self.config.prompt == "short" else read_json(action_text)
@@ -205,7 +206,7 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return an expert's plan: one subproblem per step."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         steps = self.problem.steps
         if not computes(line for _, line in steps):
             steps = tuple((what, f"0+{line}") for what, line in steps)
@@ -264,7 +265,7 @@ class Env(Environment):
 
     def _end(self, observation: str, reward: float, won: bool, metrics: dict, valid: bool = True) -> Step:
         self.running = False
-        info = {"outcome": base.outcome(won, True, False), "success": won, "valid": valid, "shaped": reward}
+        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": valid, "shaped": reward}
         return Step(observation, reward, True, False, {**info, "metrics": metrics})
 
 

@@ -74,8 +74,9 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import base
-from envs.base import Environment, Step, split_of
+from envs import common
+from envs.base import Environment, Step
+from envs.common import split_of
 from envs.sciworld.goals import Progress, Task, expert, phrase
 from envs.sciworld.rules import EASY, SIMPLIFICATIONS, Refused, World
 from envs.sciworld.tasks import FAMILIES, NEAR, SHORT
@@ -137,7 +138,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
         self.tasks, self.simplifications = (str(text).replace(" ", "") for text in (self.tasks, self.simplifications))
         for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
             for word in filter(None, getattr(self, name).split(",")):
@@ -146,8 +147,8 @@ class Config:
         for level in self.difficulty.split(","):
             if not self.families(level):
                 raise ValueError(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
 
     def families(self, level: str) -> list[str]:
         """Return the families to draw from at a level."""
@@ -173,7 +174,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"sciworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         for _ in range(TRIES):
@@ -188,11 +189,11 @@ class Env(Environment):
         self.turns, self.paid = 0, 0
         self.running = True
         observation = f"{self.world.description}\n{self.world.room.look()}"
-        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
+        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         valid, before = True, self.progress.score
         try:
@@ -206,7 +207,7 @@ class Env(Environment):
         self.running = not (over or truncated)
         shaped = 1.0 if won else self._shaped()
         info = {
-            "outcome": base.outcome(won, over, truncated),
+            "outcome": common.outcome(won, over, truncated),
             "success": won,
             "valid": valid,
             "shaped": shaped,
@@ -216,10 +217,10 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         action, *things = expert(self.progress, self.plan)
         text = phrase(self.world, action, *things)
-        return base.as_reply(self.config.prompt, REASONS.get(action, "This is the next thing to do."), text)
+        return common.as_reply(self.config.prompt, REASONS.get(action, "This is the next thing to do."), text)
 
     def _start(self, rng: Random, task: Task, family: str, level: str) -> None:
         """Build the house of a task, put the agent into its room, and look around once."""

@@ -69,7 +69,7 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from envs import base
+from envs import common
 from envs.base import Environment, Request, Result, Step
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
 from envs.tau_retail.expert import next_action
@@ -93,9 +93,9 @@ class Config:
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, "123")
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        self.difficulty = common.level_list(self.difficulty, "123")
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
         if self.user not in ("rules", "model"):
             raise ValueError(f"user must be 'rules' or 'model', not {self.user!r}")
         if self.data:
@@ -116,7 +116,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"tau_retail {split} {seed}")
         if self.config.data:
             tasks, shop = load_tasks(self.config.data)[split], load_shop(self.config.data)
@@ -144,7 +144,7 @@ class Env(Environment):
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn. With requests, `answer` completes it."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         if self.waiting:
             raise RuntimeError("the customer has not answered yet: call answer() first")
         self.turns += 1
@@ -159,7 +159,7 @@ class Env(Environment):
 
     def answer(self, results: list[Result]) -> Step:
         """Finish the step that requested the customer's line, the only result."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         if not self.waiting:
             raise RuntimeError("nothing was asked for: call step() first")
         self.waiting = False
@@ -169,7 +169,7 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         name, arguments, thought = next_action(self.errand, self.customer, self.db, self.known, self.done)
         if self.config.prompt == "native":
             action = json.dumps({"name": name, "arguments": arguments})
@@ -227,7 +227,7 @@ class Env(Environment):
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)
         shaped = 1.0 if won else shaped
-        info = {"outcome": base.outcome(won, over, truncated), "success": won, "valid": valid, "shaped": shaped}
+        info = {"outcome": common.outcome(won, over, truncated), "success": won, "valid": valid, "shaped": shaped}
         return Step(observation, float(won), over, truncated, info)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 from envs.tau_retail.shop import REASONS, Shop, load_shop, make_shop, read_json
 from envs.tau_retail.tools import ADDRESS, CHANGING, TOOLS, Database, call, failed
 from envs.tau_retail.wishes import ASKING, FORBIDDEN, OUT_OF_SCOPE, WRITING, Draw, Wish, out_of_scope

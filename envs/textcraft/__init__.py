@@ -42,8 +42,9 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import base
-from envs.base import Environment, Step, split_of
+from envs import common
+from envs.base import Environment, Step
+from envs.common import split_of
 from envs.textcraft.crafting import BASE, BOOK, TAGS, USES, depth, next_action, tree
 
 GOALS: dict[tuple[str, int], list[str]] = {}  # (split, depth) -> goals
@@ -78,10 +79,10 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, "1234")
-        base.check_count("distractors", self.distractors, 0)
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        self.difficulty = common.level_list(self.difficulty, "1234")
+        common.check_count("distractors", self.distractors, 0)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
 
 
 class ActionFailed(Exception):
@@ -102,7 +103,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"textcraft {split} {seed}")
         self.goal = rng.choice(GOALS[split, int(rng.choice(self.config.difficulty.split(",")))])
         self.roles = tree(self.goal, rng)
@@ -111,11 +112,11 @@ class Env(Environment):
         self.turns = 0
         self.running = True
         observation = f"Crafting commands:\n{self._commands(rng)}\n\nGoal: craft {self.goal}."
-        return base.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
+        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         shaped, valid, won = 0.0, True, False
         try:
@@ -126,14 +127,14 @@ class Env(Environment):
             observation, valid = str(failure), False
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        info = {"outcome": base.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": shaped}
+        info = {"outcome": common.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": shaped}
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         action, reason = next_action(self.goal, self.inventory, self.roles)
-        return base.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(self.config.prompt, reason, action)
 
     def _commands(self, rng: Random) -> str:
         """Return the recipes of the tree and the distractors, shuffled, one per line."""

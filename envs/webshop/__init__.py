@@ -56,7 +56,7 @@ from dataclasses import dataclass
 from json import dumps
 from random import Random
 
-from envs import base
+from envs import common
 from envs.base import Environment, Step
 from envs.webshop.goods import Goal, Product, canonical, catalogue, make_goal
 
@@ -99,9 +99,9 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = base.level_list(self.difficulty, LEVELS)
-        base.check_count("max_turns", self.max_turns)
-        base.check_prompt(self.prompt)
+        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.check_count("max_turns", self.max_turns)
+        common.check_prompt(self.prompt)
 
 
 class Env(Environment):
@@ -118,7 +118,7 @@ class Env(Environment):
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
-        base.check_split(split)
+        common.check_split(split)
         rng = Random(f"webshop {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         product = rng.choice(catalogue().goals[split, int(level)])
@@ -128,11 +128,11 @@ class Env(Environment):
         self.turns = 0
         self.running = True
         self._start()
-        return base.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
+        return common.opening(self.config.prompt, self.observation, INSTRUCTIONS, AGREED, SHORT)
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         self.turns += 1
         name, argument = self._read(action_text)
         valid = True
@@ -148,7 +148,7 @@ class Env(Environment):
         self.running = not (bought or truncated)
         success = bought and reward == 1
         info = {
-            "outcome": base.outcome(success, bought, truncated),
+            "outcome": common.outcome(success, bought, truncated),
             "success": success,
             "valid": valid,
             "shaped": reward or self._progress(),
@@ -157,9 +157,9 @@ class Env(Environment):
 
     def oracle(self) -> str:
         """Return an expert's reply in the current state."""
-        base.check_running(self.running)
+        common.check_running(self.running)
         action, reason = self._next_action()
-        return base.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(self.config.prompt, reason, action)
 
     def clickables(self) -> list[str]:
         """Return the buttons of the page, in lower case."""

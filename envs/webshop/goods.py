@@ -15,7 +15,7 @@ from math import log
 from random import Random
 from string import ascii_uppercase, digits
 
-from envs.base import SPLITS, split_of
+from envs.common import SPLITS, split_of
 
 BRANDS = """Norvik Aldora Belmar Corvane Dunmore Elwick Farrow Galena Hartwell Ivanta Jorvel Kestrel Lumora Marden
 Nestor Orlane Pellow Quillan Rowan Selby Tamsin Ulverton Varley Wexham"""

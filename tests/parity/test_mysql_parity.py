@@ -18,7 +18,7 @@ import pytest
 from mysql_statements import COLUMNS, ROWS, TABLE, statement
 from parity.mariadb import STATEMENTS, Original, available
 
-from envs.base import SPLITS
+from envs.common import SPLITS
 from envs.db_bench.tasks import SKILLS, draw
 from envs.simulators.mysql import Database, MySQLError
 

@@ -1,0 +1,73 @@
+"""What every environment uses: the split of a task, checks of options, and the two forms of a prompt."""
+
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+
+SPLITS = ("train", "val", "test")
+PROMPTS = ("native", "short")
+
+
+def split_of(task: str) -> str:
+    """Return the split of a task by a hash of its canonical string: 80 % train, 10 % val, 10 % test."""
+    bucket = int.from_bytes(sha256(task.encode()).digest()[:8], "big") % 10
+    return "val" if bucket == 8 else "test" if bucket == 9 else "train"
+
+
+def check_split(split: str) -> None:
+    """Raise ValueError if `split` is not one of SPLITS."""
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+
+
+def check_running(running: bool) -> None:
+    """Raise RuntimeError if no episode is running."""
+    if not running:
+        raise RuntimeError("no episode is running: call reset() first, and again after each end")
+
+
+def check_prompt(prompt: str) -> None:
+    """Raise ValueError if `prompt` is not one of PROMPTS."""
+    if prompt not in PROMPTS:
+        raise ValueError(f"prompt must be 'native' or 'short', not {prompt!r}")
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Raise ValueError if an option is not a whole number of at least `least`."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+
+def check_file(what: str, path: str) -> None:
+    """Raise ValueError, naming the most similar file, if the option `data` is not a file."""
+    place = Path(path)
+    if not place.is_file():
+        close = get_close_matches(place.name, [other.name for other in place.parent.glob("*") if other.is_file()], n=1)
+        meant = f"; did you mean {str(place.with_name(close[0]))!r}?" if close else ""
+        raise ValueError(f"data must be {what}: no file {path!r}{meant}")
+
+
+def level_list(difficulty: str, known) -> str:
+    """Return a comma list of levels without spaces. Raise ValueError for an unknown level."""
+    plain = str(difficulty).replace(" ", "")
+    if not set(plain.split(",")) <= set(known):
+        raise ValueError(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
+    return plain
+
+
+def outcome(success: bool, terminated: bool, truncated: bool) -> str:
+    """Return info["outcome"] of a step."""
+    return "correct" if success else "incorrect" if terminated else "timeout" if truncated else "unknown"
+
+
+def opening(form: str, observation: str, instructions: str, agreed: str, short: str) -> list[dict]:
+    """Return the messages up to the agent's first turn: one in the short form, AgentGym's three in the native form."""
+    if form == "short":
+        return [{"role": "user", "content": f"{short}\n{observation}"}]
+    messages = ("user", instructions), ("assistant", agreed), ("user", observation)
+    return [{"role": role, "content": text} for role, text in messages]
+
+
+def as_reply(form: str, thought: str, action: str) -> str:
+    """Return an expert's action as a reply in the form of the prompt."""
+    return action if form == "short" else f"Thought:\n{thought}\n\nAction:\n{action}"
