@@ -8,42 +8,18 @@
 Nothing in here knows the model's architecture, environments or reinforcement learning.
 """
 
-from pathlib import Path
-
-from torch import nn
+from importlib import import_module
 
 from lora.files import save_adapter
-from lora.layer import LoRALinear, adapter_version, adapters_off, fold, inject, lora_layers, use_adapter
+from lora.layer import LoRALinear, adapter_version, adapters_off, inject, lora_layers, use_adapter
 
-__all__ = [
-    "LoRALinear",
-    "adapter_version",
-    "adapters_off",
-    "fold",
-    "inject",
-    "load_adapter",
-    "lora_layers",
-    "read_adapter_config",
-    "save_adapter",
-    "use_adapter",
-]
+ON_DEMAND = {"fold": "lora.folding", "load_adapter": "lora.loading", "read_adapter_config": "lora.config"}
+__all__ = ["LoRALinear", "adapter_version", "adapters_off", "inject", "lora_layers", "save_adapter", "use_adapter"]
+__all__ += ON_DEMAND
 
 
-def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
-    """Inject the adapter in `folder` under `name`, fill it and activate it. Return its layers' names.
-
-    Raise FileNotFoundError or ValueError with one line for files that are missing, broken or do not fit the model.
-    """
-    from lora import loading
-
-    return loading.load_adapter(model, Path(folder), name, trainable)
-
-
-def read_adapter_config(folder: Path) -> dict:
-    """Return the checked adapter_config.json; a pinned revision is part of its base model's name, "id@revision".
-
-    Raise FileNotFoundError or ValueError with one line.
-    """
-    from lora import config
-
-    return config.read_adapter_config(Path(folder))
+def __getattr__(name: str):
+    """Return a function of ON_DEMAND, whose module is imported only now (PEP 562)."""
+    if name not in ON_DEMAND:
+        raise AttributeError(f"module 'lora' has no attribute {name!r}")
+    return getattr(import_module(ON_DEMAND[name]), name)

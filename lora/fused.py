@@ -68,11 +68,10 @@ class FusedLoRA(torch.autograd.Function):
 def _cast(factors, scales, dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return (scale * A of all adapters stacked [R, in], their B factors) in dtype. Zeros pad R to RANK_MULTIPLE: the
     bits of narrow products depend on their width, which would depend on the layers that are computed together."""
-    As = [A * scale for A, scale in zip(factors[::2], [s for s in scales if s is not None], strict=True)]
-    missing = -sum(len(A) for A in As) % RANK_MULTIPLE
-    if missing:
-        As.append(As[0].new_zeros(missing, As[0].shape[1]))
-    return (torch.cat(As) if len(As) > 1 else As[0]).to(dtype), [B.to(dtype) for B in factors[1::2]]
+    scales = [scale for scale in scales if scale is not None]
+    A = torch.cat([A * scale for A, scale in zip(factors[::2], scales, strict=True)])
+    A = F.pad(A, (0, 0, 0, -len(A) % RANK_MULTIPLE))
+    return A.to(dtype), [B.to(dtype) for B in factors[1::2]]
 
 
 def _columns(y, low, bases, scales, Bs):

@@ -8,7 +8,6 @@ small updates are not rounded away; they are multiplied in the dtype of the base
 """
 
 import math
-import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
 
@@ -17,8 +16,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from lora.fused import FrozenLinear, FusedLoRA
-
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 class Adapter(nn.Module):
@@ -58,16 +55,13 @@ class LoRALinear(nn.Module):
     def joint(x: torch.Tensor, layers: Sequence[nn.Module]) -> tuple[torch.Tensor, ...]:
         """Return the output of each layer for x [..., in]: one product with all A factors, one with all frozen weights.
         The layers are LoRALinear or, without an adapter, FrozenLinear."""
-        pairs = [
-            (layer.base_layer, layer.adapter) if isinstance(layer, LoRALinear) else (layer, None) for layer in layers
-        ]
-        if any(base.weight.requires_grad for base, _ in pairs) or not all(
-            layer.fuses() for layer in layers if isinstance(layer, LoRALinear)
-        ):
+        bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
+        adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
+        fuse = all(layer.fuses() for layer in layers if isinstance(layer, LoRALinear))
+        if not fuse or any(base.weight.requires_grad for base in bases):
             return tuple(layer(x) for layer in layers)
-        bases = tuple(base for base, _ in pairs)
-        scales = [None if adapter is None else adapter.scale for _, adapter in pairs]
-        factors = [factor for _, adapter in pairs if adapter is not None for factor in (adapter.A, adapter.B)]
+        scales = [None if adapter is None else adapter.scale for adapter in adapters]
+        factors = [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
         y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
         outputs = y.split([base.out_features for base in bases], -1)
         return tuple(out.view(*x.shape[:-1], out.shape[-1]) for out in outputs)
@@ -105,35 +99,32 @@ def inject(
     targets: "all-linear" (every linear layer but the output head), "attention" (q, k, v, o), a list of layer names
         (matched as whole dotted suffixes), or a regular expression that must match a whole name.
     rslora: scale by alpha / sqrt(r) (Kalajdzievski 2023) instead of alpha / r.
-    rank_pattern, alpha_pattern: exceptions to r and alpha. A key is a regular expression for the whole name of a layer
-        or its last dotted parts; the first match counts, as in PEFT.
+    rank_pattern, alpha_pattern: exceptions to r and alpha (lora/patterns.py).
     Raises ValueError for r < 1, targets that match nothing, or a target on the output head.
     """
-    rank_pattern, alpha_pattern = rank_pattern or {}, alpha_pattern or {}
-    for rank in (r, *rank_pattern.values()):
-        if rank < 1:
-            raise ValueError(f"lora r must be at least 1, not {rank}")
+    if r < 1:
+        raise ValueError(f"lora r must be at least 1, not {r}")
     if not 0 <= dropout < 1:
         raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
-    linears = {
-        path: module
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.Linear, LoRALinear)) and not path.endswith(".base_layer")
-    }
+    modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
+    linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
     matched = [path for path in linears if matches(path, targets)]
     if not matched:
         known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
         raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
     if "lm_head" in matched:
         raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")
-    sizes = {path: (by_pattern(path, rank_pattern, r), by_pattern(path, alpha_pattern, alpha)) for path in matched}
+    sizes = dict.fromkeys(matched, (r, alpha))
+    if rank_pattern or alpha_pattern:
+        from lora.patterns import sizes_by_pattern
+
+        sizes = sizes_by_pattern(matched, r, alpha, rank_pattern or {}, alpha_pattern or {})
     model.requires_grad_(False)
     for path, size in sizes.items():
         layer = linears[path]
         if not isinstance(layer, LoRALinear):
             layer = LoRALinear(layer).train(layer.training)
-            parent, _, leaf = path.rpartition(".")
-            setattr(model.get_submodule(parent), leaf, layer)
+            model.set_submodule(path, layer)
         base = layer.base_layer
         layer.adapters[name] = Adapter(base.in_features, base.out_features, *size, rslora, base.weight.device)
         layer.dropout = dropout
@@ -141,33 +132,17 @@ def inject(
     return matched
 
 
-def _activate(model: nn.Module, name: str | None) -> None:
-    """Make the adapter of that name the active one; layers without it compute their base."""
-    for _, layer in lora_layers(model):
-        layer.active = name if name in layer.adapters else None
-
-
 def matches(path: str, targets: str | list[str]) -> bool:
     """Return whether `targets`, as `inject` takes them, select the layer of this name."""
     if targets == "all-linear":
         return path != "lm_head"
     if targets == "attention":
-        targets = list(ATTENTION)
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     if isinstance(targets, str):
+        from lora.patterns import regex
+
         return regex(targets).fullmatch(path) is not None
     return any(path == target or path.endswith("." + target) for target in targets)
-
-
-def by_pattern(path: str, pattern: dict, default):
-    """Return the value of the first key that matches the layer's whole name or its last dotted parts, else default."""
-    return next((value for key, value in pattern.items() if regex(rf"(.*\.)?({key})$").match(path)), default)
-
-
-def regex(pattern: str) -> re.Pattern:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"lora pattern {pattern!r} is not a regular expression ({error})") from None
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, LoRALinear]]:
@@ -180,6 +155,12 @@ def adapter_version(model: nn.Module) -> Callable[[], Hashable]:
     place (torch counts that), or another adapter becomes active. Layers injected after this call are not seen."""
     parameters, layers = list(model.parameters()), [layer for _, layer in lora_layers(model)]
     return lambda: (sum(p._version for p in parameters), tuple(layer.active for layer in layers))
+
+
+def _activate(model: nn.Module, name: str | None) -> None:
+    """Make the adapter of that name the active one; layers without it compute their base."""
+    for _, layer in lora_layers(model):
+        layer.active = name if name in layer.adapters else None
 
 
 @contextmanager
@@ -202,24 +183,3 @@ def use_adapter(model: nn.Module, name: str | None):
 def adapters_off(model: nn.Module):
     """Context in which the model computes its base."""
     return use_adapter(model, None)
-
-
-@torch.no_grad()
-def fold(model: nn.Module) -> nn.Module:
-    """Replace every LoRA layer by a plain one with W + scale * B A, summed in float32 and cast to W's dtype once.
-
-    Works in place and cannot be undone, because of rounding: only export calls it. Raises ValueError if a folded weight
-    is not finite.
-    """
-    for path, layer in lora_layers(model):
-        base = layer.base_layer
-        if layer.active is not None:
-            adapter = layer.adapters[layer.active]
-            wide = torch.promote_types(base.weight.dtype, torch.float32)
-            weight = base.weight.to(wide) + adapter.scale * (adapter.B.to(wide) @ adapter.A.to(wide))
-            base.weight = nn.Parameter(weight.to(base.weight.dtype), requires_grad=False)
-            if not torch.isfinite(base.weight).all():
-                raise ValueError(f"{path}: the folded weight is not finite")
-        parent, _, leaf = path.rpartition(".")
-        setattr(model.get_submodule(parent), leaf, base)
-    return model

@@ -13,7 +13,8 @@ from torch import nn
 
 from lora.config import read_adapter_config, targeted
 from lora.files import PREFIX
-from lora.layer import LoRALinear, by_pattern, inject, lora_layers
+from lora.layer import LoRALinear, inject, lora_layers
+from lora.patterns import by_pattern
 
 
 def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:

@@ -14,7 +14,7 @@ from test_lora import IDS_BT, LEAVES, adapted_model, awake, close, injected, log
 from torch import nn
 
 import lora
-from lora.layer import by_pattern
+from lora.patterns import by_pattern
 from models import load_model, load_tokenizer, save_model
 from models.logprob import token_logprobs
 

@@ -16,6 +16,7 @@ from torch import nn
 import lora
 import merge as program
 import models
+from lora import folding
 from models import load_model, load_tokenizer, save_model
 from models.checkpoints.export import both_layouts
 from models.config import FAMILIES
@@ -331,14 +332,14 @@ def test_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypa
 
 
 def test_fold_that_differs_from_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
-    real = lora.fold
+    real = folding.fold
 
     def wrong_sign(model):
         for _, layer in lora.lora_layers(model):
             layer.adapters["default"].scale *= -1
         return real(model)
 
-    monkeypatch.setattr(lora, "fold", wrong_sign)
+    monkeypatch.setattr(folding, "fold", wrong_sign)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
     assert "folded in float32, a log-probability is" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]

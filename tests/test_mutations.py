@@ -21,7 +21,7 @@ import test_lora
 import torch
 from torch import Tensor
 
-from lora import layer
+from lora import folding, layer
 from lora.fused import FusedLoRA
 from models import attention, logprob, rope
 from models.checkpoints import rope_scaling
@@ -506,12 +506,12 @@ def base_changed(right, change: Callable):
     return wrong
 
 
-@mutation("folded without scale", layer, "fold", FOLDED)
+@mutation("folded without scale", folding, "fold", FOLDED)
 def _(right):
     return base_changed(right, lambda product, scale: product - scale * product)
 
 
-@mutation("folded transposed", layer, "fold", FOLDED)
+@mutation("folded transposed", folding, "fold", FOLDED)
 def _(right):
     return base_changed(right, lambda product, scale: scale * (product.mT.reshape(product.shape) - product))
 
