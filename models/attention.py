@@ -15,7 +15,6 @@ models/fast may supply a kernel; the fallback is torch's scaled_dot_product_atte
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,13 +27,6 @@ MIN_QUERIES = 4
 SMALL_PRODUCT = 4096  # multiplications; torch gives so small a product to the same library always
 QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
-
-
-class Packed(Protocol):
-    """Attention over rows without padding, which `kernels.pack` may return for a batch."""
-
-    def attend(self, q_NHE, k_NKE, v_NKE, window: int | None) -> torch.Tensor:
-        """Return out_NHE: each row sees itself and the rows before it in its sequence, `window` of them at most."""
 
 
 def attend(

@@ -5,6 +5,8 @@ which rows form a sequence; a `Layout` (models/layout.py) says so. So padding an
 the model, and a row's result does not depend on its neighbours (models/attention.py explains why that matters).
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -14,7 +16,7 @@ from models.attention import attend, in_blocks
 from models.config import ModelConfig
 from models.kernels import fast_matmul
 from models.layout import Layout, make_layout, segments_to_sequences
-from models.linear import ROW_MULTIPLE, Linear, LinearLayer, joint_linear
+from models.linear import ROW_MULTIPLE, Linear, joint_linear
 from models.rope import Rope, frequencies
 
 
@@ -55,15 +57,15 @@ class Attention(nn.Module):
             k, v = joint_linear(x_ND, self.k_proj, self.v_proj)
             q = self.q_proj(x_ND[wanted])
         q_NHE, k_NKE, v_NKE = (rearrange(x, "n (h e) -> n h e", e=self.head_dim) for x in (q, k, v))
+        queries = layout if wanted is None else layout.only(wanted)
+        q_NHE = rotate(self.q_norm(q_NHE), *queries.rotary[self.rope])
         k_NKE = rotate(self.k_norm(k_NKE), *layout.rotary[self.rope])
-        if layout.packed is not None and wanted is None:
-            q_NHE = rotate(self.q_norm(q_NHE), *layout.rotary[self.rope])
-            return self.o_proj(layout.packed.attend(q_NHE, k_NKE, v_NKE, self.window).flatten(1))
+        if queries.packed_attend is not None:
+            return self.o_proj(queries.packed_attend(q_NHE, k_NKE, v_NKE, self.window).flatten(1))
         k, v = layout.sequences(k_NKE), layout.sequences(v_NKE)  # [S, K, T, E]
         k, v = cache.extend(k, v) if cache is not None else (in_blocks(k).mT, in_blocks(v))
-        layout = layout if wanted is None else layout.only(wanted)
-        q = layout.sequences(rotate(self.q_norm(q_NHE), *layout.rotary[self.rope]))  # [S, H, T, E]
-        return self.o_proj(layout.rows(attend(q, k, v, layout.last_key_ST, self.window, layout.exact)))
+        out = attend(queries.sequences(q_NHE), k, v, queries.last_key_ST, self.window, layout.exact)
+        return self.o_proj(queries.rows(out))
 
 
 class MLP(nn.Module):
@@ -74,12 +76,8 @@ class MLP(nn.Module):
         self.gate_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.down_proj = Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
-        self.act = {
-            "silu": F.silu,
-            "relu": F.relu,
-            "gelu": F.gelu,
-            "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-        }[cfg.hidden_act]
+        tanh = partial(F.gelu, approximate="tanh")
+        self.act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}[cfg.hidden_act]
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
         gate, up = joint_linear(x_ND, self.gate_proj, self.up_proj)
@@ -93,12 +91,6 @@ class Block(nn.Module):
         self.self_attn = Attention(cfg, index)
         self.post_attention_layernorm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
         self.mlp = MLP(cfg)
-
-    def groups(self) -> tuple[tuple[LinearLayer, ...], ...]:
-        """Return the linear layers, grouped by the input that they read: (q, k, v), (o,), (gate, up), (down,)."""
-        attention, mlp = self.self_attn, self.mlp
-        qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
-        return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the rows after this layer; with `wanted` only those rows."""
@@ -140,39 +132,31 @@ class CausalLM(nn.Module):
     ) -> torch.Tensor:
         """Return hidden states after the final norm, [B, T, D], in the dtype of the weights.
 
-        positions_BT: int64, position of each token in its sequence; default 0, 1, ... in each row or segment.
-        segments_BT:  int64, for packed or padded rows: a run of tokens with one id >= 0 is a sequence of its own, -1 is
-                      padding, whose outputs are finite and meaningless. Default: each row is one sequence.
+        All indices are int64.
+        positions_BT: position of each token in its sequence; default 0, 1, ... in each row or segment.
+        segments_BT:  a run of tokens with one id >= 0 is a sequence of its own; -1 is padding, whose outputs are finite
+                      and meaningless. Default: each row is one sequence.
         cache:        a CacheView (models/cache.py) of earlier keys and values, which positions_BT continues.
-        sequences_ST: int64, instead of segments: the index in ids_BT.flatten() of each token of S sequences, padded
-                      with -1. Sequences that begin with the same tokens may share indices, which are computed once:
-                      the samples of a group share their prompt.
-        wanted:       int64, indices in ids_BT.flatten(). Only the hidden states of these tokens are returned,
+        sequences_ST: instead of segments: the index in ids_BT.flatten() of each token of S sequences, padded with -1.
+                      Sequences may share indices at their beginning: a group's prompt is computed once.
+        wanted:       indices in ids_BT.flatten(). Only the hidden states of these tokens are returned,
                       [len(wanted), D]; for the others the last block computes only keys and values.
         """
-        B, T = ids_BT.shape
         if segments_BT is not None:
             sequences_ST = segments_to_sequences(segments_BT)
-        norm, cached = self.model.norm, cache is not None
-        layout = make_layout(
-            *(ids_BT, positions_BT, sequences_ST, cached, self.rotary_tables),
-            *(self.exact, norm.weight, self.config.head_dim),
-        )
-        x_ND = self.model.embed_tokens(F.pad(ids_BT.reshape(-1), (0, layout.N - B * T)))
-        *before, last = self.model.layers
-        for i, layer in enumerate(before):
-            x_ND = layer(x_ND, layout, cache and cache.layer(i))
-        if wanted is None:
-            x_ND = last(x_ND, layout, cache and cache.layer(len(before)))
-            return norm(x_ND)[: B * T].view(B, T, -1)
-        padded = F.pad(wanted, (0, -len(wanted) % ROW_MULTIPLE))
-        return norm(last(x_ND, layout, cache and cache.layer(len(before)), padded))[: len(wanted)]
+        layout = make_layout(ids_BT, positions_BT, sequences_ST, cache is not None, self.exact, self.rotary_tables)
+        x_ND = self.model.embed_tokens(F.pad(ids_BT.reshape(-1), (0, layout.N - ids_BT.numel())))
+        padded = None if wanted is None else F.pad(wanted, (0, -len(wanted) % ROW_MULTIPLE))
+        for i, layer in enumerate(self.model.layers):
+            is_last = i == len(self.model.layers) - 1
+            x_ND = layer(x_ND, layout, cache and cache.layer(i), padded if is_last else None)
+        x_ND = self.model.norm(x_ND)
+        return x_ND[: ids_BT.numel()].view(*ids_BT.shape, -1) if wanted is None else x_ND[: len(wanted)]
 
     def rotary_tables(self, length: int, device) -> dict[Rope, tuple[torch.Tensor, torch.Tensor]]:
-        """Return (cos, sin), [at least length, E], for each kind of rotary embedding that the layers use.
+        """Return (cos, sin), [at least length, E] in the dtype of the weights, for each kind of rotary embedding.
 
         Pairs are half-split, and the first half of the sines is negated, as `rotate` reads them (Su et al. 2021).
-        Angles are float32, the tables have the dtype of the weights.
         Raises ValueError for dynamic RoPE beyond its length, where angles would depend on the rest of the batch.
         """
         dtype = self.model.norm.weight.dtype

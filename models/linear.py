@@ -5,7 +5,7 @@ ROW_MULTIPLE: libraries take other kernels, with other rounding, for one to thre
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,18 +16,8 @@ from models.kernels import kernels
 ROW_MULTIPLE = 16
 
 
-class LinearParts(NamedTuple):
-    """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None without an adapter."""
-
-    weight: torch.Tensor  # [out, in]
-    bias: torch.Tensor | None
-    A: torch.Tensor | None = None  # [R, in]
-    B: torch.Tensor | None = None  # [out, R]
-    scale: float = 1.0
-
-
 class LinearLayer(Protocol):
-    """The interface of a linear layer: `Linear` implements it, and so must a wrapper that adds an adapter."""
+    """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -35,7 +25,7 @@ class LinearLayer(Protocol):
         """Return the output of each layer for x. The layers are of this class or plain `Linear`."""
 
     def parts(self) -> tuple:
-        """Return the fields of LinearParts as they are now."""
+        """Return (weight, bias, A, B, scale) as they are now; A and B are None without an adapter."""
 
 
 class Linear(nn.Linear):
@@ -46,8 +36,8 @@ class Linear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.joint(x, (self,))[0]
 
-    def parts(self) -> LinearParts:
-        return LinearParts(self.weight, self.bias)
+    def parts(self) -> tuple:
+        return self.weight, self.bias, None, None, 1.0
 
     @staticmethod
     def joint(x: torch.Tensor, layers: Sequence["Linear"]) -> tuple[torch.Tensor, ...]:
@@ -61,23 +51,23 @@ class Linear(nn.Linear):
     @staticmethod
     def product(x: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the outputs of frozen layers side by side, [..., in] -> [..., sum of out], without a gradient."""
-        matmul = layers[0].matmul
+        matmul, y = layers[0].matmul, None
         if matmul is None:
             y = kernels.frozen_product(x, [layer.weight for layer in layers], [layer.bias for layer in layers])
-            if y is not None:
-                return y
-        outputs = [(matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        if y is None:
+            outputs = [(matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers]
+            y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        return y
 
     @staticmethod
     def product_back(grad: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the gradient of `product`'s input from the gradient of its output."""
         weights = [layer.weight for layer in layers]
         grad_x = kernels.frozen_product_back(grad, weights)
-        if grad_x is not None:
-            return grad_x
-        grads = grad.split([len(weight) for weight in weights], -1)
-        return sum(part @ weight for part, weight in zip(grads, weights, strict=True))
+        if grad_x is None:
+            grads = grad.split([len(weight) for weight in weights], -1)
+            grad_x = sum(part @ weight for part, weight in zip(grads, weights, strict=True))
+        return grad_x
 
 
 def joint_linear(x: torch.Tensor, *layers: LinearLayer) -> tuple[torch.Tensor, ...]:

@@ -8,7 +8,7 @@ gradient of a row's log-probability with respect to its hidden state does not de
 
 so the forward computes it while a slab's probabilities are at hand, and the backward only scales it: two matrix
 products in all. (The second form keeps its digits where p_y is near 1.) With a trainable head, or a gradient for the
-entropy, the backward computes the logits again. Logits are float32 under 16-bit weights too.
+entropy, the backward computes the logits again (models/logprob_backward.py).
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,10 @@ def token_logprobs(
     temperature: float = 1.0,
     entropy_grad: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (logprobs_N, entropy_N) of softmax(hidden @ weight.T / temperature), float32 (float64 for float64 input).
+    """Return (logprobs_N, entropy_N in nats) of softmax(hidden @ weight.T / temperature), in float32 at least.
 
-    logprobs carry a gradient to hidden, and to weight if it requires one. entropy (nats, whole vocabulary) carries one
-    only with entropy_grad=True, because that costs a third matrix product.
-    Raises ValueError for a temperature that is not positive.
+    logprobs carry a gradient to hidden, and to weight if it requires one; entropy only with entropy_grad=True, because
+    that costs a third matrix product. Raises ValueError for a temperature that is not positive.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
@@ -66,7 +65,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs_N, entropy_N, log_N = (hidden_ND.new_empty(N, dtype=wide) for _ in range(3))
         in_forward = hidden_ND.requires_grad and not (weight_VD.requires_grad or entropy_grad)
         slope_ND = torch.empty_like(hidden_ND) if in_forward else None  # d logp / d h
-        for rows in _chunks(N):
+        for rows in (slice(start, start + ROWS) for start in range(0, N, ROWS)):
             hidden, targets = hidden_ND[rows], targets_N[rows]
             n = len(hidden)
             log, mean, taken, others = _row_statistics(hidden, weight_VD, targets, temperature, in_forward)
@@ -87,37 +86,21 @@ class _TokenLogprobs(torch.autograd.Function):
         if ctx.in_forward:
             (slope_ND,) = ctx.saved_tensors
             return (slope_ND * grad_logprobs_N[:, None]).to(slope_ND.dtype), None, None, None, None
-        hidden_ND, weight_VD, targets_N, log_N, entropy_N = ctx.saved_tensors
-        # Sums over the slabs are float32: in 16 bits each addition would round.
-        grad_hidden_ND = torch.zeros_like(hidden_ND, dtype=log_N.dtype) if ctx.needs_input_grad[0] else None
-        grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
-        for rows in _chunks(len(hidden_ND)):
-            hidden, targets = hidden_ND[rows], targets_N[rows]
-            log, entropy, of_logp, of_entropy = (
-                x[rows, None] for x in (log_N, entropy_N, grad_logprobs_N, grad_entropy_N)
-            )
-            for start, logits in _slabs(hidden, weight_VD, ctx.temperature):
-                logp = logits[: len(hidden)].sub_(log)
-                grad = -logp.exp() * (of_logp + (logp + entropy) * of_entropy)
-                inside, word = _targets_in_slab(targets, start, grad.shape[1])
-                grad[inside, word] += of_logp[inside, 0]
-                grad = (grad / ctx.temperature).to(weight_VD.dtype)
-                if grad_hidden_ND is not None:
-                    grad_hidden_ND[rows] += _slab_back(grad, weight_VD, start)
-                if grad_weight_VD is not None:
-                    grad_weight_VD[start : start + SLAB] += grad.mT @ hidden
-        if grad_hidden_ND is not None:
-            grad_hidden_ND = grad_hidden_ND.to(hidden_ND.dtype)
-        return grad_hidden_ND, grad_weight_VD, None, None, None
+        from models.logprob_backward import backward_through_logits
+
+        grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, _slabs, _slab_back, limit=ROWS)
+        return *grads, None, None, None
 
 
 def _row_statistics(hidden_ND, weight_VD, targets_N, temperature, want_others: bool):
-    """Return per row the log of the normalizer, the mean logit and the taken token's logit, [N, 1] each, and the mean
-    of W[v] without the taken token's share, [N, D] or None. N is padded to ROW_MULTIPLE."""
+    """Return (log normalizer, mean logit, target's logit), [N padded, 1] each, and the mean of W[v] without the
+    target's share, [N padded, D] or None."""
     log = None
     for start, logits in _slabs(hidden_ND, weight_VD, temperature):
         slab_log, probs = _normalize(logits)
-        inside, word = _targets_in_slab(targets_N, start, logits.shape[1])
+        word = targets_N - start
+        inside = ((word >= 0) & (word < logits.shape[1])).nonzero()[:, 0]  # the rows whose target is in this slab
+        word = word[inside]
         if log is None:
             taken = torch.full_like(slab_log, torch.nan)
         taken[inside, 0] = logits[inside, word]
@@ -143,8 +126,8 @@ def _slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tenso
     for start in range(0, len(weight_VD), SLAB):
         logits = kernels.slab_logits(hidden_ND, weight_VD, start, SLAB, wide)
         if logits is None:
-            slab_SD = weight_VD[start : start + SLAB]
-            logits = torch.mm(hidden_ND, slab_SD.mT, out_dtype=wide) if half else F.linear(hidden_ND, slab_SD.to(wide))
+            slab = weight_VD[start : start + SLAB]
+            logits = torch.mm(hidden_ND, slab.mT, out_dtype=wide) if half else F.linear(hidden_ND, slab.to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)
 
 
@@ -159,14 +142,3 @@ def _normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (log sum exp [N, 1], softmax [N, V])."""
     probs_NV = logits_NV.softmax(-1)
     return logits_NV.amax(-1, keepdim=True) - probs_NV.amax(-1, keepdim=True).log_(), probs_NV
-
-
-def _targets_in_slab(targets_N: torch.Tensor, start: int, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows whose target is in the slab, and its index there."""
-    word = targets_N - start
-    rows = ((word >= 0) & (word < words)).nonzero()[:, 0]
-    return rows, word[rows]
-
-
-def _chunks(N: int) -> Iterator[slice]:
-    return (slice(start, min(start + ROWS, N)) for start in range(0, N, ROWS))

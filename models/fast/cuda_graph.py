@@ -19,7 +19,7 @@ from models.cache import CacheView, KVCache
 from models.decoder import CausalLM
 from models.fast.dispatch import triton_attend
 from models.fast.onednn import onednn_matmul
-from models.fast.products import Stacked, Unstacked, parts
+from models.fast.products import Stacked, Unstacked, groups, parts
 from models.fast.step import Step
 from models.random import fold, unit
 
@@ -157,7 +157,7 @@ class Steps:
 def _signature(model: CausalLM) -> Hashable:
     """Return the addresses of everything that a step reads, and the adapters' scales: while these stay, so may a
     graph."""
-    layers = [layer for block in model.model.layers for group in block.groups() for layer in group]
+    layers = [layer for block in model.model.layers for group in groups(block) for layer in group]
     read = [*model.parameters(), *(part for layer in layers for part in parts(layer))]
     return tuple(part.data_ptr() if isinstance(part, torch.Tensor) else part for part in read)
 

@@ -5,12 +5,14 @@ outputs that are put side by side afterwards would all be copied.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
+from models.decoder import Block
 from models.fast import onednn
-from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
+from models.linear import ROW_MULTIPLE, LinearLayer, joint_linear
 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
@@ -69,8 +71,25 @@ def joined_bias(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor |
     return torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
 
 
+class LinearParts(NamedTuple):
+    """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None without an adapter."""
+
+    weight: torch.Tensor  # [out, in]
+    bias: torch.Tensor | None
+    A: torch.Tensor | None  # [R, in]
+    B: torch.Tensor | None  # [out, R]
+    scale: float
+
+
 def parts(layer: LinearLayer) -> LinearParts:
     return LinearParts(*layer.parts())
+
+
+def groups(block: Block) -> tuple[tuple[LinearLayer, ...], ...]:
+    """Return a block's linear layers, grouped by the input that they read: (q, k, v), (o,), (gate, up), (down,)."""
+    attention, mlp = block.self_attn, block.mlp
+    qkv = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
 
 
 def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:

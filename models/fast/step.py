@@ -18,7 +18,7 @@ from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
 from models.fast.onednn import onednn_matmul, weight_copy
-from models.fast.products import StackedOnCPU, parts
+from models.fast.products import StackedOnCPU, groups, parts
 from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
@@ -71,7 +71,7 @@ class Step:
         cfg, self.model, self.layers = model.config, model, []
         for block in model.model.layers:
             norms = HeadNorms(block, cfg) if cfg.qk_norm else None
-            self.layers.append(StepLayer(block, norms, *(stack(layers) for layers in block.groups())))
+            self.layers.append(StepLayer(block, norms, *(stack(layers) for layers in groups(block))))
 
     def hidden(self, ids_N: torch.Tensor, rotary: dict, view: CacheView, rows: int, attend: Callable) -> torch.Tensor:
         """Return hidden states [N, D] after the final norm; write the new keys and values to the cache.
@@ -166,10 +166,10 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
-    groups = [[parts(layer) for layer in layers] for block in model.model.layers for layers in block.groups()]
-    if not _is_small(model) and any(weight_copy([layer.weight for layer in group]) is None for group in groups):
+    inputs = [[parts(layer) for layer in layers] for block in model.model.layers for layers in groups(block)]
+    if not _is_small(model) and any(weight_copy([layer.weight for layer in group]) is None for group in inputs):
         return None  # the stacks would be a copy of the whole model
-    layers = [layer for group in groups for layer in group]
+    layers = [layer for group in inputs for layer in group]
     shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), shapes)
     if agreed.get(kind) is False:

@@ -35,14 +35,15 @@ class PackedRows:
         return torch.zeros_like(q_NHE).index_copy(0, self.queries, out)
 
 
-def pack(ids_BT, sequences_ST, own_ST, like: torch.Tensor, head_dim: int) -> PackedRows | None:
+def pack(ids_BT, sequences_ST, own_ST, cos_NE: torch.Tensor) -> Callable | None:
     """Fill the slot of models/kernels.py. Without sequences_ST each row of ids_BT is one sequence."""
-    if not available(ids_BT.device, like.dtype, head_dim):
+    if not available(ids_BT.device, cos_NE.dtype, cos_NE.shape[-1]):
         return None
     if sequences_ST is None:
         sequences_ST = torch.arange(ids_BT.numel(), device=ids_BT.device).view_as(ids_BT)
         own_ST = sequences_ST >= 0
-    return pack_rows(sequences_ST, own_ST)
+    packed = pack_rows(sequences_ST, own_ST)
+    return packed and packed.attend
 
 
 def pack_rows(sequences_ST: torch.Tensor, own_ST: torch.Tensor) -> PackedRows | None:
