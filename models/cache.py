@@ -9,9 +9,7 @@ from models.decoder import CausalLM
 
 
 class KVCache:
-    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, more as rows grow,
-    and Z = rows * K.
-    """
+    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K."""
 
     def __init__(self, model: CausalLM, rows: int):
         cfg, like = model.config, model.lm_head.weight
@@ -28,8 +26,8 @@ class KVCache:
         index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
         heads_BK = (index_B[:, None] * self.heads + torch.arange(self.heads)).to(device)
         read = slice(0, rows.stop * self.heads) if isinstance(rows, slice) else heads_BK.flatten()
-        places_BT1 = (starts_B[:, None, None] + torch.arange(width)[:, None]).to(device)
-        return CacheView(self, read, blocks, places_BT1 // KEY_BLOCK, heads_BK[:, None], places_BT1 % KEY_BLOCK)
+        place = (starts_B[:, None, None] + torch.arange(width)[:, None]).to(device)  # [B, T, 1]
+        return CacheView(self, read, blocks, place // KEY_BLOCK, heads_BK[:, None], place % KEY_BLOCK)
 
     def reserve(self, blocks: int) -> None:
         """Allocate at least this many blocks for every sequence."""
@@ -44,15 +42,6 @@ class KVCache:
         for x in (*self.keys, *self.values):
             x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
 
-    def swap(self, one: int, other: int, length: int) -> None:
-        """Exchange the first `length` tokens of two rows."""
-        blocks, K = -(-length // KEY_BLOCK), self.heads
-        for x in (*self.keys, *self.values):
-            a, b = (x[:blocks, row * K : (row + 1) * K] for row in (one, other))
-            before = a.clone()
-            a.copy_(b)
-            b.copy_(before)
-
 
 @dataclass
 class CacheView:
@@ -61,9 +50,9 @@ class CacheView:
     cache: KVCache
     read: slice | torch.Tensor  # indices of Z to read: a slice reads in place, a tensor copies
     blocks: int  # number of blocks to read
-    block_BT1: torch.Tensor  # where each new token is written: its block,
-    heads_B1K: torch.Tensor  # its indices of Z,
-    place_BT1: torch.Tensor  # its place in the block; later tokens of a row overwrite its padding
+    block: torch.Tensor  # [B, T, 1], where each new token is written: its block,
+    heads: torch.Tensor  # [B, 1, K]: its indices of Z,
+    place: torch.Tensor  # [B, T, 1]: its place in the block; later tokens of a row overwrite its padding
     layer_index: int = 0
 
     def layer(self, index: int) -> "CacheView":
@@ -73,6 +62,6 @@ class CacheView:
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new keys and values; return those of all tokens so far, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.block_BT1, self.heads_B1K, :, self.place_BT1] = k_BKTE.transpose(1, 2)
-        values[self.block_BT1, self.heads_B1K, self.place_BT1] = v_BKTE.transpose(1, 2)
+        keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2)
+        values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2)
         return keys[: self.blocks, self.read], values[: self.blocks, self.read]

@@ -32,9 +32,8 @@ PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only t
 class Engine:
     """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
 
-    version: returns a value that changes with the weights. Before cached keys and values are used it is compared with
-        the value under which they were computed; RuntimeError if it differs. The default counts in-place writes to
-        parameters; lora.adapter_version also notices a switched adapter.
+    version: returns a value that changes with the weights; RuntimeError if it is no longer that of cached keys and
+        values. The default counts in-place writes to parameters; lora.adapter_version also sees a switched adapter.
     graph: enqueue steps ahead of the host if models/fast can; by default on CUDA.
     """
 
@@ -76,9 +75,9 @@ class Engine:
         slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
         state = Slot(key, place)
         if parent is not None:
-            if parent not in self._slots:
+            source = self._slots.get(parent)
+            if source is None:
                 raise RuntimeError(f"slot {parent} is not open")
-            source = self._slots[parent]
             if source.parent is None:
                 self._check_version([parent])
             if source.row is not None:
@@ -127,10 +126,10 @@ class Engine:
                 return
             if busy:
                 self._fill(busy)
+                self._check_version(busy)
                 if self._ahead is None:
                     finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
                 else:
-                    self._check_version(busy)
                     finished += self._ahead.advance(busy, self._version, max_new_tokens, temperature, stop_ids)
             for row in finished:
                 self._slots[row.slot].row = None
@@ -158,6 +157,7 @@ class Engine:
         self._compute(slots)
 
     def _compute(self, slots: list[int]) -> None:
+        """Compute all pending tokens of the slots but the last, PREFILL_TOKENS at a time."""
         while waiting := {i: len(self._slots[i].pending) - 1 for i in slots if len(self._slots[i].pending) > 1}:
             counts, budget = {}, PREFILL_TOKENS
             for i, count in waiting.items():
@@ -169,23 +169,22 @@ class Engine:
 
     def _prefill(self, counts: dict[int, int]) -> None:
         """Compute the first pending tokens of some slots: {slot: how many}."""
-        states = [self._slots[i] for i in counts]
-        ids_1N = torch.tensor([[token for i, n in counts.items() for token in self._slots[i].pending[:n]]])
-        spans = [(state.length, state.length + n) for state, n in zip(states, counts.values(), strict=True)]
-        positions_1N = torch.cat([torch.arange(*span) for span in spans])[None]
-        segments_1N = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(list(counts.values())))[None]
         self._check_version(list(counts))
-        starts_B = torch.tensor([state.length for state in states])
-        view = self._cache.view(torch.tensor([state.place for state in states]), starts_B, max(counts.values()))
-        self._forward(ids_1N, positions_1N, view, segments_1N, wanted=torch.empty(0, dtype=torch.long))
-        for state, n in zip(states, counts.values(), strict=True):
+        states = [(self._slots[i], n) for i, n in counts.items()]
+        ids_N = torch.tensor([token for state, n in states for token in state.pending[:n]])
+        positions_N = torch.cat([torch.arange(state.length, state.length + n) for state, n in states])
+        segments_N = torch.repeat_interleave(torch.arange(len(states)), torch.tensor(list(counts.values())))
+        places_B, starts_B = torch.tensor([(state.place, state.length) for state, _ in states]).T
+        view = self._cache.view(places_B, starts_B, max(counts.values()))
+        no_output = torch.empty(0, dtype=torch.long)
+        self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=no_output)
+        for state, n in states:
             state.length, state.pending = state.length + n, state.pending[n:]
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[Row]:
         """Sample one more token for each busy slot; return the rows that this finishes."""
-        self._check_version(busy)
         states = [self._slots[i] for i in busy]
-        self._to_front(states)
+        kernels.to_front(self._cache, states, self._slots.values())
         # Reading the front of the cache in place, idle rows too, costs less than a copy of the busy rows. The output of
         # an idle slot is dropped; its next token will overwrite what it writes.
         by_place = {state.place: state for state in self._slots.values()}
@@ -199,28 +198,12 @@ class Engine:
         counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
         ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
-
-        finished = []
-        for state, token, logprob in zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True):
-            if state.append([token], [logprob], max_new_tokens, stop_ids, self.max_len):
-                finished.append(state.row)
-        return finished
-
-    def _to_front(self, states: list[Slot]) -> None:
-        """Move these slots to the front of the cache if more than half of the rows there are idle."""
-        if 2 * len(states) > max(state.place for state in states):
-            return
-        by_place = {state.place: state for state in self._slots.values()}
-        taken = {state.place for state in states}
-        free = iter([place for place in range(len(states)) if place not in taken])
-        for state in states:
-            if state.place >= len(states):
-                place = next(free)
-                idle = by_place.get(place, Slot((0, 0), place))
-                self._cache.swap(state.place, place, max(state.length, idle.length))
-                state.place, idle.place = place, state.place
+        sampled = zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True)
+        limits = max_new_tokens, stop_ids, self.max_len
+        return [state.row for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
 
     def _check_version(self, slots: list[int]) -> None:
+        """Raise RuntimeError if the weights are not those that computed the slots' keys and values."""
         self._version = self.version()
         for i in slots:
             state = self._slots[i]

@@ -25,22 +25,19 @@ def set_threads(model: nn.Module, threads: int = 0) -> None:
 
 @dataclass
 class Kernels:
-    # Products with frozen weights [O, D], without autograd; several weights read one input, outputs lie side by side.
-    frozen_product: Callable = nothing_faster  # (x_ND, weights, biases) -> [N, sum of O]
+    # Products of one input with frozen weights [out, D], without autograd; outputs lie side by side.
+    frozen_product: Callable = nothing_faster  # (x_ND, weights, biases) -> [N, sum of out]
     frozen_product_back: Callable = nothing_faster  # (grad, weights) -> the gradient of x_ND
     # A slab of `size` words of a frozen output head, from word `start` on.
     slab_logits: Callable = nothing_faster  # (hidden_ND, weight_VD, start, size, dtype) -> [N, size] in dtype
     slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]
     token_logprobs: Callable = nothing_faster  # the arguments and results of models/logprob.py's token_logprobs
     attend: Callable = nothing_faster  # those of models/attention.py's attend, on other devices than a CPU
-    # (ids_BT, sequences_ST, own_ST, like, head_dim) -> models.attention.Packed: attention without padding in training
+    # (ids_BT, sequences_ST, own_ST, cos_NE) -> (q_NHE, k_NKE, v_NKE, window) -> out_NHE: training without padding
     pack: Callable = nothing_faster
-    decode_step: Callable = (
-        nothing_faster  # (model) -> f(ids_B, positions_B, cache view) -> hidden_BD, bitwise the model
-    )
-    run_ahead: Callable = (
-        nothing_faster  # the arguments of models/fast/ahead.py's Ahead: steps enqueued before the host
-    )
+    decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
+    to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
+    run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
     matmul: Callable[[], AbstractContextManager] = nullcontext  # what `fast_matmul` enters
     choose_threads: Callable[[nn.Module, int], None] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process

@@ -1,6 +1,6 @@
 """Faster implementations of the operations that models/kernels.py names. Deleting this folder costs speed alone."""
 
-from models.fast import cuda_graph, dispatch, onednn, process, products, step, varlen
+from models.fast import compact, cuda_graph, dispatch, onednn, process, products, step, varlen
 from models.fast.ahead import Ahead
 from models.kernels import kernels
 
@@ -11,7 +11,7 @@ def install() -> None:
     kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
     kernels.pack = varlen.pack
-    kernels.decode_step, kernels.run_ahead = step.exact_step, run_ahead
+    kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
     kernels.matmul = onednn.onednn_matmul
     kernels.choose_threads, kernels.keep_memory = process.choose_threads, process.keep_memory
 
