@@ -16,7 +16,8 @@ import torch
 from tqdm import tqdm
 
 import lora
-from models import load_model, load_tokenizer, save_model
+from models import load_model, load_tokenizer
+from models.checkpoints.export import save_model
 from models.logprob import head_logits
 from models.weights import resolve
 from rl import arguments

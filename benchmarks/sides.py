@@ -14,11 +14,12 @@ import torch
 import envs
 import lora
 from models import CausalLM, Tokenizer, load_model, load_tokenizer
+from models.checkpoints.export import save_model
 from models.config import parse_config
 from models.tiny.make_tiny import CONFIG
 from models.tiny.make_tiny import Keys as NewModel
 from models.tiny.make_tiny import main as make_model
-from models.weights import TINY, resolve, save_model
+from models.weights import TINY, resolve
 
 QWEN2 = {
     "architectures": ["Qwen2ForCausalLM"],

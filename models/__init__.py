@@ -11,18 +11,9 @@ Nothing in here knows of LoRA, environments or reinforcement learning.
 from models.chat.tokenizer import Tokenizer, load_tokenizer
 from models.decoder import CausalLM
 from models.kernels import fast_matmul, kernels
-from models.weights import load_model, save_model
+from models.weights import load_model
 
-__all__ = [
-    "CausalLM",
-    "Tokenizer",
-    "choose_threads",
-    "fast_matmul",
-    "keep_memory",
-    "load_model",
-    "load_tokenizer",
-    "save_model",
-]
+__all__ = ["CausalLM", "Tokenizer", "choose_threads", "fast_matmul", "keep_memory", "load_model", "load_tokenizer"]
 
 try:
     from models.fast import install

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import lora
-from models import Tokenizer, save_model
+from models import Tokenizer
 from rl.folders import new_folder
 from rl.state import COUNTERS, TrainState
 
@@ -50,6 +50,8 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
         if lora.lora_layers(state.model):
             lora.save_adapter(state.model, folder, base_model)
         else:
+            from models.checkpoints.export import save_model
+
             raw = json.loads((tokenizer.folder / "config.json").read_text())
             save_model(state.model, folder, raw, next(state.model.parameters()).dtype)
         (folder / "training_stats.json").write_text(json.dumps(stats, indent=2) + "\n")

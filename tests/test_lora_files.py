@@ -15,7 +15,8 @@ from torch import nn
 
 import lora
 from lora.patterns import by_pattern
-from models import load_model, load_tokenizer, save_model
+from models import load_model, load_tokenizer
+from models.checkpoints.export import save_model
 from models.logprob import token_logprobs
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -15,10 +15,10 @@ from torch import nn
 
 import lora
 import merge as program
-import models
 from lora import folding
-from models import load_model, load_tokenizer, save_model
-from models.checkpoints.export import both_layouts
+from models import load_model, load_tokenizer
+from models.checkpoints import export
+from models.checkpoints.export import both_layouts, save_model
 from models.config import FAMILIES
 from models.logprob import token_logprobs
 from models.tiny import make_tiny
@@ -316,7 +316,7 @@ def interrupted_writer(model, folder, raw, dtype):
     ],
 )
 def test_failed_write_leaves_nothing_behind(writer, said, base, adapter, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(models, "save_model", writer)
+    monkeypatch.setattr(export, "save_model", writer)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]

@@ -7,7 +7,8 @@ import torch
 from conftest import SMALL, random_model, reference
 from safetensors.torch import load_file, save_file
 
-from models import load_model, save_model
+from models import load_model
+from models.checkpoints.export import save_model
 from models.checkpoints.hub import split_revision
 from models.config import parse_config, read_config
 from models.engine import Engine

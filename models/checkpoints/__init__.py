@@ -1,1 +1,1 @@
-"""Rarer kinds of checkpoints, each file imported when one needs it: hub, shards, windows, stretched RoPE, saving."""
+"""Rarer kinds of checkpoints, each file imported when one needs it: hub, shards, windows, RoPE, saving, problems."""

@@ -10,8 +10,11 @@ from models.checkpoints.rope_settings import nested, rope_settings
 from models.decoder import CausalLM
 
 
-def write_checkpoint(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
-    """Write config.json and model.safetensors into `folder`, as models.save_model documents."""
+def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
+    """Write config.json and model.safetensors into `folder` in Hugging Face layout, with the weights cast to dtype.
+
+    A tied head is left out, as in transformers; the rotary settings are written for old and new readers.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {key: value.detach().to("cpu", dtype).contiguous() for key, value in model.state_dict().items()}

@@ -1,10 +1,32 @@
-"""The shards of a checkpoint whose weights are in several files. Imported only for one that has an index."""
+"""Weight files behind shards or links. Imported only for a checkpoint without a plain model.safetensors."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
+
+
+def weight_files(index: Path, single: Path) -> list[Path]:
+    """Return the shards that the file `index` lists, or the file `single` if there is no index.
+
+    Raise FileNotFoundError if neither exists, ValueError for a broken index or a link out of the folder.
+    """
+    if index.is_file():
+        return [inside(path) for path in shard_files(index)]
+    if not single.is_file():
+        raise FileNotFoundError(f"{single.parent}: has neither {single.name} nor {index.name}")
+    return [inside(single)]
+
+
+def inside(path: Path) -> Path:
+    """Return the path. Raise ValueError if it links out of its folder, except from a hub snapshot to its blobs."""
+    target, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
+    snapshot = folder.parent.name == "snapshots"
+    if folder in target.parents or (snapshot and folder.parents[1] / "blobs" in target.parents):
+        return path
+    raise ValueError(f"{path}: links to a file outside the folder")
 
 
 def shard_files(index: Path) -> list[Path]:

@@ -16,10 +16,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from tqdm import tqdm
 
 from models.chat.formats import CHATML_TEMPLATE
+from models.checkpoints.export import save_model
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.logprob import token_logprobs
-from models.weights import save_model
 from rl import arguments
 from rl.arguments import NotNegative, Positive
 
