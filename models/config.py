@@ -1,7 +1,7 @@
 """Read a checkpoint's config.json into the numbers that define the decoder's computation.
 
-A setting that would change the computation and that the decoder does not implement is refused by name, so that no model
-is computed slightly differently from how it was published.
+A setting that the decoder does not implement is refused by name, so that no model is computed slightly differently from
+how it was published.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from pathlib import Path
 from models.json_file import flag, number, read_object
 from models.rope import Rope, parse_ropes
 
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
 POSITIONS = {"qwen2": 32768, "qwen3": 32768, "llama": 2048, "mistral": 131072}
@@ -66,13 +67,19 @@ def parse_config(raw: dict) -> ModelConfig:
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise ValueError(f"model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}")
-    required = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     optional = ("num_key_value_heads", "head_dim", "max_position_embeddings")
-    for key in (*required, *(key for key in optional if raw.get(key) is not None)):
+    for key in (*SIZES, *(key for key in optional if raw.get(key) is not None)):
         if type(raw.get(key)) is not int or raw[key] <= 0:
             raise ValueError(f"{key} must be a positive integer, not {raw.get(key)!r}")
     tied, attention_bias, mlp_bias = (flag(raw, key) for key in ("tie_word_embeddings", "attention_bias", "mlp_bias"))
-    _refuse_unsupported(raw, family)
+    if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
+        raise ValueError(
+            "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
+        )
+    if raw.get("hidden_act", "silu") not in ACTIVATIONS:
+        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
+    if raw.get("quantization_config"):
+        raise ValueError("quantization_config is not supported: give a checkpoint in float32, bfloat16 or float16")
 
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     if family == "llama" and not raw.get("head_dim") and hidden % heads:
@@ -94,11 +101,7 @@ def parse_config(raw: dict) -> ModelConfig:
         layer_types, window = read_windows(raw, family)
     return ModelConfig(
         model_type=family,
-        vocab_size=raw["vocab_size"],
-        hidden_size=hidden,
-        intermediate_size=raw["intermediate_size"],
-        num_hidden_layers=raw["num_hidden_layers"],
-        num_attention_heads=heads,
+        **{key: raw[key] for key in SIZES},
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
@@ -113,15 +116,3 @@ def parse_config(raw: dict) -> ModelConfig:
         max_position_embeddings=positions,
         dtype=str(raw.get("dtype", raw.get("torch_dtype", "float32"))),
     )
-
-
-def _refuse_unsupported(raw: dict, family: str) -> None:
-    """Raise ValueError for a setting that the decoder does not implement."""
-    if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
-        raise ValueError(
-            "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
-        )
-    if raw.get("hidden_act", "silu") not in ACTIVATIONS:
-        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
-    if raw.get("quantization_config"):
-        raise ValueError("quantization_config is not supported: give a checkpoint in float32, bfloat16 or float16")

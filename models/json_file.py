@@ -18,12 +18,10 @@ def read_object(path: Path) -> dict:
     return found
 
 
-def number(key: str, value, least: float | None = None) -> float:
-    """Return a positive finite number, not less than `least`, as a float. Raise ValueError for anything else."""
-    finite = not isinstance(value, bool) and isinstance(value, int | float) and 0 < value <= sys.float_info.max
-    if not finite or (least is not None and value < least):
-        wanted = "a positive number" if least is None else f"a number not less than {least:g}"
-        raise ValueError(f"{key} must be {wanted}, not {value!r}")
+def number(key: str, value) -> float:
+    """Return a positive finite number as a float. Raise ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+        raise ValueError(f"{key} must be a positive number, not {value!r}")
     return float(value)
 
 

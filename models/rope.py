@@ -1,8 +1,5 @@
-"""Rotary position embeddings (Su et al. 2021): the settings of each layer, and the frequencies.
-
-Settings other than the default are read by models/checkpoints/rope_settings.py; the published ways to stretch the
-frequencies for longer sequences are in models/checkpoints/rope_scaling.py.
-"""
+"""Rotary position embeddings (Su et al. 2021): the settings of each layer, and the frequencies. Rarer settings are read
+and computed in models/checkpoints/rope_settings.py and rope_scaling.py."""
 
 from dataclasses import dataclass
 

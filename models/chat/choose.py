@@ -23,6 +23,18 @@ PROBES = (  # conversations on which no two formats agree
 )
 
 
+class NoFormat:
+    """The format of a checkpoint without one: writing a conversation raises ValueError(reason)."""
+
+    def __init__(self, reason: str):
+        self.reason = reason
+
+    def render(self, *conversation):
+        raise ValueError(self.reason)
+
+    reply = follow_up = render
+
+
 def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
     """Return the format of a checkpoint whose chat template is `template`, or None.
 

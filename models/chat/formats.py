@@ -92,15 +92,11 @@ class ChatML:
 def check(messages: list[dict]) -> None:
     """Raise ValueError with one line for a message that is not a role and a text."""
     for i, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
-            raise ValueError(f"message {i}: role {role!r} is not one of {', '.join(ROLES)}")
-        if message.get("tool_calls"):
-            raise ValueError(f"message {i}: tool_calls are not supported; write the call into the content, as text")
-        if not isinstance(content, str):
-            raise ValueError(f"message {i}: content must be a text, not {str(content)[:60]}")
-        if others := message.keys() - {"role", "content", "tool_calls"}:
-            raise ValueError(f"message {i}: only role and content are read, not {min(others)}")
+        plain = message.keys() == {"role", "content"}
+        if not plain or message["role"] not in ROLES or not isinstance(message["content"], str):
+            from models.chat.messages import explain
+
+            explain(i, message)
 
 
 def without_thoughts(reply: str) -> str:

@@ -44,13 +44,14 @@ class Tokenizer:
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
         self.eos_ids = frozenset(self._read_eos(added))
-        self._format, self._refusal, self._end = None, "", None
         try:
             self._format = self._choose_format(mark, thinking)
             self._end = self.encode(self._format.end)[0]
             self.eos_ids |= {self._end}
-        except ValueError as error:  # raised when a conversation is encoded; plain text needs no format
-            self._refusal = str(error)
+        except ValueError as error:  # raised again when a conversation is encoded; plain text needs no format
+            from models.chat.choose import NoFormat
+
+            self._format, self._end = NoFormat(str(error)), None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of any text, none of them a control token. Half a surrogate pair is read as "?"."""
@@ -69,37 +70,24 @@ class Tokenizer:
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=False)
 
     def prompt(self, messages: list[dict], header: bool = True) -> list[int]:
-        """Return the ids of a conversation, with `header` up to and including the header of the assistant's next reply.
-
-        They equal the chat template's rendering of all messages. Qwen3's template drops thoughts before the last
-        question from the messages given here; sampled thoughts stay, because follow_up only appends.
-        """
+        """Return the ids of the chat template's rendering of a conversation, with `header` followed by the header of
+        the assistant's next reply."""
         check(messages)
         with self._naming_folder():
-            return self.encode(self._chat.render(messages, header))
+            return self.encode(self._format.render(messages, header))
 
     def follow_up(self, last_id: int, messages: list[dict]) -> list[int]:
-        """Return the ids after a sampled reply that ends with `last_id`: its end, the messages, the next header.
-
-        A reply that a limit cut off gets its end token here, as an id that was not sampled.
-        """
+        """Return the ids after a sampled reply that ends with `last_id`: the messages and the next header. A reply that
+        a limit cut off gets its end token first, as an id that was not sampled."""
         check(messages)
         with self._naming_folder():
-            return self._after(*self._chat.follow_up(last_id == self._end, messages))
+            return self._after(*self._format.follow_up(last_id == self._end, messages))
 
     def reply(self, content: str) -> list[int]:
-        """Return the ids of an assistant's reply as the model would sample it: the text and the stop token.
-
-        In a format with thoughts the think block comes first: the thoughts in `content`, or an empty block.
-        """
+        """Return the ids of an assistant's reply as the model would sample it: the text and the stop token, in a format
+        with thoughts after a think block."""
         with self._naming_folder():
-            return self._after(*self._chat.reply(content))
-
-    @property
-    def _chat(self) -> Format:
-        if self._format is None:
-            raise ValueError(self._refusal)
-        return self._format
+            return self._after(*self._format.reply(content))
 
     @contextmanager
     def _naming_folder(self):
@@ -115,12 +103,11 @@ class Tokenizer:
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
     def _choose_format(self, mark: Marks, thinking: bool) -> Format:
-        path = self.folder / "chat_template.jinja"
         template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
+        template = None if template == "" else template
+        path = self.folder / "chat_template.jinja"
         if path.is_file():
             template = path.read_text()
-        elif template == "":
-            template = None
         if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
             return ChatML(mark)
         from models.chat.choose import choose_format
@@ -144,15 +131,10 @@ class Tokenizer:
 def _renamed(spec: dict, names: dict[str, str]) -> dict:
     """Return a tokenizer.json whose control tokens have other names, and no merges that lead to the old ones."""
     model, added = spec["model"], [{**token, "content": names[token["content"]]} for token in spec["added_tokens"]]
-    vocab = model["vocab"]
-    if isinstance(vocab, dict) and not names.keys().isdisjoint(vocab):
-        merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", [])]
-        model = {
-            **model,
-            "vocab": {names.get(piece, piece): i for piece, i in vocab.items()},
-            "merges": [pair for pair in merges if names.keys().isdisjoint((*pair, "".join(pair)))],
-            "unk_token": names.get(model.get("unk_token"), model.get("unk_token")),
-        }
+    if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
+        from models.chat.vocabulary import renamed_pieces
+
+        model = renamed_pieces(model, names)
     return {**spec, "added_tokens": added, "model": model}
 
 

@@ -107,7 +107,13 @@ def _attention_factor(mscale: float, factor: float) -> float:
 def _factor(settings: dict, kind: str) -> float:
     if "factor" not in settings:
         raise ValueError(f"factor is missing, which {kind} needs")
-    return number("factor", settings["factor"], least=1.0)
+    try:
+        factor = number("factor", settings["factor"])
+    except ValueError:
+        factor = 0.0
+    if factor < 1:
+        raise ValueError(f"factor must be a number not less than 1, not {settings['factor']!r}")
+    return factor
 
 
 def _original_length(settings: dict, max_length: int) -> int:
