@@ -78,9 +78,9 @@ class LoRALinear(nn.Module):
 
     def parts(self) -> tuple:
         """Return (weight, bias, A, B, scale) as they are now; A and B are None if no adapter is active."""
-        base, adapter = self.base_layer, self.adapter
+        adapter = self.adapter
         factors = (None, None, 1.0) if adapter is None else (adapter.A, adapter.B, adapter.scale)
-        return base.weight, base.bias, *factors
+        return self.base_layer.weight, self.base_layer.bias, *factors
 
 
 def inject(
@@ -165,8 +165,7 @@ def _activate(model: nn.Module, name: str | None) -> None:
 
 @contextmanager
 def use_adapter(model: nn.Module, name: str | None):
-    """Context in which the adapter of that name is active; None is the base model. Raises KeyError for an unknown
-    name."""
+    """Context in which the adapter of that name is active; None is the base. Raises KeyError for an unknown name."""
     layers = [layer for _, layer in lora_layers(model)]
     if name is not None and not any(name in layer.adapters for layer in layers):
         known = sorted({key for layer in layers for key in layer.adapters})
