@@ -60,5 +60,5 @@ def _module(name: str):
     if name not in NAMES:
         from envs.problems import unknown_environment
 
-        raise unknown_environment(name)
+        raise unknown_environment(name, NAMES, GROUPS)
     return import_module(NAMES[name])

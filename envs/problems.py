@@ -2,13 +2,11 @@
 
 from difflib import get_close_matches
 
-from envs import GROUPS, NAMES
 
-
-def unknown_environment(name: str) -> ValueError:
-    if name in GROUPS:
-        return ValueError(f"{name!r} is a group of environments; choose one of: {', '.join(GROUPS[name])}")
-    return ValueError(f"unknown environment {name!r}; {nearest(name, [*NAMES, *GROUPS])}")
+def unknown_environment(name: str, names: dict[str, str], groups: dict[str, list[str]]) -> ValueError:
+    if name in groups:
+        return ValueError(f"{name!r} is a group of environments; choose one of: {', '.join(groups[name])}")
+    return ValueError(f"unknown environment {name!r}; {nearest(name, [*names, *groups])}")
 
 
 def unknown_option(name: str, options: dict, known: list[str]) -> ValueError:

@@ -96,7 +96,7 @@ def check(messages: list[dict]) -> None:
         if not plain or message["role"] not in ROLES or not isinstance(message["content"], str):
             from models.chat.messages import explain
 
-            explain(i, message)
+            explain(i, message, ROLES)
 
 
 def without_thoughts(reply: str) -> str:
