@@ -378,7 +378,7 @@ def test_envs_imports_only_the_standard_library():
     modules = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).split()
     roots = {module.partition(".")[0] for module in modules}
     assert not roots & {"torch", "numpy", "tokenizers", "models", "lora"}
-    assert {module for module in modules if module.startswith("rl.")} <= {"rl.arguments", "rl.help"}  # the program's parser
+    assert {module for module in modules if module.startswith("rl.")} <= {"rl.arguments", "rl.help"}  # the parser
 
 
 @everywhere
