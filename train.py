@@ -7,18 +7,15 @@ the adapter. The algorithm is a module with Config, advantages and loss: open rl
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 import envs
 import lora
 from models import Tokenizer
-from rl import config, kl, setup
-from rl.batch import add_reference, add_values, make_batch
+from rl import config, setup
+from rl.batch import add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
-from rl.evaluate import EVAL_STREAM, describe, evaluate
+from rl.evaluate import describe, evaluate, progress_bar
 from rl.log import Run, epoch_line, rollout_stats, token_stats
 from rl.records import Batch, Episode
 from rl.report import write_report
@@ -98,6 +95,8 @@ def score(state: TrainState, episodes: list[Episode], cfg: Any) -> Batch:
     if algo_cfg.critic:
         batch = add_values(batch, state.model, state.critic, cfg.micro_tokens)
     if algo_cfg.reference:
+        from rl.reference import add_reference
+
         with lora.use_adapter(state.model, state.reference):
             batch = add_reference(batch, state.model, cfg.temperature, cfg.micro_tokens)
     return config.algorithm(cfg.algo).advantages(batch, algo_cfg)
@@ -111,7 +110,9 @@ def learn(state: TrainState, batch: Batch, cfg: Any) -> dict:
     state.epoch += 1
     state.baseline = batch.baseline
     if algo_cfg.reference:
-        losses["kl_coef"], state.kl_coef = state.kl_coef, kl.adapted(batch, algo_cfg)
+        from rl.reference import adapted
+
+        losses["kl_coef"], state.kl_coef = state.kl_coef, adapted(batch, algo_cfg)
     return losses
 
 
@@ -122,37 +123,17 @@ def finished(state: TrainState, cfg: Any) -> bool:
 def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Any) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
-    if cfg.algo == "sft" and (demos or cfg.eval_episodes):
-        from rl.demonstrations import demonstrations, held_out_loss
+    if cfg.algo == "sft":
+        from rl.demonstrations import evaluate_held_out
 
-        if demos:
-            held_out = demos.held_out
-        else:
-            tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
-            with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
-                held_out = demonstrations(tokenizer, tasks, cfg, progress, state.model)
-        if held_out:
-            result = held_out_loss(state.model, held_out, cfg)
+        result = evaluate_held_out(state.model, tokenizer, demos, cfg)
+        if result:
             run.metrics({**at, **result})
             print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
     for temperature in (cfg.temperature, 0.0) if cfg.eval_episodes and not demos else ():
         result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
         run.metrics({**at, "eval": result})
         print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
-
-
-def how_to_resume(folder: str) -> str:
-    """Return the message for an interrupted run; folder "" means that it had not begun."""
-    if not folder:
-        return "no run had begun"
-    if any(Path(folder).glob("checkpoint-*")):
-        return f"python train.py resume={folder} goes on from its newest checkpoint"
-    return f"{folder} has no checkpoint yet to go on from"
-
-
-def progress_bar(total: int, name: str) -> tqdm:
-    """Return a progress bar on a terminal, nothing elsewhere."""
-    return tqdm(total=total, desc=name, leave=False, disable=None)
 
 
 if __name__ == "__main__":
@@ -162,4 +143,6 @@ if __name__ == "__main__":
     except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
         sys.exit(f"train.py: {error}")
     except KeyboardInterrupt as interrupt:
+        from rl.resume import how_to_resume
+
         sys.exit(f"train.py: interrupted; {how_to_resume(interrupt.args[0] if interrupt.args else '')}")

@@ -35,6 +35,18 @@ class Base:
     def __init__(self, model: CausalLM | None, tokenizer: Tokenizer, cfg):
         self.model, self.tokenizer, self.cfg = model, tokenizer, cfg
         self.engine: Engine | None = None  # made for the first chat
+        self.waiting: dict[int, list[tuple[Request, Stream]]] = {}  # by slot, first come first
+        self.streams: dict[tuple[int, int], Iterator[Stream]] = {}  # by the key of the episode
+
+    def ask(self, slot: int, key: tuple[int, int], requests: list[Request]) -> None:
+        """Keep the requests of the episode in a slot until `answer_waiting`."""
+        streams = self.streams.setdefault(key, request_streams(key))
+        self.waiting[slot] = list(zip(requests, streams, strict=False))
+
+    def answer_waiting(self) -> dict[int, list[Result]]:
+        """Return the results of each slot's requests, in the order in which the slots asked."""
+        waiting, self.waiting = self.waiting, {}
+        return self.answer(waiting)
 
     def answer(self, asking: dict[int, list[tuple[Request, Stream]]]) -> dict[int, list[Result]]:
         """Return the results of each episode's requests; a conversation without room for a reply gets an empty one.

@@ -67,20 +67,6 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
         yield _as_step(select(batch, order[start : start + batch_size]))
 
 
-def drop_zero_advantage(batch: Batch) -> Batch:
-    """Return the batch without episodes whose advantages are all zero, such as those of a group with equal scores.
-
-    The denominators of losses stay. Only for losses without a gradient where the advantage is 0. Returns the whole
-    batch if no episode would be left.
-    """
-    nonzero_B = torch.zeros(len(batch.episodes), dtype=torch.bool)
-    nonzero_B[batch.episode_N[batch.advantages_N != 0]] = True
-    if nonzero_B.all() or not nonzero_B.any():
-        return batch
-    batch = select(batch, nonzero_B.nonzero()[:, 0].tolist())
-    return replace(batch, learned_tokens=len(batch.episode_N))
-
-
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode).
 
@@ -128,16 +114,6 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
         terminated_B = torch.tensor([e.terminated for e in piece.episodes])
         last_values_B[piece.last_values_B] = torch.where(terminated_B, 0.0, critic(last_BD).cpu())
     return replace(batch, old_values_N=old_values_N, last_values_B=last_values_B)
-
-
-@torch.no_grad()
-def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> Batch:
-    """Return the batch with ref_logprobs_N under the current weights; call it with the reference adapter active."""
-    ref_logprobs_N = torch.zeros(len(batch.episode_N))
-    index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
-    for piece in micro_batches(index, micro_tokens):
-        ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N.float()
-    return replace(batch, ref_logprobs_N=ref_logprobs_N)
 
 
 def _hidden(batch: Batch, model: CausalLM) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

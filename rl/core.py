@@ -42,46 +42,6 @@ def whiten(x_N: Tensor) -> Tensor:
     return (x_N - x_N.mean()) * torch.rsqrt(x_N.var() + 1e-8)
 
 
-def group_advantages(scores_B: Tensor, group_B: Tensor, divide_by_std: bool, eps: float = 1e-4) -> Tensor:
-    """Return score - group mean (Shao et al. 2024, section 4.1.2), divided by (unbiased deviation + eps) if asked.
-
-    A group of one, and a group of exactly equal scores, has advantages of exactly 0.
-    """
-    _, index_B, count_G = torch.unique(group_B, return_inverse=True, return_counts=True)
-    advantages_B = torch.zeros_like(scores_B)
-    for g in range(len(count_G)):
-        in_group = index_B == g
-        scores = scores_B[in_group]
-        if bool((scores == scores[0]).all()):
-            continue
-        centred = scores - scores.mean()
-        advantages_B[in_group] = centred / (scores.std() + eps) if divide_by_std else centred
-    return advantages_B
-
-
-def equal_groups(scores_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return bool_B: the scores of the episode's whole group are exactly equal, so it has no gradient (DAPO)."""
-    return torch.stack([(scores_B[group_B == g] == scores_B[group_B == g][0]).all() for g in group_B])
-
-
-def leave_one_out(scores_B: Tensor, group_B: Tensor) -> Tensor:
-    """Return the mean score of the *other* episodes in each one's group (Kool et al. 2019, eq. 5); alone, its own."""
-    _, index_B, count_G = torch.unique(group_B, return_inverse=True, return_counts=True)
-    total_G = scores_B.new_zeros(len(count_G)).index_add_(0, index_B, scores_B)
-    others_B = count_G[index_B] - 1
-    return torch.where(others_B > 0, (total_G[index_B] - scores_B) / others_B.clamp(min=1), scores_B)
-
-
-def moving_average(average: float | None, value: float, decay: float) -> float:
-    """Return decay * average + (1 - decay) * value; the value itself if there is no average yet."""
-    return value if average is None else decay * average + (1 - decay) * value
-
-
-def overlong_penalty(tokens_B: Tensor, limit: int, cache: int) -> Tensor:
-    """Return 0 up to limit - cache sampled tokens, falling linearly to -1 at the limit and beyond (DAPO, eq. 13)."""
-    return -((tokens_B - (limit - cache)) / cache).clamp(0, 1)
-
-
 def clipped_surrogate(
     log_ratio_N: Tensor, advantages_N: Tensor, clip_low: float, clip_high: float, dual: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,23 +59,6 @@ def clipped_surrogate(
         bound_N = torch.where(advantages_N < 0, -dual * advantages_N, torch.inf)
         loss_N, clipped_N = torch.minimum(loss_N, bound_N), clipped_N | (loss_N > bound_N)
     return loss_N, ratio_N, clipped_N.to(ratio_N.dtype)
-
-
-def weighted_surrogate(
-    log_ratio_N: Tensor, logprobs_N: Tensor, advantages_N: Tensor, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (loss_N, ratio_N, clipped_N) of CISPO (MiniMax-M1 2025, eq. 4): a clipped ratio is a constant weight, so
-    every token keeps its gradient."""
-    ratio_N = log_ratio_N.detach().clamp(-20, 20).exp()
-    weight_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
-    return -weight_N * advantages_N * logprobs_N, ratio_N, (weight_N != ratio_N).to(ratio_N.dtype)
-
-
-def sequence_log_ratio(log_ratio_N: Tensor, episode_N: Tensor) -> Tensor:
-    """Return the mean log-ratio of each token's episode (GSPO, Zheng et al. 2025, eq. 7)."""
-    count_B = torch.bincount(episode_N)
-    sum_B = log_ratio_N.new_zeros(len(count_B)).index_add(0, episode_N, log_ratio_N)
-    return (sum_B / count_B)[episode_N]
 
 
 def value_loss(values_steps: Tensor, old_values_steps: Tensor, returns_steps: Tensor, clip: float | None) -> Tensor:

@@ -11,9 +11,11 @@ import envs
 from models import CausalLM, Tokenizer
 from rl.answer import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
+from rl.data import Demonstrations
+from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step
-from rl.tasks import Task, make_env
+from rl.tasks import Task, make_env, make_tasks
 
 
 def demonstrations(
@@ -58,6 +60,20 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[envs.Req
         episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
         episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
     return episode
+
+
+def evaluate_held_out(model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Any) -> dict | None:
+    """Return `held_out_loss` on the held-out demonstrations of the file or, without a file, on those of the
+    environments' experts in cfg.eval_split. None if there are none."""
+    if demos:
+        held_out = demos.held_out
+    elif not cfg.eval_episodes:
+        return None
+    else:
+        tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
+        with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
+            held_out = demonstrations(tokenizer, tasks, cfg, progress, model)
+    return held_out_loss(model, held_out, cfg) if held_out else None
 
 
 @torch.no_grad()

@@ -22,8 +22,8 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, spl
     """
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     kind = "greedy" if temperature == 0 else "sampled"
-    with tqdm(total=episodes, desc=f"evaluate {kind} on {split}", leave=False, disable=None) as bar:
-        played = rollout(model, tokenizer, tasks, cfg, temperature, bar)
+    with progress_bar(episodes, f"evaluate {kind} on {split}") as progress:
+        played = rollout(model, tokenizer, tasks, cfg, temperature, progress)
     return judged(played, temperature, split)
 
 
@@ -63,3 +63,8 @@ def describe(result: dict) -> str:
     kind = "greedy " if result["temperature"] == 0 else "sampled"
     interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}"
     return f"{kind} success {result['success']:.1%} ({interval})"
+
+
+def progress_bar(total: int, name: str) -> tqdm:
+    """Return a progress bar on a terminal, nothing elsewhere."""
+    return tqdm(total=total, desc=name, leave=False, disable=None)

@@ -11,10 +11,8 @@ from pathlib import Path
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `target`, with manifest.json, when the block ends without an error.
-
-    The manifest lists the sha256 of each file. An existing target is replaced.
-    """
+    """Yield a temporary folder that becomes `target` when the block ends without an error; an existing one is replaced.
+    manifest.json is added, with the sha256 of each file."""
     temporary = target.with_name(f".{target.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

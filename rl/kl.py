@@ -53,15 +53,3 @@ def in_loss(batch: Batch, cfg: Config) -> torch.Tensor:
 def measured(batch: Batch) -> torch.Tensor | None:
     """Return KL of the trained policy per token [N], as a metric: k3, which is never negative."""
     return None if batch.ref_logprobs_N is None else kl_estimate(batch.logprobs_N, batch.ref_logprobs_N, "k3")
-
-
-def adapted(batch: Batch, cfg: Config) -> float:
-    """Return the next epoch's kl_coef (Ziegler et al. 2019, section 2.2): higher if the epoch's KL was above kl_target.
-
-    It changes by at most a fifth per kl_horizon episodes.
-    """
-    if cfg.kl_target is None or not len(batch.episodes):
-        return batch.kl_coef
-    kl = (batch.old_logprobs_N - batch.ref_logprobs_N).mean().item()
-    error = min(max(kl / cfg.kl_target - 1, -0.2), 0.2)
-    return batch.kl_coef * (1 + error * min(1.0, len(batch.episodes) / cfg.kl_horizon))

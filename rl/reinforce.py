@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from rl import core, kl
+from rl import core, groups, kl
 from rl.arguments import Positive
 from rl.records import Batch
 
@@ -65,7 +65,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
         episode_steps.diff(prepend=episode_steps.new_tensor([-1])) > 0
     ]  # of each episode's first turn
     if cfg.baseline == "leave_one_out":
-        baseline_B = core.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
+        baseline_B = groups.leave_one_out(scores_B, torch.tensor([episode.group for episode in batch.episodes]))
     else:
         number = {"none": 0.0, "batch": scores_B.mean().item(), "moving": batch.baseline or 0.0}[cfg.baseline]
         baseline_B = torch.full_like(scores_B, number)
@@ -76,8 +76,13 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     return replace(
         batch,
         advantages_N=advantages_N,
-        baseline=core.moving_average(batch.baseline, scores_B.mean().item(), cfg.decay),
+        baseline=moving_average(batch.baseline, scores_B.mean().item(), cfg.decay),
     )
+
+
+def moving_average(average: float | None, value: float, decay: float) -> float:
+    """Return decay * average + (1 - decay) * value; the value itself if there is no average yet."""
+    return value if average is None else decay * average + (1 - decay) * value
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:

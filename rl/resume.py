@@ -109,3 +109,12 @@ def forget_after(folder: Path, epoch: int) -> None:
             kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
             path.with_suffix(".partial").write_text("".join(kept))
             path.with_suffix(".partial").replace(path)
+
+
+def how_to_resume(folder: str) -> str:
+    """Return the message for an interrupted run; folder "" means that it had not begun."""
+    if not folder:
+        return "no run had begun"
+    if any(Path(folder).glob("checkpoint-*")):
+        return f"python train.py resume={folder} goes on from its newest checkpoint"
+    return f"{folder} has no checkpoint yet to go on from"

@@ -5,7 +5,7 @@ are decoded for the environment and never encoded again.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,12 +40,12 @@ def rollout(
 ) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
-    A finished episode makes room for the next task at once. Requests of environments to the base model are answered
-    together when nothing else can be sampled. An episode whose environment fails (envs.EnvironmentFailed) is marked
-    infrastructure_failed. Raises ValueError if all episodes, or the first GIVE_UP, fail.
+    Requests of environments to the base model are answered together when nothing else can be sampled. An episode whose
+    environment fails (envs.EnvironmentFailed) is marked infrastructure_failed. Raises ValueError if all episodes, or
+    the first GIVE_UP, fail.
     """
-    if cfg.max_len > model.config.max_position_embeddings:
-        positions = model.config.max_position_embeddings
+    positions = model.config.max_position_embeddings
+    if cfg.max_len > positions:
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
     games = _Games(model, engine, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
@@ -55,7 +55,7 @@ def rollout(
             for row in engine.run(cfg.max_new_tokens, temperature, tokenizer.eos_ids):
                 games.add_turn(row)
                 games.take_steps()
-            if games.requests:
+            if games.base and games.base.waiting:
                 games.answer_requests()
             else:
                 games.take_steps(wait=True)
@@ -72,7 +72,6 @@ class _Game:
     task: Task
     env: envs.Environment
     episode: Episode
-    streams: Iterator | None = None  # random streams of its requests to the base
 
 
 @dataclass
@@ -87,13 +86,10 @@ class _Games:
     progress: tqdm
     adapter_hash: str
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
-    requests: dict[int, list[tuple]] = field(
-        default_factory=dict
-    )  # {slot: (request, stream) of each}, first come first
     finished: dict[int, Episode] = field(default_factory=dict)  # by index
     steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
-    base: Any = None  # rl.answer.Base, made for the first request
+    base: Any = None  # rl.answer.Base with the waiting requests, made for the first one
 
     def start(self) -> None:
         """Start as many episodes as the engine has room for. A group's prompt is computed once: its slots fork."""
@@ -158,7 +154,7 @@ class _Games:
             self.fail(game.index, game.episode, error)
         else:
             if result.requests:
-                self.keep_requests(slot, result.requests)
+                self.ask_base(slot, result.requests)
                 return
             observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
             if observation_ids:
@@ -170,18 +166,15 @@ class _Games:
         self.progress.update()
         self.start()
 
-    def keep_requests(self, slot: int, requests: list[envs.Request]) -> None:
-        from rl.answer import Base, request_streams  # few environments ask the base
+    def ask_base(self, slot: int, requests: list[envs.Request]) -> None:
+        from rl.answer import Base  # few environments ask the base
 
-        game = self.playing[slot]
         self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
-        game.streams = game.streams or request_streams(game.task.key)
-        self.requests[slot] = list(zip(requests, game.streams, strict=False))
+        self.base.ask(slot, self.playing[slot].task.key, requests)
 
     def answer_requests(self) -> None:
         """Answer all requests with the base model. Their environments go on in the order in which they asked."""
-        requests, self.requests = self.requests, {}
-        for slot, results in self.base.answer(requests).items():
+        for slot, results in self.base.answer_waiting().items():
             self.call(slot, partial(self.playing[slot].env.answer, results))
 
     def fail(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
@@ -196,10 +189,8 @@ class _Games:
 
 
 def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Any) -> list[int]:
-    """Append the environment's step to the episode and set the last turn's reward. Return the observation's ids.
-
-    Returns [] if the episode is over: by the step, or because max_len has no room for the observation and a token more.
-    """
+    """Append the environment's step to the episode and set the last turn's reward. Return the observation's ids, or []
+    if the episode is over: by the step, or because max_len has no room for the observation and a token more."""
     ids = []
     if not (step.terminated or step.truncated):
         ids = tokenizer.follow_up(episode.ids_T[-1], [{"role": "user", "content": step.observation}])

@@ -63,8 +63,8 @@ def make_tasks(
         draw = random.Random(f"{stream} {number} {split}")
         env = draw.choices(list(weights), list(weights.values()))[0]
         seed = draw.randrange(2**31) if order == "random" else number
-        for member in range(group_size):
-            tasks.append(Task((stream, group * group_size + member), env, seed, group, split))
+        keys = [(stream, group * group_size + member) for member in range(group_size)]
+        tasks += [Task(key, env, seed, group, split) for key in keys]
     return tasks
 
 

@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from models import CausalLM, fast_matmul
-from rl.batch import drop_zero_advantage, forward, micro_batches, optimizer_steps
+from rl.batch import forward, micro_batches, optimizer_steps
 from rl.core import learning_rate_factor
 from rl.critic import Critic
 from rl.records import Batch
@@ -70,6 +70,8 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) 
     """
     algo_cfg, stats, sampler_gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
     if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):
+        from rl.groups import drop_zero_advantage
+
         batch = drop_zero_advantage(batch)
     for micro in micro_batches(batch, cfg.micro_tokens):
         micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)

@@ -8,19 +8,11 @@ from test_lora import adapted_model
 
 import lora
 from rl import grpo, ppo, sft
-from rl.batch import (
-    _hidden,
-    add_reference,
-    add_values,
-    drop_zero_advantage,
-    forward,
-    make_batch,
-    micro_batches,
-    optimizer_steps,
-    select,
-)
+from rl.batch import _hidden, add_values, forward, make_batch, micro_batches, optimizer_steps, select
 from rl.critic import Critic
+from rl.groups import drop_zero_advantage
 from rl.records import Episode, Turn
+from rl.reference import add_reference
 
 TEMPERATURE = 0.7
 ALGORITHMS = {

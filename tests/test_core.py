@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rl import core, grpo, kl, ppo, reinforce, sft
+from rl import core, groups, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
 from rl.records import Batch, Episode, Turn
+from rl.reference import adapted
 from rl.reward import whiten_rewards
 
 
@@ -178,7 +179,7 @@ def check_group_advantages():
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     group = torch.tensor([7, 3, 11]).repeat_interleave(4)[order]
     for divide, values in expected.items():
-        close(core.group_advantages(torch.cat(GROUPS)[order], group, divide), torch.cat(values)[order])
+        close(groups.group_advantages(torch.cat(GROUPS)[order], group, divide), torch.cat(values)[order])
 
 
 def test_group_advantages():
@@ -189,7 +190,7 @@ def test_groups_of_one_or_equal_scores_have_advantage_0():
     """Exactly 0, where subtracting a rounded mean would leave 1e-8 / 1e-4 of noise to learn from."""
     scores, group = torch.tensor([0.1] * 7 + [5.0]), torch.tensor([0] * 7 + [1])
     for divide in (True, False):
-        assert not core.group_advantages(scores, group, divide).any()
+        assert not groups.group_advantages(scores, group, divide).any()
 
 
 # Losses
@@ -240,19 +241,19 @@ def check_gspo():
     ratio, episode, A = f64(1.2, 0.9, 1.1, 0.7, 0.8), torch.tensor([0, 0, 0, 1, 1]), f64(1, 1, 1, -1, -1)
 
     def loss(log_ratio):
-        mean = core.sequence_log_ratio(log_ratio, episode)
+        mean = groups.sequence_log_ratio(log_ratio, episode)
         return core.aggregate(core.clipped_surrogate(mean, A, 0.3, 0.3)[0], episode, "sequence", 5, 2)
 
-    close(core.sequence_log_ratio(ratio.log(), episode).exp(), [1.059104500598] * 3 + [0.748331477355] * 2)
+    close(groups.sequence_log_ratio(ratio.log(), episode).exp(), [1.059104500598] * 3 + [0.748331477355] * 2)
     close(loss(ratio.log()), -0.155386511622)
     close(slope(loss, ratio.log()), [-0.176517416766] * 3 + [0.187082869339] * 2)
 
 
 def test_cispo_clips_the_weight_and_keeps_the_gradient():
     logprobs, ratio, A = f64(-1.0, -2.0, -0.5), f64(1.5, 0.5, 1.1), f64(2, -2, -1)
-    loss, found, clipped = core.weighted_surrogate(ratio.log(), logprobs, A, 0.2, 0.28)
+    loss, found, clipped = groups.weighted_surrogate(ratio.log(), logprobs, A, 0.2, 0.28)
     close(loss, [1.28 * 2 * 1.0, -0.8 * 2 * 2.0, -1.1 * 0.5])
-    close(slope(lambda x: core.weighted_surrogate(ratio.log(), x, A, 0.2, 0.28)[0], logprobs), [-2.56, 1.6, 1.1])
+    close(slope(lambda x: groups.weighted_surrogate(ratio.log(), x, A, 0.2, 0.28)[0], logprobs), [-2.56, 1.6, 1.1])
     assert clipped.tolist() == [1, 1, 0]
     close(found, ratio)
 
@@ -274,17 +275,17 @@ def test_leave_one_out():
         -1.5 * third,
         0,
     ]
-    close(scores - core.leave_one_out(scores, group), wanted)
+    close(scores - groups.leave_one_out(scores, group), wanted)
 
 
 def test_groups_are_equal_only_exactly():
-    scores = f64(1, 1, 0.3, 0.3, 0.3, 0.1 + 0.2, 4)
-    assert core.equal_groups(scores, torch.tensor([0, 0, 1, 1, 2, 2, 3])).tolist() == [True] * 4 + [False] * 2 + [True]
+    scores, group = f64(1, 1, 0.3, 0.3, 0.3, 0.1 + 0.2, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3])
+    assert groups.equal_groups(scores, group).tolist() == [True] * 4 + [False] * 2 + [True]
 
 
 def test_overlong_penalty():
     tokens = torch.tensor([10, 80, 90, 100, 500])
-    close(core.overlong_penalty(tokens, 100, 20).double(), [0.0, 0.0, -0.5, -1.0, -1.0])
+    close(groups.overlong_penalty(tokens, 100, 20).double(), [0.0, 0.0, -0.5, -1.0, -1.0])
 
 
 def test_returns_to_go():
@@ -294,8 +295,8 @@ def test_returns_to_go():
 
 
 def test_moving_average():
-    assert core.moving_average(None, 3.0, 0.9) == 3.0
-    assert core.moving_average(3.0, 1.0, 0.9) == pytest.approx(2.8)
+    assert reinforce.moving_average(None, 3.0, 0.9) == 3.0
+    assert reinforce.moving_average(3.0, 1.0, 0.9) == pytest.approx(2.8)
 
 
 @pytest.mark.parametrize("gap", [1e4, -1e4])
@@ -551,7 +552,7 @@ def test_the_kl_weight_is_adapted(target, episodes, coefficient):
     batch = make_batch([played(1.0, lengths=[1])] * episodes)
     batch = replace(batch, ref_logprobs_N=batch.old_logprobs_N - 0.11, kl_coef=0.1)
     cfg = ppo.Config(kl_coef=0.1, kl_target=target, kl_horizon=1000)
-    assert kl.adapted(batch, cfg) == pytest.approx(coefficient, rel=1e-4)
+    assert adapted(batch, cfg) == pytest.approx(coefficient, rel=1e-4)
 
 
 def test_reinforce_baselines():

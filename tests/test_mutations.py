@@ -27,7 +27,7 @@ from models import attention, logprob, rope
 from models.checkpoints import rope_scaling
 from models.decoder import CausalLM
 from rl import batch as batches
-from rl import core, kl, ppo, reinforce
+from rl import core, groups, kl, ppo, reinforce
 
 PACKAGES = ("rl", "models", "lora", "test_")
 
@@ -125,7 +125,7 @@ def counted_alone(batch):
     return replace(batch, **counts)
 
 
-# -- rl/core.py: surrogates
+# -- rl/core.py, rl/groups.py: surrogates
 
 arguments("advantage sign flipped", core, "clipped_surrogate", REINFORCE, lambda r, a, *more: (r, -a, *more))
 arguments(
@@ -170,7 +170,7 @@ def _(right):
     return wrong
 
 
-@mutation("weights with a gradient", core, "weighted_surrogate", CISPO)
+@mutation("weights with a gradient", groups, "weighted_surrogate", CISPO)
 def _(right):
     def wrong(log_ratio_N, logprobs_N, advantages_N, low, high):
         weight_N = log_ratio_N.exp().clamp(1 - low, 1 + high)
@@ -180,15 +180,15 @@ def _(right):
 
 
 arguments(
-    "weights not clipped", core, "weighted_surrogate", CISPO,
+    "weights not clipped", groups, "weighted_surrogate", CISPO,
     lambda r, logprobs, a, low, high: (r, logprobs, a, math.inf, math.inf),
 )  # fmt: skip
 result(
-    "sums of log-ratios instead of means", core, "sequence_log_ratio", test_core.check_gspo,
+    "sums of log-ratios instead of means", groups, "sequence_log_ratio", test_core.check_gspo,
     lambda mean_N, _, episode_N: mean_N * torch.bincount(episode_N)[episode_N],
 )  # fmt: skip
 
-# -- rl/core.py: returns and advantages
+# -- rl/core.py, rl/groups.py: returns and advantages
 
 arguments(
     "no bootstrap after a cut", core, "gae", DELTAS,
@@ -205,7 +205,7 @@ arguments(
 result("returns without values", core, "gae", DELTAS, lambda found, *_: (found[0], found[0]))
 
 
-@mutation("biased deviation", core, "group_advantages", GROUP)
+@mutation("biased deviation", groups, "group_advantages", GROUP)
 def _(right):
     def wrong(scores_B, group_B, divide_by_std, eps=1e-4):
         advantages_B = right(scores_B, group_B, False)
@@ -217,18 +217,18 @@ def _(right):
 
 
 arguments(
-    "baseline of all groups", core, "group_advantages", GROUP,
+    "baseline of all groups", groups, "group_advantages", GROUP,
     lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
 )  # fmt: skip
 result(
-    "an episode in its own baseline", core, "leave_one_out", rloo,
-    lambda _, scores_B, group_B: scores_B - core.group_advantages(scores_B, group_B, False),
+    "an episode in its own baseline", groups, "leave_one_out", rloo,
+    lambda _, scores_B, group_B: scores_B - groups.group_advantages(scores_B, group_B, False),
 )  # fmt: skip
 result(
     "baseline less return", reinforce, "advantages", rloo,
     lambda batch, *_: replace(batch, advantages_N=-batch.advantages_N),
 )  # fmt: skip
-result("length rewarded", core, "overlong_penalty", OVERLONG, lambda penalty_B, *_: -penalty_B)
+result("length rewarded", groups, "overlong_penalty", OVERLONG, lambda penalty_B, *_: -penalty_B)
 result(
     "KL rewarded", kl, "in_reward", kl_in_reward,
     lambda paid, batch, cfg: replace(paid, reward_N=2 * batch.reward_N - paid.reward_N),
@@ -359,7 +359,7 @@ mutation("critic trains the policy", Tensor, "detach", test_batch.check_the_valu
     lambda right: lambda tensor: tensor
 )
 result(
-    "episodes without an advantage in the denominators", batches, "drop_zero_advantage", NO_ADVANTAGE,
+    "episodes without an advantage in the denominators", groups, "drop_zero_advantage", NO_ADVANTAGE,
     lambda fewer, batch: counted_alone(fewer),
 )  # fmt: skip
 

@@ -1,0 +1,32 @@
+"""The frozen reference policy: its log-probabilities, and the weight of KL to it (see rl/kl.py)."""
+
+from dataclasses import replace
+
+import torch
+
+from models import CausalLM
+from rl.batch import forward, micro_batches
+from rl.kl import Config
+from rl.records import Batch
+
+
+@torch.no_grad()
+def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> Batch:
+    """Return the batch with ref_logprobs_N under the current weights; call it with the reference adapter active."""
+    ref_logprobs_N = torch.zeros(len(batch.episode_N))
+    index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
+    for piece in micro_batches(index, micro_tokens):
+        ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N.float()
+    return replace(batch, ref_logprobs_N=ref_logprobs_N)
+
+
+def adapted(batch: Batch, cfg: Config) -> float:
+    """Return the next epoch's kl_coef (Ziegler et al. 2019, section 2.2): higher if the epoch's KL was above kl_target.
+
+    It changes by at most a fifth per kl_horizon episodes.
+    """
+    if cfg.kl_target is None or not len(batch.episodes):
+        return batch.kl_coef
+    kl = (batch.old_logprobs_N - batch.ref_logprobs_N).mean().item()
+    error = min(max(kl / cfg.kl_target - 1, -0.2), 0.2)
+    return batch.kl_coef * (1 + error * min(1.0, len(batch.episodes) / cfg.kl_horizon))
