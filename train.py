@@ -19,7 +19,6 @@ from rl.evaluate import describe, evaluate, progress_bar
 from rl.log import Run, epoch_line, rollout_stats, token_stats
 from rl.records import Batch, Episode
 from rl.report import write_report
-from rl.reward import whiten_rewards
 from rl.rollout import rollout
 from rl.state import TrainState
 from rl.tasks import make_tasks
@@ -91,6 +90,8 @@ def score(state: TrainState, episodes: list[Episode], cfg: Any) -> Batch:
     algo_cfg = getattr(cfg, cfg.algo)
     batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
     if cfg.reward.whiten:
+        from rl.groups import whiten_rewards
+
         batch = whiten_rewards(batch)
     if algo_cfg.critic:
         batch = add_values(batch, state.model, state.critic, cfg.micro_tokens)

@@ -9,6 +9,7 @@ may raise ValueError for values that do not go together. A wrong word ends the p
 """
 
 import difflib
+import math
 import re
 import sys
 from dataclasses import MISSING, fields
@@ -95,35 +96,29 @@ def convert(key: str, value: Any, kind: Any) -> Any:
             raise ArgumentError(f"{key}={value} is not one of {', '.join(get_args(kind))}{hint(value, get_args(kind))}")
         return value
     kind, bound = get_args(kind) if get_origin(kind) is Annotated else (kind, "")
-    converted = _as_type(key, value, kind)
-    rule = ""
-    if bound == "positive" and not converted > 0:
-        rule = "be positive"
-    elif bound == "not negative" and converted < 0:
-        rule = "not be negative"
-    if rule:
+    try:
+        converted = _as_type(value, kind)
+    except (ValueError, KeyError):
+        wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}[kind]
+        raise ArgumentError(f"{key}={str(value).strip()} must be {wanted}") from None
+    if (bound == "positive" and not converted > 0) or (bound == "not negative" and converted < 0):
+        rule = "be positive" if bound == "positive" else "not be negative"
         raise ArgumentError(f"{key}={converted} must {rule}{', or none' if none else ''}")
     return converted
 
 
-def _as_type(key: str, value: Any, kind: type) -> Any:
+def _as_type(value: Any, kind: type) -> Any:
     text = str(value).strip()
-    try:
-        if kind is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-        if kind is int and not isinstance(value, bool):
-            if re.fullmatch(r"[+-]?\d+", text):
-                return int(text)
-            if float(text).is_integer():  # 1e6
-                return int(float(text))
-        if kind is float and not isinstance(value, bool) and abs(float(text)) < float("inf"):
-            return float(text)
-        if kind is str:
-            return ",".join(map(str, value)) if isinstance(value, list) else text
-    except (ValueError, KeyError):
-        pass
-    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}[kind]
-    raise ArgumentError(f"{key}={text} must be {wanted}")
+    if kind is str:
+        return ",".join(map(str, value)) if isinstance(value, list) else text
+    if kind is bool:
+        return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+    if kind is int and re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    number = float(text)
+    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+        raise ValueError
+    return kind(number)  # 1e6 is a whole number
 
 
 def unknown_key(key: str, known: list[str]) -> ArgumentError:

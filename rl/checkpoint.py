@@ -50,10 +50,9 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
         if lora.lora_layers(state.model):
             lora.save_adapter(state.model, folder, base_model)
         else:
-            from models.checkpoints.export import save_model
+            from rl import full
 
-            raw = json.loads((tokenizer.folder / "config.json").read_text())
-            save_model(state.model, folder, raw, next(state.model.parameters()).dtype)
+            full.save(state.model, tokenizer, folder)
         (folder / "training_stats.json").write_text(json.dumps(stats, indent=2) + "\n")
         copy_tokenizer(tokenizer, folder)
     return target

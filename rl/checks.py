@@ -8,8 +8,6 @@ import torch
 from rl.arguments import ArgumentError
 from rl.tasks import mixture
 
-ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
-
 
 def check(cfg: Any) -> None:
     """Raise ArgumentError for values that neither training nor evaluation can use."""
@@ -28,25 +26,22 @@ def check(cfg: Any) -> None:
     try:
         cfg.out.format(algo="", env="", seed=0, timestamp="")
     except (KeyError, IndexError, ValueError, AttributeError):
-        raise ArgumentError(
-            f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in"
-        ) from None
+        fields = "{algo}, {env}, {seed} and {timestamp}"
+        raise ArgumentError(f"out={cfg.out}: only {fields} are filled in") from None
 
 
 def check_training(cfg: Any) -> None:
     """Raise ArgumentError for values that do not go together in training."""
-    algo, weights = getattr(cfg, cfg.algo), mixture(cfg.env)
+    algo = getattr(cfg, cfg.algo)
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
     if algo.source == "rollouts" and cfg.data:
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
     if cfg.data and not Path(cfg.data).is_file():
         raise ArgumentError(f"data={cfg.data}: no such file")
-    if algo.source != "rollouts" and not cfg.data and "http" in weights:
-        here = f"env={cfg.http.kind} has one"
-        raise ArgumentError(
-            f"algo={cfg.algo} imitates an expert, and env=http has none; {here}, and data= takes a file"
-        )
+    if algo.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
+        none = f"algo={cfg.algo} imitates an expert, and env=http has none"
+        raise ArgumentError(f"{none}; env={cfg.http.kind} has one, and data= takes a file")
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.critic and algo.critic_warmup >= cfg.epochs:
@@ -54,14 +49,6 @@ def check_training(cfg: Any) -> None:
     if cfg.episodes % algo.group_size:
         raise ArgumentError(f"episodes={cfg.episodes} must be a multiple of {cfg.algo}.group_size={algo.group_size}")
     if cfg.lora.r == 0:
-        _check_full_fine_tuning(cfg, algo, weights)
+        from rl import full
 
-
-def _check_full_fine_tuning(cfg: Any, algo: Any, weights: dict[str, float]) -> None:
-    if algo.reference:
-        raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
-    for env, key, role in ASK_BASE:
-        if env in weights and getattr(getattr(cfg, env), key) == "model":
-            raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
-    if cfg.resume_from:
-        raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
+        full.check(cfg)

@@ -112,7 +112,7 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     if arguments.wants_help(words):
         from rl import help
 
-        help.print_and_exit(help_text(program, also))
+        help.print_and_exit(help.settings_text(program, also, sys.modules[__name__]))
     try:
         given = arguments.split(words)
         if {"resume", "resume_from", "data"} & given.keys():
@@ -197,10 +197,3 @@ def describe_sources(cfg: Any) -> str:
 def shown(value: Any) -> str:
     """Return a value as it is written on the command line."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def help_text(program: str, also: type | None = None) -> str:
-    """Return every key with its default and meaning; for eval.py the keys that it reads."""
-    from rl import help
-
-    return help.settings_text(program, also, sys.modules[__name__])

@@ -29,12 +29,6 @@ def gae(
     return advantages_steps, advantages_steps + values_steps
 
 
-def returns_to_go(rewards_steps: Tensor, episode_steps: Tensor, gamma: float) -> Tensor:
-    """Return the discounted sum of each entry's and later rewards of its episode (Sutton and Barto 2018, 3.8)."""
-    zeros_steps = torch.zeros_like(rewards_steps)
-    return gae(rewards_steps, zeros_steps, episode_steps, zeros_steps, gamma, 1.0)[0]
-
-
 def whiten(x_N: Tensor) -> Tensor:
     """Return (x - mean) / sqrt(unbiased variance + 1e-8); for a single entry, 0."""
     if x_N.numel() < 2:
@@ -84,25 +78,6 @@ def kl_estimate(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: str) -> Tensor
     if kind == "k3":
         return torch.expm1(-d) + d
     raise ValueError(f"kl estimator {kind!r} is not one of k1, k2, k3")
-
-
-def aggregate(
-    loss_N: Tensor, episode_N: Tensor, kind: str, total_tokens: int, total_episodes: int, constant: float = 1
-) -> Tensor:
-    """Return one number from per-token losses, with denominators of the whole optimizer step.
-
-    token: the mean over tokens (DAPO). sequence: the mean over episodes of each one's mean (GRPO). episode: the mean
-    over episodes of each one's sum (the policy gradient). constant: that over a constant length (Dr. GRPO, Liu et al.
-    2025).
-    """
-    if kind == "token":
-        return loss_N.sum() / total_tokens
-    if kind == "sequence":
-        length_N = torch.bincount(episode_N)[episode_N]
-        return (loss_N / length_N).sum() / total_episodes
-    if kind in ("episode", "constant"):
-        return loss_N.sum() / (total_episodes * (constant if kind == "constant" else 1))
-    raise ValueError(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
 
 
 def approximate_kl(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Groups of episodes with the same task: the baselines, penalties and surrogates of GRPO, RLOO, DAPO, GSPO and CISPO.
+"""More arithmetic of policy gradients, which PPO does without: groups of episodes, surrogates, means, whitened rewards.
 
-Pure functions on flat tensors, as in rl/core.py; `drop_zero_advantage` takes and returns a Batch.
+Pure functions on flat tensors, as in rl/core.py; the last two functions take and return a Batch.
 """
 
 from dataclasses import replace
@@ -64,6 +64,25 @@ def weighted_surrogate(
     return -weight_N * advantages_N * logprobs_N, ratio_N, (weight_N != ratio_N).to(ratio_N.dtype)
 
 
+def aggregate(
+    loss_N: Tensor, episode_N: Tensor, kind: str, total_tokens: int, total_episodes: int, constant: float = 1
+) -> Tensor:
+    """Return one number from per-token losses, with denominators of the whole optimizer step.
+
+    token: the mean over tokens (DAPO). sequence: the mean over episodes of each one's mean (GRPO). episode: the mean
+    over episodes of each one's sum (the policy gradient). constant: that over a constant length (Dr. GRPO, Liu et al.
+    2025).
+    """
+    if kind == "token":
+        return loss_N.sum() / total_tokens
+    if kind == "sequence":
+        length_N = torch.bincount(episode_N)[episode_N]
+        return (loss_N / length_N).sum() / total_episodes
+    if kind in ("episode", "constant"):
+        return loss_N.sum() / (total_episodes * (constant if kind == "constant" else 1))
+    raise ValueError(f"aggregation {kind!r} is not one of token, sequence, episode, constant")
+
+
 def drop_zero_advantage(batch: Batch) -> Batch:
     """Return the batch without episodes whose advantages are all zero, such as those of a group with equal scores.
 
@@ -76,3 +95,14 @@ def drop_zero_advantage(batch: Batch) -> Batch:
         return batch
     batch = select(batch, nonzero_B.nonzero()[:, 0].tolist())
     return replace(batch, learned_tokens=len(batch.episode_N))
+
+
+def whiten_rewards(batch: Batch) -> Batch:
+    """Return the batch with its rewards divided by the standard deviation of its scores.
+
+    The rewards are not shifted: shifting each turn's reward would favour long episodes, or short ones.
+    """
+    scores_B = batch.scores_B
+    if bool((scores_B == scores_B[0]).all()):  # exactly equal: the deviation would be rounding
+        return batch
+    return replace(batch, reward_N=batch.reward_N / scores_B.std())

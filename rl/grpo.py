@@ -88,7 +88,7 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
             log_ratio_N, batch.advantages_N, cfg.clip, cfg.clip_high, cfg.dual_clip
         )
     loss_N = surrogate_N + kl.in_loss(batch, cfg)
-    total = core.aggregate(
+    total = groups.aggregate(
         loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes, cfg.constant_length
     )
     tokens = {

@@ -11,15 +11,16 @@ from typing import Any
 from rl.config import to_dict
 from rl.records import Episode
 
+PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
+PRINTED += ("sampler_gap",)
+
 
 class Run:
     """The folder a run writes into. Raises FileExistsError if another run is there, unless this one resumes it."""
 
     def __init__(self, cfg: Any):
-        name = cfg.out.format(
-            algo=cfg.algo, env=cfg.env.replace(",", "+").replace(":", "x"), seed=cfg.seed, timestamp=timestamp()
-        )
-        self.folder = Path(name)
+        env = cfg.env.replace(",", "+").replace(":", "x")
+        self.folder = Path(cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=timestamp()))
         if not cfg.resume and (self.folder / "config.json").exists():
             resumable = any(self.folder.glob("checkpoint-*"))
             way = f"resume={self.folder} goes on with it" if resumable else "it has no checkpoint; choose another out="
@@ -93,9 +94,7 @@ def token_stats(episodes: list[Episode]) -> dict:
 
 def epoch_line(stats: dict, epochs: int) -> str:
     """Return the line that is printed for an epoch."""
-    names = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
-    names += ("sampler_gap",)
-    numbers = "".join(f"  {name} {stats[name]:.3g}" for name in names if stats.get(name) is not None)
+    numbers = "".join(f"  {name} {stats[name]:.3g}" for name in PRINTED if stats.get(name) is not None)
     head = f"epoch {stats['epoch']:>3}/{epochs}"
     if "accuracy" in stats:
         head += f"  reward {stats['reward_mean']:.3f}  accuracy {stats['accuracy']:.1%}"

@@ -63,10 +63,8 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     advantages_steps, returns_steps = core.gae(
         rewards_steps, batch.old_values_N[first_N], batch.episode_N[first_N], last_values_B, cfg.gamma, cfg.gae_lambda
     )
-    advantages_N = advantages_steps[step_N]
-    return replace(
-        batch, advantages_N=core.whiten(advantages_N) if cfg.whiten else advantages_N, returns_N=returns_steps[step_N]
-    )
+    advantages_N = core.whiten(advantages_steps[step_N]) if cfg.whiten else advantages_steps[step_N]
+    return replace(batch, advantages_N=advantages_N, returns_N=returns_steps[step_N])
 
 
 def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:

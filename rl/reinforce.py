@@ -60,7 +60,7 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     first_N = batch.turn_first_N
     turn_N, episode_steps = first_N.cumsum(0) - 1, batch.episode_N[first_N]
     rewards_steps = batch.reward_N.new_zeros(len(episode_steps)).index_add_(0, turn_N, batch.reward_N)
-    returns_steps = core.returns_to_go(rewards_steps, episode_steps, cfg.gamma)
+    returns_steps = returns_to_go(rewards_steps, episode_steps, cfg.gamma)
     scores_B = returns_steps[
         episode_steps.diff(prepend=episode_steps.new_tensor([-1])) > 0
     ]  # of each episode's first turn
@@ -80,6 +80,12 @@ def advantages(batch: Batch, cfg: Config) -> Batch:
     )
 
 
+def returns_to_go(rewards_steps: torch.Tensor, episode_steps: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Return the discounted sum of each entry's and later rewards of its episode (Sutton and Barto 2018, 3.8)."""
+    zeros_steps = torch.zeros_like(rewards_steps)
+    return core.gae(rewards_steps, zeros_steps, episode_steps, zeros_steps, gamma, 1.0)[0]
+
+
 def moving_average(average: float | None, value: float, decay: float) -> float:
     """Return decay * average + (1 - decay) * value; the value itself if there is no average yet."""
     return value if average is None else decay * average + (1 - decay) * value
@@ -89,7 +95,7 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
     """Return (loss, metrics); each metric is this piece's share of the optimizer step's mean."""
     kl_N = kl.in_loss(batch, cfg)
     loss_N = kl_N - batch.advantages_N * batch.logprobs_N - cfg.entropy_coef * batch.entropy_N
-    total = core.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)
+    total = groups.aggregate(loss_N, batch.episode_N, cfg.aggregation, batch.total_tokens, batch.total_episodes)
     tokens = {
         "approx_kl": core.approximate_kl(batch.logprobs_N, batch.old_logprobs_N),
         "reference_kl": kl.measured(batch),

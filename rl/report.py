@@ -23,12 +23,11 @@ def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) ->
     names = (*CURVES, *(name for name in (epochs[-1] if epochs else {}) if name.startswith("env/")))
     curves = [(name, [(r["epoch"], r[name]) for r in epochs if name in r]) for name in names]
     rows = "".join(_evaluation(r["epoch"], r["eval"]) for r in evaluations)
+    head = "<tr><th>epoch<th>play<th>success<th>80 % interval<th>tasks</tr>"
     page = [
         f"<!doctype html><meta charset=utf-8><title>{html.escape(folder.name)}</title><style>{STYLE}</style>",
         f"<h1>{html.escape(folder.name)}</h1>",
-        "<h2>Held-out tasks</h2><table><tr><th>epoch<th>play<th>success<th>80 % interval<th>tasks</tr>"
-        + rows
-        + "</table>",
+        f"<h2>Held-out tasks</h2><table>{head}{rows}</table>",
         "<h2>Training</h2>" + "".join(_curve(name, points) for name, points in curves if len(points) > 1),
         "<h2>Episodes of the last epoch</h2><p>What the agent wrote is marked; the rest it read.</p>",
         *(_episode(tokenizer, episode) for episode in episodes),

@@ -1,10 +1,9 @@
 """The one place where an environment's step becomes the reward that is trained on. Add your own shaping here."""
 
-from dataclasses import replace
 from typing import Any
 
 import envs
-from rl.records import Batch, Episode
+from rl.records import Episode
 
 
 def turn_reward(step: envs.Step, episode: Episode, cfg: Any) -> float:
@@ -21,14 +20,3 @@ def turn_reward(step: envs.Step, episode: Episode, cfg: Any) -> float:
     else:
         reward = getattr(cfg, step.info["outcome"]) if over else 0.0
     return cfg.scale * reward
-
-
-def whiten_rewards(batch: Batch) -> Batch:
-    """Return the batch with its rewards divided by the standard deviation of its scores.
-
-    The rewards are not shifted: shifting each turn's reward would favour long episodes, or short ones.
-    """
-    scores_B = batch.scores_B
-    if bool((scores_B == scores_B[0]).all()):  # exactly equal: the deviation would be rounding
-        return batch
-    return replace(batch, reward_N=batch.reward_N / scores_B.std())

@@ -19,9 +19,8 @@ from rl.update import make_optimizer
 def start(cfg: Any) -> tuple[Any, Run, Tokenizer, TrainState, Any]:
     """Return (cfg, run, tokenizer, state, demos).
 
-    cfg: the resolved configuration, which is saved in the run's folder and does not change any more: with the folder in
-    `out`, the number of demonstrations in `episodes`, and the settings of the adapter that training starts from.
-    demos: the rl.data.Demonstrations of data=, or None.
+    cfg: as saved in the run's folder: with the folder in `out`, the number of demonstrations in `episodes`, and the
+    settings of the adapter that training starts from. demos: the rl.data.Demonstrations of data=, or None.
     The KL reference is the adapter that training starts from, kept frozen beside the trained one, or the base.
     """
     run = Run(cfg)
@@ -52,10 +51,14 @@ def start(cfg: Any) -> tuple[Any, Run, Tokenizer, TrainState, Any]:
     start_from = Path(cfg.resume) / "reference" if cfg.resume else Path(cfg.resume_from)  # a run keeps a copy
     if cfg.resume_from:
         lora.load_adapter(model, start_from, name="reference", trainable=False)
-    cfg = replace(cfg, lora=adapt(model, cfg, start_from))
-    algo_cfg, critic = getattr(cfg, cfg.algo), None
-    if algo_cfg.critic:
-        critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device)
+    if cfg.lora.r:
+        cfg = replace(cfg, lora=adapt(model, cfg, start_from))
+    else:
+        from rl import full
+
+        full.train_all(model)
+    algo_cfg = getattr(cfg, cfg.algo)
+    critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
     state = TrainState(model, critic, make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None)
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if checkpoint:
@@ -74,12 +77,8 @@ def start(cfg: Any) -> tuple[Any, Run, Tokenizer, TrainState, Any]:
 def adapt(model: CausalLM, cfg: Any, start_from: Path) -> Any:
     """Give the model the adapter that trains: new, or a copy of the one in `start_from` with cfg.resume_from.
 
-    Prints one line. Returns the adapter's settings, an rl.config.Lora. With lora.r=0 all weights train instead.
+    Prints one line. Returns the adapter's settings, an rl.config.Lora.
     """
-    if cfg.lora.r == 0:
-        model.requires_grad_(True)
-        print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train")
-        return cfg.lora
     if cfg.resume_from:
         names = lora.load_adapter(model, start_from)
     else:
@@ -92,9 +91,8 @@ def adapt(model: CausalLM, cfg: Any, start_from: Path) -> Any:
     kinds, settings = ",".join(sorted({name.rsplit(".", 1)[-1] for name in names})), cfg.lora
     if cfg.resume_from:
         first, dropout = adapters[0], layers[names[0]].dropout
-        settings = replace(
-            settings, r=len(first.A), alpha=first.alpha, rslora=first.rslora, dropout=dropout, targets=kinds
-        )
+        settings = replace(settings, r=len(first.A), alpha=first.alpha, rslora=first.rslora)
+        settings = replace(settings, dropout=dropout, targets=kinds)
     size = f"r={_distinct(len(a.A) for a in adapters)} alpha={_distinct(a.alpha for a in adapters)}"
     print(
         f"lora on: {size}{' rslora' * settings.rslora} on {len(names)} layers ({kinds.replace(',', ', ')}); "

@@ -13,7 +13,7 @@ COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline")  # the plain numbe
 
 @dataclass
 class TrainState:
-    """The mutable state of a run; a checkpoint is this, saved. Sampling has none: it depends only on (seed, episode)."""
+    """The mutable state of a run, which a checkpoint saves. Sampling has none: it depends only on (seed, episode)."""
 
     model: CausalLM  # its trainable parameters
     critic: Critic | None

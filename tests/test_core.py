@@ -10,7 +10,6 @@ from rl import core, groups, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
 from rl.records import Batch, Episode, Turn
 from rl.reference import adapted
-from rl.reward import whiten_rewards
 
 
 def f64(*values) -> torch.Tensor:
@@ -242,7 +241,7 @@ def check_gspo():
 
     def loss(log_ratio):
         mean = groups.sequence_log_ratio(log_ratio, episode)
-        return core.aggregate(core.clipped_surrogate(mean, A, 0.3, 0.3)[0], episode, "sequence", 5, 2)
+        return groups.aggregate(core.clipped_surrogate(mean, A, 0.3, 0.3)[0], episode, "sequence", 5, 2)
 
     close(groups.sequence_log_ratio(ratio.log(), episode).exp(), [1.059104500598] * 3 + [0.748331477355] * 2)
     close(loss(ratio.log()), -0.155386511622)
@@ -290,8 +289,8 @@ def test_overlong_penalty():
 
 def test_returns_to_go():
     rewards, episode = f64(1, 2, 4, 8, 16), torch.tensor([0, 0, 0, 1, 1])
-    close(core.returns_to_go(rewards, episode, 0.5), [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16])
-    close(core.returns_to_go(rewards, episode, 0.0), rewards)
+    close(reinforce.returns_to_go(rewards, episode, 0.5), [1 + 1 + 1, 2 + 2, 4, 8 + 8, 16])
+    close(reinforce.returns_to_go(rewards, episode, 0.0), rewards)
 
 
 def test_moving_average():
@@ -357,7 +356,7 @@ def test_unknown_names_are_refused(kind):
     with pytest.raises(ValueError, match="is not one of k1, k2, k3"):
         core.kl_estimate(f64(0.0), f64(0.0), kind)
     with pytest.raises(ValueError, match="is not one of token, sequence, episode, constant"):
-        core.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
+        groups.aggregate(f64(0.0), torch.tensor([0]), kind, 1, 1, 1)
     with pytest.raises(ValueError, match="is not one of constant, linear, cosine"):
         core.learning_rate_factor(0, 1, kind, 0, 0.1)
 
@@ -368,9 +367,9 @@ def test_unknown_names_are_refused(kind):
 )
 def test_aggregate(kind, total):
     loss, episode = f64(1, 2, 3, 4, 10), torch.tensor([0, 0, 0, 0, 1])
-    close(core.aggregate(loss, episode, kind, total_tokens=5, total_episodes=2, constant=4), total)
+    close(groups.aggregate(loss, episode, kind, total_tokens=5, total_episodes=2, constant=4), total)
     parts = [
-        core.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4)
+        groups.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4)
         for mine in (episode == 0, episode == 1)
     ]
     close(sum(parts), total)  # and not the mean of the pieces' means, 6.25 for tokens
@@ -594,11 +593,11 @@ def test_dapo_s_overlong_penalty_is_in_the_score():
 
 def test_whitened_rewards():
     """Scores of deviation 1, nothing shifted; where all are equal there is nothing to divide by."""
-    batch = whiten_rewards(make_batch(EPISODES))
+    batch = groups.whiten_rewards(make_batch(EPISODES))
     assert batch.scores_B.std().item() == pytest.approx(1.0)
     close(batch.reward_N, make_batch(EPISODES).reward_N / f64(1.5, 1, 2, -1, 1).std().item(), 1e-6)
     same = make_batch([played(0.3)] * 7)
-    assert same.scores_B.std() > 0 and whiten_rewards(same) is same, "rounding is no deviation"
+    assert same.scores_B.std() > 0 and groups.whiten_rewards(same) is same, "rounding is no deviation"
 
 
 def test_sft_is_the_mean_negative_log_likelihood():

@@ -234,15 +234,15 @@ result(
     lambda paid, batch, cfg: replace(paid, reward_N=2 * batch.reward_N - paid.reward_N),
 )  # fmt: skip
 
-# -- rl/core.py, rl/ppo.py, rl/reinforce.py: losses and their denominators
+# -- rl/core.py, rl/groups.py, rl/ppo.py, rl/reinforce.py: losses and their denominators
 
 arguments(
-    "token mean per micro-batch", core, "aggregate", pieces("grpo"),
+    "token mean per micro-batch", groups, "aggregate", pieces("grpo"),
     lambda loss, episode, kind, tokens, episodes, *more: (loss, episode, kind, len(loss), episodes, *more),
 )  # fmt: skip
 for algorithm, loss_name in (("grpo as published", "sequence mean"), ("dr grpo", "constant")):
     arguments(
-        f"{loss_name} per micro-batch", core, "aggregate", pieces(algorithm),
+        f"{loss_name} per micro-batch", groups, "aggregate", pieces(algorithm),
         lambda loss, episode, kind, tokens, episodes, *more:
         (loss, episode, kind, tokens, int(episode.max()) + 1, *more),
     )  # fmt: skip
