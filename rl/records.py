@@ -1,7 +1,4 @@
-"""The records that the stages pass on, every field with its shape: Turn, Episode, Batch.
-
-T tokens of an episode, N sampled tokens of a batch laid end to end, B episodes of a batch.
-"""
+"""The records that the stages pass on: T tokens of an episode, N sampled tokens of a batch, B episodes of a batch."""
 
 from dataclasses import dataclass, field
 

@@ -56,7 +56,8 @@ def rollout(
                 games.add_turn(row)
                 games.take_steps()
             if games.base and games.base.waiting:
-                games.answer_requests()
+                for slot, results in games.base.answer_waiting().items():
+                    games.call(slot, partial(games.playing[slot].env.answer, results))
             else:
                 games.take_steps(wait=True)
     finally:
@@ -154,7 +155,10 @@ class _Games:
             self.fail(game.index, game.episode, error)
         else:
             if result.requests:
-                self.ask_base(slot, result.requests)
+                from rl.answer import Base  # few environments ask the base
+
+                self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
+                self.base.ask(slot, game.task.key, result.requests)
                 return
             observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
             if observation_ids:
@@ -165,17 +169,6 @@ class _Games:
             self.finished[game.index] = game.episode
         self.progress.update()
         self.start()
-
-    def ask_base(self, slot: int, requests: list[envs.Request]) -> None:
-        from rl.answer import Base  # few environments ask the base
-
-        self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
-        self.base.ask(slot, self.playing[slot].task.key, requests)
-
-    def answer_requests(self) -> None:
-        """Answer all requests with the base model. Their environments go on in the order in which they asked."""
-        for slot, results in self.base.answer_waiting().items():
-            self.call(slot, partial(self.playing[slot].env.answer, results))
 
     def fail(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
         """Leave the episode out of the update. Raise ValueError if no other shows that the environments work."""

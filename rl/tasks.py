@@ -42,23 +42,16 @@ def mixture(text: str) -> dict[str, float]:
 
 
 def make_tasks(
-    cfg: Any,
-    first_group: int,
-    groups: int,
-    group_size: int,
-    split: str,
-    stream: int,
-    order: str = "random",
-    limit: int = 0,
+    cfg: Any, first: int, groups: int, group_size: int, split: str, stream: int, order: str = "random", limit: int = 0
 ) -> list[Task]:
-    """Return group_size tasks for each of the groups `first_group`, ... of a stream. Equal arguments give equal tasks.
+    """Return group_size tasks for each of a stream's groups from `first` on. Equal arguments give equal tasks.
 
     order: "random", or "sequential" for the environment's seeds 0, 1, 2, ...
     limit: number of different tasks, after which they repeat; 0: unlimited.
     """
     weights = mixture(cfg.env)
     tasks = []
-    for group in range(first_group, first_group + groups):
+    for group in range(first, first + groups):
         number = group % limit if limit else group
         draw = random.Random(f"{stream} {number} {split}")
         env = draw.choices(list(weights), list(weights.values()))[0]
