@@ -1,8 +1,8 @@
 """Causal attention in which a query's result does not depend on anything else in the batch.
 
-On a CPU `ExactAttention` is the only path. A query's output depends, bit for bit, on that query and the keys it may
-see, not on the batch size, padding, or how many later keys the tensors hold. So the log-probability recorded while
-sampling, one token at a time from a cache, *is* the one that training recomputes. Three rules ensure this:
+On a CPU a query's output depends, bit for bit, on that query and the keys it may see, not on the batch size, padding,
+or how many later keys the tensors hold. So the log-probability recorded while sampling, one token at a time from a
+cache, *is* the one that training recomputes. Three rules ensure this:
 
 - matrix products have at least MIN_QUERIES rows, because smaller ones take another kernel;
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;
@@ -40,9 +40,8 @@ def attend(
     """Return out_BHTE, causal attention over U blocks of L = KEY_BLOCK keys, in the dtype of q.
 
     Query t of sequence b sees the keys 0..positions_BT[b, t], or the last `window` of them. Z = B*K: the K key heads of
-    sequence 0, then those of sequence 1; K divides H, and head h reads key head h // (H / K). Softmax in float32 at
-    least, scale 1/sqrt(E). Position -1 marks padding, whose output is finite and meaningless.
-    exact: on CUDA too a query's bits depend only on what it sees.
+    sequence 0, then those of sequence 1; head h reads key head h // (H / K). Softmax in float32 at least, scale
+    1/sqrt(E). Position -1 marks padding, whose output is finite and meaningless. exact: bitwise on CUDA too.
     """
     if q_BHTE.device.type == "cpu":
         blocked = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
@@ -57,8 +56,8 @@ def masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch
     k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
     v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
     positions_BT = positions_BT.clamp(min=0)  # the gradient of a query that sees no key would be NaN
-    mask_BTL = ~masked(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)
-    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask_BTL[:, None], enable_gqa=True)
+    mask = ~masked(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)[:, None]
+    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask, enable_gqa=True)
 
 
 def masked(key: torch.Tensor, positions_BT: torch.Tensor, window: int | None) -> torch.Tensor:
@@ -75,7 +74,7 @@ def in_blocks(x_BKTE: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Tile:
-    """Queries side by side of some sequences of the batch, and the blocks of keys that they see."""
+    """Adjacent queries of some sequences of the batch, and the blocks of keys that they see."""
 
     rows: slice | torch.Tensor  # the sequences, of B, that have a query in this tile
     heads: slice | torch.Tensor  # their key heads, of Z
@@ -97,10 +96,11 @@ def tiles(positions_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Ti
         real = (positions_BT[:, queries].amax(1) >= 0).nonzero()[:, 0]
         if len(real) == 0:
             continue
-        rows, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
-        first, last = int(real[0]), int(real[-1])
-        if last - first + 1 == len(real):  # a slice is read without a copy
-            rows, heads = slice(first, last + 1), slice(first * K, (last + 1) * K)
+        first, end = int(real[0]), int(real[-1]) + 1
+        if end - first == len(real):  # a slice is read without a copy
+            rows, heads = slice(first, end), slice(first * K, end * K)
+        else:
+            rows, heads = real, (real[:, None] * K + torch.arange(K)).flatten()
         here_BT = positions_BT[rows, queries]
         here_BT = here_BT.where(here_BT >= 0, here_BT.max())
         yield Tile(rows, heads, queries, here_BT, *span(here_BT, window))
@@ -117,16 +117,15 @@ def span(positions_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]
 
 def exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, lse_BHT=None) -> torch.Tensor:
     """Return what `attend` does; write the base-2 log-sum-exp of the scores into lse_BHT if it is given."""
-    (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], _wide(q_BHTE)
-    out_BHTE = torch.zeros_like(q_BHTE)
-    for tile in tiles(positions_BT, Z // B, window):
-        here = tile.rows, slice(None), tile.queries
-        queries_ZME = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), Z // B)
+    (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], torch.promote_types(q_BHTE.dtype, torch.float32)
+    K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
+    for tile in tiles(positions_BT, K, window):
+        here, T = (tile.rows, slice(None), tile.queries), tile.positions_BT.shape[1]
+        queries_ZME = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), K)
         scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
         score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
-        _mask(scores_UZML, tile, window, H * B // Z)
-        T = tile.positions_BT.shape[1]
-        out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=H * B // Z * T)
+        _mask(scores_UZML, tile, window, G)
+        out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=G * T)
         out_BHTE[here] = out.to(q_BHTE.dtype).reshape(-1, H, T, E)
         if lse_BHT is not None:
             lse_BHT[here] = total.log2_().add_(peak).view(-1, H, T)
@@ -134,27 +133,21 @@ def exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, lse_BHT=N
 
 
 def score(queries_ZME: torch.Tensor, k_UZEL: torch.Tensor, out_UZML: torch.Tensor) -> None:
-    """Write the queries' products with the keys of each block, in one call if the keys are contiguous and the queries
-    few."""
-    (U, Z, E, L), M = k_UZEL.shape, queries_ZME.shape[1]
-    if M <= L and k_UZEL.is_contiguous():
-        queries = queries_ZME.expand(U, -1, -1, -1).reshape(U * Z, M, E)
-        torch.bmm(queries, k_UZEL.view(U * Z, E, L), out=out_UZML.view(U * Z, M, L))
+    """Write the queries' products with the keys of each block; few queries in one call."""
+    if queries_ZME.shape[1] <= KEY_BLOCK and k_UZEL.is_contiguous():
+        queries = queries_ZME.expand(len(k_UZEL), -1, -1, -1).flatten(0, 1)
+        torch.bmm(queries, k_UZEL.flatten(0, 1), out=out_UZML.view(-1, *out_UZML.shape[2:]))
         return
-    for u in range(U):
-        torch.bmm(queries_ZME, k_UZEL[u], out=out_UZML[u])
+    for k_ZEL, out_ZML in zip(k_UZEL, out_UZML, strict=True):
+        torch.bmm(queries_ZME, k_ZEL, out=out_ZML)
 
 
 def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
     """Return, of the first M = used rows, (the mean of the values under softmax(scores * ln 2) [Z, M, E], the sum of
-    2**(scores - peak) [Z, M, 1], the peak [Z, M, 1]). Overwrites the scores.
-
-    Blocks are added one after the other, so that masked ones add exact zeros.
-    """
-    wide = scores_UZML.dtype
-    weights_UZML = scores_UZML[:, :, :used]
-    peak_ZM1 = weights_UZML.amax((0, 3)).unsqueeze_(-1)
-    total_ZM1 = weights_UZML.sub_(peak_ZM1).exp2_().sum(-1, keepdim=True).cumsum(0)[-1]
+    2**(scores - peak) [Z, M, 1], the peak [Z, M, 1]). Overwrites the scores. Blocks are added in order."""
+    wide, weights_UZML = scores_UZML.dtype, scores_UZML[:, :, :used]
+    peak = weights_UZML.amax((0, 3)).unsqueeze_(-1)
+    total = weights_UZML.sub_(peak).exp2_().sum(-1, keepdim=True).cumsum(0)[-1]
     if v_UZLE.is_contiguous():
         out_ZME, *more = torch.bmm(scores_UZML.flatten(0, 1), v_UZLE.to(wide).flatten(0, 1)).chunk(len(v_UZLE))
     else:
@@ -162,7 +155,7 @@ def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
         out_ZME, *more = (torch.bmm(weights, v_ZLE.to(wide)) for weights, v_ZLE in blocks)
     for block_ZME in more:
         out_ZME.add_(block_ZME)
-    return out_ZME[:, :used].div_(total_ZM1), total_ZM1, peak_ZM1
+    return out_ZME[:, :used].div_(total), total, peak
 
 
 class ExactAttention(torch.autograd.Function):
@@ -170,7 +163,7 @@ class ExactAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None):
-        lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3], dtype=_wide(q_BHTE))
+        lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3], dtype=torch.promote_types(q_BHTE.dtype, torch.float32))
         out_BHTE = exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, lse_BHT)
         ctx.window = window
         ctx.save_for_backward(q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT)
@@ -194,18 +187,13 @@ class ExactAttention(torch.autograd.Function):
             grad_out = _group(grad_BHTE[here].to(wide), K)
             delta = (grad_out * _group(out_BHTE[here], K)).sum(-1, keepdim=True)
             grad_scores = torch.bmm(grad_out, values.mT).sub_(delta).mul_(weights)
-            used = slice(G * tile.positions_BT.shape[1])
-            grad = torch.bmm(grad_scores, keys)[:, used].mul_(E**-0.5)
+            grad = torch.bmm(grad_scores, keys)[:, : G * tile.positions_BT.shape[1]].mul_(E**-0.5)
             grad_q[here] = grad.to(q_BHTE.dtype).reshape_as(q_BHTE[here])
             read = tile.heads, slice(tile.first * KEY_BLOCK, tile.end * KEY_BLOCK)
             grad_k[read] += torch.bmm(grad_scores.mT, queries).div_(LOG2E)
             grad_v[read] += torch.bmm(weights.mT, grad_out)
         grad_k, grad_v = (x.unflatten(1, (U, KEY_BLOCK)).transpose(0, 1).to(q_BHTE.dtype) for x in (grad_k, grad_v))
         return grad_q, grad_k.mT, grad_v, None, None
-
-
-def _wide(x: torch.Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
@@ -220,7 +208,7 @@ def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
 def _mask(scores_UZML: torch.Tensor, tile: Tile, window: int | None, G: int) -> None:
     """Set scores to minus infinity where a query does not see a key; G query heads share a key head."""
     B, T = tile.positions_BT.shape
-    key_U11L = torch.arange(tile.seen * KEY_BLOCK, tile.end * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
-    masked_UBTL = masked(key_U11L, tile.positions_BT, window)
+    keys = torch.arange(tile.seen * KEY_BLOCK, tile.end * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
+    masked_UBTL = masked(keys, tile.positions_BT, window)
     used = scores_UZML[tile.seen - tile.first :, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # a view
     used.masked_fill_(masked_UBTL[:, :, None, None], float("-inf"))  # of [U, B, K, G, T, L]

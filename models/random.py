@@ -1,14 +1,13 @@
 """Random numbers from counters: what an episode samples depends on its own (seed, episode, turn, token) alone.
 
-Each number is folded in by the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16), in int64, whose sums
-and products wrap as unsigned ones do: on any device, and in a CUDA graph.
+Each number is folded in by the finalizer of SplitMix64 (Steele, Lea and Flood 2014, figure 16), in wrapping int64.
 """
 
 import torch
 
 
 def fold_all(counters: list[tuple[int, ...]]) -> torch.Tensor:
-    """Return the state of each counter, int64 [len(counters)]: its numbers folded in one after the other, from 0."""
+    """Return the state of each counter, int64 [len(counters)]: its numbers folded into 0 one after the other."""
     state = torch.zeros(len(counters), dtype=torch.long)
     for number in torch.tensor(counters, dtype=torch.long).T:
         state = fold(state, number)
