@@ -255,7 +255,7 @@ def test_a_step_does_the_same_whatever_the_data(model, temperature, stacked):
     steps.prepare(0, 200, temperature)
     steps.step()  # what is made at the first call: weights laid out for the CPU
     for lengths, left in ((0, 0), (torch.arange(32) * 6, torch.arange(32)), (189, 50)):
-        steps.state.length_S[:], steps.state.left_S[:] = torch.as_tensor(lengths), torch.as_tensor(left)
+        steps.state.length_B[:], steps.state.left_B[:] = torch.as_tensor(lengths), torch.as_tensor(left)
         with _Recorder() as recorder:
             steps.step()
         traces.append(recorder.trace)

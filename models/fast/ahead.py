@@ -47,16 +47,16 @@ class Ahead:
         rows = {i: self.slots[i].row for i in left}
         staying = [i for i, row in rows.items() if self.moving.get(i) is row]
         new = SlotState(np.zeros(self.steps.state.storage.shape, np.int64))
-        new.length_S[list(self.slots)] = [slot.length for slot in self.slots.values()]
+        new.length_B[list(self.slots)] = [slot.length for slot in self.slots.values()]
         for i in set(rows) - set(staying):
             slot = self.slots[i]
             assert slot.place == i, "the device's state is by place"
-            new.token_S[i], new.stream_S[i] = slot.pending[0], slot.stream
-            new.sampled_S[i], new.left_S[i] = len(slot.row.ids), left[i]
-        changed_S = np.ones(new.storage.shape[1], np.int64)
-        changed_S[staying] = 0
+            new.token_B[i], new.stream_B[i] = slot.pending[0], slot.stream
+            new.sampled_B[i], new.left_B[i] = len(slot.row.ids), left[i]
+        changed_B = np.ones(new.storage.shape[1], np.int64)
+        changed_B[staying] = 0
         longest = max(max(s.length + 1, min(s.length + 2 * CHUNK, self.max_len)) for s in self.slots.values())
-        self.steps.push(new, changed_S)  # before the trial steps: idle slots must not write where they once were
+        self.steps.push(new, changed_B)  # before the trial steps: idle slots must not write where they once were
         self.steps.prepare(version, longest, temperature)
         self.moving = rows
         return rows, self.steps.enqueue()
@@ -65,12 +65,12 @@ class Ahead:
         if chunk is None:
             return []
         (rows, wait), (max_new_tokens, _, stop_ids) = chunk, self.settings
-        ids_CS, logprobs_CS = wait().swapaxes(0, 1)
-        ids_SC, logprobs_SC, finished = ids_CS.T.astype(np.int64).tolist(), logprobs_CS.T.tolist(), []
+        chunk_ids, chunk_logprobs = wait().swapaxes(0, 1)
+        ids_by_slot, logprobs_by_slot, finished = chunk_ids.T.astype(np.int64).tolist(), chunk_logprobs.T.tolist(), []
         for i, row in rows.items():
-            ids = [token for token in ids_SC[i] if token >= 0]
+            ids = [token for token in ids_by_slot[i] if token >= 0]
             if not ids or i not in self.slots or self.slots[i].row is not row:
                 continue  # the row was finished before, or the slot has another one by now
-            if self.slots[i].append(ids, logprobs_SC[i][: len(ids)], max_new_tokens, stop_ids, self.max_len):
+            if self.slots[i].append(ids, logprobs_by_slot[i][: len(ids)], max_new_tokens, stop_ids, self.max_len):
                 finished.append((len(ids), row))
         return [row for _, row in sorted(finished, key=lambda pair: pair[0])]

@@ -29,19 +29,19 @@ STACKED_SHARE = 0.25  # of the device's memory: larger models are not copied to 
 
 @dataclass
 class SlotState:
-    """The state of every slot of the cache, int64 [S] each: rows of one tensor or array, which one copy moves."""
+    """The state of every slot of the cache, int64 [B] each: rows of one tensor or array, which one copy moves."""
 
-    storage: torch.Tensor | np.ndarray  # [5, S]
+    storage: torch.Tensor | np.ndarray  # [5, B]
 
     def __post_init__(self):
-        self.token_S, self.length_S, self.stream_S, self.sampled_S, self.left_S = self.storage
+        self.token_B, self.length_B, self.stream_B, self.sampled_B, self.left_B = self.storage
         # the pending token; tokens in the cache; random stream of the turn; tokens that the turn has; that it may get
 
 
 class Steps:
     """The device's side: the state of every slot of the cache, and the step that gives each of them one more token.
 
-    sample:    (hidden_SD, weight_VD, temperature, uniforms_S) -> (ids_S, logprobs_S)
+    sample:    (hidden_BD, weight_VD, temperature, uniforms_B) -> (ids_B, logprobs_B)
     attention: as models/attention.py's `attend`; by default that, on CUDA one that a graph can contain: the Triton
                kernel in 16 bits, or static_attention.
     stacked:   whether to stack copies of the weights of layers that read the same input; by default on CUDA, if they
@@ -57,14 +57,14 @@ class Steps:
         self.attention = attention or (on_gpu if self.on_gpu else attend)
         stacked = self.on_gpu and not model.exact and _fits(model) if stacked is None else stacked
         self.stack = Stacked if stacked else Unstacked
-        K, S = cache.heads, cache.keys[0].shape[1] // cache.heads
-        self.heads_S1K = torch.arange(S * K, device=device).view(S, 1, K)
-        self.state = SlotState(torch.zeros(5, S, dtype=torch.long, device=device))
+        K, B = cache.heads, cache.keys[0].shape[1] // cache.heads
+        self.heads = torch.arange(B * K, device=device).view(B, 1, K)
+        self.state = SlotState(torch.zeros(5, B, dtype=torch.long, device=device))
         self.stops_V = torch.zeros(model.config.vocab_size, dtype=torch.bool, device=device)
-        # Ids and log-probabilities of two chunks [2 * CHUNK, 2, S]; -1 where a slot had nothing to sample.
-        self.ring = torch.zeros(2 * CHUNK, 2, S, dtype=torch.float64, device=device)
+        # Ids and log-probabilities of two chunks [2 * CHUNK, 2, B]; -1 where a slot had nothing to sample.
+        self.ring = torch.zeros(2 * CHUNK, 2, B, dtype=torch.float64, device=device)
         self.ring_at = torch.zeros(1, dtype=torch.long, device=device)
-        self.arrived = torch.zeros(2 * CHUNK, 2, S, dtype=torch.float64, pin_memory=self.on_gpu)
+        self.arrived = torch.zeros(2 * CHUNK, 2, B, dtype=torch.float64, pin_memory=self.on_gpu)
         self.side = torch.cuda.Stream(device) if self.on_gpu else None
         self.blocks, self.temperature, self.chunks = 1, 1.0, 0
         self.version = self.signature = self.key = self.graph = None  # what the layers and the graph were made for
@@ -74,29 +74,29 @@ class Steps:
     def step(self) -> None:
         """Sample one more token for every slot that may have one; update the state, the cache and the ring in place."""
         state = self.state
-        active_S = state.left_S > 0
-        hidden_SD = self._hidden(active_S)
-        uniforms_S = unit(fold(state.stream_S, state.sampled_S))
-        ids_S, logprobs_S = self.sample(hidden_SD, self.model.lm_head.weight, self.temperature, uniforms_S)
-        taken = torch.stack((torch.where(active_S, ids_S, -1).double(), logprobs_S.double()))
+        active_B = state.left_B > 0
+        hidden_BD = self._hidden(active_B)
+        uniforms_B = unit(fold(state.stream_B, state.sampled_B))
+        ids_B, logprobs_B = self.sample(hidden_BD, self.model.lm_head.weight, self.temperature, uniforms_B)
+        taken = torch.stack((torch.where(active_B, ids_B, -1).double(), logprobs_B.double()))
         self.ring.index_copy_(0, self.ring_at, taken[None])
         self.ring_at.add_(1).remainder_(2 * CHUNK)
-        state.token_S.copy_(torch.where(active_S, ids_S, state.token_S))
-        state.length_S.add_(active_S)
-        state.sampled_S.add_(active_S)
-        state.left_S.copy_(torch.where(active_S & ~self.stops_V[ids_S], state.left_S - 1, 0))
+        state.token_B.copy_(torch.where(active_B, ids_B, state.token_B))
+        state.length_B.add_(active_B)
+        state.sampled_B.add_(active_B)
+        state.left_B.copy_(torch.where(active_B & ~self.stops_V[ids_B], state.left_B - 1, 0))
 
-    def _hidden(self, active_S: torch.Tensor) -> torch.Tensor:
-        """Return hidden states [S, D] of the pending tokens. An idle slot computes too: it writes where its next token
+    def _hidden(self, active_B: torch.Tensor) -> torch.Tensor:
+        """Return hidden states [B, D] of the pending tokens. An idle slot computes too: it writes where its next token
         will be written, and its query sees one key."""
-        length_S = self.state.length_S
-        seen_S1 = torch.where(active_S, length_S, 0)[:, None]
-        rotary = {rope: (cos[length_S], sin[length_S]) for rope, (cos, sin) in self.tables.items()}
-        length_S11 = length_S[:, None, None]
-        places = length_S11 // KEY_BLOCK, self.heads_S1K, length_S11 % KEY_BLOCK
+        length_B = self.state.length_B
+        seen = torch.where(active_B, length_B, 0)[:, None]
+        rotary = {rope: (cos[length_B], sin[length_B]) for rope, (cos, sin) in self.tables.items()}
+        length = length_B[:, None, None]
+        places = length // KEY_BLOCK, self.heads, length % KEY_BLOCK
         view = CacheView(self.cache, slice(None), self.blocks, *places)
-        attend_one = lambda q_SHE, k, v, window: self.attention(q_SHE[:, :, None], k, v, seen_S1, window)  # noqa: E731
-        return self.decoder.hidden(self.state.token_S, rotary, view, len(length_S), attend_one)
+        attend_one = lambda q_BHE, k, v, window: self.attention(q_BHE[:, :, None], k, v, seen, window)  # noqa: E731
+        return self.decoder.hidden(self.state.token_B, rotary, view, len(length_B), attend_one)
 
     @torch.no_grad()
     def prepare(self, version: Hashable, longest: int, temperature: float) -> None:
@@ -132,14 +132,14 @@ class Steps:
         self.step(), self.step()
         self.state.storage.copy_(storage), self.ring_at.copy_(ring_at)
 
-    def push(self, new: SlotState, changed_S: np.ndarray) -> None:
-        """Replace the state of the slots where changed_S is true."""
-        rows = torch.from_numpy(np.concatenate((new.storage, changed_S[None])))
+    def push(self, new: SlotState, changed_B: np.ndarray) -> None:
+        """Replace the state of the slots where changed_B is true."""
+        rows = torch.from_numpy(np.concatenate((new.storage, changed_B[None])))
         rows = (rows.pin_memory() if self.on_gpu else rows).to(self.device, non_blocking=True)
         self.state.storage.copy_(torch.where(rows[-1] == 1, rows[:-1], self.state.storage))
 
     def enqueue(self) -> Callable[[], np.ndarray]:
-        """Enqueue CHUNK steps; return a function that waits for their ids and log-probabilities [CHUNK, 2, S]."""
+        """Enqueue CHUNK steps; return a function that waits for their ids and log-probabilities [CHUNK, 2, B]."""
         for _ in range(CHUNK):
             self.graph.replay() if self.on_gpu else self.step()
         half = slice(self.chunks % 2 * CHUNK, (self.chunks % 2 + 1) * CHUNK)
@@ -176,14 +176,14 @@ def static_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch
     masked_UZL = masked(key_U1L, positions_BT.expand(B, Z // B).reshape(Z), window)
     scores_UZGL.masked_fill_(masked_UZL[:, :, None], float("-inf"))
     weights_UZGL = (scores_UZGL - scores_UZGL.amax((0, 3), keepdim=True)).exp_()
-    total_ZG1 = weights_UZGL.sum((0, 3))[..., None]
-    out_ZGE = _product(weights_UZGL.to(v_UZLE.dtype), v_UZLE).sum(0) / total_ZG1
+    total = weights_UZGL.sum((0, 3))[..., None]
+    out_ZGE = _product(weights_UZGL.to(v_UZLE.dtype), v_UZLE).sum(0) / total
     return out_ZGE.reshape(B, H, 1, E).to(q_BHTE.dtype)
 
 
-def _product(a_UZMN: torch.Tensor, b_UZNO: torch.Tensor) -> torch.Tensor:
-    """Return a @ b in float32 at least."""
-    (a, b), shape = (x.flatten(0, 1) for x in (a_UZMN, b_UZNO)), (*a_UZMN.shape[:-1], b_UZNO.shape[-1])
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return a [U, Z, rows, in] @ b [U, Z, in, out] in float32 at least."""
+    (a, b), shape = (x.flatten(0, 1) for x in (a, b)), (*a.shape[:-1], b.shape[-1])
     if a.dtype in (torch.float32, torch.float64):
         return torch.bmm(a, b).view(shape)
     if a.device.type == "cuda":
