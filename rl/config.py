@@ -161,15 +161,12 @@ def resolve(given: dict[str, str], also: type | None = None) -> Any:
         group, dot, _ = key.partition(".")
         unused = dot and group in GROUPS and group not in classes
         if key not in known and not unused:
-            raise arguments.unknown_key(key, _all_keys(also))
+            from rl import help
+
+            raise arguments.unknown_key(key, help.all_keys(also, sys.modules[__name__]))
     groups = {name: arguments.build(cls, settings, name) for name, cls in classes.items()}
     config_class = make_dataclass("Config", classes.items(), bases=(Common,), frozen=True, kw_only=True)
     return config_class(**vars(common), **groups)
-
-
-def _all_keys(also: type | None) -> list[str]:
-    keys = [key for cls in (Common, also) if cls for key in arguments.keys_of(cls)]
-    return keys + [key for name in GROUPS for key in arguments.keys_of(group_class(name), name)]
 
 
 def to_dict(cfg: Any) -> dict:

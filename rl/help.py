@@ -109,3 +109,9 @@ def settings_text(program: str, also: type | None, config: ModuleType) -> str:
     classes = (also, config.Common) if also else (config.Common,)
     text = help_text(program, about, classes, {name: config.group_class(name) for name in groups}, skip=skip)
     return f"{text}\n\nrecipes: {', '.join(config.recipes.names())}; environments: {', '.join(config.envs.NAMES)}"
+
+
+def all_keys(also: type | None, config: ModuleType) -> list[str]:
+    """Return every key of rl.config and of the dataclass `also`, those of unused groups too."""
+    keys = [key for cls in (config.Common, also) if cls for key in config.arguments.keys_of(cls)]
+    return keys + [key for name in config.GROUPS for key in config.arguments.keys_of(config.group_class(name), name)]
