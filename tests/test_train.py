@@ -17,7 +17,7 @@ from rl import config, log
 
 ROOT = Path(__file__).parent.parent
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
-SMALL = ["episodes=8", "batch_size=4", "eval_episodes=0", "threads=1", "textcraft.max_turns=3"]
+SMALL = ["episodes=8", "batch_size=4", "eval_episodes=0", "threads=1", "textcraft.max_turns=4"]
 
 
 def lines(path: Path) -> list[dict]:
@@ -84,7 +84,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in told for key in tensors)
     assert f"recipe embedded: lr={config.parse([]).lr} " in told and "; command line: " in told
     saved = json.loads((folder / "config.json").read_text())
-    assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 3
+    assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
     wanted = "reward_mean reward_std accuracy outcomes policy_loss value_loss approx_kl entropy sampled_tokens seconds"
     assert set(wanted.split()) <= set(stats)
