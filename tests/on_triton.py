@@ -51,9 +51,9 @@ if INTERPRETED:
     mend_the_interpreter()
 
 
-def run_under_the_interpreter(file: str, at_least: int):
+def run_under_the_interpreter(file: str, at_least: int, marks: str = "not full"):
     """The tests of a file in a process with TRITON_INTERPRET=1, so many of which must have passed."""
-    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", file]
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-m", marks, file]
     run = subprocess.run(
         command,
         env=os.environ | {"TRITON_INTERPRET": "1"},

@@ -55,6 +55,14 @@ def test_episodes_are_bitwise_those_of_the_plain_engine(model, expected, max_row
     assert found == expected[temperature]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("temperature", [0.8, 0])
+@pytest.mark.parametrize("max_rows", [3, 24])
+def test_forty_episodes_match_those_of_the_plain_engine(model, max_rows, temperature):
+    expected = sampled(play(Engine(model, 24, 256), range(40), temperature=temperature))
+    assert sampled(play(ahead(model, max_rows, 256), range(40), temperature=temperature)) == expected
+
+
 def test_a_sequence_outgrows_every_graph():
     """From 62 tokens to 256 = max_len, which is the last place of four blocks; then 200 more of another, from 55."""
     model, rows = random_model(**WIDE), []

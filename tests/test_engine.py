@@ -116,14 +116,18 @@ def as_episodes(played: dict[int, list]) -> list[Episode]:
 # ------------------------------------------------------------------------------------------ the sampler is the trainer
 
 
-def test_recorded_logprobs_match_training_bitwise(model):
-    played = play(Engine(model, max_rows=24, max_len=280), range(80))
+@pytest.mark.parametrize(
+    ("episodes", "max_len", "turns"), [(80, 280, 5), pytest.param(200, 400, 6, marks=pytest.mark.full)]
+)
+def test_recorded_logprobs_match_training_bitwise(model, episodes, max_len, turns):
+    played = play(Engine(model, max_rows=24, max_len=max_len), range(episodes))
     rows = [row for turns in played.values() for _, row in turns]
     lengths = [sum(len(fed) + len(row.ids) for fed, row in turns) for turns in played.values()]
-    assert len(played) == 80 and len(rows) > 160 and max(lengths) > 256 and max(map(len, played.values())) >= 5
+    assert len(played) == episodes and len(rows) > 2 * episodes
+    assert max(lengths) > 256 and max(map(len, played.values())) >= turns
     assert {row.stop_reason for row in rows} == {"stop", "length", "context"}
     recorded, recomputed = recompute(model, played, TEMPERATURE, batch=8)
-    assert len(recorded) == sum(len(row.ids) for row in rows) > 800
+    assert len(recorded) == sum(len(row.ids) for row in rows) > 10 * episodes
     assert torch.equal(recorded, recomputed)
 
 
@@ -145,7 +149,9 @@ def sixty(model):
     return sampled(play(Engine(model, max_rows=24, max_len=400), range(60)))
 
 
-@pytest.mark.parametrize(("max_rows", "order"), [(1, 1), (5, -1), (40, -1)])
+@pytest.mark.parametrize(
+    ("max_rows", "order"), [(1, 1), (5, -1), pytest.param(16, 1, marks=pytest.mark.full), (40, -1)]
+)
 def test_an_episodes_samples_depend_on_itself_alone(model, sixty, max_rows, order):
     some = range(20, 60, 3)[::order]
     got = sampled(play(Engine(model, max_rows=max_rows, max_len=400), some))

@@ -289,9 +289,8 @@ json.dump(answers, sys.stdout)
 """
 
 
-@pytest.fixture(scope="module")
-def in_two_processes() -> list[dict]:
-    """What each environment does in two processes that hash strings differently."""
+def in_processes(*hash_seeds: str) -> list[dict]:
+    """Return each environment's demonstrations and golden cases from one process per PYTHONHASHSEED."""
     names = {name: ",".join(levels(name)) for name in OURS if not (REFUSED and name in ("abd", "ded"))}
     started = [
         subprocess.Popen(
@@ -300,15 +299,31 @@ def in_two_processes() -> list[dict]:
             env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
         )
-        for seed in ("0", "77")
+        for seed in hash_seeds
     ]
     return [json.loads(process.communicate()[0]) for process in started]
+
+
+@pytest.fixture(scope="module")
+def in_two_processes() -> list[dict]:
+    return in_processes("0", "77")
+
+
+@pytest.fixture(scope="module")
+def in_a_third_process() -> dict:
+    return in_processes("1")[0]
 
 
 @everywhere
 def test_episodes_do_not_depend_on_string_hashing(name, in_two_processes):
     one, other = (answers[name]["demonstrations"] for answers in in_two_processes)
     assert len(one) > 10_000 and one == other
+
+
+@pytest.mark.full
+@everywhere
+def test_a_third_hash_seed_changes_no_episode(name, in_two_processes, in_a_third_process):
+    assert in_a_third_process[name] == in_two_processes[0][name]
 
 
 @everywhere

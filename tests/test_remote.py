@@ -80,12 +80,13 @@ def nothing_asked():
     Handler.asked, Handler.failures = [], []
 
 
+@pytest.mark.parametrize("n", [6, pytest.param(12, marks=pytest.mark.full)])
 @pytest.mark.parametrize("env", ["textcraft", "planner"])
-def test_remote_evaluation_equals_the_local_one(env, here):
+def test_remote_evaluation_equals_the_local_one(env, n, here):
     model, tokenizer, server = here
     cfg = replace(config.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
-    there = remote.evaluate(server, "mine", cfg, 0.0, "val", 6)
-    assert there == evaluate(model, tokenizer, cfg, 0.0, "val", 6)
+    there = remote.evaluate(server, "mine", cfg, 0.0, "val", n)
+    assert there == evaluate(model, tokenizer, cfg, 0.0, "val", n)
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 

@@ -1,5 +1,7 @@
 """Attention's Triton kernels: as near to float64 as torch in the same dtype, and a query's bits its own."""
 
+import itertools
+
 import pytest
 import torch
 from conftest import random_model
@@ -30,8 +32,9 @@ KERNELS = "_forward", "_backward_queries", "_backward_keys"
 
 
 @needs_no_device
-def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=20)
+@pytest.mark.parametrize(("at_least", "marks"), [(20, "not full"), pytest.param(40, "full", marks=pytest.mark.full)])
+def test_under_the_interpreter(at_least, marks):
+    run_under_the_interpreter(__file__, at_least, marks)
 
 
 def inputs(B, H, K, T, L, E, dtype, seed=0, size=1.0):
@@ -57,12 +60,14 @@ SHAPES = {
 }
 
 
+SAMPLE = [*((torch.float32, window) for window in (None, 2, 8, 66)), (torch.bfloat16, None), (torch.float16, 8)]
+EVERY = [pair for pair in itertools.product(FLOATS, (None, 2, 8, 70)) if pair not in SAMPLE]
+
+
 @runs
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("dtype", "window"),
-    [*((torch.float32, window) for window in (None, 2, 8, 66)), (torch.bfloat16, None), (torch.float16, 8)],
-    ids=str,
+    ("dtype", "window"), [*SAMPLE, *(pytest.param(*pair, marks=pytest.mark.full) for pair in EVERY)], ids=str
 )
 def test_errors_are_at_most_those_of_torch(dtype, shape, window):
     q, k, v, positions_BT = inputs(*SHAPES[shape], dtype, size=3)
@@ -90,21 +95,30 @@ def test_large_scores_whose_peak_moves_over_the_blocks(dtype):
 
 @runs
 @pytest.mark.parametrize(
-    ("dtype", "window"),
-    [(torch.float32, 1), (torch.float32, 70), (torch.bfloat16, None), (torch.bfloat16, 70)],
+    ("dtype", "window", "H", "T"),
+    [
+        (torch.float32, 1, 2, 130),
+        (torch.float32, 70, 2, 130),
+        (torch.bfloat16, None, 2, 130),
+        (torch.bfloat16, 70, 2, 130),
+        *(
+            pytest.param(dtype, window, 3, 150, marks=pytest.mark.full)
+            for dtype, window in itertools.product((torch.float32, torch.bfloat16), (None, 1, 70))
+        ),
+    ],
     ids=str,
 )
-def test_a_querys_bits_are_its_own(dtype, window):
+def test_a_querys_bits_are_its_own(dtype, window, H, T):
     """Alone, among others, beside a query that reads more blocks, and whatever lies where it does not look."""
-    q, k, v, positions_BT = inputs(2, 2, 1, 130, 130, 24, dtype)
+    q, k, v, positions_BT = inputs(2, H, 1, T, T, 24, dtype)
     run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)  # noqa: E731
     full = run(q, k, v, positions_BT)
-    for t in (0, 63, 64, 129):
+    for t in (0, 63, 64, T - 1):
         one, n = slice(t, t + 1), t + 1
         assert torch.equal(run(q[:, :, one], k, v, positions_BT[:, one]), full[:, :, one])
         assert torch.equal(run(q[:, :, one], k[:, :, :n], v[:, :, :n], positions_BT[:, one]), full[:, :, one])
         pair = torch.cat((q[1:, :, one], q[1:, :, -1:]), 2)
-        places = torch.tensor([[t, 129]], device=DEVICE)
+        places = torch.tensor([[t, T - 1]], device=DEVICE)
         assert torch.equal(run(pair, k[1:], v[1:], places)[:, :, :1], full[1:, :, one])
         junk_k, junk_v = k.clone(), v.clone()
         for unseen in (slice(n, None), slice(0, 0 if window is None else max(n - window, 0))):
@@ -156,12 +170,13 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers":
 
 @runs
 @pytest.mark.parametrize("window", [{}, WINDOW], ids=["whole", "window of 20"])
+@pytest.mark.parametrize(("layers", "B"), [(1, 3), pytest.param(2, 4, marks=pytest.mark.full)])
 @pytest.mark.skipif(DEVICE == "cuda", reason="there linear layers need models/fast/triton/linear.py too")
-def test_sampled_logprobs_are_bitwise_those_of_training(window, everywhere):
-    small = {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1}
+def test_sampled_logprobs_are_bitwise_those_of_training(window, layers, B, everywhere):
+    small = {"num_hidden_layers": layers, "num_attention_heads": 3, "num_key_value_heads": 1}
     model = random_model("qwen3", dtype=torch.bfloat16, **small, **window)
-    engine, turns = Engine(model, max_rows=3, max_len=200), {}
-    prompts = [[7, 3, 5] * 21 + [n] for n in range(3)]
+    engine, turns = Engine(model, max_rows=B, max_len=200), {}
+    prompts = [[7, 3, 5] * (20 + layers) + [n] for n in range(B)]
     for n, ids in enumerate(prompts):
         engine.feed(engine.open((0, n)), ids)
         turns[n] = [list(ids), [], []]  # ids, where they were sampled, log-probabilities

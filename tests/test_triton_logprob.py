@@ -35,8 +35,9 @@ SHARED = {arch: kib * 1024 for arch, kib in SHARED_KIB.items()}
 
 
 @needs_no_device
-def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=23)
+@pytest.mark.parametrize(("at_least", "marks"), [(23, "not full"), pytest.param(6, "full", marks=pytest.mark.full)])
+def test_under_the_interpreter(at_least, marks):
+    run_under_the_interpreter(__file__, at_least, marks)
 
 
 def problem(N: int, V: int, D: int, dtype, size: float = 1.0, order=None, seed: int = 0):
@@ -97,11 +98,18 @@ def test_wide_models_and_long_vocabularies(monkeypatch):
 @pytest.mark.parametrize(
     ("dtype", "order"),
     [
-        (torch.float32, "rising"), (torch.float32, "falling"), (torch.bfloat16, "rising"), (torch.bfloat16, None),
+        (torch.float32, "rising"),
+        (torch.float32, "falling"),
+        (torch.bfloat16, "rising"),
+        (torch.bfloat16, None),
         (torch.float16, "falling"),
+        pytest.param(torch.float32, None, marks=pytest.mark.full),
+        pytest.param(torch.bfloat16, "falling", marks=pytest.mark.full),
+        pytest.param(torch.float16, "rising", marks=pytest.mark.full),
+        pytest.param(torch.float16, None, marks=pytest.mark.full),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_large_logits_whose_peaks_move_over_the_slabs(dtype, order, monkeypatch):
     """Logits around +-80: exponentials of earlier tiles and slabs have to be rescaled, or would overflow."""
     monkeypatch.setattr(logprob_triton, "SLAB", 256)
@@ -140,9 +148,10 @@ def test_the_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
 @runs
 @pytest.mark.parametrize("mode", [{}, {"entropy_grad": True}], ids=["made in the forward", "recomputed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, monkeypatch):
+@pytest.mark.parametrize("N", [70, pytest.param(135, marks=pytest.mark.full)])
+def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, N, monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 128 if dtype == torch.float32 else 256)
-    hidden_ND, weight_VD, targets_N = problem(70, 150 if dtype == torch.float32 else 300, 24, dtype, size=10)
+    hidden_ND, weight_VD, targets_N = problem(N, 150 if dtype == torch.float32 else 300, 24, dtype, size=10)
 
     def rows_of(rows):
         hidden = hidden_ND[rows].requires_grad_()
@@ -150,13 +159,13 @@ def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, monkeypatch):
         loss = logprobs_N.sum() * 3 + entropy_N.sum() * bool(mode)
         return torch.cat((logprobs_N[:, None], entropy_N[:, None], torch.autograd.grad(loss, hidden)[0].float()), 1)
 
-    whole, order = rows_of(torch.arange(70)), torch.randperm(70, generator=torch.Generator().manual_seed(0))
+    whole, order = rows_of(torch.arange(N)), torch.randperm(N, generator=torch.Generator().manual_seed(0))
     sampled = token_logprobs(hidden_ND[:7].detach(), weight_VD, targets_N[:7], 0.8)  # without a gradient
     assert torch.equal(torch.stack(sampled, 1), whole[:7, :2])
     for rows in (order, order[:1], order[:7], order[:64]):
         assert torch.equal(rows_of(rows), whole[rows])
     monkeypatch.setattr(logprob_triton, "SCRATCH_BYTES", 1)  # a chunk per tile of rows
-    assert torch.equal(rows_of(torch.arange(70)), whole)
+    assert torch.equal(rows_of(torch.arange(N)), whole)
 
 
 @runs
