@@ -30,7 +30,7 @@ bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minute
 	PYTHON=$(PY) benchmarks/quick
 
 golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
-	PYTHONPATH=. $(PY) tests/golden.py $(ONLY)
+	PYTHONPATH=. $(PY) tests/golden.py only="$(ONLY)"
 
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt

@@ -9,7 +9,10 @@ import importlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+from rl import arguments
 
 FOLDER = Path(__file__).with_name("golden")
 ENVIRONMENTS = ["abd", "alfworld", "babyai", "db_bench", "ded", "os_interaction", "planner", "sat", "sciworld"]
@@ -76,8 +79,20 @@ def cases(name: str) -> list[dict] | str:
     return program.available() or program.cases()
 
 
-def main(names: list[str]) -> None:
-    for name in names or [*ENVIRONMENTS, *RECORDED]:
+@dataclass
+class Keys:
+    only: str = ""  # the files to write, separated by spaces or commas; all of them by default
+
+    def __post_init__(self) -> None:
+        known = [*ENVIRONMENTS, *RECORDED]
+        self.names = self.only.replace(",", " ").split() or known
+        for name in self.names:
+            if name not in known:
+                raise ValueError(f"only={name} is not one of {', '.join(known)}{arguments.hint(name, known)}")
+
+
+def main(keys: Keys) -> None:
+    for name in keys.names:
         made = cases(name)
         if isinstance(made, str):
             print(f"{name}: not written: {made}")
@@ -87,4 +102,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*arguments.parse(sys.argv[1:], "tests/golden.py", Keys, about=__doc__))

@@ -7,11 +7,15 @@ config.json of each is in the file's metadata. With them the comparison needs no
 
 import copy
 import json
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from conftest import SMALL, randomize
 from safetensors.torch import save_file
+
+from rl import arguments
 
 FROZEN = Path(__file__).parent / "fixtures" / "decoder.safetensors"
 
@@ -128,7 +132,13 @@ def wide_norm(norm, x):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.variance_epsilon) * norm.weight
 
 
-def main() -> None:
+@dataclass
+class Keys:
+    out: str = str(FROZEN)  # the file to write
+
+
+def main(keys: Keys) -> None:
+    out = Path(keys.out)
     tensors, configs = {}, {}
     for case in FROZEN_CASES:
         model = oracle({**CASES[case], **FROZEN_SIZE})
@@ -140,9 +150,9 @@ def main() -> None:
             logits = in_float64(model)(ids).logits
         tensors |= {f"{case}/ids": ids, f"{case}/logits": logits[:, ::12].contiguous()}
         tensors[f"{case}/logprobs"] = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0].contiguous()
-    save_file(tensors, FROZEN, metadata=configs)
-    print(f"{FROZEN}: {FROZEN.stat().st_size:,} bytes")
+    save_file(tensors, out, metadata=configs)
+    print(f"{out}: {out.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    main()
+    main(*arguments.parse(sys.argv[1:], "tests/make_fixtures.py", Keys, about=__doc__))
