@@ -32,7 +32,7 @@ KERNELS = "_forward", "_backward_queries", "_backward_keys"
 
 
 @needs_no_device
-@pytest.mark.parametrize(("at_least", "marks"), [(20, "not full"), pytest.param(40, "full", marks=pytest.mark.full)])
+@pytest.mark.parametrize(("at_least", "marks"), [(20, "not full"), pytest.param(36, "full", marks=pytest.mark.full)])
 def test_under_the_interpreter(at_least, marks):
     run_under_the_interpreter(__file__, at_least, marks)
 
