@@ -5,6 +5,7 @@ import io
 import os
 import runpy
 import sys
+import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -67,6 +68,14 @@ def run_program(*words: str) -> tuple[int, str, str]:
             torch.set_num_threads(1)
     said = f"{status}\n" if isinstance(status, str) else ""  # as Python prints it
     return 1 if said else status, out.getvalue(), err.getvalue() + said
+
+
+@contextlib.contextmanager
+def no_hang(seconds: float = 20):
+    """Assert that the block ends within `seconds`: far more than it takes, far less than a hang or quadratic time."""
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds, f"took more than {seconds} s"
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -10,6 +9,7 @@ from random import Random
 import golden
 import one_turn
 import pytest
+from conftest import no_hang
 from one_turn import answered
 
 from envs.affine import abd, programs
@@ -169,9 +169,8 @@ def test_input_cannot_escape_the_program(tmp_path):
     ["<INPUT>", "</INPUT>", "<think>", "<think></think>", "<thinking>x", "<INPUT>\n", "<", "1\n", "\u0130", "5"],
 )
 def test_huge_replies_are_read_in_linear_time(piece):
-    start = time.perf_counter()
-    input_in(piece * (200_000 // len(piece)))
-    assert time.perf_counter() - start < 3
+    with no_hang():
+        input_in(piece * (200_000 // len(piece)))
 
 
 def slow_input(reply: str) -> str | None:

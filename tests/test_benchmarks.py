@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import no_hang
 
 import lora
 from benchmarks import common, generate, gpu, inexact, logprob, onpolicy, sides, step
@@ -290,9 +291,9 @@ def test_a_part_of_the_gpu_benchmark_that_takes_too_long_is_cut_off_and_its_rows
     monkeypatch.setattr(gpu, "parts", parts)
     options = gpu.Options()
     options.seconds, options.part = 0.3, 0.2
-    began = time.monotonic()
-    rows, notes = gpu.run(None, options, "cpu", torch.float32)
-    assert time.monotonic() - began < 5 and [row.name for row in rows] == ["early", "late", "early"]
+    with no_hang():
+        rows, notes = gpu.run(None, options, "cpu", torch.float32)
+    assert [row.name for row in rows] == ["early", "late", "early"]
     assert [note.split(" after")[0] for note in notes[:2]] == ["a: cut off", "c: cut off"] and "d: not run" in notes[2]
 
 

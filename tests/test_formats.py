@@ -3,14 +3,13 @@
 import json
 import re
 import sys
-import time
 import tracemalloc
 from datetime import datetime
 from functools import cache
 from random import Random
 
 import pytest
-from conftest import reference
+from conftest import no_hang, reference
 
 from models import Tokenizer, load_tokenizer
 from models.chat import jinja, llama3
@@ -636,12 +635,14 @@ BOMBS = {  # each goes off within the machine's means, in case that it does
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_templates_cannot_exhaust_the_machine(name):
-    began = time.monotonic()
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"^the chat template (stops|has 1,000,000 characters)") as caught:
+        with (
+            no_hang(),
+            pytest.raises(ValueError, match=r"^the chat template (stops|has 1,000,000 characters)") as caught,
+        ):
             jinja.compiled(BOMBS[name])(messages=[USER], add_generation_prompt=True)
-        assert tracemalloc.get_traced_memory()[1] < 50_000_000 and time.monotonic() - began < 3
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
@@ -651,19 +652,15 @@ def test_templates_cannot_exhaust_the_machine(name):
     "inner", ["{% for b in range(9999) %}{% endfor %}", "{% set x = range(9999)|map('abs')|list %}"]
 )
 def test_nested_loops_are_stopped(inner):
-    began = time.monotonic()
-    with pytest.raises(ValueError, match="the chat template stops: too many steps"):
+    with no_hang(), pytest.raises(ValueError, match="the chat template stops: too many steps"):
         jinja.compiled("{% for a in range(9999) %}" + inner + "{% endfor %}")()
-    assert time.monotonic() - began < 5
 
 
 def test_slow_steps_are_stopped_by_time(monkeypatch):
     monkeypatch.setattr(jinja, "SECONDS", 0.2)
     slow = "{% set x = range(9999)|list %}" + "{% set y = x|select('in', x)|list %}" * 4  # a long search in each step
-    began = time.monotonic()
-    with pytest.raises(ValueError, match=r"more than 0\.2 seconds"):
+    with no_hang(), pytest.raises(ValueError, match=r"more than 0\.2 seconds"):
         jinja.compiled(slow)()
-    assert time.monotonic() - began < 1
 
 
 def test_templates_follow_hugging_face_semantics():

@@ -4,13 +4,13 @@ import contextlib
 import datetime
 import re
 import sqlite3
-import time
 from decimal import Decimal
 from itertools import product
 from random import Random
 
 import golden
 import pytest
+from conftest import no_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mysql_statements import COLUMNS, FROM_NESTS, NESTS, ROWS, TABLE, deep, statement
@@ -261,12 +261,11 @@ HOSTILE = [
 
 @pytest.mark.parametrize("sql", HOSTILE, ids=range(len(HOSTILE)))
 def test_expensive_statements_are_stopped(staff, sql):
-    start = time.perf_counter()
-    try:
-        assert len(str(staff.run(sql))) < 20_000
-    except MySQLError as error:
-        assert re.match(r"\d{4} \(\w{5}\): .{1,300}$", str(error)), sql[:60]
-    assert time.perf_counter() - start < 5
+    with no_hang():
+        try:
+            assert len(str(staff.run(sql))) < 20_000
+        except MySQLError as error:
+            assert re.match(r"\d{4} \(\w{5}\): .{1,300}$", str(error)), sql[:60]
     assert len(staff.rows()) < 20_000 and staff.run("SELECT 1") == [(1,)]
 
 
@@ -297,7 +296,5 @@ def test_any_statement_gives_rows_or_a_mysql_error(sql):
 def test_deep_nesting_gives_rows_or_a_mysql_error(staff, nests, inmost):
     for (one, after_one), (other, after_other), times in product(nests, nests[::3], (14, 28, 400)):
         text = (one + other) * times + inmost + (after_other + after_one) * times
-        start = time.perf_counter()
-        with contextlib.suppress(MySQLError):
+        with no_hang(), contextlib.suppress(MySQLError):
             staff.run(f"SELECT {text}" if nests is NESTS else f"SELECT * FROM {text}")
-        assert time.perf_counter() - start < 5, text[:80]

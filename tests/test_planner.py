@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -11,7 +10,7 @@ from random import Random
 import golden
 import pytest
 import torch
-from conftest import reference
+from conftest import no_hang, reference
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tqdm import tqdm
@@ -606,10 +605,9 @@ HOSTILE = st.one_of(
 @example("9" * 400 + "*" + "9" * 100_000, "short")
 def test_hostile_replies_are_graded(reply, prompt):
     env = at(prompt=prompt)
-    start = time.perf_counter()
-    step = env.step(reply)
+    with no_hang():
+        step = env.step(reply)
     assert step.terminated and 0 < step.reward <= 1.5 and len(step.observation) < 400
-    assert time.perf_counter() - start < 2
     text = Worker(reply, reply, reply, reply, reply).play(at(worker="model"), plan("1", "2"))
     assert text.terminated and objects_in(reply) is not None
 

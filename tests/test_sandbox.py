@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from conftest import no_hang
 
 from envs.simulators import sandbox
 from envs.simulators.sandbox import Limits, Run, SandboxFailed, code_of, execute, jail, run
@@ -128,24 +129,23 @@ def test_code_of_extracts_the_last_program(reply, code):
     "piece", ["`", "```", "```\n", "```python\n", "```python ", "``` \n ", "```a", "\n```python\n\n"]
 )
 def test_code_of_takes_linear_time(piece):
-    start = time.perf_counter()
-    code_of(piece * (200_000 // len(piece)))
-    assert time.perf_counter() - start < 2
+    with no_hang():
+        code_of(piece * (200_000 // len(piece)))
 
 
 # ---- Limits. ----
 
 
 def test_endless_loop_is_stopped_by_the_cpu_limit():
-    start = time.perf_counter()
-    ran = execute("print('right', flush=True)\nwhile True: pass", "", SHORT)
-    assert ran == Run("right\n", "\n[TIMEOUT]") and time.perf_counter() - start < 4
+    with no_hang():
+        ran = execute("print('right', flush=True)\nwhile True: pass", "", SHORT)
+    assert ran == Run("right\n", "\n[TIMEOUT]")
 
 
 def test_endless_wait_is_stopped_by_the_wall_time_limit():
-    start = time.perf_counter()
-    ran = execute("import time\ntime.sleep(60)", "", Limits(wall=0.3))
-    assert ran == Run("", "\n[TIMEOUT]") and time.perf_counter() - start < 2
+    with no_hang():
+        ran = execute("import time\ntime.sleep(60)", "", Limits(wall=0.3))
+    assert ran == Run("", "\n[TIMEOUT]")
 
 
 def test_ignored_signals_do_not_delay_the_time_limit():
@@ -170,9 +170,8 @@ def test_output_is_limited():
 
 
 def test_fork_bomb_is_stopped():
-    start = time.perf_counter()
-    execute("import os\nwhile True:\n    os.fork()", "", SHORT)
-    assert time.perf_counter() - start < 4
+    with no_hang():
+        execute("import os\nwhile True:\n    os.fork()", "", SHORT)
     assert says("print(1)") == "1\n"
 
 

@@ -3,13 +3,13 @@
 import itertools
 import random
 import re
-import time
 from collections import Counter
 from hashlib import sha256
 
 import golden
 import one_turn
 import pytest
+from conftest import no_hang
 from one_turn import answered
 
 import envs
@@ -215,9 +215,8 @@ def test_the_reply_counts_satisfied_clauses():
     ids=range(10),
 )
 def test_huge_replies_are_graded_in_linear_time(answer, expected):
-    start = time.perf_counter()
-    assert grade(answer, [[1, 2], [-2]]) == expected
-    assert time.perf_counter() - start < 3  # what is quadratic in two million characters takes hours
+    with no_hang():  # quadratic time in two million characters would be hours
+        assert grade(answer, [[1, 2], [-2]]) == expected
 
 
 def test_sizes_of_the_levels_and_of_the_options():

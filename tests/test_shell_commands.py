@@ -4,12 +4,12 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from random import Random
 
 import golden
 import pytest
+from conftest import no_hang
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -167,9 +167,8 @@ def test_pathological_regexes_take_linear_time(pattern):
 
 def test_back_references_are_bounded_by_the_step_budget():
     script = "printf 'a%.0s' $(seq 300) | grep -E '(a*)*(a*)*\\1\\2b'"
-    start = time.process_time()
-    Shell(machine()).run(script)
-    assert time.process_time() - start < 4
+    with no_hang():
+        Shell(machine()).run(script)
 
 
 # -- whatever is typed
@@ -182,9 +181,8 @@ def test_back_references_are_bounded_by_the_step_budget():
     "awk 'BEGIN { while (1) print \"x\" | \"cat\" }'", "yes | sed -n '$p'",
 ])  # fmt: skip
 def test_endless_commands_time_out(script):
-    start = time.process_time()
-    assert Shell(machine()).run(script).timed_out, script
-    assert time.process_time() - start < 4
+    with no_hang():
+        assert Shell(machine()).run(script).timed_out, script
 
 
 WORDS = st.one_of(
@@ -271,9 +269,8 @@ def test_only_root_changes_users_and_files_of_others():
 
 def test_sleeping_advances_only_the_machines_clock():
     made = machine()
-    start = time.monotonic()
-    assert Shell(made).run("date +%F; sleep 86400; date +%F").output == "2024-05-06\n2024-05-07\n"
-    assert time.monotonic() - start < 60
+    with no_hang():
+        assert Shell(made).run("date +%F; sleep 86400; date +%F").output == "2024-05-06\n2024-05-07\n"
 
 
 def test_output_does_not_depend_on_the_hash_seed():

@@ -1,7 +1,6 @@
 """Retail: every check, message and sum of the tools, the shop, the customers, the reward, the files of the original."""
 
 import json
-import time
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
@@ -9,6 +8,7 @@ from random import Random
 
 import golden
 import pytest
+from conftest import no_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -896,20 +896,19 @@ def test_lone_surrogates_are_removed():
 def test_long_arguments_take_linear_time():
     env = at(LAMP, prompt="native", max_turns=99)
     ids = ["21", *map(str, range(MAX_ACTION // 6))]
-    start = time.perf_counter()
-    for name in ("modify_pending_order_items", "return_delivered_order_items"):
-        arguments = {"order_id": "#W1", "item_ids": ids, "new_item_ids": ids, "payment_method_id": "paypal_1"}
-        env.step(f"Action: {json.dumps({'name': name, 'arguments': arguments})}")
-    for text in (
-        "yes " * 30_000,
-        "is " * 30_000,
-        "#W" * 50_000,
-        "email " * 20_000,
-        "a" * 100_000,
-        "won't be " * 10_000,
-    ):
-        env.step(text)
-    assert time.perf_counter() - start < 1
+    with no_hang():
+        for name in ("modify_pending_order_items", "return_delivered_order_items"):
+            arguments = {"order_id": "#W1", "item_ids": ids, "new_item_ids": ids, "payment_method_id": "paypal_1"}
+            env.step(f"Action: {json.dumps({'name': name, 'arguments': arguments})}")
+        for text in (
+            "yes " * 30_000,
+            "is " * 30_000,
+            "#W" * 50_000,
+            "email " * 20_000,
+            "a" * 100_000,
+            "won't be " * 10_000,
+        ):
+            env.step(text)
 
 
 @pytest.mark.parametrize(
