@@ -16,12 +16,11 @@ from models.fast.ahead import Ahead
 from models.fast.cuda_graph import CHUNK, Steps, static_attention
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
-WIDE = {"intermediate_size": 96}  # whole vectors, so that a slice and a copy of it have the same bits
 EPISODES = 26
 MODELS = {
-    "qwen2": lambda: random_model("qwen2", **WIDE),
-    "qwen3": lambda: random_model("qwen3", **WIDE),
-    "windows": lambda: random_model("qwen3", **WINDOWS, **WIDE),
+    "qwen2": lambda: random_model("qwen2"),
+    "qwen3": lambda: random_model("qwen3"),
+    "windows": lambda: random_model("qwen3", **WINDOWS),
     "adapted": adapted_model,
 }
 
@@ -65,7 +64,7 @@ def test_forty_episodes_match_those_of_the_plain_engine(model, max_rows, tempera
 
 def test_a_sequence_outgrows_every_graph():
     """From 62 tokens to 256 = max_len, which is the last place of four blocks; then 200 more of another, from 55."""
-    model, rows = random_model(**WIDE), []
+    model, rows = random_model(), []
     for engine in (Engine(model, 1, 256), ahead(model, 1, 256)):
         for key, fed in (((0, 0), 62), ((0, 1), 55)):
             slot = engine.open(key)

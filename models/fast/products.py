@@ -106,11 +106,11 @@ def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor, torch.Tens
 
 
 class Stacked:
-    """Layers of one input as one product, [N, in] -> [N, sum of out], from a copy of their weights with the adapters' A
-    factors below; a second product adds the B factors, which lie on a block diagonal."""
+    """Layers of one input as one product, [N, in] -> a tuple of their outputs, from a copy of their weights with the
+    adapters' A factors below; a second product adds the B factors, which lie on a block diagonal."""
 
     def __init__(self, layers: Sequence[LinearLayer]):
-        self.layers = layers
+        self.layers, self.widths = layers, [len(parts(layer).weight) for layer in layers]
         self.weight, self.bias, self.up = self._copies()
 
     def _copies(self):
@@ -122,7 +122,11 @@ class Stacked:
             bias = None if bias is None else F.pad(bias, (0, len(down)))
         return torch.cat(weights), bias, up
 
-    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.joint(x_ND).split(self.widths, -1)
+
+    def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """Return the outputs side by side, [N, in] -> [N, sum of out]."""
         return self.add_adapters(F.linear(x_ND, self.weight, self.bias))
 
     def add_adapters(self, y: torch.Tensor) -> torch.Tensor:
@@ -144,9 +148,12 @@ class Unstacked:
     def __init__(self, layers: Sequence[LinearLayer]):
         self.layers = layers
 
-    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
-        outputs = joint_linear(x_ND, *self.layers)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+    def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return joint_linear(x_ND, *self.layers)
+
+    def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """Return the outputs side by side, as a copy."""
+        return torch.cat(self(x_ND), -1)
 
     def refresh(self) -> None:
         """Do nothing: the layers' weights are not copied."""
@@ -159,7 +166,7 @@ class StackedOnCPU(Stacked):
     def __init__(self, layers: Sequence[LinearLayer], small: bool):
         weights = [parts(layer).weight for layer in layers]
         shared = onednn.weight_copy(weights)
-        self.down = None
+        self.layers, self.widths, self.down = layers, [len(weight) for weight in weights], None
         if shared is None or small:
             super().__init__(layers)
             self.packed = None
@@ -170,7 +177,7 @@ class StackedOnCPU(Stacked):
             self.packed, self.bias = shared, joined_bias(weights, [layer.bias for layer in found])
             self.down, self.up = joined_adapters(found)
 
-    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+    def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         if self.packed is not None:
             y = onednn.multiply(x_ND, self.packed, self.bias)
         else:

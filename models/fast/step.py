@@ -18,7 +18,7 @@ from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
 from models.fast.onednn import onednn_matmul, weight_copy
-from models.fast.products import StackedOnCPU, groups, parts
+from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, parts
 from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
@@ -48,14 +48,14 @@ class HeadNorms:
 
 @dataclass
 class StepLayer:
-    """A layer of the decoder with its linear layers as four products."""
+    """A layer of the decoder with its linear layers as four products (models/fast/products.py)."""
 
     block: Block
     head_norms: HeadNorms | None
-    qkv: Callable[[torch.Tensor], torch.Tensor]
-    out: Callable[[torch.Tensor], torch.Tensor]
-    gate_up: Callable[[torch.Tensor], torch.Tensor]
-    down: Callable[[torch.Tensor], torch.Tensor]
+    qkv: Stacked | Unstacked
+    out: Stacked | Unstacked
+    gate_up: Stacked | Unstacked
+    down: Stacked | Unstacked
 
     def refresh(self) -> None:
         """Copy all weights again, in place."""
@@ -84,16 +84,16 @@ class Step:
         x_ND = F.embedding(ids_N, decoder.embed_tokens.weight)
         for i, layer in enumerate(self.layers):
             block = layer.block
-            heads_NHE = layer.qkv(block.input_layernorm(x_ND)).unflatten(-1, (-1, E))
+            heads_NHE = layer.qkv.joint(block.input_layernorm(x_ND)).unflatten(-1, (-1, E))
             qk_NHE = heads_NHE[:, : H + K]
             if layer.head_norms is not None:
                 qk_NHE = layer.head_norms(qk_NHE)
             qk_BHE = rotate(qk_NHE, *rotary[cfg.ropes[i]])[:rows]
             k_UZEL, v_UZLE = view.layer(i).extend(qk_BHE[:, H:, None], heads_NHE[:rows, H + K :, None])
             attended_BHE = attend(qk_BHE[:, :H], k_UZEL, v_UZLE, cfg.windows[i])
-            x_ND = x_ND + layer.out(_padded(attended_BHE.reshape(rows, H * E), len(x_ND)))
-            gate, up = layer.gate_up(block.post_attention_layernorm(x_ND)).chunk(2, -1)
-            x_ND = x_ND + layer.down(block.mlp.act(gate) * up)
+            x_ND = x_ND + layer.out(_padded(attended_BHE.reshape(rows, H * E), len(x_ND)))[0]
+            gate, up = layer.gate_up(block.post_attention_layernorm(x_ND))
+            x_ND = x_ND + layer.down(block.mlp.act(gate) * up)[0]
         return decoder.norm(x_ND)
 
 
