@@ -1,4 +1,4 @@
-"""What every environment uses: the split of a task, checks of options, and the two forms of a prompt."""
+"""Functions that the environments share: splits of tasks, checks of options, forms of prompts and replies."""
 
 from difflib import get_close_matches
 from hashlib import sha256
@@ -53,6 +53,12 @@ def level_list(difficulty: str, known) -> str:
     if not set(plain.split(",")) <= set(known):
         raise ValueError(f"difficulty must be a comma list of {', '.join(known)}, not {plain!r}")
     return plain
+
+
+def set_fields(config, **values) -> None:
+    """Set fields of a frozen Config, for its __post_init__ alone."""
+    for name, value in values.items():
+        object.__setattr__(config, name, value)
 
 
 def outcome(success: bool, terminated: bool, truncated: bool) -> str:

@@ -287,6 +287,13 @@ def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     assert "recipe embedded" not in sources(name, f"model={tmp_path}")
 
 
+@pytest.mark.parametrize("name", envs.NAMES)
+def test_environment_configs_are_frozen(name):
+    options = envs.config_class(name)()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.prompt = "short"
+
+
 def test_only_groups_in_use_are_loaded_and_present():
     program = "from rl import config; import sys; cfg = config.parse(['algo=ppo', *sys.argv[1:]]);"
     program += "print(*(n for n in ('rl.grpo', 'envs.os_interaction', 'rl.help') if n in sys.modules))"
@@ -299,7 +306,13 @@ def test_only_groups_in_use_are_loaded_and_present():
 
 def test_configuration_cannot_be_changed():
     cfg = parse(["algo=grpo"])
-    for record, field in ((cfg, "lr"), (cfg.grpo, "clip"), (cfg.lora, "r"), (cfg.reward, "scale")):
+    for record, field in (
+        (cfg, "lr"),
+        (cfg.grpo, "clip"),
+        (cfg.lora, "r"),
+        (cfg.reward, "scale"),
+        (cfg.textcraft, "max_turns"),
+    ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, field, 1)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -173,7 +174,7 @@ def test_actions_are_read_as_in_the_original(text):
 
 
 def test_native_reads_everything_after_the_last_marker(shop):
-    shop.config.prompt = "native"
+    shop.config = replace(shop.config, prompt="native")
     said = lambda reply: shop.step(reply).observation  # noqa: E731
     assert said("Thought:\nshoes\n\nAction:\nsearch[anti slip shoe]") == RESULTS
     assert said("Action: click[b000000001]\nNo. Action: \n click[B000000000]  \nand so on") == ITEM

@@ -73,7 +73,7 @@ LOOP = "for _ in range(int(input()))"
 TRIES = 1000  # draws before a split counts as empty
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: generated programs
@@ -87,7 +87,7 @@ class Config:
 
 def check(config, task_of_row: Callable[[dict], str]) -> None:
     """Raise ValueError for a bad option among those that abd and ded share, or for bad rows in `data`."""
-    config.difficulty = common.level_list(config.difficulty, programs.LEVELS)
+    common.set_fields(config, difficulty=common.level_list(config.difficulty, programs.LEVELS))
     common.check_count("seconds", config.seconds)
     common.check_count("cpu_seconds", config.cpu_seconds)
     common.check_prompt(config.prompt)

@@ -58,7 +58,7 @@ SHORT = "Reply with a Python program.\n"
 TYPES = ("stdin_stdout", "function_call")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     cases: int = 5  # test cases per task; rows of a file have their own

@@ -60,7 +60,7 @@ STRIDE = 2**31  # distance of a seed's task ids, so that seeds below it share no
 TRIES = 1000  # task ids before a split counts as empty; 0.9 ** 1000 is 1e-46
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "guide"  # levels 1, 2, 3, guide, original, drawn uniformly from this list; repeats add weight
     n: str = ""  # variables, 15 or a range 10-20; empty: the level's
@@ -69,8 +69,8 @@ class Config:
     prompt: str = "native"  # "native": the formula in symbols; "short": a line of signed numbers for each clause
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
-        self.n, self.k, self.ratio = (str(text).replace(" ", "") for text in (self.n, self.k, self.ratio))
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        common.set_fields(self, **{name: str(getattr(self, name)).replace(" ", "") for name in ("n", "k", "ratio")})
         for level in self.difficulty.split(","):
             n, k, ratio = self.sizes(level)
             if k[1] > n[0]:

@@ -124,14 +124,14 @@ MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.2  # shaped reward of a stage reached for the first time
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "3"  # levels 1, 2, 3, original, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 30  # agent turns before the episode is truncated; every task fits in 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
         common.check_count("max_turns", self.max_turns)
         common.check_prompt(self.prompt)
 

@@ -128,7 +128,7 @@ MAX_ACTION = 400  # characters read of an action
 TRIES = 1000  # tasks drawn before a level counts as empty; the rarest level accepts one in 45
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "2"  # 1 to 5, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     level: str = ""  # levels of the original by number or name, a comma list such as 5,BossLevel; empty: by difficulty
@@ -136,8 +136,8 @@ class Config:
     prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, DIFFICULTY)
-        self.level = str(self.level).replace(" ", "")
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, DIFFICULTY))
+        common.set_fields(self, level=str(self.level).replace(" ", ""))
         for name in self.level.split(",") if self.level else ():
             if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
                 plain = {known.lower(): known for known in LEVELS}

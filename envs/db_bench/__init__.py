@@ -82,7 +82,7 @@ FOUND = 0.3  # shaped reward for the right rows or the right state, paid once
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
@@ -92,8 +92,8 @@ class Config:
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
-        self.skill = str(self.skill).replace(" ", "")
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        common.set_fields(self, skill=str(self.skill).replace(" ", ""))
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
                 close = get_close_matches(skill, SKILLS, n=1, cutoff=0)

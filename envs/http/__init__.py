@@ -50,7 +50,7 @@ from envs.http.wire import BLOCK, Lost, ServerFailed, number_of, seeds_of
 KINDS = (*agentgym.KINDS, *lab.KINDS)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     url: str = ""  # the server; empty: port 36001 of this machine, 8000 for os_interaction and db_bench
     kind: str = "textcraft"  # the environment: agentgym's five, tau_retail, planner, os_interaction or db_bench

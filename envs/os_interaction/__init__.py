@@ -108,7 +108,7 @@ TOO_LONG = "bash: Argument list too long\n"
 REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: generated tasks
@@ -118,7 +118,7 @@ class Config:
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
         common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
             raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")

@@ -111,7 +111,7 @@ SIGN = re.compile(r"[-+*/]")
 NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     data: str = ""  # a file of GSM8K, with a row in each line; empty: generated problems
@@ -125,7 +125,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and a plan in JSON; "short": lines of arithmetic
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
         if self.worker not in WORKERS:
             raise ValueError(f"worker must be 'model' or 'rules', not {self.worker!r}")
         common.check_count("worker_tokens", self.worker_tokens)

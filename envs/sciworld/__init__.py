@@ -129,7 +129,7 @@ PROGRESS, MOST = 0.15, 6  # shaped reward of a goal met for the first time, and 
 TRIES = 1000  # tasks drawn before a split counts as empty
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "2"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     tasks: str = ""  # families, a comma list such as "boil,find-plant"; empty: all of the level
@@ -138,8 +138,9 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
-        self.tasks, self.simplifications = (str(text).replace(" ", "") for text in (self.tasks, self.simplifications))
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        plain = {name: str(getattr(self, name)).replace(" ", "") for name in ("tasks", "simplifications")}
+        common.set_fields(self, **plain)
         for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
             for word in filter(None, getattr(self, name).split(",")):
                 if word not in known:

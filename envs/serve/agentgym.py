@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
+from dataclasses import replace
 
 import envs
 from envs.http.agentgym import ACTIONS, GREETING, ID, NUMBER, ONE_TURN, OURS, SHORT
@@ -41,16 +42,18 @@ class Session:
     def __init__(self, name: int, kind: str, options: dict):
         self.name, self.kind = name, kind
         self.env = envs.make(kind, **options)
-        self.max_turns = None if kind in ONE_TURN else self.env.config.max_turns
+        self.drawing = self.playing = self.env.config
+        if kind not in ONE_TURN:  # the turn limit may affect the task drawn, but the client counts the turns
+            self.playing = replace(self.drawing, max_turns=NO_LIMIT)
         self.lock, self.used = threading.Lock(), time.monotonic()
         self.number, self.description, self.opening, self.observation = None, "", "", ""
         self.reward, self.score, self.done, self.info = 0, 0, False, {}
 
     def reset(self, number: int) -> None:
         """Start a task's episode. Keep only the observation; the client adds the prompt around it."""
-        self._limit(self.max_turns)  # the turn limit may affect the task drawn,
+        self.env.config = self.drawing
         text = self.env.reset(*seed_of(self.kind, number))[-1]["content"]
-        self._limit(NO_LIMIT)  # but the client counts turns
+        self.env.config = self.playing
         if self._short() and self.kind not in OURS:
             text = text.partition("\n")[2]
         if self.kind == "alfworld":
@@ -75,10 +78,6 @@ class Session:
 
     def said(self, *names: str) -> dict:
         return {name: getattr(self, name) for name in names}
-
-    def _limit(self, turns: int | None) -> None:
-        if self.max_turns is not None:
-            self.env.config.max_turns = turns
 
     def _short(self) -> bool:
         return self.env.config.prompt == "short"

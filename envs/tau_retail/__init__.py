@@ -84,7 +84,7 @@ FOUND, READ, CHANGED, MOST = 0.1, 0.1, 0.2, 0.9  # shaped rewards; MOST limits t
 LISTS = ("item_ids", "new_item_ids")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 30  # agent turns before the episode is truncated
@@ -93,7 +93,7 @@ class Config:
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, "123")
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, "123"))
         common.check_count("max_turns", self.max_turns)
         common.check_prompt(self.prompt)
         if self.user not in ("rules", "model"):

@@ -71,7 +71,7 @@ MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.15  # shaped reward of a first-time step forward
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "2"  # goal depths, 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     distractors: int = 10  # most distractor recipes shown; each shares an ingredient with the goal's tree
@@ -79,7 +79,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, "1234")
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, "1234"))
         common.check_count("distractors", self.distractors, 0)
         common.check_count("max_turns", self.max_turns)
         common.check_prompt(self.prompt)

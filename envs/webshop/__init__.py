@@ -92,14 +92,14 @@ rust sand sapphire seashell silver skull slate steel stone stonewash sunflower t
 walnut wheat white wine yellow"""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 10  # agent turns before the episode is truncated
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        self.difficulty = common.level_list(self.difficulty, LEVELS)
+        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
         common.check_count("max_turns", self.max_turns)
         common.check_prompt(self.prompt)
 
