@@ -31,16 +31,19 @@ class Keys:
 
 @quiet_on_closed_pipe()
 def main(words: list[str]) -> int:
-    """Run the program and return its exit status."""
+    """Run the program and return its exit status; exit with 2 on a wrong word and with 1 on a failure."""
     try:
         keys, config = parse(words)
+    except ValueError as error:
+        arguments.fail("envs", error)
+    try:
         env = envs.make(keys.env, **vars(config))
         if keys.demos:
             demonstrate(env, keys)
         else:
             play(env, env.reset(keys.seed, keys.split))
     except (ValueError, RuntimeError) as error:  # RuntimeError: the server failed, or the environment needs a model
-        arguments.fail("envs", error)
+        sys.exit(f"envs: {error}")
     except KeyboardInterrupt:
         print()
         return 130

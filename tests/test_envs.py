@@ -438,6 +438,12 @@ def test_wrong_arguments_are_one_line_and_status_2(args, line, capsys):
     assert captured.err.startswith(f"envs: {line}") and captured.err.count("\n") == 1
 
 
+def test_a_failure_is_one_line_and_status_1(capsys):
+    with pytest.raises(SystemExit, match=r"^envs: worker=model has to ask a model[^\n]+$"):
+        cli.main(["planner", "worker=model", "demos=1"])  # Python prints the text of a SystemExit and exits with 1
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("words", [["sat", "sat.k=2"], ["env=sat", "k=2"]])
 def test_train_form_of_a_key_is_read_too(words):
     keys, config = cli.parse(words)

@@ -37,7 +37,7 @@ class Keys:
 
 @quiet_on_closed_pipe()
 def main(words: list[str]) -> int:
-    """Run the program and return its exit status."""
+    """Run the program and return its exit status; exit with 2 on a wrong word and with 1 on a failure."""
     [keys] = arguments.parse(words, "envs.db_bench", Keys, about=__doc__)
     try:
         if keys.data:
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
         if keys.out:
             Path(keys.out).write_text(json.dumps(found, ensure_ascii=False, indent=1))
     except (ValueError, OSError) as error:
-        arguments.fail("envs.db_bench", error)
+        sys.exit(f"envs.db_bench: {error}")
     except KeyboardInterrupt:
         print()
         return 130

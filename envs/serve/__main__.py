@@ -80,13 +80,16 @@ def _listen(host: str, port: int, answer) -> Server:
 
 
 def main(words: list[str]) -> int:
-    """Serve until Ctrl-C or SIGTERM; return the exit status."""
+    """Serve until Ctrl-C or SIGTERM; return the exit status. Exit with 2 on a wrong word and with 1 on a failure."""
     try:
         keys, options = parse(words)
+    except ValueError as error:
+        arguments.fail("envs.serve", error)
+    try:
         envs.make(keys.env, **options)  # raises ValueError for a file or a setting that the environment cannot use
         running = servers(keys, options)
     except (ValueError, OSError) as error:
-        arguments.fail("envs.serve", error)
+        sys.exit(f"envs.serve: {error}")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     places = [f"{what} at http://{server.server_address[0]}:{server.server_address[1]}" for what, server in running]
