@@ -10,12 +10,13 @@ small updates are not rounded away; they are multiplied in the dtype of the base
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lora.fused import FrozenLinear, FusedLoRA
+from lora.fused import FusedLoRA
 
 
 class Adapter(nn.Module):
@@ -30,13 +31,23 @@ class Adapter(nn.Module):
         self.scale = alpha / math.sqrt(r) if rslora else alpha / r
 
 
+class LoRAParts(NamedTuple):
+    """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None if no adapter is active."""
+
+    weight: torch.Tensor  # [out, in]
+    bias: torch.Tensor | None
+    A: torch.Tensor | None = None  # [R, in]
+    B: torch.Tensor | None = None  # [out, R]
+    scale: float = 1.0
+
+
 class LoRALinear(nn.Module):
     """A frozen linear layer with any number of named adapters, of which at most one is active."""
 
     def __init__(self, base_layer: nn.Linear):
         super().__init__()
         self.base_layer = base_layer
-        self.can_fuse = isinstance(base_layer, FrozenLinear)
+        self.can_fuse = getattr(base_layer, "has_joint_product", False)
         self.adapters = nn.ModuleDict()
         self.dropout = 0.0  # on the adapter's input, in train mode only
         self.active: str | None = None
@@ -76,11 +87,11 @@ class LoRALinear(nn.Module):
         """The active adapter."""
         return None if self.active is None else self.adapters[self.active]
 
-    def parts(self) -> tuple:
-        """Return (weight, bias, A, B, scale) as they are now; A and B are None if no adapter is active."""
-        adapter = self.adapter
-        factors = (None, None, 1.0) if adapter is None else (adapter.A, adapter.B, adapter.scale)
-        return self.base_layer.weight, self.base_layer.bias, *factors
+    def parts(self) -> LoRAParts:
+        """Return the current terms of the layer."""
+        base, adapter = self.base_layer, self.adapter
+        factors = () if adapter is None else (adapter.A, adapter.B, adapter.scale)
+        return LoRAParts(base.weight, base.bias, *factors)
 
 
 def inject(

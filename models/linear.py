@@ -1,11 +1,12 @@
 """Linear layers, and several layers of one input as one product.
 
-A row's result does not depend on how many rows are multiplied with it, as long as their number is a multiple of
-ROW_MULTIPLE: libraries take other kernels, with other rounding, for one to three rows and for the tails of vectors.
+Numbers of rows are padded to ROW_MULTIPLE, because libraries take other kernels, with other rounding, for one to three
+rows and for the tails of vectors. On a CPU a row's bits then did not depend on the other rows wherever that was tested
+(adapters of r=16, one and two threads); docs/decisions.md names sizes where they do.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,16 @@ from models.kernels import kernels
 ROW_MULTIPLE = 16
 
 
+class LinearParts(NamedTuple):
+    """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None without an adapter."""
+
+    weight: torch.Tensor  # [out, in]
+    bias: torch.Tensor | None
+    A: torch.Tensor | None = None  # [R, in]
+    B: torch.Tensor | None = None  # [out, R]
+    scale: float = 1.0
+
+
 class LinearLayer(Protocol):
     """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
 
@@ -24,20 +35,21 @@ class LinearLayer(Protocol):
     def joint(self, x: torch.Tensor, layers: Sequence["LinearLayer"]) -> tuple[torch.Tensor, ...]:
         """Return the output of each layer for x. The layers are of this class or plain `Linear`."""
 
-    def parts(self) -> tuple:
-        """Return (weight, bias, A, B, scale) as they are now; A and B are None without an adapter."""
+    def parts(self) -> LinearParts:
+        """Return the current terms; a wrapper may return a tuple of its own with the same names."""
 
 
 class Linear(nn.Linear):
     """nn.Linear whose product with a frozen weight models/fast may replace."""
 
+    has_joint_product = True  # wrappers may call `product` and `product_back` with several layers of one input
     matmul: Callable | None = None  # replaces F.linear(x, weight, bias); `make_exact` sets it in all layers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.joint(x, (self,))[0]
 
-    def parts(self) -> tuple:
-        return self.weight, self.bias, None, None, 1.0
+    def parts(self) -> LinearParts:
+        return LinearParts(self.weight, self.bias)
 
     @staticmethod
     def joint(x: torch.Tensor, layers: Sequence["Linear"]) -> tuple[torch.Tensor, ...]:

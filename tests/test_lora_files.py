@@ -312,7 +312,7 @@ def test_peft_computes_our_adapter_alike(family, keys, tmp_path):
     lora.save_adapter(model, tmp_path / "adapter", str(tmp_path / "base"))
     theirs = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
     scales = {name: module.scaling["default"] for name, module in theirs.named_modules() if hasattr(module, "lora_A")}
-    assert scales == {f"base_model.model.{p}": layer.parts()[-1] for p, layer in lora.lora_layers(model)}
+    assert scales == {f"base_model.model.{p}": layer.parts().scale for p, layer in lora.lora_layers(model)}
     assert (hub_logits(theirs) - plain).abs().max() > 0.1, "a wrong prefix would load as a silent base model"
     close(hub_logits(theirs), logits(model), 2e-5)
 
@@ -427,10 +427,10 @@ READ_OPTIONS = {  # what else is set, and what comes of it: an error, or a prope
     "base_model_name_or_path": (dict(base_model_name_or_path="a/b"), lambda layer, config: "a/b" in config.values()),
     "revision": (dict(base_model_name_or_path="a/b", revision="c"), lambda layer, config: "a/b@c" in config.values()),
     "r": (dict(r=8), "this model needs"),
-    "lora_alpha": (dict(lora_alpha=12), lambda layer, config: layer.parts()[-1] == 3),
+    "lora_alpha": (dict(lora_alpha=12), lambda layer, config: layer.parts().scale == 3),
     "lora_dropout": (dict(lora_dropout=0.3), lambda layer, config: layer.dropout == 0.3),
-    "use_rslora": (dict(use_rslora=True), lambda layer, config: layer.parts()[-1] == 3),
-    "alpha_pattern": (dict(alpha_pattern={"q_proj": 4}), lambda layer, config: layer.parts()[-1] == 1),
+    "use_rslora": (dict(use_rslora=True), lambda layer, config: layer.parts().scale == 3),
+    "alpha_pattern": (dict(alpha_pattern={"q_proj": 4}), lambda layer, config: layer.parts().scale == 1),
     "rank_pattern": (dict(rank_pattern={"q_proj": 8}), "this model needs"),
     "target_modules": (dict(target_modules=["q_proj"]), "target_modules does not name"),
     "exclude_modules": (dict(exclude_modules=["q_proj"]), "target_modules does not name"),

@@ -142,7 +142,7 @@ def shrunk(base: Path, folder: Path, factor: float) -> dict[str, tuple[torch.Ten
         layer.adapters["default"].B.data.mul_(factor)
     lora.save_adapter(model, folder, str(base))
     parts = {path: layer.parts() for path, layer in lora.lora_layers(model)}
-    return {path: (W.detach(), (scale * B @ A).detach()) for path, (W, _, A, B, scale) in parts.items()}
+    return {path: (p.weight.detach(), (p.scale * p.B @ p.A).detach()) for path, p in parts.items()}
 
 
 def test_report_measures_each_layers_loss(base, tmp_path, monkeypatch):

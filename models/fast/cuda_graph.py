@@ -19,7 +19,7 @@ from models.cache import CacheView, KVCache
 from models.decoder import CausalLM
 from models.fast.dispatch import triton_attend
 from models.fast.onednn import onednn_matmul
-from models.fast.products import Stacked, Unstacked, groups, parts
+from models.fast.products import Stacked, Unstacked, groups
 from models.fast.step import Step
 from models.random import fold, unit
 
@@ -158,7 +158,7 @@ def _signature(model: CausalLM) -> Hashable:
     """Return the addresses of everything that a step reads, and the adapters' scales: while these stay, so may a
     graph."""
     layers = [layer for block in model.model.layers for group in groups(block) for layer in group]
-    read = [*model.parameters(), *(part for layer in layers for part in parts(layer))]
+    read = [*model.parameters(), *(part for layer in layers for part in layer.parts())]
     return tuple(part.data_ptr() if isinstance(part, torch.Tensor) else part for part in read)
 
 
@@ -172,8 +172,8 @@ def static_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch
     stay on the device. Keys and values are read in place; scores and sums are float32 at least."""
     (B, H, _, E), (U, Z, _, L) = q_BHTE.shape, k_UZEL.shape
     scores_UZGL = _product(q_BHTE.reshape(1, Z, H * B // Z, E).expand(U, -1, -1, -1), k_UZEL) * E**-0.5
-    key_U1L = torch.arange(U * L, device=q_BHTE.device).view(U, 1, L)
-    masked_UZL = masked(key_U1L, positions_BT.expand(B, Z // B).reshape(Z), window)
+    keys = torch.arange(U * L, device=q_BHTE.device).view(U, 1, L)
+    masked_UZL = masked(keys, positions_BT.expand(B, Z // B).reshape(Z), window)
     scores_UZGL.masked_fill_(masked_UZL[:, :, None], float("-inf"))
     weights_UZGL = (scores_UZGL - scores_UZGL.amax((0, 3), keepdim=True)).exp_()
     total = weights_UZGL.sum((0, 3))[..., None]

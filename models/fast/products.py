@@ -5,14 +5,13 @@ outputs that are put side by side afterwards would all be copied.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from models.decoder import Block
 from models.fast import onednn
-from models.linear import ROW_MULTIPLE, LinearLayer, joint_linear
+from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
@@ -71,20 +70,6 @@ def joined_bias(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor |
     return torch.cat([w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)])
 
 
-class LinearParts(NamedTuple):
-    """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None without an adapter."""
-
-    weight: torch.Tensor  # [out, in]
-    bias: torch.Tensor | None
-    A: torch.Tensor | None  # [R, in]
-    B: torch.Tensor | None  # [out, R]
-    scale: float
-
-
-def parts(layer: LinearLayer) -> LinearParts:
-    return LinearParts(*layer.parts())
-
-
 def groups(block: Block) -> tuple[tuple[LinearLayer, ...], ...]:
     """Return a block's linear layers, grouped by the input that they read: (q, k, v), (o,), (gate, up), (down,)."""
     attention, mlp = block.self_attn, block.mlp
@@ -110,11 +95,11 @@ class Stacked:
     adapters' A factors below; a second product adds the B factors, which lie on a block diagonal."""
 
     def __init__(self, layers: Sequence[LinearLayer]):
-        self.layers, self.widths = layers, [len(parts(layer).weight) for layer in layers]
+        self.layers, self.widths = layers, [len(layer.parts().weight) for layer in layers]
         self.weight, self.bias, self.up = self._copies()
 
     def _copies(self):
-        layers = [parts(layer) for layer in self.layers]
+        layers = [layer.parts() for layer in self.layers]
         weights = [layer.weight for layer in layers]
         bias, (down, up) = joined_bias(weights, [layer.bias for layer in layers]), joined_adapters(layers)
         if down is not None:
@@ -164,7 +149,7 @@ class StackedOnCPU(Stacked):
     onednn.py are used, which exist anyway, and the A factors are multiplied apart."""
 
     def __init__(self, layers: Sequence[LinearLayer], small: bool):
-        weights = [parts(layer).weight for layer in layers]
+        weights = [layer.parts().weight for layer in layers]
         shared = onednn.weight_copy(weights)
         self.layers, self.widths, self.down = layers, [len(weight) for weight in weights], None
         if shared is None or small:
@@ -173,7 +158,7 @@ class StackedOnCPU(Stacked):
             if shared is not None:
                 self.packed, self.weight = onednn.pack_weight(self.weight), None
         else:
-            found = [parts(layer) for layer in layers]
+            found = [layer.parts() for layer in layers]
             self.packed, self.bias = shared, joined_bias(weights, [layer.bias for layer in found])
             self.down, self.up = joined_adapters(found)
 

@@ -1,7 +1,7 @@
 """The decoder for one more token of each row, in few calls: on a CPU, and inside the CUDA graph of cuda_graph.py.
 
 With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
-one product (products.py). On a CPU every bit should be that of models/decoder.py; `exact_step` tries that out first.
+one product (products.py). On a CPU every bit should be that of models/decoder.py; `exact_step` tries some tokens first.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
 from models.fast.onednn import onednn_matmul, weight_copy
-from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, parts
+from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups
 from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
@@ -129,12 +129,12 @@ class BlockedAttention:
         self.matmul = onednn_matmul if len(self.queries_ZME) > MKL_BATCH else nullcontext
 
     def __call__(self, q_BHE: torch.Tensor, k_UZEL: torch.Tensor, v_UZLE: torch.Tensor, window) -> torch.Tensor:
-        first, seen, bias_UZ1L = self.masks[window]
+        first, seen, bias = self.masks[window]
         queries_ZME, scores_UZML = self.queries_ZME, self.scores_UZML
         queries_ZME[:, : self.group] = (q_BHE * self.scale).view(len(queries_ZME), self.group, -1)
         with self.matmul():
             score(queries_ZME, k_UZEL[first:], scores_UZML[first:])
-            scores_UZML[seen:].add_(bias_UZ1L)
+            scores_UZML[seen:].add_(bias)
             out_ZGE, _, _ = weigh(scores_UZML[first:], v_UZLE[first:], used=self.group)
         return out_ZGE
 
@@ -143,8 +143,8 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     """Return (the first block of keys that any row sees, the first that needs a mask, what to add to the scores from
     that one on [U, Z, 1, L])."""
     first, seen, _ = span(positions_B, window)
-    key_U1L = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
-    masked_UZL = masked(key_U1L, positions_B.repeat_interleave(K), window)
+    keys = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
+    masked_UZL = masked(keys, positions_B.repeat_interleave(K), window)
     return first, seen, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
 
 
@@ -161,12 +161,13 @@ def _padded(x: torch.Tensor, N: int) -> torch.Tensor:
 def exact_step(model: CausalLM) -> CPUStep | None:
     """Return a CPUStep if it agrees with the model in every bit on three tokens of 1, 16 and 64 rows.
 
-    The trial runs once for a kind of model: its result depends on kernels and shapes, not on what an adapter learns.
+    The trial runs once for each model, number of threads and shape of the adapters. It cannot rule out that learnt
+    adapters differ later (r=1 and r>=192 do): sampler_gap measures that.
     """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
-    inputs = [[parts(layer) for layer in layers] for block in model.model.layers for layers in groups(block)]
+    inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
     if not _is_small(model) and any(weight_copy([layer.weight for layer in group]) is None for group in inputs):
         return None  # the stacks would be a copy of the whole model
     layers = [layer for group in inputs for layer in group]
