@@ -1,16 +1,16 @@
-"""Causal attention as Triton kernels, from the blocks of keys and values that models/cache.py holds.
+"""Compute causal attention with Triton kernels over the blocks of keys and values of models/cache.py.
 
-A query's bits do not depend on anything else in the batch, nor on whether it comes alone from the engine or with all of
-its sequence in training: every tile has ROWS rows (the query heads that share a key head, of as many queries as fit)
-and reads the blocks of keys one after the other; nothing is split or atomic. Blocks that only other rows of the tile
-see change nothing: their weights are exact zeros, and the peak stays. One compiled kernel serves everywhere: what
-differs between sampling and training is not specialized on.
+A query's bits do not depend on the rest of the batch. They are the same for a single query of the engine and for a
+whole sequence in training. Every tile has ROWS rows: as many queries as fit, each with the query heads that share a key
+head. A tile reads its blocks of keys in order; no sum is split or atomic. A block that a row does not see changes
+nothing in that row: its weights are exact zeros and the row's peak stays. Sampling and training run the same compiled
+kernel: Triton does not specialize it on the arguments in which they differ (FREE).
 
-Positions are read on the device and the grid follows from shapes, so a CUDA graph can replay a launch. The price: with
-few sequences there are few programs, each of which walks all of its keys.
+The kernels read positions on the device, and the grid depends on shapes only, so a CUDA graph can replay a launch. The
+cost: few sequences give few programs, and each program reads all of its keys.
 
-Softmax after Milakov and Gimelshein 2018, its backward after Dao et al. 2022, appendix B.4: the weights are made again
-from the log-sum-exp. The gradient's sums have a fixed order too.
+The softmax follows Milakov and Gimelshein 2018. The backward follows Dao et al. 2022, appendix B.4: it computes the
+weights again from the log-sum-exp. The gradient's sums have a fixed order too.
 """
 
 import torch
@@ -20,9 +20,9 @@ from torch.autograd.function import once_differentiable
 
 from models.fast.triton.common import FUSED, LOG2E, LOWEST, shared_memory
 
-ROWS = 64  # of a tile: what Hopper's matrix instructions take at least
-FAR = 2**30  # a window beyond every sequence
-FREE = ("T", "Z", "window", "key_step", "value_step")  # what sampling and training disagree on
+ROWS = 64  # rows of a tile; Hopper's matrix instructions take at least 64
+FAR = 2**30  # the window where there is none: longer than every sequence
+FREE = ("T", "Z", "window", "key_step", "value_step")  # arguments in which sampling and training differ
 
 
 def attend(
@@ -32,8 +32,10 @@ def attend(
     positions_BT: torch.Tensor,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Return what models/attention.py's `attend` does, for bfloat16, float16 and float32 on a CUDA device. Position -1
-    marks padding, which costs next to nothing and gets 0."""
+    """Return the same as `attend` of models/attention.py, for bfloat16, float16 and float32 on a CUDA device.
+
+    Position -1 marks padding. The output of padding is 0, and it costs next to nothing.
+    """
     return _Attention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, FAR if window is None else window)
 
 
@@ -59,7 +61,7 @@ class _Attention(torch.autograd.Function):
         grad_q = torch.empty_like(q_BTHE)
         grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k_UZEL, v_UZLE))
         sizes, options, programs = _sizes(q_BTHE, k_UZEL, v_UZLE, ctx.window)
-        options["num_warps"] *= 2 if q_BTHE.shape[3] > 64 else 1  # twice the sums of the forward
+        options["num_warps"] *= 2 if q_BTHE.shape[3] > 64 else 1  # it holds twice the sums of the forward
         if shared_memory(q_BTHE.device) < 128 * 1024:
             options["num_stages"] = min(options["num_stages"], 2)
         if programs:
@@ -70,14 +72,14 @@ class _Attention(torch.autograd.Function):
 
 
 def _dense(x_UZ: torch.Tensor) -> torch.Tensor:
-    """Blocks [U, Z, ., .] in which only the step from u to u + 1 may be longer than it must: a cache's first rows."""
+    """Return blocks [U, Z, ., .] that are contiguous except along U. A view of a cache's first rows is not copied."""
     size = x_UZ.shape[2] * x_UZ.shape[3]
     whole = x_UZ.stride()[1:] == (size, x_UZ.shape[3], 1) and x_UZ.stride(0) % size == 0
     return x_UZ if whole else x_UZ.contiguous()
 
 
 def _sizes(q_BTHE, k_UZEL, v_UZLE, window: int):
-    """(the kernels' numbers, their constants and options, programs that a tile of queries each takes)."""
+    """Return (the kernels' numbers, their constants and options, the number of programs, one per tile of queries)."""
     B, T, H, E = q_BTHE.shape
     Z, L = k_UZEL.shape[1], k_UZEL.shape[3]
     K = max(Z // max(B, 1), 1)
@@ -93,8 +95,11 @@ def _sizes(q_BTHE, k_UZEL, v_UZLE, window: int):
 
 @triton.jit
 def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr):
-    """A tile's place in [B*T*H]; of its rows, G for each query, the places after that (-1: none) and the positions; the
-    least and the greatest of those of queries that see anything."""
+    """Return (start, place, position, least, most) of a tile of queries, with G rows for each query.
+
+    start: the index of the tile's first row in [B*T*H]. place: [ROWS], each row's index after start, or -1 for a row
+    outside. position: [ROWS], -1 for padding. least, most: the bounds of the positions that are not padding.
+    """
     row = tl.arange(0, ROWS)
     t = tile * (ROWS // G) + row // G
     real = (row // G < ROWS // G) & (t < T)
@@ -106,7 +111,7 @@ def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: t
 
 @triton.jit
 def _rows(x, start, place, E: tl.constexpr, WIDTH: tl.constexpr):
-    """[ROWS, WIDTH] of x [B*T*H, E], 0 outside."""
+    """Load a tile's rows [ROWS, WIDTH] of x [B*T*H, E], with 0 outside."""
     column = tl.arange(0, WIDTH)
     inside = (place >= 0)[:, None] & (column < E)[None, :]
     return tl.load(x + start * E + (place[:, None] * E + column[None, :]), mask=inside, other=0)
@@ -114,6 +119,7 @@ def _rows(x, start, place, E: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _store_rows(x, start, place, values, E: tl.constexpr, WIDTH: tl.constexpr):
+    """Write a tile's rows [ROWS, WIDTH] into x [B*T*H, E]."""
     column = tl.arange(0, WIDTH)
     inside = (place >= 0)[:, None] & (column < E)[None, :]
     tl.store(x + start * E + (place[:, None] * E + column[None, :]), values.to(x.dtype.element_ty), mask=inside)
@@ -121,7 +127,7 @@ def _store_rows(x, start, place, values, E: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _keys(k, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr):
-    """[WIDTH, L]"""
+    """Load a block of keys [WIDTH, L], with 0 outside."""
     column = tl.arange(0, WIDTH)[:, None]
     at = k + (z + u * step) * (E * L) + (column * L + tl.arange(0, L)[None, :])
     return tl.load(at, mask=column < E, other=0)
@@ -129,7 +135,7 @@ def _keys(k, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr):
 
 @triton.jit
 def _values(v, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr):
-    """[L, WIDTH]"""
+    """Load a block of values [L, WIDTH], with 0 outside."""
     column = tl.arange(0, WIDTH)[None, :]
     at = v + (z + u * step) * (E * L) + (tl.arange(0, L)[:, None] * E + column)
     return tl.load(at, mask=column < E, other=0)
@@ -137,7 +143,7 @@ def _values(v, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr
 
 @triton.jit
 def _scores(q, keys, u, position, scale, window, L: tl.constexpr):
-    """Scores in base 2 of a block of keys, minus infinity where a query does not see one."""
+    """Return the scores [ROWS, L] of a block of keys in base 2, minus infinity where a query does not see a key."""
     scores = tl.dot(q, keys, input_precision="ieee") * (scale * LOG2E)
     key = u * L + tl.arange(0, L)[None, :]
     return tl.where((key <= position[:, None]) & (key > position[:, None] - window), scores, float("-inf"))
@@ -148,7 +154,7 @@ def _forward(
     q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH, scale, T, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One tile's outputs and log-sum-exps (in base 2). The last tiles, which read most, go first."""
+    """Write one tile's outputs and log-sum-exps (in base 2). The last tiles read most keys, so they start first."""
     tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
     start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
     q = _rows(q_BTHE, start, place, E, WIDTH)
@@ -169,7 +175,7 @@ def _forward(
 
 @triton.jit
 def _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L: tl.constexpr):
-    """(the weights of a block, their scores' gradient), float32."""
+    """Return (weights, gradient of the scores) of a block, [ROWS, L] each, float32."""
     weights = tl.exp2(_scores(q, keys, u, position, scale, window, L) - lse[:, None])
     return weights, weights * (tl.dot(grad, tl.trans(values), input_precision="ieee") - delta[:, None])
 
@@ -180,7 +186,7 @@ def _backward_queries(
     scale, T, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries' gradient."""
+    """Write the gradient of a tile of queries."""
     tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
     start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
     q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
@@ -200,7 +206,7 @@ def _backward_keys(
     scale, T, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A block of keys' and values' gradients, from every tile of queries that sees any of them."""
+    """Write the gradients of a block of keys and values, from every tile of queries that sees any of them."""
     u, z = tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
     keys, values = _keys(k_UZEL, u, z, key_step, E, WIDTH, L), _values(v_UZLE, u, z, value_step, E, WIDTH, L)
     sums_k, sums_v = tl.zeros((WIDTH, L), tl.float32), tl.zeros((L, WIDTH), tl.float32)

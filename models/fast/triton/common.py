@@ -1,4 +1,4 @@
-"""What the kernels share: constants, tile sizes, and the product of two tiles from one load."""
+"""Parts that the kernels share: constants, tile sizes, and the product of two tiles from one load."""
 
 from functools import cache
 from typing import NamedTuple
@@ -7,23 +7,25 @@ import torch
 import triton
 import triton.language as tl
 
-FUSED = {"enable_fp_fusion": True}  # explicit, because the default depends on Triton's version, and the bits on it
+FUSED = {"enable_fp_fusion": True}  # the bits depend on this, and its default on Triton's version
 LOWEST = tl.constexpr(-1e38)  # below every logit and score, and finite: its difference with itself is 0
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 class Tiles(NamedTuple):
-    rows: int  # of hidden states, in both products
-    vocab: int  # columns of the first product, the logits; a program makes two such tiles side by side
-    width: int  # columns of the second, out of D; two as well
-    inner: int  # summed at once
-    warps: int
+    """The tile sizes and the launch options of a kernel."""
+
+    rows: int  # rows of hidden states, in both products
+    vocab: int  # columns of logits, in the first product; a program computes two such tiles side by side
+    width: int  # columns of D, in the second product; a program computes two such tiles side by side
+    inner: int  # columns that one step of the inner loop sums
+    warps: int  # warps of a program
     stages: int  # loads in flight
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Return the bytes of shared memory that a program can have; on other devices than CUDA those of an H200."""
+    """Return the bytes of shared memory that a program can use; on a device other than CUDA, an H200's."""
     if device.type != "cuda":
         return 227 * 1024
     return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
@@ -31,8 +33,8 @@ def shared_memory(device: torch.device) -> int:
 
 @triton.jit
 def place(row_tiles, column_tiles):
-    """Return (row tile, column tile) of this program: 8 rows of tiles abreast, so that programs that run at the same
-    time share their loads in the L2 cache."""
+    """Return (row tile, column tile) of this program. Programs go through 8 rows of tiles together, column by column,
+    so that programs that run at the same time share their loads in the L2 cache."""
     program = tl.program_id(0)
     first = program // (8 * column_tiles) * 8
     height = tl.minimum(row_tiles - first, 8)
@@ -41,8 +43,12 @@ def place(row_tiles, column_tiles):
 
 @triton.jit
 def pair_product(a, b, rows, columns, limit, K, a_row, b_inner, b_column, INNER: tl.constexpr):
-    """Return a[rows] @ b[:, columns] in float32, and the same for the next columns; b is 0 from column `limit` on. Two
-    tiles from one load of a: what follows has registers for one at a time. a_row, b_inner, b_column are strides."""
+    """Return a[rows] @ b[:, columns] and a[rows] @ b[:, columns + COLUMNS], both float32, from one load of a.
+
+    Return two tiles, not one of twice the width: the caller has registers to work on one tile at a time.
+    columns: a tile's columns. Columns of b from `limit` on count as 0. K: length of the sums.
+    a_row, b_inner, b_column: strides.
+    """
     COLUMNS: tl.constexpr = columns.shape[0]
     left = tl.zeros((rows.shape[0], COLUMNS), tl.float32)
     right = tl.zeros((rows.shape[0], COLUMNS), tl.float32)

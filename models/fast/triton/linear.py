@@ -1,8 +1,9 @@
-"""A linear layer's product as a Triton kernel whose rows do not know each other.
+"""Compute a linear layer's product with a Triton kernel in which each row depends on its own inputs alone.
 
 cuBLAS chooses its tiles, and whether to split the sum over the inputs, by the number of rows: a token sampled alone and
 the same token among the thousands of a training batch get different last bits. Here the tile is the same for any number
-of rows, and each sum runs over the inputs in one order. Only the forward must agree, so gradients are cuBLAS's.
+of rows, and each sum runs over the inputs in one order. Sampling and training must agree in the forward only, so
+cuBLAS computes the gradients.
 """
 
 import torch
@@ -12,17 +13,18 @@ from torch.autograd.function import once_differentiable
 
 from models.fast.triton.common import FUSED, Tiles, pair_product, place
 
-HALF = Tiles(rows=64, vocab=64, width=0, inner=64, warps=4, stages=4)  # two tiles side by side, from 96 KiB of loads
-FULL = Tiles(rows=64, vocab=32, width=0, inner=16, warps=4, stages=2)  # float32, without tensor cores
+HALF = Tiles(rows=64, vocab=64, width=0, inner=64, warps=4, stages=4)  # the loads of two tiles side by side take 96 KiB
+FULL = Tiles(rows=64, vocab=32, width=0, inner=16, warps=4, stages=2)  # float32 does not use tensor cores
 
 
 def product(
     x_ND: torch.Tensor, weight_OD: torch.Tensor, bias_O: torch.Tensor | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """x @ weight.T + bias, [N, O], summed in float32; all of one dtype, bfloat16, float16 or float32, on a CUDA device.
+    """Return x @ weight.T + bias, [N, O], summed in float32.
 
-    A row's bits depend on that row alone. Gradients go to whatever asks for one.
-    dtype: of the result, by default that of x; logits are float32, so that near ties are not rounded to one number.
+    The inputs are CUDA tensors of one dtype: bfloat16, float16 or float32. A row's bits depend on that row alone. Every
+    input that requires a gradient gets one.
+    dtype: the result's dtype, by default x's; logits are float32, so that near ties are not rounded to one number.
     """
     return _Product.apply(x_ND, weight_OD, bias_O, dtype or x_ND.dtype)
 
@@ -58,7 +60,7 @@ class _Product(torch.autograd.Function):
 def _multiply(
     x_ND, weight_OD, bias_O, y_NO, N, D, outputs, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr
 ):  # fmt: skip
-    """Two tiles of y side by side."""
+    """Compute two tiles of y side by side."""
     row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(outputs, 2 * COLUMNS))
     rows, columns = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * COLUMNS + tl.arange(0, COLUMNS)
     left, right = pair_product(x_ND, weight_OD, tl.minimum(rows, N - 1), columns, outputs, D, D, 1, D, INNER)
@@ -68,6 +70,7 @@ def _multiply(
 
 @triton.jit
 def _store(y_NO, bias_O, sums, rows, columns, N, outputs):
+    """Add the bias to a tile and write it."""
     if bias_O is not None:
         sums += tl.load(bias_O + columns, mask=columns < outputs, other=0).to(tl.float32)[None, :]
     at = y_NO + rows[:, None].to(tl.int64) * outputs + columns[None, :]

@@ -1,27 +1,27 @@
-"""Log-probabilities of taken tokens as Triton kernels: the GPU's `models.logprob`.
+"""Compute the log-probabilities of taken tokens with Triton kernels, as models/logprob.py does without them.
 
-One GEMM unit is 2 N D V FLOP. Two ways, and in neither do [N, V] logits or a frozen head's [V, D] gradient exist:
+One GEMM unit is 2 N D V FLOP. There are two methods. Neither holds [N, V] logits or a frozen head's [V, D] gradient:
 
-- Frozen head (LoRA), 2 units: d logp(y) / d h is made in the forward and only scaled in the backward. The normalizer is
-  known only after the whole row, and float32 sums of D columns per row fill the registers beyond D = 256, so one kernel
-  with an online softmax is out. Instead the vocabulary goes in slabs of SLAB words. `_score` multiplies out a slab's
-  logits, tile by tile, and writes their exponentials to a scratch in the head's dtype; `_fold` merges the tiles' peaks
-  and sums into those of the row; `_gather` multiplies the scratch with the slab of the head, into float32 sums.
-  Slabs of the vocabulary, not chunks of rows: the second product then has all rows times D as its output, tiles enough
-  for the whole machine without splitting a sum. The scratch costs 4 bytes of traffic per logit (16-bit, written and
-  read once), bfloat16 logits and a softmax pass over them 8.
-- Anything else (no gradient, entropy_grad, a trainable head): the forward keeps a normalizer per row (1
-  unit) and the backward computes the logits again, slab by slab, as d loss / d logits (2 units; the head's own gradient
-  is a third). For an entropy gradient that is also the least: made in the forward it would be a third unit too.
+- A frozen head (LoRA) takes 2 units. The forward computes d logp(y) / d h, and the backward only scales it. The
+  normalizer is known only after the whole row, and beyond D = 256 the float32 sums of D columns per row fill the
+  registers, so one kernel with an online softmax does not fit. Instead the kernels go through the vocabulary in slabs
+  of SLAB tokens. `_score` computes a slab's logits, tile by tile, and writes their exponentials to a scratch in the
+  head's dtype. `_fold` merges the tiles' peaks and sums into the row's. `_gather` multiplies the scratch with the slab
+  of the head and adds the product to float32 sums. The vocabulary is cut, not the rows: the second product then has
+  all rows times D as its output, which is enough tiles for the whole device without splitting a sum. The scratch
+  costs 4 bytes of traffic per logit (16 bits, written and read once); bfloat16 logits and a softmax pass cost 8.
+- All other cases (no gradient, entropy_grad, a trainable head): the forward keeps a normalizer per row (1 unit), and
+  the backward computes the logits again, slab by slab, and from them d loss / d logits (2 units; the head's own
+  gradient is a third). No method with an entropy gradient takes less: in the forward it would cost a third unit too.
 
-The exponentials are relative to 2**ref, an integer ref per row that only grows, in steps of STEP: to rescale earlier
-ones is exact, and rare. The taken token is left out of the scratch and (1 - p) W[y] added in float32: where p is near 1
-the gradient is small, and would drown in the rounding of p W[y].
+The exponentials are relative to 2**ref. A row's ref is an integer that only grows, in steps of STEP, so rescaling
+earlier exponentials is exact, and rare. The scratch leaves the taken token out, and (1 - p) W[y] is added in float32:
+where p is near 1 the gradient is small, and the rounding of p W[y] would exceed it.
 
-A row's bits do not depend on the other rows: tiles, slabs and the order of sums are fixed, nothing is split or atomic
-(but torch multiplies out a trainable head's gradient). Nor on what the forward is for: with a scratch and without, in
-training and in sampling, the same binary makes the log-probability, and is told at run time whether to write. Temporary
-memory is at most SCRATCH_BYTES at any N: rows go in chunks of what `scratch_bytes` allows.
+A row's bits do not depend on the other rows: tiles, slabs and the order of sums are fixed, and no sum is split or
+atomic (except a trainable head's gradient, which torch computes). They do not depend on the caller either: training and
+sampling run the same binary, and its argument `write` switches the scratch on. Temporary memory is at most
+SCRATCH_BYTES at any N: `_chunks` cuts the rows by `scratch_bytes`.
 """
 
 import torch
@@ -32,20 +32,20 @@ from torch.autograd.function import once_differentiable
 from models.fast.triton.common import FUSED, LOG2E, LOWEST, Tiles, pair_product, place, shared_memory
 
 SCRATCH_BYTES = 512 * 2**20
-SLAB = 16384  # words of the vocabulary at once, a multiple of every pair of tiles
+SLAB = 16384  # tokens of the vocabulary in a slab, a multiple of every pair of tiles
 FOLD_ROWS = 16  # rows per program of `_fold`
 
 
 def tiles(D: int, dtype: torch.dtype, shared: int) -> Tiles:
-    """Block sizes by model width, dtype and the shared memory that a program can have, in bytes. No autotuner: its
-    choice would move the last bits.
+    """Return the tile sizes for a model width, a dtype and the shared memory of a program in bytes.
 
-    16 bits, for an H200 (790 TFLOP/s in reach): 128 x 256 takes (128 + 256) * 2 bytes for 2 * 128 * 256 FLOP, 85 FLOP
-    per byte of the L2 cache; 128 x 128 has 64 and would ask 12 TB/s of it. Its sums are 128 registers in each thread of
-    8 warps, and two tiles of 64, one after the other, leave room to work on them. Four stages of 48 KiB fit the 227 KiB
-    of shared memory. An A100 has 163 KiB, and 312 TFLOP/s, for which 128 x 128 is enough, and fits in 99 KiB, which is
-    what newer chips of workstations have. float32 goes without TF32, on the ordinary cores, where registers set the
-    tile.
+    There is no autotuner, because its choice would change the last bits.
+    16 bits on an H200 (790 TFLOP/s in reach): 128 x 256 reads (128 + 256) * 2 bytes for 2 * 128 * 256 FLOP, which is 85
+    FLOP per byte of the L2 cache; 128 x 128 has 64 and would need 12 TB/s. The sums of 128 x 256 take 128 registers in
+    each thread of 8 warps, and working on one half after the other leaves registers free. Four stages of 48 KiB fit the
+    227 KiB of shared memory.
+    16 bits on an A100 (163 KiB, 312 TFLOP/s): 128 x 128 is enough, and also fits the 99 KiB of newer workstation chips.
+    float32 does not use TF32 but the ordinary cores, where registers limit the tile.
     """
     half = max(16, triton.next_power_of_2(D) // 2)
     if dtype == torch.float32:
@@ -56,9 +56,11 @@ def tiles(D: int, dtype: torch.dtype, shared: int) -> Tiles:
 
 
 def scratch_bytes(rows: int, D: int, V: int, dtype: torch.dtype, t: Tiles) -> int:
-    """Temporary memory of a chunk of that many rows, rounded up to whole tiles: exponentials [rows, slab] and the taken
-    tokens' weights [rows, D] in the head's dtype, sums [rows, D], 3 figures of each tile's rows and at most 32 of each
-    row in float32."""
+    """Return the temporary memory of a chunk of `rows` rows, rounded up to whole tiles.
+
+    In the head's dtype: exponentials [rows, slab] and the taken tokens' weights [rows, D]. In float32: sums [rows, D],
+    3 numbers per row and tile, and at most 32 per row.
+    """
     R, width = triton.cdiv(rows, t.rows) * t.rows, _slab_width(V, t)
     return R * (width * dtype.itemsize + D * (4 + dtype.itemsize) + 12 * (width // t.vocab) + 128)
 
@@ -70,11 +72,11 @@ def token_logprobs(
     temperature: float = 1.0,
     entropy_grad: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (logprobs_N, entropy_N), float32, of softmax(hidden @ weight.T / temperature), as models/logprob.py does.
+    """Return (logprobs_N, entropy_N), float32, of softmax(hidden @ weight.T / temperature).
 
-    logprobs carry a gradient to hidden, and to weight if it requires one; entropy only with entropy_grad=True.
-    hidden and weight: bfloat16, float16 or float32, the same, on a CUDA device; ValueError otherwise. A target outside
-    the vocabulary has log-probability NaN.
+    logprobs carry a gradient to hidden, and to weight if it requires one; entropy does only with entropy_grad=True.
+    hidden and weight have one dtype (bfloat16, float16 or float32) and are on a CUDA device; ValueError otherwise. A
+    target outside the vocabulary has log-probability NaN.
     """
     _check(hidden_ND, targets_N, temperature)
     if weight_VD.dtype != hidden_ND.dtype or weight_VD.shape[1:] != hidden_ND.shape[1:]:
@@ -90,7 +92,9 @@ def token_logprobs(
 def _check(x: torch.Tensor, targets_N: torch.Tensor, temperature: float) -> None:
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
-    if x.device.type != "cuda" and isinstance(_score, triton.JITFunction):  # not one under TRITON_INTERPRET=1
+    if x.device.type != "cuda" and isinstance(
+        _score, triton.JITFunction
+    ):  # under TRITON_INTERPRET=1 it is no JITFunction
         raise ValueError(f"the Triton kernels run on CUDA devices, not {x.device.type}: use models.logprob there")
     if x.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         raise ValueError(f"the Triton kernels take bfloat16, float16 and float32, not {x.dtype}: use models.logprob")
@@ -136,18 +140,20 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
-    """Return (logprobs_N, entropy_N, peak_N, log_N) of a chunk of rows; peak + log is the log of the normalizer. Write
-    d logp / d h into slope_ND unless that is None."""
+    """Return (logprobs_N, entropy_N, peak_N, log_N) of a chunk of rows; peak + log is the log of the normalizer.
+
+    Write d logp / d h into slope_ND unless that is None.
+    """
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
     row_stats = hidden_ND.new_full((11, R), LOWEST.value, dtype=torch.float32)
     row_stats[1:3], row_stats[3] = 0, torch.nan
     peak_R, _, _, _, _, logprobs_R, entropy_R, log_R, own_R, others_R, keep_R = row_stats
     tile_stats = row_stats.new_empty(3, width // t.vocab, R)
-    write, exps_RS = slope_ND is not None, hidden_ND  # never None: that would be another binary
+    write, exps_RS = slope_ND is not None, hidden_ND  # never None: Triton would compile another binary
     if write:
         exps_RS, sums_RD = hidden_ND.new_empty(R, width), row_stats.new_zeros(R, D)
-    step = 1 if hidden_ND.dtype == torch.float16 else 64  # float16 has no exponents to spare
+    step = 1 if hidden_ND.dtype == torch.float16 else 64  # float16 has few exponents
     for start, slab_SD in _slabs(weight_VD):
         _score[_grid(R, slab_SD, t)](
             *(hidden_ND, slab_SD, targets_N, exps_RS, tile_stats, row_stats),
@@ -161,14 +167,14 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
         if write:
             _gather_slab(exps_RS, slab_SD, sums_RD, keep_R, t)
     if write:
-        taken_ND = weight_VD[targets_N.clamp(0, V - 1)]  # own is NaN where there is no such word
+        taken_ND = weight_VD[targets_N.clamp(0, V - 1)]  # the factor own_R is NaN where the target is outside
         mean_ND = sums_RD[:N].mul_(others_R[:N, None]).addcmul_(taken_ND, own_R[:N, None])
         slope_ND.copy_(mean_ND.mul_(scale))
     return logprobs_R[:N], entropy_R[:N], peak_R[:N], log_R[:N]
 
 
 def _backward(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND, grad_weight_VD):
-    """A chunk's gradients: into grad_hidden_ND, and added to grad_weight_VD, unless those are None."""
+    """Write a chunk's gradient into grad_hidden_ND and add to grad_weight_VD, each unless it is None."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
     dlogits_RS, sums_RD = hidden_ND.new_empty(R, width), figures_N.new_zeros(R, D)
@@ -187,7 +193,7 @@ def _backward(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND,
 
 
 def _gather_slab(x_RS, slab_SD, sums_RD, keep_R, t):
-    """sums = keep * sums + x @ slab."""
+    """Set sums to keep * sums + x @ slab."""
     (R, D), width = sums_RD.shape, x_RS.shape[1]
     _gather[(R // t.rows * triton.cdiv(D, 2 * t.width),)](
         *(x_RS, slab_SD, sums_RD, keep_R, D, len(slab_SD), R, width),
@@ -204,7 +210,7 @@ def _tiles_on(hidden_ND) -> Tiles:
 
 
 def _chunks(hidden_ND, weight_VD):
-    """Slices of rows whose scratch is at most SCRATCH_BYTES, or one tile high."""
+    """Return slices of rows with a scratch of at most SCRATCH_BYTES, or of one tile of rows."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     size = max(SCRATCH_BYTES // scratch_bytes(t.rows, D, V, hidden_ND.dtype, t), 1) * t.rows
     return (slice(start, min(start + size, N)) for start in range(0, N, size))
@@ -215,7 +221,7 @@ def _slabs(weight_VD):
 
 
 def _slab_width(V: int, t: Tiles) -> int:
-    """Columns of the scratch: those of a slab, in whole pairs of tiles."""
+    """Return the columns of the scratch: a slab's, rounded up to whole pairs of tiles."""
     return triton.cdiv(min(SLAB, V), 2 * t.vocab) * 2 * t.vocab
 
 
@@ -225,7 +231,7 @@ def _grid(R: int, slab_SD, t: Tiles) -> tuple[int]:
 
 @triton.jit
 def _reference(peak, STEP: tl.constexpr):
-    """The exponent that the exponentials of a tile with this peak are relative to: the next multiple of STEP."""
+    """Return a tile's ref from its peak: the exponent of the peak in base 2, rounded up to a multiple of STEP."""
     return tl.ceil(peak * (LOG2E / STEP)) * STEP
 
 
@@ -234,7 +240,7 @@ def _score(
     hidden_ND, slab_SD, targets_N, exps_RS, tile_stats, row_stats, scale, N, D, S, R, width, start, write,
     STEP: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """Two tiles' logits, for `_score_tile`."""
+    """Compute the logits of two tiles side by side and pass each to `_score_tile`."""
     row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
@@ -250,8 +256,11 @@ def _score(
 def _score_tile(
     logits, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP: tl.constexpr, VOCAB: tl.constexpr
 ):
-    """Write the statistics of a tile's rows: the peak, the sums of exp(logit - peak) and of exp(logit - peak) (logit -
-    peak), the taken token's logit; and exp(logit) / 2**ref, if there is a scratch to write to."""
+    """Write the statistics of a tile's rows and, if `write`, exp(logit) / 2**ref into the scratch.
+
+    The statistics are the peak, the sum of exp(logit - peak), the sum of exp(logit - peak) (logit - peak), and the
+    taken token's logit if the tile has it.
+    """
     logits = tl.where((words < S)[None, :], logits, LOWEST)
     taken = words[None, :] == target[:, None]
     here = (target >= tl.min(words, 0)) & (target <= tl.max(words, 0)) & (target < S)
@@ -273,10 +282,13 @@ def _fold(
     exps_RS, tile_stats, row_stats, blocks, R, width, write,
     STEP: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr,
 ):  # fmt: skip
-    """Merges a slab's tiles into what is kept of each row: 0 peak, 1 sum of exp(logit - peak), 2 sum of the same times
-    (logit - peak), 3 the taken token's logit, 4 ref; after the last slab 5 log-probability, 6 entropy, 7 log of 1, and
-    the factors in d logp / d h 8 of the taken token's weights and 9 of the sums over the others; 10 the factor that
-    takes earlier sums to the new ref. Exponentials to a smaller ref are brought to it here."""
+    """Merge the statistics of a slab's tiles into each row's, and rescale exponentials with a smaller ref to the row's.
+
+    row_stats has 11 entries per row: 0 peak, 1 sum of exp(logit - peak), 2 sum of exp(logit - peak) (logit - peak), 3
+    the taken token's logit, 4 ref. After the last slab: 5 log-probability, 6 entropy, 7 log of entry 1; and the factors
+    of d logp / d h, 8 for the taken token's weights and 9 for the sums over the other tokens. 10 is the factor that
+    rescales earlier sums to the new ref.
+    """
     rows, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCKS)
     tile, there = tile_stats + block[:, None] * R + rows[None, :], (block < blocks)[:, None]
     peak = tl.load(tile, mask=there, other=LOWEST)  # [BLOCKS, ROWS]
@@ -313,7 +325,7 @@ def _fold(
 def _gather(
     x_RS, slab_SD, sums_RD, keep_R, D, S, R, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
 ):
-    """Two tiles of sums = keep * sums + x @ slab."""
+    """Set two tiles of sums, side by side, to keep * sums + x @ slab."""
     row_tile, pair = place(R // ROWS, tl.cdiv(D, 2 * WIDTH))
     rows, columns = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * WIDTH + tl.arange(0, WIDTH)
     left, right = pair_product(x_RS, slab_SD, rows, columns, D, S, width, D, 1, INNER)
@@ -323,6 +335,7 @@ def _gather(
 
 @triton.jit
 def _add_tile(sums_RD, keep_R, rows, columns, more, D):
+    """Set a tile of sums to keep * sums + more."""
     at, inside = sums_RD + (rows[:, None] * D + columns[None, :]), (columns < D)[None, :]
     kept = tl.load(at, mask=inside, other=0) * tl.load(keep_R + rows)[:, None]
     tl.store(at, kept + more, mask=inside)
@@ -333,7 +346,7 @@ def _dlogits(
     hidden_ND, slab_SD, targets_N, dlogits_RS, figures_N, scale, N, D, S, width, start,
     ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """Two tiles of d loss / d (hidden @ slab.T), from figures (see `_slope`)."""
+    """Write two tiles of d loss / d (hidden @ slab.T) side by side; figures_N is described at `_slope`."""
     row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
@@ -349,8 +362,11 @@ def _dlogits(
 
 @triton.jit
 def _slope(logits, taken, figures, N):
-    """d loss / d logits, from a row's figures, N apart: peak, log sum exp(logit - peak), entropy, d loss / d logp and d
-    loss / d entropy."""
+    """Return d loss / d logits.
+
+    figures points at a row's first of five numbers, N apart: peak, log of the sum of exp(logit - peak), entropy, d loss
+    / d logp and d loss / d entropy.
+    """
     logp = logits - tl.load(figures) - tl.load(figures + N)
     p = tl.exp(logp)
     of_logp = tl.where(taken, 1 - p, -p) * tl.load(figures + 3 * N)
@@ -359,5 +375,5 @@ def _slope(logits, taken, figures, N):
 
 @triton.jit
 def _moved(total, spread, shift):
-    """Sums of exp(x) and exp(x) x, made those of x + shift."""
+    """Return the sums of exp(x) and exp(x) x, given as total and spread, for x + shift in place of x."""
     return total * tl.exp(shift), (spread + total * shift) * tl.exp(shift)
