@@ -29,7 +29,7 @@ NAMES = {
     "planner": "envs.planner",
     "http": "envs.http",
 }
-GROUPS = {  # names that stand for several environments in env=
+GROUPS = {  # the names of groups of environments in env=
     "affine": ["sat", "abd", "ded"],
     "agentgym": ["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
 }

@@ -214,7 +214,7 @@ class Env(Environment):
         return sorted(self.commands())
 
     def commands(self) -> dict[str, tuple[str, str, str]]:
-        """Return all possible commands as {command: (verb, object, receptacle)}; "" stands for none."""
+        """Return all possible commands as {command: (verb, object, receptacle)}; "" where there is none."""
         return {text: act for text, act in self.goes.items() if act[2] not in self.near} | self._here()
 
     def _meant(self, command: str) -> tuple[str, str, str] | None:

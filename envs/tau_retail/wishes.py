@@ -302,7 +302,7 @@ def balance(d: Draw) -> Wish | None:
 
 
 def _refused(d: Draw, kind: str, order: dict, says: str, why: str, **facts: str) -> Wish:
-    """Return a wish about an order that the agent must refuse; `{}` in its line stands for the order."""
+    """Return a wish about an order that the agent must refuse. `says` has `{}` in place of the order."""
     name, number, known = d.reference(order)
     answer = f"I am sorry, I cannot do that: {why}."
     told = {"order": number} | facts

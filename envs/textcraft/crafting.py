@@ -17,7 +17,7 @@ STONES = "granite marble slate basalt quartz chalk jade onyx topaz amber"
 COLOURS = "red blue green yellow white black pink purple brown orange"
 FRUITS = "apple pear plum cherry lemon peach mango grape melon fig"
 
-# `count result: count ingredient, ...`, where * stands for the material
+# `count result: count ingredient, ...`; the material replaces each *
 FORMS = {
     WOODS: """
         4 * planks: 1 * log

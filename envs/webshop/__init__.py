@@ -353,7 +353,7 @@ def _can_score_1(product: Product, goal: Goal) -> bool:
 
 
 def _shop(product: Product, level: str, rng: Random) -> list[Product] | None:
-    """Return the products that an episode's shop sells; None stands for all."""
+    """Return the products that an episode's shop sells, or None for all products."""
     if level == "3":
         return None
     shelves = catalogue().by_shelf
