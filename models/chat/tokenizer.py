@@ -1,4 +1,4 @@
-"""Text to token ids and back, and conversations to ids in the chat format of the checkpoint.
+"""Encode text as token ids, decode ids, and encode conversations in the chat format of the checkpoint.
 
     tokenizer.prompt([{"role": "user", "content": "Goal: craft a door."}])
 
@@ -54,11 +54,14 @@ class Tokenizer:
             self._format, self._end = NoFormat(str(error)), None
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of any text, none of them a control token. Half a surrogate pair is read as "?"."""
+        """Return the ids of a text. Half a surrogate pair is encoded as "?".
+
+        Only a name from Marks becomes a control token. Text from outside cannot contain such a name.
+        """
         return self._text.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
 
     def decode(self, ids: list[int]) -> str:
-        """Return text without control tokens. Ids past the vocabulary (padding rows of the head) are dropped."""
+        """Return text without control tokens. Drop ids past the vocabulary, which are padding rows of the head."""
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=True)
 
     def answer(self, ids: list[int]) -> str:
@@ -66,26 +69,30 @@ class Tokenizer:
         return without_thoughts(self.decode(ids[:-1] if ids[-1:] and ids[-1] in self.eos_ids else ids))
 
     def show(self, ids: list[int]) -> str:
-        """Return text with control tokens, for people."""
+        """Return text with control tokens, for people to read."""
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=False)
 
     def prompt(self, messages: list[dict], header: bool = True) -> list[int]:
-        """Return the ids of the chat template's rendering of a conversation, with `header` followed by the header of
-        the assistant's next reply."""
+        """Return the ids of a conversation in the chat format, followed by the header of the assistant's next reply if
+        `header`."""
         check(messages)
         with self._naming_folder():
             return self.encode(self._format.render(messages, header))
 
     def follow_up(self, last_id: int, messages: list[dict]) -> list[int]:
-        """Return the ids after a sampled reply that ends with `last_id`: the messages and the next header. A reply that
-        a limit cut off gets its end token first, as an id that was not sampled."""
+        """Return the ids of the messages and the next header, which follow a sampled reply that ends with `last_id`.
+
+        If `last_id` is not the format's end token, the ids start with that token; it was not sampled.
+        """
         check(messages)
         with self._naming_folder():
             return self._after(*self._format.follow_up(last_id == self._end, messages))
 
     def reply(self, content: str) -> list[int]:
-        """Return the ids of an assistant's reply as the model would sample it: the text and the stop token, in a format
-        with thoughts after a think block."""
+        """Return the ids of an assistant's reply as the model would sample it: the text and the end token.
+
+        In a format with thoughts, a think block comes first.
+        """
         with self._naming_folder():
             return self._after(*self._format.reply(content))
 
@@ -98,7 +105,7 @@ class Tokenizer:
             raise ValueError(f"{self.folder}: {error}") from None
 
     def _after(self, before: str, text: str) -> list[int]:
-        """Return the ids of `text` as it continues `before`; some tokenizers put a space before the start of a text."""
+        """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""
         head, ids = self.encode(before), self.encode(before + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
@@ -129,7 +136,7 @@ class Tokenizer:
 
 
 def _renamed(spec: dict, names: dict[str, str]) -> dict:
-    """Return a tokenizer.json whose control tokens have other names, and no merges that lead to the old ones."""
+    """Return a tokenizer.json with control tokens renamed by `names`, and without merges that make the old names."""
     model, added = spec["model"], [{**token, "content": names[token["content"]]} for token in spec["added_tokens"]]
     if isinstance(model["vocab"], dict) and not names.keys().isdisjoint(model["vocab"]):
         from models.chat.vocabulary import renamed_pieces
