@@ -396,3 +396,16 @@ def test_help_lists_every_key(monkeypatch, capsys):
 def test_as_a_command():
     found = subprocess.run([sys.executable, MERGE, "out=x", "lora=y"], capture_output=True, text=True)
     assert found.returncode == 2 and found.stderr.startswith("merge.py: unknown key 'lora'")
+
+
+def test_an_earlier_versions_merged_model_loads():
+    """fixtures/earlier_merged was written by merge.py before files were split up: one layer of width 8."""
+    folder = Path(__file__).parent / "fixtures" / "earlier_merged"
+    model, tokenizer = load_model(str(folder)).eval(), load_tokenizer(str(folder))
+    ids_T = tokenizer.prompt([{"role": "user", "content": "the quick brown fox"}])
+    assert ids_T == [298, 265, 198, 272, 292, 278, 295, 288, 87, 299, 198, 298, 270, 198]
+    with torch.no_grad():
+        hidden_TD = model(torch.tensor([ids_T]))[0]
+    logprobs_N, _ = token_logprobs(hidden_TD[:-1], model.lm_head.weight, torch.tensor(ids_T[1:]))
+    assert logprobs_N[:4].tolist() == pytest.approx([-5.65307, -5.65323, -5.77337, -5.85794], abs=1e-4)
+    assert logprobs_N.sum().item() == pytest.approx(-74.59146, abs=1e-3)

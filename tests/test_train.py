@@ -146,6 +146,24 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
     assert json.loads((tmp_path / "rl" / "config.json").read_text())["lora"]["r"] == 4, "the adapter's own settings"
 
 
+def test_an_earlier_versions_run_resumes(tmp_path):
+    """fixtures/earlier_run: a PPO run of two epochs, written before files were split up; its second epoch was removed.
+
+    The resumed run repeats the metrics that the earlier version wrote for that epoch.
+    """
+    run = tmp_path / "run"
+    shutil.copytree(ROOT / "tests" / "fixtures" / "earlier_run", run)
+    expected = lines(run / "metrics.jsonl")
+    train.main(config.parse([f"resume={run}"]))
+    got = lines(run / "metrics.jsonl")
+    assert got[0] == expected[0] and len(got) == len(expected) == 2
+    for name in ("epoch", "step", "outcomes", "sampled_tokens", "optimizer_steps", "lr"):
+        assert got[1][name] == expected[1][name], name
+    for name in ("reward_mean", "loss", "value_loss", "entropy", "grad_norm"):
+        assert got[1][name] == pytest.approx(expected[1][name], rel=1e-3), name
+    assert (run / "checkpoint-2" / "manifest.json").is_file()
+
+
 def test_resumed_run_keeps_its_reference(tmp_path, capsys):
     """Whatever became of the adapter's folder since."""
     trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")

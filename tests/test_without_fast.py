@@ -20,7 +20,9 @@ from models.kernels import Kernels, kernels
 import models
 assert kernels == Kernels(), "a slot was filled"
 """
-CORRECTNESS = ("decoder", "attention", "linear", "logprob", "engine", "lora", "batch", "rollout")
+MODELS = ("attention", "decoder", "engine", "formats", "linear", "logprob", "rope", "tokenizer", "weights")
+LORA = ("lora", "lora_files", "merge")
+RL = ("batch", "checkpoint", "core", "exact_gradients", "learning", "rollout", "train")
 
 
 def run_hidden(code: str, *args: str) -> subprocess.CompletedProcess:
@@ -39,7 +41,7 @@ def test_a_training_run_without_fast_has_no_sampler_gap(tmp_path):
 
 @pytest.mark.full
 def test_correctness_tests_pass_without_fast():
-    files = [f"tests/test_{name}.py" for name in CORRECTNESS]
+    files = [f"tests/test_{name}.py" for name in (*MODELS, *LORA, *RL)]
     run = run_hidden("import pytest; sys.exit(pytest.main(sys.argv[1:]))", "-q", "-p", "no:cacheprovider", *files)
     assert run.returncode == 0, run.stdout
 
