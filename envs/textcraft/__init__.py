@@ -222,7 +222,7 @@ def _id(item: str) -> str:
 
 
 def _matches(ingredients: tuple[tuple[str, int], ...], parts: list[tuple[str, int]]) -> bool:
-    """Return whether the parts are exactly the ingredients in any order; an item may stand for its tag."""
+    """Return whether the parts are exactly the ingredients in any order. An item may replace its tag."""
     left = list(parts)
     for wanted, count in ingredients:
         part = next((p for p in left if p[0] == wanted or p[0] in TAGS.get(wanted, ())), None)
