@@ -5,21 +5,36 @@
     save_adapter(model, folder); load_adapter(model, folder)     # PEFT's files
     fold(model)                                 # W + scale * B A, for export; never to sample
 
-Nothing in here knows the model's architecture, environments or reinforcement learning.
+Imports nothing of models, envs or rl. Of the architecture it knows layer names: lm_head, and q, k, v, o_proj.
 """
 
-from importlib import import_module
+from pathlib import Path
+
+from torch import nn
 
 from lora.files import save_adapter
 from lora.layer import LoRALinear, adapter_version, adapters_off, inject, lora_layers, use_adapter
 
-ON_DEMAND = {"fold": "lora.folding", "load_adapter": "lora.loading", "read_adapter_config": "lora.config"}
-__all__ = ["LoRALinear", "adapter_version", "adapters_off", "inject", "lora_layers", "save_adapter", "use_adapter"]
-__all__ += ON_DEMAND
+__all__ = ["LoRALinear", "adapter_version", "adapters_off", "fold", "inject", "load_adapter", "lora_layers"]
+__all__ += ["read_adapter_config", "save_adapter", "use_adapter"]
 
 
-def __getattr__(name: str):
-    """Return a function of ON_DEMAND, whose module is imported only now (PEP 562)."""
-    if name not in ON_DEMAND:
-        raise AttributeError(f"module 'lora' has no attribute {name!r}")
-    return getattr(import_module(ON_DEMAND[name]), name)
+def fold(model: nn.Module) -> nn.Module:
+    """Replace LoRA layers by plain ones with W + scale * B A (lora/folding.py)."""
+    from lora import folding
+
+    return folding.fold(model)
+
+
+def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
+    """Inject the adapter in `folder`, fill it and activate it (lora/loading.py). Return its layers' names."""
+    from lora import loading
+
+    return loading.load_adapter(model, folder, name, trainable)
+
+
+def read_adapter_config(folder: Path) -> dict:
+    """Return an adapter's configuration (lora/config.py)."""
+    from lora import config
+
+    return config.read_adapter_config(folder)

@@ -1,7 +1,7 @@
 """Read PEFT's adapter_config.json, with a verdict on every option.
 
 An option is read, or cannot change what a trained adapter computes, or must be unset. Any other option is refused by
-name, those of later versions of PEFT included, so that no adapter is silently computed differently.
+name, also options of later versions of PEFT, so that no adapter is silently computed differently.
 """
 
 import json

@@ -5,7 +5,7 @@ log-probabilities.
     tokenizer = load_tokenizer("tiny")
     hidden_BTD = model(ids_BT)
 
-Nothing in here knows of LoRA, environments or reinforcement learning.
+Imports nothing of lora, envs or rl.
 """
 
 from models.chat.tokenizer import Tokenizer, load_tokenizer

@@ -1,8 +1,8 @@
-"""Causal attention in which a query's result does not depend on anything else in the batch.
+"""Causal attention whose bits for a query, on a CPU, depend only on that query and the keys that it sees.
 
-On a CPU a query's output depends, bit for bit, on that query and the keys it may see, not on the batch size, padding,
-or how many later keys the tensors hold. So the log-probability recorded while sampling, one token at a time from a
-cache, *is* the one that training recomputes. Three rules ensure this:
+The batch size, padding and later keys in the tensors then change nothing, so the log-probability recorded while
+sampling, one token at a time from a cache, is the one that training recomputes. Three rules are meant to ensure this.
+It holds where it was tested (docs/decisions.md: adapters of r=16, one and two threads); `sampler_gap` measures it.
 
 - matrix products have at least MIN_QUERIES rows, because smaller ones take another kernel;
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;

@@ -60,7 +60,7 @@ class CacheView:
         return self
 
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new keys and values; return those of all tokens so far, k_UZEL and v_UZLE."""
+        """Write the new keys and values; return the keys and values of all tokens so far, k_UZEL and v_UZLE."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
         keys[self.block, self.heads, :, self.place] = k_BKTE.transpose(1, 2)
         values[self.block, self.heads, self.place] = v_BKTE.transpose(1, 2)

@@ -8,8 +8,8 @@
         engine.feed(row.slot, observation_ids)      # continue this episode in the same run, or
         engine.close(row.slot)                      # free its slot
 
-What an episode samples depends only on its own key and tokens, never on its neighbours: each token takes one uniform
-number from a counter (seed, episode, turn, token) and inverts the cumulative distribution.
+Each token takes one uniform number from a counter (seed, episode, turn, token) and inverts the cumulative distribution.
+So an episode's samples depend only on its own key and tokens, not on its neighbours: on a CPU, on CUDA with exact=true.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -84,7 +84,7 @@ class Engine:
                 raise RuntimeError(f"slot {parent} is being sampled; copy it when its row has come")
             if source.parent is None:
                 shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
-            else:  # the source has not been copied itself
+            else:  # the source still waits for its own parent: copy from that parent
                 parent, shared, pending = source.parent, source.length, list(source.pending)
             state = Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
         self._slots[slot] = state
@@ -146,8 +146,8 @@ class Engine:
         return full
 
     def _fill(self, slots: list[int]) -> None:
-        """Compute the pending tokens of all parents and copy them to the children; then compute those of `slots`, so
-        that each of them has one pending token left."""
+        """Compute the pending tokens of all parents and copy them to the children; then compute the tokens of `slots`
+        until each of them has one pending token left."""
         if children := {i: state for i, state in self._slots.items() if state.parent is not None}:
             self._compute(list({state.parent for state in children.values()}))
             for state in children.values():
@@ -203,7 +203,7 @@ class Engine:
         return [state.row for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
 
     def _check_version(self, slots: list[int]) -> None:
-        """Raise RuntimeError if the weights are not those that computed the slots' keys and values."""
+        """Raise RuntimeError if the weights changed after the slots' keys and values were computed."""
         self._version = self.version()
         for i in slots:
             state = self._slots[i]
@@ -233,7 +233,7 @@ def sample(
     """Return (ids_B, logprobs_B): the token at which the cumulative distribution passes each row's uniform number; at
     temperature 0 the most likely token.
 
-    matmul: `Linear.matmul` of an exact model; log-probabilities are then those of `token_logprobs` in training.
+    matmul: `Linear.matmul` of an exact model; log-probabilities then equal `token_logprobs` in training.
     """
     B = len(hidden_BD)
     if matmul is None:

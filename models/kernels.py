@@ -1,8 +1,9 @@
 """The operations that models/fast may compute faster: the interface between the reading path and that folder.
 
-Each field of `kernels` is a function that returns None where it has nothing faster than the plain PyTorch code beside
-its call. The defaults always do, so without models/fast the plain code computes everything. `models/__init__.py`
-installs models/fast where the folder exists. Faster kernels change rounding at most, never what is computed.
+A field of `kernels` that computes returns None where it has nothing faster than the plain PyTorch code beside its call.
+The defaults always do, so without models/fast the plain code computes everything. `matmul`, `choose_threads` and
+`keep_memory` compute nothing: they set up the process. `models/__init__.py` installs models/fast where the folder
+exists. Faster kernels change rounding at most, never what is computed.
 """
 
 from collections.abc import Callable
@@ -32,13 +33,13 @@ class Kernels:
     slab_logits: Callable = nothing_faster  # (hidden_ND, weight_VD, start, size, dtype) -> [N, size] in dtype
     slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]
     token_logprobs: Callable = nothing_faster  # the arguments and results of models/logprob.py's token_logprobs
-    attend: Callable = nothing_faster  # those of models/attention.py's attend, on other devices than a CPU
+    attend: Callable = nothing_faster  # the same of models/attention.py's attend; not called on a CPU
     # (ids_BT, sequences_ST, own_ST, cos_NE) -> (q_NHE, k_NKE, v_NKE, window) -> out_NHE: training without padding
     pack: Callable = nothing_faster
     decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
-    matmul: Callable[[], AbstractContextManager] = nullcontext  # what `fast_matmul` enters
+    matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
     choose_threads: Callable[[nn.Module, int], None] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
 

@@ -12,7 +12,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torch.dtype) -> None:
     """Raise ValueError, with one line that names the file or tensor, if the files are not exactly the model's weights.
 
-    model: a models.CausalLM, whose parameters may be on the meta device; dtype: that in which a tied head is compared.
+    model: a models.CausalLM, whose parameters may be on the meta device; dtype: in which a tied head is compared.
     """
     shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
     tied, found, seen = model.config.tie_word_embeddings, {}, set()

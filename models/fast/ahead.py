@@ -1,7 +1,7 @@
 """Steps enqueued before the host has read the results of the last ones.
 
-While the device computes CHUNK steps (cuda_graph.py), the host reads the results of the CHUNK before. It notices a
-finished row some steps late, which changes nothing that is sampled.
+While the device computes a chunk of CHUNK steps (cuda_graph.py), the host reads the results of the chunk before. It
+notices a finished row some steps late, which changes nothing that is sampled.
 """
 
 from collections.abc import Hashable

@@ -46,7 +46,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Keys:
-    corpus: str  # a text file; lines like those that the model will see
+    corpus: str  # a text file; lines like the ones that the model will see
     out: str = "models/tiny"  # the folder for the checkpoint
     vocab_size: Positive[int] = 1536  # tokens, control tokens included
     seed: NotNegative[int] = 0  # of the random weights and of the copying exercises
