@@ -9,7 +9,7 @@ train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learn
 test: $(VENV)/test.done  ## the tests
 	$(PY) -m pytest -n 2 --dist worksteal
 
-test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the worlds beside the originals' packages
+test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the environments beside the originals' packages
 	$(PY) -m pytest -n 2 --dist worksteal -m "full or not full"
 
 lint: $(VENV)/test.done  ## style and the import rule
@@ -34,8 +34,8 @@ golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat she
 
 tiny: $(VENV)/train.done  ## the embedded model from nothing, into runs/tiny/model; copy it to models/tiny to use it
 	mkdir -p runs/tiny && $(PY) -m envs textcraft demos=3000 difficulty=1,2,3,4 prompt=short distractors=3 > runs/tiny/corpus.txt
-	for world in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
-	    $(PY) -m envs $$world demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
+	for env in alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner; do \
+	    $(PY) -m envs $$env demos=1000 difficulty=1 prompt=short >> runs/tiny/corpus.txt || exit 1; done
 	$(PY) -m models.tiny.make_tiny corpus=runs/tiny/corpus.txt out=runs/tiny/init
 	$(PY) train.py recipe=make_tiny model=runs/tiny/init out=runs/tiny/sft
 	$(PY) merge.py model=runs/tiny/sft/epoch_22 out=runs/tiny/model dtype=bfloat16

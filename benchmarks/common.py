@@ -30,7 +30,7 @@ from rl import arguments
 from rl.arguments import Positive
 
 ENOUGH = 3  # measured repeats of a row that takes long
-MANY = 12  # more rows than these are not listed in a line
+MANY = 16  # more rows than these are not listed in a line
 T = TypeVar("T")
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
@@ -53,12 +53,12 @@ def parse(options: type[T], words: list[str]) -> T:
 
 
 def as_stated(options: Options, *sizes: str) -> bool:
-    """Whether these have their defaults, for which targets of time and memory are stated."""
+    """Return whether the named options have their defaults, for which targets of time and memory are stated."""
     return all(getattr(options, name) == getattr(type(options), name) for name in sizes)
 
 
 def dtypes_of(words: str) -> dict[str, torch.dtype]:
-    """torch's types of these names by comma. Exits with one line for what is none."""
+    """Return torch's types for names separated by commas. Exit with one line if a name is not a floating-point type."""
     found = {word: getattr(torch, word, None) for word in words.split(",")}
     for word, dtype in found.items():
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -67,7 +67,7 @@ def dtypes_of(words: str) -> dict[str, torch.dtype]:
 
 
 def absent(*packages: str) -> list[str]:
-    """Those that are not installed."""
+    """Return the packages that are not installed."""
     return [name for name in packages if version(name) is None]
 
 
@@ -82,7 +82,7 @@ def version(package: str) -> str | None:
 
 
 def digits(x: float, count: int = 3) -> str:
-    """A number to so many significant digits, but whole where it has more before the point."""
+    """Return a number with `count` significant digits, or as a whole number if it has more before the point."""
     return f"{x:,.0f}" if abs(x) >= 10**count - 0.5 else f"{x:.{count}g}"
 
 
@@ -102,7 +102,7 @@ class Row:
         return median(self.values[side])
 
     def ratio(self, side: str) -> float:
-        """To a peer. 1 where both are 0, as errors may be."""
+        """Return the ratio to a peer, 1 if both are 0, as errors may be."""
         over, under = (side, "ours") if self.speedup else ("ours", side)
         over, under = self.median(over), self.median(under)
         return over / under if under else 1.0 if over == under else math.inf
@@ -115,7 +115,7 @@ class Row:
         return [theirs / ours if self.speedup else ours / theirs for ours, theirs in pairs if ours and theirs]
 
     def target(self, side: str) -> str:
-        """What was to be reached on this side, and whether it was."""
+        """Return the target of this side and whether it was met, or "" without a target."""
         if side not in self.targets:
             return ""
         bound, own = self.targets[side], side == "ours"
@@ -123,22 +123,22 @@ class Row:
         least = self.speedup and not own
         met = found >= bound if least else found <= bound
         unit = f" {self.unit}" if own else "x"
-        told = "met" if met else f"missed by {digits(abs(found - bound), 2)}"
+        verdict = "met" if met else f"missed by {digits(abs(found - bound), 2)}"
         turns = self.by_turn(side)
         if len(turns) >= ENOUGH:
             low, _, high = quantiles(turns, n=4, method="inclusive")
-            told += ", within the spread" if low < bound < high else ""
-        return f"{'>=' if least else '<='} {digits(bound)}{unit}: {told}"
+            verdict += ", within the spread" if low < bound < high else ""
+        return f"{'>=' if least else '<='} {digits(bound)}{unit}: {verdict}"
 
     def record(self) -> dict:
         peers = [side for side in self.values if side != "ours"]
         medians = {side: self.median(side) for side in self.values}
-        told = {side: self.target(side) for side in self.targets if side in self.values}
+        targets = {side: self.target(side) for side in self.targets if side in self.values}
         ratios = {side: self.ratio(side) for side in peers if "ours" in self.values}
-        return {**asdict(self), "median": medians, "ratio": ratios, "target": told}
+        return {**asdict(self), "median": medians, "ratio": ratios, "target": targets}
 
     def lines(self) -> list[str]:
-        """Of the table: one for each side."""
+        """Return the table's lines, one per side."""
         made = []
         for side in self.values:
             value, count = f"{digits(self.median(side))} {self.unit}", len(self.values[side])
@@ -152,12 +152,12 @@ class Row:
         return made
 
 
-Parts = dict[str, Callable[[str], Row]]  # of each row's name what measures it, which is told the name
+Parts = dict[str, Callable[[str], Row]]  # row name -> the function that measures the row, called with the name
 
 
 def measured(parts: Parts, only: str = "", missing: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows whose names begin so, each told on stderr as soon as it is there; before them what brings the
-    missing packages. Exits as `chosen` does."""
+    """Yield the rows whose names begin with `only`, each printed to stderr when it is measured. Print first how to
+    install the missing packages. Exits as `chosen` does."""
     names = chosen(parts, only)
     hint(missing)
     for name in names:
@@ -166,13 +166,13 @@ def measured(parts: Parts, only: str = "", missing: Sequence[str] = ()) -> Itera
 
 def hint(missing: Sequence[str], extra: str = "bench") -> None:
     if missing:
-        told = f'{", ".join(missing)}: not installed, and left out; pip install -e ".[{extra}]" brings the peers'
-        print(told, file=sys.stderr, flush=True)
+        text = f'{", ".join(missing)}: not installed, and left out; pip install -e ".[{extra}]" brings the peers'
+        print(text, file=sys.stderr, flush=True)
 
 
 def chosen(names: Iterable[str], only: str) -> list[str]:
-    """Those that begin so. Exits with 1 and one line if there is none: it has the rows with the same words before the
-    first comma, or else what is before it in all; of many the nearest."""
+    """Return the names that begin with `only`. If there is none, exit with 1 and one line that lists the names with the
+    same words before the first comma, or else those words of all names, or the nearest three of more than MANY."""
     found = [name for name in names if name.startswith(only)]
     if not found:
         near = [name for name in names if name.startswith(only.split(",")[0])]
@@ -200,7 +200,7 @@ def interleave(
 
 
 def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
-    """By the host's clock, or by events on a GPU's own stream."""
+    """Return the seconds of one call, by the host's clock, or by events on the GPU's stream."""
     if device == "cpu":
         began = time.perf_counter()
         work()
@@ -249,7 +249,7 @@ def _has_storage(x) -> bool:
 
 
 def scratch_of(work: Callable[[], list[torch.Tensor]], device: str = "cpu") -> float:
-    """MiB that tensors take at most while work runs, beyond what lived before it and the tensors that it returns.
+    """Return the peak MiB of tensors while `work` runs, without tensors from before it and those that it returns.
 
     On a CPU the tensors that torch's operations make are counted, on a GPU what its allocator hands out.
     """
@@ -268,7 +268,7 @@ def scratch_of(work: Callable[[], list[torch.Tensor]], device: str = "cpu") -> f
 
 
 def peak_of(work: Callable[[], object]) -> float:
-    """MiB by which this process's resident memory peaks above what it holds now, while work runs.
+    """Return the MiB by which this process's resident memory peaks above its present size while `work` runs.
 
     From /proc: getrusage's ru_maxrss starts at the parent's peak in a process that was forked, and never falls.
     """
@@ -284,8 +284,8 @@ def _resident(key: str) -> int:
 
 
 def memory_parts(name: str, row: str, sides: list[str], module: str, options: Options) -> Parts:
-    """A row of what each side's process peaks by when it runs the row `row` alone; none without options.peaks, or
-    where /proc cannot tell."""
+    """Return a row with the peak memory of one process per side that runs the row `row` alone. Return no row without
+    options.peaks or without /proc."""
 
     def peaks(name: str) -> Row:
         values = {}
@@ -302,14 +302,14 @@ def memory_parts(name: str, row: str, sides: list[str], module: str, options: Op
 # ---- the report ----
 
 BY_ONEDNN = (
-    "Ours multiplies float32 by oneDNN on a CPU, in float32, through a switch of torch (models/linear.py), from copies "
-    "of frozen weights that are laid out before the measured repeats; the peers run as they come, by MKL."
+    "Ours multiplies float32 by oneDNN on a CPU, in float32, through a switch of torch (models/fast/onednn.py), from "
+    "copies of frozen weights that are laid out before the measured repeats; the peers run as they come, by MKL."
 )
 TOO = "by oneDNN too"  # of a peer, in its side's name
 
 
 def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
-    """The table, and the JSON line last."""
+    """Print the table, then the JSON line; write both to files if options.out is set."""
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}
@@ -323,7 +323,7 @@ def report(name: str, rows: list[Row], options: Options, notes: list[str], about
         f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
         "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: of "
         "the ratios (or values) turn by turn some of the middle half would meet the target and some would miss it. "
-        "Targets of time and memory are told of the sizes alone that they are stated for, the defaults."
+        "Targets of time and memory are stated for the default sizes and printed only for them."
     )
     notes = [*notes, convention]
     table = "\n".join([*lines, "", *(f"- {note}" for note in notes)])
@@ -339,9 +339,9 @@ def report(name: str, rows: list[Row], options: Options, notes: list[str], about
 
 
 def progress(row: Row) -> Row:
-    """The row, told on stderr as soon as it is there."""
-    told = [f"{side} {row.median(side):.4g} {row.unit}" for side in row.values]
-    print(f"{row.name}: {', '.join(told)}", file=sys.stderr, flush=True)
+    """Print the row to stderr and return it."""
+    medians = [f"{side} {row.median(side):.4g} {row.unit}" for side in row.values]
+    print(f"{row.name}: {', '.join(medians)}", file=sys.stderr, flush=True)
     return row
 
 

@@ -25,7 +25,8 @@ from envs.db_bench import tasks as db_tasks
 from envs.os_interaction import prepared
 from envs.os_interaction import tasks as os_tasks
 from envs.simulators.mysql import Database
-from envs.simulators.shell import Shell
+from envs.simulators.shell import Shell, base_machine
+from envs.webshop.goods import Catalogue, catalogue
 from rl.arguments import Positive
 
 STEPS = {"textcraft": 20_000, "alfworld": 20_000, "babyai": 5_000, "webshop": 5_000, "sciworld": 5_000}
@@ -126,6 +127,19 @@ def alone(options: Options, name: str) -> Row:
     return Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / rate})
 
 
+BUILT = {  # row -> (the function that builds, calls in each repeat, target seconds per call)
+    "webshop's catalogue, built": (lambda: Catalogue(list(catalogue().products.values())), 1, 0.5),
+    "a machine of the shell, built": (base_machine, 100, 1e-3),
+}
+
+
+def built(options: Options, name: str) -> Row:
+    build, calls, bound = BUILT[name]
+    repeats = range(options.warmup + options.repeats)
+    seconds = [fmean(common.seconds_of(build) for _ in range(calls)) for _ in repeats]
+    return Row(name, {"ours": seconds[options.warmup :]}, targets={"ours": bound})
+
+
 def reset_alone(options: Options, row: str) -> Row:
     """Time the resets of an environment whose steps start a process each."""
     env, seconds = envs.make(row.removesuffix(", reset")), []
@@ -140,6 +154,7 @@ def main(options: Options) -> None:
     for name in names:
         parts |= rows_of(name, options)
     parts |= dict.fromkeys(("abd, reset", "ded, reset"), partial(reset_alone, options))
+    parts |= dict.fromkeys(BUILT, partial(built, options))
     rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
     notes = [
         "Default options of each environment; the median step of each repeat, one process, one thread.",

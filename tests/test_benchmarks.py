@@ -64,7 +64,7 @@ def never(*_, **__):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_rows_that_there_are_not_are_refused_with_those_that_are_before_anything_is_loaded(name, monkeypatch, capsys):
+def test_unknown_row_is_refused_before_anything_is_loaded(name, monkeypatch, capsys):
     for module, function in (
         (common, "interleave"), (sides, "prepare"), (sides, "random"), (sides, "our_model"), (logprob, "peers"),
         (step, "measure"), (envs_benchmark.envs, "make"), (common, "hint"),
@@ -74,14 +74,14 @@ def test_rows_that_there_are_not_are_refused_with_those_that_are_before_anything
         "logprob": "float32; bfloat16", "lora": "float32; bfloat16; group prefix sharing", "generate": "tiny",
         "step": "whole step; sampling; the rest; sampling against training", "onpolicy": "float32",
         "envs": "textcraft; alfworld; babyai; webshop; sciworld; sat; os_interaction; db_bench; tau_retail; planner; "
-        "shell alone; SQL alone",
+        "abd; ded; webshop's catalogue; a machine of the shell; shell alone; SQL alone",
     }[name]  # fmt: skip
     with pytest.raises(SystemExit) as end:
         run(name, SMALL[name], monkeypatch, capsys, only="zork")
     assert end.value.code == f"only=zork: no row of this benchmark begins so; rows begin with: {there}"
 
 
-def test_of_rows_that_there_are_not_those_are_told_that_begin_alike_and_of_many_the_nearest():
+def test_unknown_row_names_the_nearest_rows():
     names = [f"{word}, {kind}" for word in ("float32", "bfloat16") for kind in ("scratch", "largest error")]
     for only, told in (("float32, scrtch", names[:2]), ("float33, scratch", ["float32", "bfloat16"])):
         with pytest.raises(SystemExit, match=f"rows begin with: {'; '.join(told)}$"):
