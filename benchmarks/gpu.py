@@ -1,4 +1,4 @@
-"""What needs a GPU, in one command and at most ten minutes: python -m benchmarks.gpu
+"""Measurements that need a GPU, in one command and at most ten minutes: python -m benchmarks.gpu
 
 The parts are the CPU benchmarks' own, at the sizes of a large GPU, in bfloat16, with random weights that are made on
 the device; decode alone has its own measure, against the bandwidth found in this run. A part that fails, or whose time
@@ -68,7 +68,7 @@ def bandwidth(device: str, size: int = 2**32) -> float:
 
 
 def bytes_per_step(model, rows: int, context: float) -> float:
-    """What one decoded token of each row has to read: every weight once, and each row's keys and values."""
+    """Return the bytes that one decoded token of each row reads: every weight once, and each row's keys and values."""
     cfg, skipped = model.config, 0
     if not cfg.tie_word_embeddings:
         skipped = model.model.embed_tokens.weight.nbytes  # a few of its rows alone

@@ -1,4 +1,4 @@
-"""What several tests share: one thread, the reference data, and small models whose every weight matters."""
+"""Shared by the tests: one thread, the reference data, and small models whose every weight matters."""
 
 import contextlib
 import io

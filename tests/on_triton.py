@@ -1,4 +1,4 @@
-"""What the tests of Triton kernels share.
+"""Shared by the tests of Triton kernels.
 
 On a machine without a CUDA device kernels run under Triton's interpreter, in a process of its own (it is chosen when
 triton is first imported), and are compiled for three architectures without being run.

@@ -51,7 +51,7 @@ def at(world: grid.World, mission, steps: int = 64, **options) -> Env:
 
 
 def does(env: Env, action: str) -> str:
-    """What an action is answered with, less the actions that are offered then."""
+    """Return the answer to an action without the actions that it offers."""
     reply = env.step(f"Action: {action}" if env.config.prompt == "native" else action)
     return reply.observation.partition("\nAvailable actions: ")[0]
 

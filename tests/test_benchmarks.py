@@ -101,7 +101,7 @@ def test_only_the_rows_that_are_asked_for_are_measured(name, only, monkeypatch, 
     assert row["name"].startswith(only)
 
 
-def test_of_a_step_its_peak_is_not_measured_where_only_the_step_is_asked_for(monkeypatch):
+def test_only_step_measures_no_peak(monkeypatch):
     monkeypatch.setattr(step, "measure", lambda *_: [Row(step.SAMPLING, {}), Row(step.REST, {})])
     monkeypatch.setattr(common, "progress", lambda row: row)
     monkeypatch.setattr(common.subprocess, "run", never)
@@ -250,7 +250,7 @@ def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
     assert end.value.code == 2 and "no CUDA device" in printed.err and len(printed.err.splitlines()) == 1
 
 
-def test_the_parts_of_the_gpu_benchmark_run_on_a_cpu_and_one_that_fails_is_a_note(monkeypatch):
+def test_gpu_parts_run_on_a_cpu_and_a_failure_is_a_note(monkeypatch):
     """All but those with peers, which their own benchmarks run above."""
     scale = gpu.Scale(
         large="quarter", small="quarter", heads=(("a head", 20, 16, 300, {}),), decode_rows=(3, 2), context=20, new=2,
@@ -276,7 +276,7 @@ def test_the_parts_of_the_gpu_benchmark_run_on_a_cpu_and_one_that_fails_is_a_not
         gpu.run(scale, gpu.Options(only="mixed rows"), "cpu", torch.float32)
 
 
-def test_a_part_of_the_gpu_benchmark_that_takes_too_long_is_cut_off_and_its_rows_are_kept(monkeypatch):
+def test_slow_gpu_part_is_cut_off_and_its_rows_are_kept(monkeypatch):
     def endless():
         yield Row("early", {"ours": [1.0]})
         while True:
@@ -297,7 +297,7 @@ def test_a_part_of_the_gpu_benchmark_that_takes_too_long_is_cut_off_and_its_rows
     assert [note.split(" after")[0] for note in notes[:2]] == ["a: cut off", "c: cut off"] and "d: not run" in notes[2]
 
 
-def test_the_gpu_benchmark_compiles_naive_and_tells_of_no_option_that_it_has_not(monkeypatch):
+def test_gpu_benchmark_compiles_naive_and_prints_its_options(monkeypatch):
     asked = []
     monkeypatch.setattr(logprob, "peers", lambda device, compile: (asked.append((device, compile)), ({}, []))[1])
     notes = []
@@ -493,7 +493,7 @@ def test_rows_end_at_lengths_of_their_own_and_an_engine_can_be_kept():
     assert min(new) >= 100 and max(new) <= 1024 and len(set(new)) > 100 and lengths != new
 
 
-def test_prompts_are_of_the_lengths_asked_for_and_a_larger_vocabulary_is_filled(monkeypatch, tmp_path):
+def test_prompts_have_their_lengths_and_fill_a_larger_vocabulary(monkeypatch, tmp_path):
     if common.absent("transformers", "peft"):
         pytest.skip("needs transformers and peft")
     monkeypatch.setitem(sides.SHAPES, "wide", sides.SHAPES["quarter"] | {"vocab_size": 1600, "num_hidden_layers": 1})

@@ -40,7 +40,7 @@ def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
 
 @pytest.fixture(scope="module")
 def expected(model):
-    """What the plain engine samples, by temperature: every stop reason, and several turns."""
+    """Return the plain engine's samples by temperature: every stop reason, and several turns."""
     played = {t: sampled(play(Engine(model, 24, 256), range(EPISODES), temperature=t)) for t in (0.8, 0)}
     reasons = {reason for turns in played[0.8].values() for *_, reason in turns}
     assert reasons == {"stop", "length", "context"} and max(map(len, played[0.8].values())) > 3

@@ -181,7 +181,7 @@ def test_far_positions_cost_bfloat16_nothing():
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("case", FROZEN_CASES)
 def test_frozen_results_of_transformers(case, dtype):
-    """What make_fixtures.py wrote in float64: this one needs no transformers."""
+    """Compare with the float64 results of make_fixtures.py, without transformers."""
     check_frozen_results(case, dtype)
 
 
@@ -482,7 +482,7 @@ def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E, window)
 
 @pytest.mark.parametrize("window", [None, 1, 8, 70, 300])
 def test_attention_in_half_precision_sees_the_same_keys(window):
-    """What it computes of values that say which keys were seen."""
+    """Attend over one-hot values, whose output shows which keys were seen."""
     q, _, _, positions_BT = attention_inputs(2, 4, 2, 150, 200, 8, torch.bfloat16)
     k, v = torch.zeros(2, 2, 200, 8, dtype=torch.bfloat16), torch.eye(200).bfloat16().expand(2, 2, 200, 200)
     got = attend(q.repeat(1, 1, 1, 25), in_blocks(k.repeat(1, 1, 1, 25)).mT, in_blocks(v), positions_BT, window)

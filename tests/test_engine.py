@@ -44,7 +44,7 @@ def prompt(episode: int) -> list[int]:
 
 
 def observation(episode: int, turn: int) -> list[int]:
-    """What the environment of an episode says after a turn; None ends the episode."""
+    """Return an episode's observation after a turn; None ends the episode."""
     rng = Random(1000 * episode + turn)
     return None if rng.random() < 0.3 else [rng.randrange(97) for _ in range(rng.choice((0, 1, 3, rng.randint(1, 90))))]
 
@@ -230,7 +230,7 @@ def test_a_child_of_a_prompt_samples_like_a_fresh_slot(model, turns):
 
 
 def test_a_child_goes_its_own_way(model):
-    """What the child is fed does not reach the parent, nor the other way round."""
+    """Tokens fed to the child do not reach the parent, nor the other way round."""
     engine, alone = Engine(model, max_rows=2), Engine(model, max_rows=1)
     parent = engine.open((0, 0))
     engine.feed(parent, [1, 2, 3])

@@ -1,4 +1,4 @@
-"""What holds for every environment: reset, step and oracle, splits, determinism, hostile replies, the command line."""
+"""Properties of every environment: reset, step and oracle, splits, determinism, hostile replies, the command line."""
 
 import dataclasses
 import io
@@ -226,7 +226,7 @@ def test_a_reply_in_two_forms_is_one_action_at_most(name, prompt):
     env, *pair = (envs.make(name, prompt=form) for form in (prompt, *common.PROMPTS))
 
     def then(*replies: str) -> str:
-        """What the expert does after these replies, or how the episode ended."""
+        """Return the expert's action after these replies, or how the episode ended."""
         env.reset(seed)
         for reply in replies:
             step = env.step(reply)

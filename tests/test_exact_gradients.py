@@ -155,7 +155,7 @@ def test_dr_grpo_is_the_policy_gradient_times_a_constant(size):
 
 @pytest.mark.parametrize("level", ["turn", "token"])
 @pytest.mark.parametrize("size", [1, 2])
-def test_ppo_with_whole_returns_is_the_policy_gradient_whatever_the_critic_says(level, size):
+def test_ppo_with_whole_returns_is_the_policy_gradient(level, size):
     cfg = ppo.Config(level=level, gamma=1.0, gae_lambda=1.0, whiten=False, entropy_coef=0.0)
     close(expected("fixed", ppo, cfg, size), -slope(objective("fixed")) / 3)  # a mean over three tokens
 
@@ -250,7 +250,7 @@ def test_cispo_weighs_the_score_function_by_clipped_ratios():
 
 
 @pytest.mark.parametrize("clip", [100.0, 0.1])
-def test_ppo_off_policy_is_the_importance_weighted_gradient_where_it_is_not_clipped(clip):
+def test_unclipped_off_policy_ppo_is_importance_weighted(clip):
     cfg = ppo.Config(level="token", gamma=1.0, gae_lambda=1.0, whiten=False, entropy_coef=0.0, clip=clip)
 
     def surrogate(theta):
@@ -302,7 +302,7 @@ def check_k1_in_the_reward(process, module, cfg, size, share):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_kl_in_the_loss_pulls_towards_the_reference_in_the_states_visited(estimator):
+def test_kl_in_the_loss_pulls_towards_the_reference(estimator):
     """With the visits held fixed: k2 is the gradient of KL(policy || reference), k3 that of KL(reference || policy)."""
     keys = {"baseline": "none", "kl_coef": 0.3, "kl_in": "loss", "kl_estimator": estimator}
     found = expected("free", reinforce, reinforce.Config(**keys), 1)

@@ -104,7 +104,7 @@ def test_b_learns_at_step_0_and_a_from_step_1_on():
 
 
 def test_the_base_gets_the_gradient_through_but_none_itself():
-    """What flows back to the input is W + scale * B A, transposed."""
+    """The gradient of the input uses W + scale * B A, transposed."""
     layer = nn.Linear(5, 7).double()
     model = nn.ModuleDict({"q_proj": layer})
     lora.inject(model, r=2, alpha=3)

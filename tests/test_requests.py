@@ -1,4 +1,4 @@
-"""What worlds ask of the base model: answered by the frozen base, together, and the same whatever else is asked."""
+"""Requests of environments to the base model: answered together, each with a result of its own requests alone."""
 
 import threading
 from itertools import islice

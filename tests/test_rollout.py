@@ -56,7 +56,7 @@ def test_recomputed_log_probabilities_are_the_sampled_ones(tiny):
 
 
 def test_the_transcript_replays_in_the_environment(tiny):
-    """What the agent was shown is what the environment said to what the agent wrote."""
+    """The agent saw the environment's observations of its own replies."""
     cfg = config.parse(["textcraft.max_turns=6"])
     tokenizer = tiny[1]
     for task, e in zip(make_tasks(cfg, 0, 12, 1, "train", 0), play(tiny, cfg), strict=True):

@@ -110,7 +110,7 @@ def test_a_rows_bits_are_its_own(dtype):
 
 @pytest.fixture
 def exact_everywhere(monkeypatch):
-    """What `make_exact` does on CUDA: a function of a model, which is then computed by kernels alone."""
+    """Return a function that makes a model compute by kernels alone, as `make_exact` does on CUDA."""
     if DEVICE == "cuda":
         return make_exact
     monkeypatch.setattr(decoder, "attend", lambda *x: attention_triton.attend(*x[:5]))
