@@ -3,7 +3,7 @@
     python train.py algo=ppo env=textcraft lr=1e-3 lora.r=16 ppo.clip=0.2 recipe=dapo
 
 1. The defaults in the code: here, in the algorithm's Config and in the environment's.
-2. Recipes: recipe=NAME is recipes/NAME.toml. recipes/embedded.toml lies beneath it where the model is the embedded one.
+2. Recipes: recipe=NAME is recipes/NAME.toml. For the embedded model, recipes/embedded.toml is applied first.
 3. The command line, where a later word wins over an earlier one.
 
 Groups load on demand: a Config has the fields of Common, `lora`, `reward`, and a group for the algorithm and for each
@@ -11,9 +11,9 @@ environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft
 """
 
 import dataclasses
-import sys
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -75,7 +75,7 @@ class Common:
     temperature: NotNegative[float] = 1.0  # of sampling, and of the log-probabilities that are trained
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
     max_len: Positive[int] = 4096  # most tokens per episode
-    max_turns: NotNegative[int] = 0  # most agent turns per episode; 0: the environment's own limit
+    max_turns: NotNegative[int] = 0  # most agent turns per episode, saved as each environment's; 0: keep its own limit
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once
     eval_episodes: NotNegative[int] = 200  # held-out tasks per evaluation, played sampled and greedily; 0: none
     eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
@@ -83,12 +83,13 @@ class Common:
     save_every: Positive[int] = 1  # epochs between saves: epoch_N, and a checkpoint to resume from
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the model's weights; float16: only to evaluate
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute
-    exact: bool = False  # on CUDA: sampling and training agree in every bit, at some cost; on a CPU they always do
+    exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a model under 10 million parameters, else all
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
 
 GROUPS = ("lora", "reward", *ALGORITHMS, *envs.NAMES)
+UNCHECKED = ("recipe embedded", "saved settings")  # have keys of groups that a run does not use and need not load
 
 
 def algorithm(name: str) -> ModuleType:
@@ -112,7 +113,7 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     if arguments.wants_help(words):
         from rl import help
 
-        help.print_and_exit(help.settings_text(program, also, sys.modules[__name__]))
+        help.print_and_exit(help_text(program, also))
     try:
         given = arguments.split(words)
         if {"resume", "resume_from", "data"} & given.keys():
@@ -130,20 +131,21 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     return (cfg, keys) if also else cfg
 
 
+def help_text(program: str, also: type | None = None) -> str:
+    """Return the text of --help of train.py or eval.py."""
+    from rl import help
+
+    names = {"recipes": recipes.names(), "environments": list(envs.NAMES)}
+    return help.settings_text(program, also, Common, {name: group_class(name) for name in GROUPS}, names)
+
+
 def resolve(given: dict[str, str], also: type | None = None) -> Any:
     """Return the Config of the given keys over the recipes, or over the settings of the run that is resumed.
 
-    Recipes and saved settings may have keys of groups that this run does not use: these are ignored.
+    recipes/embedded.toml and saved settings may have keys of groups that this run does not use: these are ignored.
     """
-    if given.get("resume"):
-        from rl.resume import saved_settings
-
-        settings = {**saved_settings(given["resume"]), "out": given["resume"]}
-    else:
-        settings = {}
-        for _, keys in recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model):
-            settings |= keys
-    settings |= given
+    layers = [*layers_beneath(given), ("command line", given)]
+    settings = merged(layers)
     if settings.get("algo", Common.algo) not in ALGORITHMS and settings["algo"] in recipes.names():
         algo = settings["algo"]
         raise ArgumentError(f"algo={algo} is not one of {', '.join(ALGORITHMS)}; did you mean recipe={algo}?")
@@ -154,19 +156,57 @@ def resolve(given: dict[str, str], also: type | None = None) -> Any:
         environments = mixture(common.env)
     except ValueError as error:
         raise ArgumentError(f"env={common.env}: {error}") from None
-    in_use = {"lora", "reward", common.algo, *environments} | {key.partition(".")[0] for key in given if "." in key}
+    settings = merged(limit_turns(layers, list(environments)))
+    in_use = {"lora", "reward", common.algo, *environments} | groups_of(given)
     classes = {name: group_class(name) for name in GROUPS if name in in_use}
-    known = {*arguments.keys_of(Common)}.union(*(arguments.keys_of(cls, name) for name, cls in classes.items()))
+    checked = merged([layer for layer in layers if layer[0] not in UNCHECKED])
+    others = {name: group_class(name) for name in GROUPS if name in groups_of(checked) - in_use}
+    known = set(arguments.keys_of(Common))
+    known.update(key for name, cls in (classes | others).items() for key in arguments.keys_of(cls, name))
     for key in settings:
-        group, dot, _ = key.partition(".")
-        unused = dot and group in GROUPS and group not in classes
+        unused = key not in checked and key.partition(".")[0] in set(GROUPS) - classes.keys()
         if key not in known and not unused:
-            from rl import help
-
-            raise arguments.unknown_key(key, help.all_keys(also, sys.modules[__name__]))
-    groups = {name: arguments.build(cls, settings, name) for name, cls in classes.items()}
+            every = [("", cls) for cls in (Common, also) if cls] + [(name, group_class(name)) for name in GROUPS]
+            raise arguments.unknown_key(key, [k for group, cls in every for k in arguments.keys_of(cls, group)])
+    groups = {name: arguments.build(cls, settings, name) for name, cls in (classes | others).items()}
     config_class = make_dataclass("Config", classes.items(), bases=(Common,), frozen=True, kw_only=True)
-    return config_class(**vars(common), **groups)
+    return config_class(**vars(replace(common, max_turns=0)), **{name: groups[name] for name in classes})
+
+
+def layers_beneath(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (source, keys) of the recipes in effect, or of the resumed run's settings; later ones win."""
+    if given.get("resume"):
+        from rl.resume import saved_settings
+
+        return [("saved settings", {**saved_settings(given["resume"]), "out": given["resume"]})]
+    found = recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model)
+    return [(f"recipe {name}", keys) for name, keys in found]
+
+
+def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the keys of all layers; later ones win."""
+    return {key: value for _, keys in layers for key, value in keys.items()}
+
+
+def groups_of(keys: dict[str, Any]) -> set[str]:
+    """Return the groups of the dotted keys."""
+    return {key.partition(".")[0] for key in keys if "." in key}
+
+
+def limit_turns(layers: list[tuple[str, dict[str, Any]]], environments: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the layers with max_turns as the key of each environment, in the last layer that sets max_turns.
+
+    An environment's own key wins in the same layer and in later ones. With max_turns=0 every environment keeps its own.
+    """
+    limited = [env for env in environments if hasattr(envs.config_class(env), "max_turns")]
+    value = arguments.convert("max_turns", merged(layers).get("max_turns", 0), NotNegative[int])
+    if value == 0:
+        return layers
+    last = max(n for n, (_, keys) in enumerate(layers) if "max_turns" in keys)
+    found = [(source, {key: keys[key] for key in keys if key != "max_turns"}) for source, keys in layers]
+    source, keys = found[last]
+    found[last] = (source, {f"{env}.max_turns": value for env in limited} | keys)
+    return found
 
 
 def to_dict(cfg: Any) -> dict:
@@ -177,17 +217,20 @@ def to_dict(cfg: Any) -> dict:
 def describe_sources(cfg: Any) -> str:
     """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
     named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe")}
-    without_words, layer_of = recipes.flatten(to_dict(resolve(named))), {}
-    parts = {f"recipe {name}": [] for name, _ in recipes.layers(cfg.recipe, cfg.model, Common.model)}
-    for name, keys in recipes.layers(cfg.recipe, cfg.model, Common.model):
-        layer_of |= dict.fromkeys(keys, f"recipe {name}")
+    base = {"resume": cfg.resume} if cfg.resume else named
+    without_words, source_of = recipes.flatten(to_dict(resolve(base))), {}
+    layers = [] if cfg.resume else limit_turns(layers_beneath(named), list(mixture(cfg.env)))
+    parts = {source: [] for source, _ in layers}
+    for source, keys in layers:
+        source_of |= dict.fromkeys(keys, source)
     for key, value in recipes.flatten(to_dict(cfg)).items():
         if key in named or key not in without_words:
             continue
-        source = layer_of.get(key) if value == without_words[key] else "command line"
+        source = source_of.get(key) if value == without_words[key] else "command line"
         if source:
             parts.setdefault(source, []).append(f"{key}={shown(value)}")
     start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
+    start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
     return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])
 
 

@@ -10,7 +10,6 @@ import tokenize
 from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
-from types import ModuleType
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 
@@ -95,23 +94,22 @@ READ_BY_EVAL = {"env", "model", "thinking", "recipe", "temperature", "max_new_to
 READ_BY_EVAL |= {"rollout_batch_size", "dtype", "device", "exact", "threads"}
 
 
-def settings_text(program: str, also: type | None, config: ModuleType) -> str:
-    """Return the help of train.py, or of eval.py with the keys that it reads, from the dataclasses of rl.config."""
+def settings_text(
+    program: str, also: type | None, common: type, groups: dict[str, type], names: dict[str, list[str]]
+) -> str:
+    """Return the help of train.py, or of eval.py with the keys that it reads.
+
+    also: the dataclass of keys that only this program has. names: the lists at the end, such as {"recipes": [...]}.
+    """
     about = (
         "A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the\n"
         "embedded model alone), and that over the defaults below. A run writes the result into its config.json."
     )
-    groups, skip = config.GROUPS, set()
+    skip = set()
     if program == "eval.py":
         about += "\nKeys that only training reads may be given too, as recipes do, and change nothing."
-        groups = [name for name in groups if name == "reward" or name in config.envs.NAMES]
-        skip = {f.name for f in fields(config.Common)} - READ_BY_EVAL
-    classes = (also, config.Common) if also else (config.Common,)
-    text = help_text(program, about, classes, {name: config.group_class(name) for name in groups}, skip=skip)
-    return f"{text}\n\nrecipes: {', '.join(config.recipes.names())}; environments: {', '.join(config.envs.NAMES)}"
-
-
-def all_keys(also: type | None, config: ModuleType) -> list[str]:
-    """Return every key of rl.config and of the dataclass `also`, those of unused groups too."""
-    keys = [key for cls in (config.Common, also) if cls for key in config.arguments.keys_of(cls)]
-    return keys + [key for name in config.GROUPS for key in config.arguments.keys_of(config.group_class(name), name)]
+        groups = {name: cls for name, cls in groups.items() if name == "reward" or name in names["environments"]}
+        skip = {f.name for f in fields(common)} - READ_BY_EVAL
+    text = help_text(program, about, (also, common) if also else (common,), groups, skip=skip)
+    lists = [f"{kind}: {', '.join(found)}" for kind, found in names.items()]
+    return f"{text}\n\n{'; '.join(lists)}"

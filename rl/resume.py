@@ -39,6 +39,8 @@ def saved_settings(run: str) -> dict[str, Any]:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
     if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
         keys["reward.rule"] = "shaped"
+    if keys.get("max_turns"):  # in runs before 0 was saved here, it won over the environments' own
+        keys = {key: value for key, value in keys.items() if not key.endswith(".max_turns")}
     return keys
 
 

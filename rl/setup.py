@@ -31,8 +31,7 @@ def start(cfg: Any) -> tuple[Any, Run, Tokenizer, TrainState, Any]:
         from rl.resume import forget_after, load_checkpoint, newest_checkpoint
 
         checkpoint = newest_checkpoint(Path(cfg.resume))
-    else:
-        print(f"settings: {describe_sources(cfg)}")
+    print(f"settings: {describe_sources(cfg)}")
     if cfg.data:
         from rl import data
 

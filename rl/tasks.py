@@ -11,9 +11,9 @@ import envs
 class Task:
     """An episode to play: its random stream, and the environment's seed, which it shares with its group."""
 
-    key: tuple[int, int]  # (seed, episode) for the engine
+    key: tuple[int, int]  # of the engine's random stream: (seed of the run, number of the episode)
     env: str
-    seed: int
+    seed: int  # of the environment
     group: int
     split: str
 
@@ -63,7 +63,4 @@ def make_tasks(
 
 def make_env(cfg: Any, name: str) -> envs.Environment:
     """Return the environment of that name with the run's options."""
-    options = dict(vars(getattr(cfg, name)))
-    if cfg.max_turns and "max_turns" in options:  # environments of one turn have no such limit
-        options["max_turns"] = cfg.max_turns
-    return envs.make(name, **options)
+    return envs.make(name, **vars(getattr(cfg, name)))

@@ -12,6 +12,7 @@ import envs
 from models.weights import TINY
 from rl import config, recipes
 from rl.config import parse
+from rl.tasks import make_env
 
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
 
@@ -123,6 +124,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("textcraft.max_turns=0", "textcraft.max_turns must be"),
         ("recipe=dpao", "recipe=dpao: no file"),
         ("recipe=dpao", "did you mean dapo?"),
+        ("recipe=default", "default.toml; it is now called embedded"),
         ("recipe=no/such.toml", "recipe=no/such.toml: no file no/such.toml"),
         ("resume=no/such/run", "resume=no/such/run: no file no/such/run/config.json, so this is not a run's folder"),
         ("epochs=0", "epochs=0 must be positive"),
@@ -278,8 +280,9 @@ def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
 
     name = recipe(RECIPE)
     found = sources(name, "ppo.clip=0.1", "seed=3", "sat.n=9")
-    mine = found[name.replace("=", " ")]
-    assert mine == {"lr": "3.0", "lora.targets": "q_proj,v_proj", "ppo.whiten": "false"}
+    mine = name.replace("=", " ")
+    assert found[mine] == {"lora.targets": "q_proj,v_proj", "ppo.whiten": "false"}
+    assert found[f"{mine} [tiny]"] == {"lr": "3.0"}
     embedded = found["recipe embedded"]
     assert embedded["ppo.bootstrap"] == "false" and embedded["epochs"] == str(parse([]).epochs)
     assert "lr" not in embedded and not any(key.startswith(("grpo", "sat")) for key in embedded)
@@ -292,6 +295,42 @@ def test_environment_configs_are_frozen(name):
     options = envs.config_class(name)()
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.prompt = "short"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "wanted"),
+    [
+        ("", "max_turns=2", 2),
+        ("", "max_turns=2 textcraft.max_turns=7", 7),
+        ("max_turns = 2", "", 2),
+        ("max_turns = 2", "max_turns=3", 3),
+        ("max_turns = 2", "textcraft.max_turns=7", 7),
+        ("max_turns = 2", "max_turns=0", 8),
+        ("[textcraft]\nmax_turns = 7", "max_turns=2", 2),
+        ("max_turns = 2\n[textcraft]\nmax_turns = 7", "", 7),
+        ("max_turns = 2\n[tiny]\nmax_turns = 3", "", 3),
+    ],
+)
+def test_max_turns_is_recorded_as_the_environments(text, words, wanted, recipe, tmp_path):
+    """It is resolved level by level, over recipes/embedded.toml's 8, and a resumed run has the same."""
+    cfg = parse([recipe(text), "env=textcraft,sat", *words.split()])
+    assert cfg.textcraft.max_turns == make_env(cfg, "textcraft").config.max_turns == wanted
+    assert make_env(cfg, "sat"), "an environment of one turn has no such key"
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
+    assert parse([f"resume={tmp_path}"]).textcraft.max_turns == wanted
+
+
+def test_start_line_names_the_source_of_max_turns(recipe):
+    line = config.describe_sources(parse([recipe("max_turns = 2\n[tiny]\nmax_turns = 3")]))
+    assert "[tiny]: textcraft.max_turns=3" in line
+
+
+def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
+    cfg = parse(["algo=grpo", "lr=7"])
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
+    line = config.describe_sources(parse([f"resume={tmp_path}", "epochs=99"]))
+    saved = f"saved in {tmp_path}/config.json: the rest"
+    assert line == f"algo=grpo env=textcraft model=tiny; {saved}; command line: epochs=99"
 
 
 def test_only_groups_in_use_are_loaded_and_present():
@@ -324,6 +363,9 @@ def test_configuration_cannot_be_changed():
         ("lrr = 1", "unknown key 'lrr'; did you mean lr?"),
         ("[textcraft]\nlevel = 1", "unknown key 'textcraft.level'"),
         ("[gppo]\nclip = 1", "unknown key 'gppo.clip'; did you mean"),
+        ("algo = 'grpo'\n[ppo]\nclipp = 1", "unknown key 'ppo.clipp'; did you mean ppo.clip?"),
+        ("algo = 'grpo'\n[ppo]\nclip = -1", "ppo.clip=-1.0 must be positive"),
+        ("[tiny.alfworld]\nlevel = 1", "unknown key 'alfworld.level'"),
         ("[lora]\nrank = 1", "unknown key 'lora.rank'; did you mean lora.r?"),
         ("lr = true", "lr=True must be a finite number"),
         ("epochs = true", "epochs=True must be a whole number"),
@@ -361,17 +403,18 @@ def test_resume_reads_the_runs_own_settings(tmp_path):
 
 
 def test_resume_reads_configs_of_earlier_versions(tmp_path):
-    """They have every group, and reward.rule=seed is now called shaped."""
+    """They have every group, reward.rule=seed is now called shaped, and max_turns won over an environment's own."""
     saved = recipes.flatten(config.to_dict(parse(["algo=grpo"]))) | everything() | {"algo": "grpo", "recipe": "default"}
     nested = {key: value for key, value in saved.items() if "." not in key}
     for key, value in saved.items():
         group, dot, name = key.partition(".")
         if dot:
             nested.setdefault(group, {})[name] = value
-    nested["reward"]["rule"] = "seed"
+    nested["reward"]["rule"], nested["max_turns"], nested["textcraft"]["max_turns"] = "seed", 2, 7
     (tmp_path / "config.json").write_text(json.dumps(nested))
     cfg = parse([f"resume={tmp_path}"])
     assert (cfg.algo, cfg.reward.rule, cfg.recipe) == ("grpo", "shaped", "default") and not hasattr(cfg, "ppo")
+    assert cfg.textcraft.max_turns == 2
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

@@ -73,10 +73,9 @@ def test_every_key_in_a_command_is_a_key(page):
     from eval import Keys
     from rl import config
     from rl.arguments import keys_of
-    from rl.help import settings_text
 
     text = (ROOT / page).read_text()
-    known = set(re.findall(r"^  ([\w.]+)=", settings_text("train.py", Keys, config), re.M)) | set(keys_of(merge.Keys))
+    known = set(re.findall(r"^  ([\w.]+)=", config.help_text("train.py", Keys), re.M)) | set(keys_of(merge.Keys))
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip"}  # placeholders
     others |= {"demos", "difficulty", "prompt", "readme"}  # of other programs
