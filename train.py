@@ -70,7 +70,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Any) -> list[Episode]:
-    """Return the epoch's episodes."""
+    """Return the epoch's episodes: played, demonstrated by experts, or read from data=."""
     algo_cfg = getattr(cfg, cfg.algo)
     first, groups = state.groups, cfg.episodes // algo_cfg.group_size
     state.groups += groups

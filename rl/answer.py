@@ -111,9 +111,9 @@ class Base:
                 piece.append(waiting.popleft())
                 size += len(ids[piece[-1]])
             lengths = [len(ids[text]) for text in piece]
-            ids_1N = torch.tensor([[i for text in piece for i in ids[text]]], device=device)
-            segments_1N = torch.repeat_interleave(torch.arange(len(piece)), torch.tensor(lengths))[None].to(device)
-            hidden_ND = self.model(ids_1N, segments_BT=segments_1N)[0].double().cpu()
+            ids_N = torch.tensor([i for text in piece for i in ids[text]], device=device)
+            segments_N = torch.repeat_interleave(torch.arange(len(piece)), torch.tensor(lengths)).to(device)
+            hidden_ND = self.model(ids_N[None], segments_BT=segments_N[None])[0].double().cpu()
             for text, hidden_TD in zip(piece, hidden_ND.split(lengths), strict=True):
                 vectors[text] = hidden_TD.mean(0).tolist()
         return vectors

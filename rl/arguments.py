@@ -1,4 +1,6 @@
-"""The one parser of `key=value` for every program: dataclasses in, instances out. Imports the standard library only.
+"""The one parser of `key=value` for every program: dataclasses in, instances out.
+
+Imports the standard library alone, and rl.help for --help.
 
     [keys] = arguments.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
     keys, options = arguments.parse(words, "envs.serve", Keys, textcraft=Config)      # Config's keys are textcraft.NAME
@@ -21,7 +23,7 @@ NotNegative = Annotated[T, "not negative"]
 
 
 class ArgumentError(ValueError):
-    """A wrong word, as one line for the person who wrote it."""
+    """A wrong word; the message is one line that says what to write."""
 
 
 def parse(

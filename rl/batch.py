@@ -1,7 +1,7 @@
 """From episodes to batches: packing, prefix sharing, the pieces of an optimizer step, and the forward pass over them.
 
-The only file that knows how tokens are laid out. A forward pass gets whole episodes without padding and computes shared
-prefixes once; the hidden state before each sampled token gives its log-probability and its value.
+Nothing else in rl lays out tokens. A forward pass gets whole episodes without padding and computes shared prefixes
+once; the hidden state before each sampled token gives its log-probability and its value.
 """
 
 import random
@@ -70,7 +70,8 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode).
 
-    Groups with short episodes come first; a group's episodes stay together, because they share their prompt.
+    Groups with short episodes come first. A group's episodes are adjacent, because a piece computes a shared
+    prompt once; the limit can still split a group.
     """
     longest: dict[int, int] = {}
     for e in batch.episodes:
@@ -107,6 +108,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     """
     tokens, episodes = len(batch.episode_N), len(batch.episodes)
     old_values_N, last_values_B = torch.zeros(tokens), torch.zeros(episodes)
+    # Carry each entry's index through micro_batches, to write results back in order.
     index = replace(batch, old_values_N=torch.arange(tokens), last_values_B=torch.arange(episodes))
     for piece in micro_batches(index, micro_tokens):
         hidden_ND, last_BD, _ = _hidden(piece, model)

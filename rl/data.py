@@ -30,7 +30,7 @@ class Demonstrations:
     empty: int  # conversations left out because nothing to learn remained after the cut
 
     def describe(self, max_len: int) -> str:
-        """Return one line for the person who starts the run."""
+        """Return the counts as the line that is printed at the start."""
         left_out = f", {self.empty} left out for it" if self.empty else ""
         return (
             f"{len(self.train):,} conversations to learn, {len(self.held_out):,} held out; "

@@ -1,6 +1,7 @@
 """More arithmetic of policy gradients, which PPO does without: groups of episodes, surrogates, means, whitened rewards.
 
-Pure functions on flat tensors, as in rl/core.py; the last two functions take and return a Batch.
+Pure functions on flat tensors, as in rl/core.py; the suffix _groups means one entry per group. The last two functions
+take and return a Batch.
 """
 
 from dataclasses import replace
@@ -17,9 +18,9 @@ def group_advantages(scores_B: Tensor, group_B: Tensor, divide_by_std: bool, eps
 
     A group of one, and a group of exactly equal scores, has advantages of exactly 0.
     """
-    _, index_B, count_G = torch.unique(group_B, return_inverse=True, return_counts=True)
+    _, index_B, count_groups = torch.unique(group_B, return_inverse=True, return_counts=True)
     advantages_B = torch.zeros_like(scores_B)
-    for g in range(len(count_G)):
+    for g in range(len(count_groups)):
         in_group = index_B == g
         scores = scores_B[in_group]
         if bool((scores == scores[0]).all()):
@@ -36,10 +37,10 @@ def equal_groups(scores_B: Tensor, group_B: Tensor) -> Tensor:
 
 def leave_one_out(scores_B: Tensor, group_B: Tensor) -> Tensor:
     """Return the mean score of the *other* episodes in each one's group (Kool et al. 2019, eq. 5); alone, its own."""
-    _, index_B, count_G = torch.unique(group_B, return_inverse=True, return_counts=True)
-    total_G = scores_B.new_zeros(len(count_G)).index_add_(0, index_B, scores_B)
-    others_B = count_G[index_B] - 1
-    return torch.where(others_B > 0, (total_G[index_B] - scores_B) / others_B.clamp(min=1), scores_B)
+    _, index_B, count_groups = torch.unique(group_B, return_inverse=True, return_counts=True)
+    total_groups = scores_B.new_zeros(len(count_groups)).index_add_(0, index_B, scores_B)
+    others_B = count_groups[index_B] - 1
+    return torch.where(others_B > 0, (total_groups[index_B] - scores_B) / others_B.clamp(min=1), scores_B)
 
 
 def overlong_penalty(tokens_B: Tensor, limit: int, cache: int) -> Tensor:

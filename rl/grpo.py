@@ -43,7 +43,7 @@ class Config(kl.Config):
     drop_equal: bool = False  # leave groups of exactly equal scores out of the update and of its denominators
     overlong_limit: NotNegative[int] = 0  # sampled tokens per episode that cost a reward of 1 (DAPO, eq. 13); 0: off
     overlong_cache: int = 256  # the penalty begins this many tokens before the limit
-    target_kl: Positive[float] | None = None  # end the epoch's steps when KL(old || new) is past 1.5 times this
+    target_kl: Positive[float] | None = None  # stop the epoch's updates once KL(old || new) is past 1.5 * this
 
     source: ClassVar[str] = "rollouts"
     critic: ClassVar[bool] = False

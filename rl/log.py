@@ -88,6 +88,7 @@ def token_stats(episodes: list[Episode]) -> dict:
         "turns_mean": fmean(len(episode.turns) for episode in episodes),
         "sampled_tokens": sum(sum(episode.action_mask_T) for episode in episodes),
         "total_tokens": sum(len(episode.ids_T) for episode in episodes),
+        # replies cut by max_new_tokens or max_len, and replies whose observation did not fit
         "cut_by_length": sum(turn.stop_reason != "stop" for episode in episodes for turn in episode.turns),
     }
 

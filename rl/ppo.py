@@ -28,10 +28,10 @@ class Config(kl.Config):
     entropy_coef: float = 0.01  # weight of the entropy bonus
     gamma: float = 0.99  # discount per step of the return
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation
-    bootstrap: bool = True  # an episode cut by a limit ends in the critic's value; false: in 0, as a failure does
+    bootstrap: bool = True  # bootstrap truncated episodes from the critic; false: treat them as terminated
     level: Literal["turn", "token"] = "turn"  # a step of the return
     whiten: bool = True  # advantages to mean 0 and deviation 1 over the epoch's tokens
-    target_kl: Positive[float] | None = None  # end the epoch's steps when KL(old || new) is past 1.5 times this
+    target_kl: Positive[float] | None = None  # stop the epoch's updates once KL(old || new) is past 1.5 * this
     critic_lr: Positive[float] = 1e-3  # the critic's own learning rate; it starts untrained, the policy does not
     critic_hidden: Positive[int] = 256  # width of the critic's hidden layer
     critic_warmup: NotNegative[int] = 0  # first epochs in which the critic learns and the policy does not

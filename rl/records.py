@@ -11,8 +11,8 @@ class Turn:
 
     start: int  # its sampled ids are ids_T[start:stop]
     stop: int
-    reward: float  # as trained on: after the reward rule
-    stop_reason: str  # "stop" | "length" | "context", see models.engine.Row
+    reward: float  # after the reward rule; whitening and KL in the reward come later
+    stop_reason: str  # "stop" | "length" | "context", see models.slots.Row
 
 
 @dataclass

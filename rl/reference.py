@@ -14,6 +14,7 @@ from rl.records import Batch
 def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> Batch:
     """Return the batch with ref_logprobs_N under the current weights; call it with the reference adapter active."""
     ref_logprobs_N = torch.zeros(len(batch.episode_N))
+    # Carry each entry's index through micro_batches, to write results back in order.
     index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
     for piece in micro_batches(index, micro_tokens):
         ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N.float()

@@ -36,7 +36,7 @@ class Config(kl.Config):
     whiten: bool = False  # advantages to mean 0 and deviation 1 over the epoch's tokens
     aggregation: Literal["episode", "sequence", "token"] = "episode"  # of per-token losses; episode: policy gradient
     entropy_coef: float = 0.0  # weight of the entropy bonus
-    target_kl: Positive[float] | None = None  # end the epoch's steps when KL(old || new) is past 1.5 times this
+    target_kl: Positive[float] | None = None  # stop the epoch's updates once KL(old || new) is past 1.5 * this
 
     source: ClassVar[str] = "rollouts"
     critic: ClassVar[bool] = False

@@ -41,8 +41,8 @@ def rollout(
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
     Requests of environments to the base model are answered together when nothing else can be sampled. An episode whose
-    environment fails (envs.EnvironmentFailed) is marked infrastructure_failed. Raises ValueError if all episodes, or
-    the first GIVE_UP, fail.
+    environment fails (envs.EnvironmentFailed) is marked infrastructure_failed. Raises ValueError if all episodes fail,
+    or the first GIVE_UP while none is being played.
     """
     positions = model.config.max_position_embeddings
     if cfg.max_len > positions:
@@ -93,7 +93,8 @@ class _Games:
     base: Any = None  # rl.answer.Base with the waiting requests, made for the first one
 
     def start(self) -> None:
-        """Start as many episodes as the engine has room for. A group's prompt is computed once: its slots fork."""
+        """Start as many episodes as the engine has room for. Members of a group that start in one call share the
+        computation of their prompt: their slots fork."""
         sibling = None  # (group, slot) of the episode before
         ready = deque()  # (env, function that returns the first messages) of the next tasks: slow ones reset together
         while self.waiting and self.engine.free:
@@ -171,7 +172,7 @@ class _Games:
         self.start()
 
     def fail(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
-        """Leave the episode out of the update. Raise ValueError if no other shows that the environments work."""
+        """Mark the episode as failed: train.py leaves it out. Raise ValueError if all failed and none is being played."""
         episode.infrastructure_failed, episode.truncated = True, True
         self.finished[index] = episode
         self.progress.write(f"{episode.env}: {error}; the episode is left out")

@@ -13,7 +13,10 @@ COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline")  # the plain numbe
 
 @dataclass
 class TrainState:
-    """The mutable state of a run, which a checkpoint saves. Sampling has none: it depends only on (seed, episode)."""
+    """The mutable state of a run. Sampling has none: it depends only on (seed, episode, turn, token).
+
+    A checkpoint saves it with the random number generator, but without the reference, which has its own folder.
+    """
 
     model: CausalLM  # its trainable parameters
     critic: Critic | None
@@ -21,7 +24,7 @@ class TrainState:
     reference: str | None = None  # name of the frozen adapter that is the KL reference; None: the base
     epoch: int = 0  # epochs finished
     step: int = 0  # optimizer steps taken
-    groups: int = 0  # tasks drawn so far; the next epoch continues there
+    groups: int = 0  # groups of tasks drawn so far; the next epoch continues there
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # reinforce's moving average of scores
 

@@ -37,14 +37,14 @@ def total_steps(cfg: Any) -> int:
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any, progress: tqdm | None = None) -> dict[str, Any]:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
-    `sampler_gap` is the largest difference between sampling and training: over the tokens of the first step, between
-    their log-probabilities as sampled and under the same weights in training.
+    `sampler_gap` is the largest |log p sampled - log p recomputed| over the tokens of the first step, before any weight
+    changed.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
     algo_cfg, steps, within_target_kl = getattr(cfg, cfg.algo), [], True
     state.model.train(algo_cfg.source == "demonstrations")  # dropout: in rl it would make the first ratio differ from 1
-    for epoch in range(algo_cfg.epochs):
-        seed = f"{cfg.seed} {state.epoch} {epoch}" if cfg.order == "random" else None
+    for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
+        seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
         for piece in optimizer_steps(batch, cfg.batch_size, seed):
             if not within_target_kl or (cfg.max_steps and state.step >= cfg.max_steps):
                 break
