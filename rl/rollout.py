@@ -172,7 +172,7 @@ class _Games:
         self.start()
 
     def fail(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
-        """Mark the episode as failed: train.py leaves it out. Raise ValueError if all failed and none is being played."""
+        """Mark the episode as failed: train.py leaves it out. Raise ValueError if all failed and none is playing."""
         episode.infrastructure_failed, episode.truncated = True, True
         self.finished[index] = episode
         self.progress.write(f"{episode.env}: {error}; the episode is left out")
