@@ -32,12 +32,10 @@ class Keys:
 
 
 def import_first(*names: str):
-    """Import the first module that this version has: modules may have moved between versions."""
+    """Import the first module whose file this version has: modules may have moved between versions."""
     for name in names:
-        try:
+        if Path(name.replace(".", "/") + ".py").is_file():
             return importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
     raise ModuleNotFoundError(" or ".join(names))
 
 
