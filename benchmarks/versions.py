@@ -273,6 +273,11 @@ class Version:
 
 
 def main(keys: Keys) -> None:
+    if not (Path(keys.before) / "models" / "__init__.py").is_file():
+        sys.exit(f"before={keys.before}: not a checkout of this code; git worktree add FOLDER COMMIT makes one")
+    for start in keys.rows.split(","):
+        if not any(name.startswith(start) for name in ROWS):
+            sys.exit(f"rows={start}: no row begins with this; rows: {', '.join(ROWS)}")
     names = [name for name in ROWS if name.startswith(tuple(keys.rows.split(",")))]
     results = {}
     print(f"{'row':<26}{'before':>10}{'now':>10}{'now/before':>12}{'least':>8}{'most':>8}")
