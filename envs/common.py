@@ -1,11 +1,15 @@
 """Functions that the environments share: splits of tasks, checks of options, forms of prompts and replies."""
 
+import re
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 
+from envs.base import Step
+
 SPLITS = ("train", "val", "test")
 PROMPTS = ("native", "short")
+SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 
 
 def split_of(task: str) -> str:
@@ -55,6 +59,16 @@ def level_list(difficulty: str, known) -> str:
     return plain
 
 
+def check_options(config, levels) -> None:
+    """Check the options of every environment with several turns: difficulty, max_turns and prompt.
+
+    Store the difficulty without spaces. Raise ValueError for a bad value.
+    """
+    set_fields(config, difficulty=level_list(config.difficulty, levels))
+    check_count("max_turns", config.max_turns)
+    check_prompt(config.prompt)
+
+
 def set_fields(config, **values) -> None:
     """Set fields of a frozen Config, for its __post_init__ alone."""
     for name, value in values.items():
@@ -64,6 +78,18 @@ def set_fields(config, **values) -> None:
 def outcome(success: bool, terminated: bool, truncated: bool) -> str:
     """Return info["outcome"] of a step."""
     return "correct" if success else "incorrect" if terminated else "timeout" if truncated else "unknown"
+
+
+def step_info(success: bool, terminated: bool, truncated: bool, valid: bool, shaped: float) -> dict:
+    """Return the entries of Step.info that every environment has."""
+    verdict = outcome(success, terminated, truncated)
+    return {"outcome": verdict, "success": success, "valid": valid, "shaped": shaped}
+
+
+def only_step(observation: str, success: bool, valid: bool) -> Step:
+    """Return the step that ends an episode of one turn; its reward is 1 for success, else 0."""
+    reward = float(success)
+    return Step(observation, reward, True, False, step_info(success, True, False, valid, reward))
 
 
 def opening(form: str, observation: str, instructions: str, agreed: str, short: str) -> list[dict]:
@@ -77,3 +103,27 @@ def opening(form: str, observation: str, instructions: str, agreed: str, short: 
 def as_reply(form: str, thought: str, action: str) -> str:
     """Return an expert's action as a reply in the form of the prompt."""
     return action if form == "short" else f"Thought:\n{thought}\n\nAction:\n{action}"
+
+
+def first_line(reply: str, most: int) -> str:
+    """Return the action of a reply in the short form: its first line, at most `most` characters."""
+    return reply.strip().partition("\n")[0][:most].rstrip()
+
+
+def last_action(reply: str, most: int) -> str:
+    """Return the text after the last `Action:`, at most `most` characters; "" without the marker."""
+    _, marker, action = reply.rpartition("Action:")
+    return action.strip()[:most].rstrip() if marker else ""
+
+
+def only_action(reply: str, most: int) -> str | None:
+    """Return the line after `Action:`, at most `most` characters; "" without the marker, None with several."""
+    actions = re.findall(r"Action:\s*([^\n]*)", reply)
+    if len(actions) > 1:
+        return None
+    return actions[0][:most].rstrip() if actions else ""
+
+
+def plain_words(action: str) -> str:
+    """Return an action reduced to letters, digits, commas and single spaces."""
+    return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split())

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.babyai import DIFFICULTY, LEVELS, MAX_ACTION, SEVERAL, UNKNOWN, Config, Env, canonical, grid
+from envs.babyai import DIFFICULTY, LEVELS, MAX_ACTION, UNKNOWN, Config, Env, canonical, grid
 from envs.babyai.grid import BALL, BOX, DOOR, DROP, FORWARD, KEY, LEFT, PICKUP, RIGHT, TOGGLE
 from envs.babyai.missions import And, Desc, Game, GoTo, Open, PickUp, PutNext, Sequence, descs, parts
 from envs.babyai.text import look
+from envs.common import SEVERAL
 
 BY_LETTER = {colour[0]: colour for colour in grid.COLOURS if colour != "grey"} | {"e": "grey"}
 KINDS = {"k": KEY, "b": BALL, "x": BOX, "O": DOOR, "C": DOOR, "L": DOOR}

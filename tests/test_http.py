@@ -21,8 +21,8 @@ from test_serve import KINDS, ROOT, fake, served
 import envs
 import envs.http
 from envs import serve
-from envs.common import PROMPTS, SPLITS
-from envs.http.agentgym import OURS, REFUSED, SEVERAL, action_of, close_sessions
+from envs.common import PROMPTS, SEVERAL, SPLITS
+from envs.http.agentgym import OURS, REFUSED, action_of, close_sessions
 from envs.http.wire import MAX_REPLY, ServerFailed, number_of, seed_of, seeds_of
 
 EASY = {"difficulty": "1"}

@@ -7,7 +7,8 @@ import golden
 import pytest
 
 import envs
-from envs.textcraft import GOALS, MAX_ACTION, SEVERAL, Config, Env
+from envs.common import SEVERAL
+from envs.textcraft import GOALS, MAX_ACTION, Config, Env
 from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, depth, tree
 
 

@@ -145,8 +145,7 @@ class Env(Environment):
             else:
                 observation = f"Wrong output: {line(ran.stdout, 0)}" if valid else f"Error: {line(ran.stderr, -1)}"
         self.running = False
-        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
-        return Step(observation, float(won), True, False, info)
+        return common.only_step(observation, won, valid)
 
     def oracle(self) -> str:
         """Return an expert's answer: the secret input."""

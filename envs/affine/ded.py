@@ -124,8 +124,7 @@ class Env(Environment):
         self.running = False
         won = passed == len(self.cases)
         observation = f"Passed {passed} of {len(self.cases)} cases" + (f": {error}" if error else "")
-        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": valid, "shaped": float(won)}
-        return Step(observation, float(won), True, False, info)
+        return common.only_step(observation, won, valid)
 
     def oracle(self) -> str:
         """Return an expert's answer: the program that made the cases."""

@@ -125,8 +125,7 @@ class Env(Environment):
         said = {variable: value for variable, value in pairs if variable in self.hidden}
         satisfied = sum(any(said.get(abs(literal)) == (literal > 0) for literal in clause) for clause in self.clauses)
         won = satisfied == len(self.clauses)
-        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": bool(said), "shaped": float(won)}
-        return Step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", float(won), True, False, info)
+        return common.only_step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", won, bool(said))
 
     def oracle(self) -> str:
         """Return an expert's answer: the secret assignment."""

@@ -131,9 +131,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
+        common.check_options(self, LEVELS)
 
 
 class Env(Environment):
@@ -195,12 +193,7 @@ class Env(Environment):
         shaped = 1.0 if won else self._progress(*act) if act else 0.0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        info = {
-            "outcome": common.outcome(won, won, truncated),
-            "success": won,
-            "valid": act is not None,
-            "shaped": shaped,
-        }
+        info = common.step_info(won, won, truncated, act is not None, shaped)
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
@@ -251,9 +244,8 @@ class Env(Environment):
     def _read(self, reply: str) -> str:
         """Return the action in a reply."""
         if self.config.prompt == "short":
-            return reply.strip().partition("\n")[0][:MAX_ACTION].strip()
-        _, marker, action = reply.rpartition("Action:")
-        return action.strip()[:MAX_ACTION].strip() if marker else ""
+            return common.first_line(reply, MAX_ACTION)
+        return common.last_action(reply, MAX_ACTION)
 
     def _plain(self, action: str) -> str:
         """Return an action in brackets as the plain command; return any other action unchanged."""

@@ -121,7 +121,6 @@ the action"""
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one action: turn left, turn right, move forward, go to X, pickup X, drop, toggle, go through X, \
 toggle and go through X."
-SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 UNKNOWN = "The action is not recognized. Please check valid actions."
 LATE = 0.5  # a mission that is done for this reward or less does not end the episode
 MAX_ACTION = 400  # characters read of an action
@@ -136,7 +135,7 @@ class Config:
     prompt: str = "native"  # "native": full sentences and Thought/Action replies; "short": few words, bare actions
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, DIFFICULTY))
+        common.check_options(self, DIFFICULTY)
         common.set_fields(self, level=str(self.level).replace(" ", ""))
         for name in self.level.split(",") if self.level else ():
             if name not in LEVELS and name not in map(str, range(1, len(LEVELS) + 1)):
@@ -144,8 +143,6 @@ class Config:
                 close = get_close_matches(name.lower(), plain, n=1)
                 wrong = f"{name or self.level!r}" + (f"; did you mean {plain[close[0]]!r}?" if close else "")
                 raise ValueError(f"level must be a comma list of numbers 1 to 40 or of names, not {wrong}")
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
 
     def draw_level(self, rng: Random) -> str:
         """Draw the name of a level."""
@@ -181,11 +178,11 @@ class Env(Environment):
         common.check_running(self.running)
         self.turns += 1
         action = self._read(action_text)
-        observation, valid, reward = (SEVERAL, False, 0.0) if action is None else self._act(action)
+        observation, valid, reward = (common.SEVERAL, False, 0.0) if action is None else self._act(action)
         won = reward > 0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        info = {"outcome": common.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": float(won)}
+        info = common.step_info(won, won, truncated, valid, float(won))
         return Step(observation, reward, won, truncated, info)
 
     def oracle(self) -> str:
@@ -209,12 +206,9 @@ class Env(Environment):
     def _read(self, reply: str) -> str | None:
         """Return the action in a reply; None if the reply has several."""
         if self.config.prompt == "short":
-            return plain_action(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip()).lower()
-        actions = re.findall(r"Action:\s*([^\n]*)", reply)
-        if len(actions) > 1:
-            return None
-        action = plain_action(actions[0][:MAX_ACTION].rstrip()) if actions else ""
-        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split()).lower()
+            return plain_action(common.first_line(reply, MAX_ACTION)).lower()
+        action = common.only_action(reply, MAX_ACTION)
+        return None if action is None else common.plain_words(plain_action(action)).lower()
 
     def _act(self, action: str) -> tuple[str, bool, float]:
         """Execute an action. Return the observation, whether it was valid, and the reward."""

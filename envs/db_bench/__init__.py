@@ -92,7 +92,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        common.check_options(self, LEVELS)
         common.set_fields(self, skill=str(self.skill).replace(" ", ""))
         for skill in filter(None, self.skill.split(",")):
             if skill not in SKILLS and not self.data:
@@ -102,8 +102,6 @@ class Config:
                 )
         if self.skill and not any(self.skill.split(",")):
             raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
         if self.data:
             read_tasks(self.data)
 
@@ -160,14 +158,8 @@ class Env(Environment):
             status, reason = "task_limit_reached", f"Task limit reached. The limit is {self.config.max_turns}."
         self.running = not (terminated or truncated)
         reward = 1.0 if won else -0.1 if terminated else -0.3 if truncated else 0.0
-        info = {
-            "outcome": common.outcome(won, terminated, truncated),
-            "success": won,
-            "valid": valid,
-            "shaped": reward + shaped,
-            "status": status,
-            "finish_reason": reason,
-        }
+        info = common.step_info(won, terminated, truncated, valid, reward + shaped)
+        info |= {"status": status, "finish_reason": reason}
         return Step(observation, reward, terminated, truncated, info)
 
     def oracle(self) -> str:

@@ -47,7 +47,6 @@ OBSERVATION = {"webshop": "state"}  # the field of an observation in replies to 
 SCORED = ("babyai", "sciworld")  # kinds whose replies have a score
 
 ACTIONS = "\nAVAILABLE ACTIONS: "  # the start of the list at the end of alfworld's first observation
-SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 REFUSED = {
     "alfworld": r"Nothing happens\.",
     "babyai": r"The action is not recognized|No change in state|There is a barrier|You cannot (?!see)",
@@ -142,8 +141,7 @@ class Client:
         """Send the agent's reply. Return the step, truncated if this is the `last` turn."""
         action = action_of(self.kind, text, self.config.prompt)
         if action is None:
-            info = {"outcome": common.outcome(False, False, last), "success": False, "valid": False, "shaped": 0.0}
-            return Step(SEVERAL, 0.0, False, last, info)
+            return Step(common.SEVERAL, 0.0, False, last, common.step_info(False, False, last, False, 0.0))
         reply = self._step(action)
         observation, done = self._said(reply), reply["done"]
         if self.kind in OURS:
@@ -264,18 +262,13 @@ def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:
     module = importlib.import_module(envs.NAMES[kind])
     most = MAX_TEXT if kind == "webshop" else module.MAX_ACTION
     if prompt == "short":
-        return reply.strip().partition("\n")[0][:most].rstrip()
+        return common.first_line(reply, most)
     if kind in ("babyai", "textcraft"):
-        actions = re.findall(r"Action:\s*([^\n]*)", reply)
-        if len(actions) > 1:
-            return None
-        action = actions[0][:most].rstrip() if actions else ""
-        action = module.plain_action(action)  # before the brackets are removed
-        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split())
-    _, marker, action = reply.rpartition("Action:")
-    if not marker and not (kind == "webshop" and ("search[" in reply or "click[" in reply)):
-        action = ""
-    return action.strip()[:most].rstrip()
+        action = common.only_action(reply, most)
+        return None if action is None else common.plain_words(module.plain_action(action))
+    if kind == "webshop" and "Action:" not in reply and ("search[" in reply or "click[" in reply):
+        return reply.strip()[:most].rstrip()
+    return common.last_action(reply, most)
 
 
 @functools.cache

@@ -111,8 +111,7 @@ class Client:
             raise Lost(f"/interact answered a session that is {status}: {short(session['finish_reason'])}")
         observation = new[0]["content"] if new else session["finish_reason"] or ""
         if status == RUNNING and not last:
-            info = {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.0}
-            return Step(observation, 0.0, False, False, info)
+            return Step(observation, 0.0, False, False, common.step_info(False, False, False, True, 0.0))
         if status == RUNNING:
             status = session["sample_status"] = LIMIT
         return _ended(self.kind, observation, status, self._end(session))

@@ -118,12 +118,10 @@ class Config:
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        common.check_options(self, LEVELS)
         common.check_count("max_output", self.max_output, 0)
         if 0 < self.max_output <= 20:
             raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
         if self.scripts and not self.data:
             raise ValueError("scripts is of use with data=problems.json alone, and there is no data")
         if self.data:

@@ -201,7 +201,7 @@ class Env(Environment):
         except StopIteration as end:
             self.work = None
             return end.value
-        info = {"outcome": "unknown", "success": False, "valid": True, "shaped": 0.0}
+        info = common.step_info(False, False, False, True, 0.0)
         return Step(ASKING, 0.0, False, False, info, requests)
 
     def oracle(self) -> str:
@@ -265,7 +265,7 @@ class Env(Environment):
 
     def _end(self, observation: str, reward: float, won: bool, metrics: dict, valid: bool = True) -> Step:
         self.running = False
-        info = {"outcome": common.outcome(won, True, False), "success": won, "valid": valid, "shaped": reward}
+        info = common.step_info(won, True, False, valid, reward)
         return Step(observation, reward, True, False, {**info, "metrics": metrics})
 
 

@@ -138,7 +138,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
+        common.check_options(self, LEVELS)
         plain = {name: str(getattr(self, name)).replace(" ", "") for name in ("tasks", "simplifications")}
         common.set_fields(self, **plain)
         for name, known in (("tasks", FAMILIES), ("simplifications", (*SIMPLIFICATIONS, "easy"))):
@@ -148,8 +148,6 @@ class Config:
         for level in self.difficulty.split(","):
             if not self.families(level):
                 raise ValueError(f"tasks must have a family of level {level}: {', '.join(LEVELS[level][0])}")
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
 
     def families(self, level: str) -> list[str]:
         """Return the families to draw from at a level."""
@@ -207,13 +205,7 @@ class Env(Environment):
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)
         shaped = 1.0 if won else self._shaped()
-        info = {
-            "outcome": common.outcome(won, over, truncated),
-            "success": won,
-            "valid": valid,
-            "shaped": shaped,
-            "score": score,
-        }
+        info = {**common.step_info(won, over, truncated, valid, shaped), "score": score}
         return Step(observation, float(score - before), over, truncated, info)
 
     def oracle(self) -> str:
@@ -254,10 +246,9 @@ class Env(Environment):
     def _read(self, reply: str) -> str:
         """Return the action in a reply."""
         if self.config.prompt == "short":
-            action = reply.strip().partition("\n")[0]
+            action = common.first_line(reply, MAX_ACTION)
         else:
-            action = reply.rpartition("Action:")[2] if "Action:" in reply else ""
-        action = action.strip()[:MAX_ACTION].rstrip()
+            action = common.last_action(reply, MAX_ACTION)
         if match := re.fullmatch(r"(\w+) ?\[(.*)\]", action):
             verb, things = match[1].lower(), match[2].replace(",", f" {BETWEEN.get(match[1].lower(), 'to')} ", 1)
             return f"{VERBS.get(verb, verb)} {things}"

@@ -93,9 +93,7 @@ class Config:
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, "123"))
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
+        common.check_options(self, "123")
         if self.user not in ("rules", "model"):
             raise ValueError(f"user must be 'rules' or 'model', not {self.user!r}")
         if self.data:
@@ -199,7 +197,7 @@ class Env(Environment):
             return self._result(line, self.formed, 0.0, line == STOP)
         self.chat.append({"role": "user", "content": text[:HEARD]})
         self.waiting = True
-        info = {"outcome": "unknown", "success": False, "valid": self.formed, "shaped": 0.0}
+        info = common.step_info(False, False, False, self.formed, 0.0)
         request = Request("chat", messages=[dict(message) for message in self.chat], max_tokens=128, temperature=1.0)
         return Step("", 0.0, False, False, info, [request])
 
@@ -227,7 +225,7 @@ class Env(Environment):
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)
         shaped = 1.0 if won else shaped
-        info = {"outcome": common.outcome(won, over, truncated), "success": won, "valid": valid, "shaped": shaped}
+        info = common.step_info(won, over, truncated, valid, shaped)
         return Step(observation, float(won), over, truncated, info)
 
 

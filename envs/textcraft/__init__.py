@@ -66,7 +66,6 @@ Action:
 the action"""
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one command: get N ITEM, craft N ITEM using N ITEM, or inventory."
-SEVERAL = "Error: Only one 'Action' is allowed per response. Please adjust your response."
 MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.15  # shaped reward of a first-time step forward
 
@@ -79,10 +78,8 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, "1234"))
+        common.check_options(self, "1234")
         common.check_count("distractors", self.distractors, 0)
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
 
 
 class ActionFailed(Exception):
@@ -127,7 +124,7 @@ class Env(Environment):
             observation, valid = str(failure), False
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
-        info = {"outcome": common.outcome(won, won, truncated), "success": won, "valid": valid, "shaped": shaped}
+        info = common.step_info(won, won, truncated, valid, shaped)
         return Step(observation, float(won), won, truncated, info)
 
     def oracle(self) -> str:
@@ -156,12 +153,11 @@ class Env(Environment):
     def _read(self, reply: str) -> str:
         """Return the action in a reply. Raise ActionFailed if the reply has several."""
         if self.config.prompt == "short":
-            return plain_action(reply.strip().partition("\n")[0][:MAX_ACTION].rstrip())
-        actions = re.findall(r"Action:\s*([^\n]*)", reply)
-        if len(actions) > 1:
-            raise ActionFailed(SEVERAL)
-        action = plain_action(actions[0][:MAX_ACTION].rstrip()) if actions else ""
-        return " ".join(re.sub(r"[^A-Za-z0-9, ]", "", action).split())
+            return plain_action(common.first_line(reply, MAX_ACTION))
+        action = common.only_action(reply, MAX_ACTION)
+        if action is None:
+            raise ActionFailed(common.SEVERAL)
+        return common.plain_words(plain_action(action))
 
     def _act(self, action: str) -> tuple[str, str | None]:
         """Execute an action. Return the observation and the item that was got or crafted."""

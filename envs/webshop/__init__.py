@@ -99,9 +99,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
 
     def __post_init__(self):
-        common.set_fields(self, difficulty=common.level_list(self.difficulty, LEVELS))
-        common.check_count("max_turns", self.max_turns)
-        common.check_prompt(self.prompt)
+        common.check_options(self, LEVELS)
 
 
 class Env(Environment):
@@ -147,12 +145,7 @@ class Env(Environment):
         truncated = not bought and self.turns >= self.config.max_turns
         self.running = not (bought or truncated)
         success = bought and reward == 1
-        info = {
-            "outcome": common.outcome(success, bought, truncated),
-            "success": success,
-            "valid": valid,
-            "shaped": reward or self._progress(),
-        }
+        info = common.step_info(success, bought, truncated, valid, reward or self._progress())
         return Step(self.observation, reward, bought, truncated, info)
 
     def oracle(self) -> str:
