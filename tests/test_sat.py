@@ -26,7 +26,7 @@ def at(clauses: list[list[int]], n: int, **options) -> Env:
     """An environment whose episode has clauses of our choice."""
     env = Env(Config(**options))
     env.reset(seed=0)
-    env.hidden, env.clauses = dict.fromkeys(range(1, n + 1), True), clauses
+    env.secret, env.clauses = dict.fromkeys(range(1, n + 1), True), clauses
     return env
 
 
@@ -144,12 +144,12 @@ def test_every_satisfying_assignment_counts_and_no_other():
     for seed in range(10):
         env = Env(Config(difficulty="1,2"))
         clauses = read_symbols(env.reset(seed)[0]["content"])
-        for values in itertools.product((True, False), repeat=len(env.hidden)):
+        for values in itertools.product((True, False), repeat=len(env.secret)):
             literals = {v if value else -v for v, value in enumerate(values, 1)}
             holds = all(literals & set(clause) for clause in clauses)
             step = env.step(", ".join(f"x{v}={value}" for v, value in enumerate(values, 1)))
             assert step.reward == holds and step.info["outcome"] == ("correct" if holds else "incorrect")
-            others += holds and list(values) != list(env.hidden.values())
+            others += holds and list(values) != list(env.secret.values())
             wrong += not holds
             env.reset(seed)
     assert others > 20 and wrong > 100
@@ -225,7 +225,7 @@ def test_sizes_of_the_levels_and_of_the_options():
         for seed in range(300):
             env.reset(seed)
             (k,) = {len(clause) for clause in env.clauses}
-            sizes[len(env.hidden), k, len(env.clauses)] += 1
+            sizes[len(env.secret), k, len(env.clauses)] += 1
         return sizes
 
     assert set(drawn(difficulty=1)) == {(3, 2, 5)}
@@ -245,8 +245,8 @@ def test_clauses_have_distinct_variables_and_a_solution():
         env.reset(seed)
         for clause in env.clauses:
             variables = [abs(literal) for literal in clause]
-            assert len(set(variables)) == len(variables) and set(variables) <= set(env.hidden)
-            true = [env.hidden[abs(literal)] == (literal > 0) for literal in clause]
+            assert len(set(variables)) == len(variables) and set(variables) <= set(env.secret)
+            true = [env.secret[abs(literal)] == (literal > 0) for literal in clause]
             assert any(true)
             signs.update(true)
     assert 0.58 < signs[True] / signs.total() < 0.68  # a half, and half of the one in about four that is sure

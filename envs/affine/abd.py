@@ -29,20 +29,19 @@ Reward.   1 when the output is equal, else 0. info["valid"]: the program ran on 
 Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
 
 From the ABD task of Affine's validators. The differences:
-- The programs and inputs are drawn from templates of ours (programs.py). `data=rows.jsonl` takes them from rows of
-  satpalsr/rl-python instead: `program`, `inputs`, `output`. Rows are used unchanged; no model
-  writes a new input.
+- The programs and inputs are drawn from our own templates (envs/affine/templates.py). `data=rows.jsonl` takes them
+  from rows of satpalsr/rl-python instead: `program`, `inputs`, `output`. Rows are used unchanged; no model writes a new
+  input.
 - A hash of program and output decides the split. The instructions are in our words.
-- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time fails, even after
-  printing the output.
+- Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time
+  fails, even if it has printed the output.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from envs import base, common, rows
+from envs import common, rows
 from envs.affine import programs
 from envs.base import Environment, Step
 from envs.common import split_of
@@ -70,7 +69,6 @@ SHORT = "Reply with the input.\n{program}\nOutput:\n{output}"
 THOUGHTS = re.compile("<(/?)think>"), re.compile("<(/?)thinking>")
 INPUT = re.compile("<(/?)INPUT>", re.IGNORECASE)
 LOOP = "for _ in range(int(input()))"
-TRIES = 1000  # draws before a split counts as empty
 
 
 @dataclass(frozen=True)
@@ -82,17 +80,7 @@ class Config:
     prompt: str = "native"  # "native": instructions and tags; "short": the program and its output, a bare answer
 
     def __post_init__(self):
-        check(self, task_of_row)
-
-
-def check(config, task_of_row: Callable[[dict], str]) -> None:
-    """Raise ValueError for a bad option among those that abd and ded share, or for bad rows in `data`."""
-    common.set_fields(config, difficulty=common.level_list(config.difficulty, programs.LEVELS))
-    common.check_count("seconds", config.seconds)
-    common.check_count("cpu_seconds", config.cpu_seconds)
-    common.check_prompt(config.prompt)
-    if config.data:
-        rows.row_places(config.data, task_of_row)
+        programs.check_config(self, task_of_row)
 
 
 class Env(Environment):
@@ -134,37 +122,33 @@ class Env(Environment):
         elif not enough_lines(self.program, given):
             observation = "Invalid input for program"
         else:
-            try:
-                ran = sandbox.execute(self.program, given, self.limits)
-            except sandbox.SandboxFailed as error:
-                raise base.EnvironmentFailed(str(error)) from error
+            ran = programs.execute(self.program, given, self.limits)
             valid = not ran.stderr
             won = valid and same_output(self.output, ran.stdout)
             if won:
                 observation = "Correct"
             else:
-                observation = f"Wrong output: {line(ran.stdout, 0)}" if valid else f"Error: {line(ran.stderr, -1)}"
+                wrong, error = programs.line(ran.stdout, 0), programs.line(ran.stderr, -1)
+                observation = f"Wrong output: {wrong}" if valid else f"Error: {error}"
         self.running = False
         return common.only_step(observation, won, valid)
 
     def oracle(self) -> str:
-        """Return an expert's answer: the secret input."""
+        """Return an expert's reply: the secret input."""
         common.check_running(self.running)
         return self.input if self.config.prompt == "short" else f"<INPUT>\n{self.input}\n</INPUT>"
 
     def _draw(self, rng: Random, split: str) -> None:
         """Draw a program from the templates, an input, and its output."""
-        level = int(rng.choice(self.config.difficulty.split(",")))
-        for _ in range(TRIES):
-            program = rng.choice(programs.templates(level, functions=False)).draw(rng)
+        for program in programs.draw(rng, self.config.difficulty, split, functions=False):
             self.program, self.input = program.source, program.given(rng)
             self.output = programs.output(self.program, self.input)
             if split_of(self.task) == split:
                 return
-        raise ValueError(f"no task of level {level} is in split {split}")
 
 
 def canonical(program: str, output: str) -> str:
+    """Return the canonical task of a program and its output."""
     return f"abd:{program}\n{output.strip()}"
 
 
@@ -182,7 +166,7 @@ def task_of_row(row: dict) -> str:
 
 
 def blocks(tag: re.Pattern, text: str) -> list[re.Match]:
-    """Return alternating opening and closing tags, in linear time, unlike `<x>.*?</x>`."""
+    """Return the matches of alternating opening and closing tags, in linear time, unlike `<x>.*?</x>`."""
     found: list[re.Match] = []
     for match in tag.finditer(text):
         closes = len(found) % 2 == 1
@@ -206,6 +190,7 @@ def input_in(reply: str, bare: bool = False) -> str | None:
 
 
 def clean(text: str) -> str:
+    """Return a text without blanks at both ends and spaces at line ends."""
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
@@ -221,9 +206,3 @@ def same_output(expected: str, actual: str) -> bool:
     """Return whether outputs are equal up to line ends, blanks at both ends, and spaces at line ends."""
     expected, actual = ([line.rstrip() for line in text.strip().splitlines()] for text in (expected, actual))
     return expected == actual
-
-
-def line(text: str, which: int) -> str:
-    """Return the first or last non-blank line of a text, shortened."""
-    lines = [line for line in text.splitlines() if line.strip()] or [""]
-    return lines[which].strip()[:200]

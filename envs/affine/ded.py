@@ -16,7 +16,7 @@ Replies.  Passed 5 of 5 cases               right
           [TIMEOUT] there means that a case took 30 s, or 10 s of computing.
 
 Cases.    stdin_stdout: a list as input has one item per line; stdin ends with a newline. function_call: the program
-          is run with a main guard that prints fn(*args); if the output is a list, its first item is expected.
+          is run with a main guard that prints fn(*args); if a case's output is a list, its first item is expected.
           Outputs are compared without spaces at line ends and blank lines at the end.
 
 Prompts.  native: the task, an example that is not a test case, and the form of a program. short: the task alone.
@@ -27,22 +27,21 @@ Reward.   1 when every case passes, else 0. info["valid"]: in the first case it 
 Ending.   Terminated by the first reply, whatever it is, with outcome "correct" or "incorrect".
 
 From the DED task of Affine's validators. The differences:
-- The tasks are drawn from templates of ours (envs/affine/programs.py), whose cases do not all have the same output.
+- The tasks are drawn from our own templates (envs/affine/templates.py), whose cases do not all have the same output.
   `data=rows.jsonl` takes them from rows of satpalsr/rl-python instead: `prompt`, `verification_info` or `test_cases`,
   and `program` for the expert. Cases of an unknown type are skipped; a row with no other case is left out (the original
   scores it 1, and a row without cases 0, whatever the answer).
 - A hash of the task's words decides the split, so that no program from training solves a held-out task. The text below
   the task is in our words.
-- Programs run in envs/simulators/sandbox, which permits less. A program that runs out of time fails, even after
-  printing the output.
+- Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time
+  fails, even if it has printed the output.
 """
 
 from dataclasses import dataclass
 from random import Random
 
-from envs import base, common, rows
+from envs import common, rows
 from envs.affine import programs
-from envs.affine.abd import TRIES, check, line
 from envs.base import Environment, Step
 from envs.common import split_of
 from envs.simulators import sandbox
@@ -68,7 +67,7 @@ class Config:
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
 
     def __post_init__(self):
-        check(self, task_of_row)
+        programs.check_config(self, task_of_row)
         common.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
 
 
@@ -110,15 +109,12 @@ class Env(Environment):
         passed, valid, error = 0, False, ""
         for number, case in enumerate(self.cases):
             source, stdin, expected = prepare(case, program)
-            try:
-                ran = sandbox.execute(source, stdin, self.limits)
-            except sandbox.SandboxFailed as failure:
-                raise base.EnvironmentFailed(str(failure)) from failure
+            ran = programs.execute(source, stdin, self.limits)
             failed = bool(ran.stderr.strip())
             if number == 0:
                 valid = not failed and bool(ran.stdout.strip())
             if failed or normal(ran.stdout) != normal(expected):
-                error = line(ran.stderr, -1)
+                error = programs.line(ran.stderr, -1)
                 break
             passed += 1
         self.running = False
@@ -127,20 +123,16 @@ class Env(Environment):
         return common.only_step(observation, won, valid)
 
     def oracle(self) -> str:
-        """Return an expert's answer: the program that made the cases."""
+        """Return an expert's reply: the program that printed the cases' outputs."""
         common.check_running(self.running)
         return self.program if self.config.prompt == "short" else f"```python\n{self.program}\n```"
 
     def _draw(self, rng: Random, split: str) -> str:
         """Draw a task from the templates with its program, cases and example."""
-        level = int(rng.choice(self.config.difficulty.split(",")))
-        for _ in range(TRIES):
-            program = rng.choice(programs.templates(level, functions=True)).draw(rng)
+        for program in programs.draw(rng, self.config.difficulty, split, functions=True):
             self.words, self.program = program.task, program.source
             if split_of(self.task) == split:
                 break
-        else:
-            raise ValueError(f"no task of level {level} is in split {split}")
         example, *self.cases = draw_cases(program, rng, 1 + self.config.cases)
         if program.function:
             args = ", ".join(map(repr, example["input"]))
@@ -149,14 +141,15 @@ class Env(Environment):
 
 
 def canonical(words: str) -> str:
+    """Return the canonical task of a task's words."""
     return f"ded:{words}"
 
 
 def draw_cases(program: programs.Program, rng: Random, count: int) -> list[dict]:
     """Draw an example and cases with distinct inputs; the cases do not all have the same output."""
-    for _ in range(TRIES):
+    for _ in range(programs.TRIES):
         drawn = {}
-        for _ in range(TRIES):
+        for _ in range(programs.TRIES):
             given = program.given(rng)
             drawn.setdefault(repr(given), case_of(program, given))
             if len(drawn) == count:

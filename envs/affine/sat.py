@@ -29,7 +29,7 @@ From the SAT task of Affine's validators: level original has the same formulas f
 - A hash of the set of clauses decides the split, so that no formula is in two splits in any order of writing. Seed s
   takes the first task id of s, s + 2**31, s + 2 * 2**31, ... whose formula is in the split: `Env.task_id`. Level 1 has
   about 1,450 formulas.
-- The sizes vary; a generator of their own draws them, so that the formula's draws stay the original's.
+- The sizes vary. A random generator of their own draws them, so that the formula's draws are the original's.
 - The native prompt's last line is in our words. At most nine digits of a variable's number are read.
 """
 
@@ -104,12 +104,12 @@ class Env(Environment):
         n, k, ratio = self.config.sizes(rng.choice(self.config.difficulty.split(",")))
         n, k, ratio = rng.randint(*n), rng.randint(*k), rng.uniform(*ratio)
         for task_id in range(seed, seed + TRIES * STRIDE, STRIDE):
-            hidden, clauses = formula(task_id, n, k, int(ratio * n))
+            secret, clauses = formula(task_id, n, k, int(ratio * n))
             if split_of(canonical(clauses)) == split:
                 break
         else:
             raise ValueError(f"no formula of n={n}, k={k}, ratio={ratio:g} is in split {split}: there are too few")
-        self.task_id, self.hidden, self.clauses = task_id, hidden, clauses
+        self.task_id, self.secret, self.clauses = task_id, secret, clauses
         self.running = True
         if self.config.prompt == "short":
             content = SHORT.format(n=n, formula="\n".join(" ".join(map(str, clause)) for clause in clauses))
@@ -122,17 +122,17 @@ class Env(Environment):
         common.check_running(self.running)
         self.running = False
         pairs = ((int(found[1]), found[2] in ("True", "1")) for found in ASSIGNMENT.finditer(action_text))
-        said = {variable: value for variable, value in pairs if variable in self.hidden}
+        said = {variable: value for variable, value in pairs if variable in self.secret}
         satisfied = sum(any(said.get(abs(literal)) == (literal > 0) for literal in clause) for clause in self.clauses)
         won = satisfied == len(self.clauses)
         return common.only_step(f"{satisfied} of {len(self.clauses)} clauses are satisfied.", won, bool(said))
 
     def oracle(self) -> str:
-        """Return an expert's answer: the secret assignment."""
+        """Return an expert's reply: the secret assignment."""
         common.check_running(self.running)
         if self.config.prompt == "short":
-            return " ".join(f"x{variable}={int(value)}" for variable, value in self.hidden.items())
-        return ", ".join(f"x{variable}={value}" for variable, value in self.hidden.items())
+            return " ".join(f"x{variable}={int(value)}" for variable, value in self.secret.items())
+        return ", ".join(f"x{variable}={value}" for variable, value in self.secret.items())
 
 
 def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list[list[int]]]:
@@ -142,14 +142,14 @@ def formula(task_id: int, n: int, k: int, m: int) -> tuple[dict[int, bool], list
     its variables, the one that the secret assignment makes true, and the signs of the others.
     """
     rng = Random(task_id)
-    hidden = {variable: rng.choice((True, False)) for variable in range(1, n + 1)}
+    secret = {variable: rng.choice((True, False)) for variable in range(1, n + 1)}
     clauses = []
     for _ in range(m):
         variables = rng.sample(range(1, n + 1), k)
         sure = rng.choice(variables)
-        signs = [hidden[sure] if variable == sure else rng.choice((True, False)) for variable in variables]
+        signs = [secret[sure] if variable == sure else rng.choice((True, False)) for variable in variables]
         clauses.append([variable if sign else -variable for variable, sign in zip(variables, signs, strict=True)])
-    return hidden, clauses
+    return secret, clauses
 
 
 def canonical(clauses: list[list[int]]) -> str:
@@ -162,7 +162,7 @@ def _symbols(clause: list[int]) -> str:
 
 
 def _range(name: str, text: str) -> tuple:
-    """Return the lowest and highest value of a size: 10 and 20 of "10-20", 15 and 15 of "15"."""
+    """Return the lowest and highest value of a size: 10 and 20 for "10-20", 15 and 15 for "15"."""
     low, dash, high = text.partition("-")
     number = float if name == "ratio" else int
     try:
