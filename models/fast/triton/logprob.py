@@ -22,6 +22,9 @@ A row's bits do not depend on the other rows: tiles, slabs and the order of sums
 atomic (except a trainable head's gradient, which torch computes). They do not depend on the caller either: training and
 sampling run the same binary, and its argument `write` switches the scratch on. Temporary memory is at most
 SCRATCH_BYTES at any N: `_chunks` cuts the rows by `scratch_bytes`.
+
+Tensors of a chunk whose names have no suffix have `padded` rows: N rounded up to whole tiles. `slab` is the number of
+tokens in slab_VD.
 """
 
 import torch
@@ -61,8 +64,8 @@ def scratch_bytes(rows: int, D: int, V: int, dtype: torch.dtype, t: Tiles) -> in
     In the head's dtype: exponentials [rows, slab] and the taken tokens' weights [rows, D]. In float32: sums [rows, D],
     3 numbers per row and tile, and at most 32 per row.
     """
-    R, width = triton.cdiv(rows, t.rows) * t.rows, _slab_width(V, t)
-    return R * (width * dtype.itemsize + D * (4 + dtype.itemsize) + 12 * (width // t.vocab) + 128)
+    padded, width = triton.cdiv(rows, t.rows) * t.rows, _slab_width(V, t)
+    return padded * (width * dtype.itemsize + D * (4 + dtype.itemsize) + 12 * (width // t.vocab) + 128)
 
 
 def token_logprobs(
@@ -145,58 +148,58 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     Write d logp / d h into slope_ND unless that is None.
     """
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
-    R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
-    row_stats = hidden_ND.new_full((11, R), LOWEST.value, dtype=torch.float32)
+    padded, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
+    row_stats = hidden_ND.new_full((11, padded), LOWEST.value, dtype=torch.float32)
     row_stats[1:3], row_stats[3] = 0, torch.nan
-    peak_R, _, _, _, _, logprobs_R, entropy_R, log_R, own_R, others_R, keep_R = row_stats
-    tile_stats = row_stats.new_empty(3, width // t.vocab, R)
-    write, exps_RS = slope_ND is not None, hidden_ND  # never None: Triton would compile another binary
+    peak, _, _, _, _, logprobs, entropy, log, own, others, keep = row_stats
+    tile_stats = row_stats.new_empty(3, width // t.vocab, padded)
+    write, scratch = slope_ND is not None, hidden_ND  # never None: Triton would compile another binary
     if write:
-        exps_RS, sums_RD = hidden_ND.new_empty(R, width), row_stats.new_zeros(R, D)
+        scratch, sums = hidden_ND.new_empty(padded, width), row_stats.new_zeros(padded, D)
     step = 1 if hidden_ND.dtype == torch.float16 else 64  # float16 has few exponents
-    for start, slab_SD in _slabs(weight_VD):
-        _score[_grid(R, slab_SD, t)](
-            *(hidden_ND, slab_SD, targets_N, exps_RS, tile_stats, row_stats),
-            *(scale, N, D, len(slab_SD), R, width, start, int(write)),
+    for start, slab_VD in _slabs(weight_VD):
+        _score[_grid(padded, slab_VD, t)](
+            *(hidden_ND, slab_VD, targets_N, scratch, tile_stats, row_stats),
+            *(scale, N, D, len(slab_VD), padded, width, start, int(write)),
             **dict(STEP=step, ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
-        _fold[(R // FOLD_ROWS,)](
-            *(exps_RS, tile_stats, row_stats, triton.cdiv(len(slab_SD), t.vocab), R, width, int(write)),
+        _fold[(padded // FOLD_ROWS,)](
+            *(scratch, tile_stats, row_stats, triton.cdiv(len(slab_VD), t.vocab), padded, width, int(write)),
             **dict(STEP=step, BLOCKS=triton.next_power_of_2(width // t.vocab), ROWS=FOLD_ROWS, VOCAB=t.vocab, **FUSED),
         )
         if write:
-            _gather_slab(exps_RS, slab_SD, sums_RD, keep_R, t)
+            _gather_slab(scratch, slab_VD, sums, keep, t)
     if write:
-        taken_ND = weight_VD[targets_N.clamp(0, V - 1)]  # the factor own_R is NaN where the target is outside
-        mean_ND = sums_RD[:N].mul_(others_R[:N, None]).addcmul_(taken_ND, own_R[:N, None])
+        taken_ND = weight_VD[targets_N.clamp(0, V - 1)]  # a clamped target gets NaN from `own`
+        mean_ND = sums[:N].mul_(others[:N, None]).addcmul_(taken_ND, own[:N, None])
         slope_ND.copy_(mean_ND.mul_(scale))
-    return logprobs_R[:N], entropy_R[:N], peak_R[:N], log_R[:N]
+    return logprobs[:N], entropy[:N], peak[:N], log[:N]
 
 
 def _backward(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND, grad_weight_VD):
     """Write a chunk's gradient into grad_hidden_ND and add to grad_weight_VD, each unless it is None."""
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
-    R, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
-    dlogits_RS, sums_RD = hidden_ND.new_empty(R, width), figures_N.new_zeros(R, D)
-    keep_R = figures_N.new_ones(R)
-    for start, slab_SD in _slabs(weight_VD):
-        _dlogits[_grid(R, slab_SD, t)](
-            *(hidden_ND, slab_SD, targets_N, dlogits_RS, figures_N, scale, N, D, len(slab_SD), width, start),
+    padded, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
+    dlogits, sums = hidden_ND.new_empty(padded, width), figures_N.new_zeros(padded, D)
+    keep = figures_N.new_ones(padded)
+    for start, slab_VD in _slabs(weight_VD):
+        _dlogits[_grid(padded, slab_VD, t)](
+            *(hidden_ND, slab_VD, targets_N, dlogits, figures_N, scale, N, D, len(slab_VD), width, start),
             **dict(ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
         if grad_hidden_ND is not None:
-            _gather_slab(dlogits_RS, slab_SD, sums_RD, keep_R, t)
+            _gather_slab(dlogits, slab_VD, sums, keep, t)
         if grad_weight_VD is not None:
-            grad_weight_VD[start : start + SLAB].addmm_(dlogits_RS[:N, : len(slab_SD)].mT, hidden_ND)
+            grad_weight_VD[start : start + SLAB].addmm_(dlogits[:N, : len(slab_VD)].mT, hidden_ND)
     if grad_hidden_ND is not None:
-        grad_hidden_ND.copy_(sums_RD[:N])
+        grad_hidden_ND.copy_(sums[:N])
 
 
-def _gather_slab(x_RS, slab_SD, sums_RD, keep_R, t):
+def _gather_slab(x, slab_VD, sums, keep, t):
     """Set sums to keep * sums + x @ slab."""
-    (R, D), width = sums_RD.shape, x_RS.shape[1]
-    _gather[(R // t.rows * triton.cdiv(D, 2 * t.width),)](
-        *(x_RS, slab_SD, sums_RD, keep_R, D, len(slab_SD), R, width),
+    (padded, D), width = sums.shape, x.shape[1]
+    _gather[(padded // t.rows * triton.cdiv(D, 2 * t.width),)](
+        *(x, slab_VD, sums, keep, D, len(slab_VD), padded, width),
         **dict(ROWS=t.rows, WIDTH=t.width, INNER=t.inner, **_options(t)),
     )
 
@@ -225,8 +228,8 @@ def _slab_width(V: int, t: Tiles) -> int:
     return triton.cdiv(min(SLAB, V), 2 * t.vocab) * 2 * t.vocab
 
 
-def _grid(R: int, slab_SD, t: Tiles) -> tuple[int]:
-    return (R // t.rows * triton.cdiv(len(slab_SD), 2 * t.vocab),)
+def _grid(padded: int, slab_VD, t: Tiles) -> tuple[int]:
+    return (padded // t.rows * triton.cdiv(len(slab_VD), 2 * t.vocab),)
 
 
 @triton.jit
@@ -237,49 +240,50 @@ def _reference(peak, STEP: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "start", "write"])
 def _score(
-    hidden_ND, slab_SD, targets_N, exps_RS, tile_stats, row_stats, scale, N, D, S, R, width, start, write,
+    hidden_ND, slab_VD, targets_N, scratch, tile_stats, row_stats, scale, N, D, slab, padded, width, start, write,
     STEP: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Compute the logits of two tiles side by side and pass each to `_score_tile`."""
-    row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
+    row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(slab, 2 * VOCAB))
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
-    left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
+    left, right = pair_product(hidden_ND, slab_VD, row, words, slab, D, D, 1, D, INNER)
     target = (tl.load(targets_N + row) - start).to(tl.int32)
-    tile_R, row_R = tile_stats + 2 * pair * R + rows, row_stats + rows
-    _score_tile(scale * left, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP, VOCAB)
-    words, tile_R = words + VOCAB, tile_R + R
-    _score_tile(scale * right, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP, VOCAB)
+    tile_at, row_at = tile_stats + 2 * pair * padded + rows, row_stats + rows
+    _score_tile(scale * left, rows, words, target, scratch, tile_at, row_at, slab, padded, width, write, STEP, VOCAB)
+    words, tile_at = words + VOCAB, tile_at + padded
+    _score_tile(scale * right, rows, words, target, scratch, tile_at, row_at, slab, padded, width, write, STEP, VOCAB)
 
 
 @triton.jit
 def _score_tile(
-    logits, rows, words, target, exps_RS, tile_R, row_R, S, R, width, write, STEP: tl.constexpr, VOCAB: tl.constexpr
-):
+    logits, rows, words, target, scratch, tile_at, row_at, slab, padded, width, write,
+    STEP: tl.constexpr, VOCAB: tl.constexpr,
+):  # fmt: skip
     """Write the statistics of a tile's rows and, if `write`, exp(logit) / 2**ref into the scratch.
 
     The statistics are the peak, the sum of exp(logit - peak), the sum of exp(logit - peak) (logit - peak), and the
     taken token's logit if the tile has it.
     """
-    logits = tl.where((words < S)[None, :], logits, LOWEST)
+    logits = tl.where((words < slab)[None, :], logits, LOWEST)
     taken = words[None, :] == target[:, None]
-    here = (target >= tl.min(words, 0)) & (target <= tl.max(words, 0)) & (target < S)
-    tl.store(row_R + 3 * R, tl.sum(tl.where(taken, logits, 0), 1), mask=here)
+    here = (target >= tl.min(words, 0)) & (target <= tl.max(words, 0)) & (target < slab)
+    tl.store(row_at + 3 * padded, tl.sum(tl.where(taken, logits, 0), 1), mask=here)
     peak = tl.max(logits, 1)
     shift = logits - peak[:, None]
     exps = tl.exp(shift)
-    tl.store(tile_R, peak)
-    tl.store(tile_R + width // VOCAB * R, tl.sum(exps, 1))
-    tl.store(tile_R + width // VOCAB * 2 * R, tl.sum(exps * shift, 1))
+    tl.store(tile_at, peak)
+    tl.store(tile_at + width // VOCAB * padded, tl.sum(exps, 1))
+    tl.store(tile_at + width // VOCAB * 2 * padded, tl.sum(exps * shift, 1))
     if write:
-        ref = tl.maximum(tl.load(row_R + 4 * R), _reference(peak, STEP))
+        ref = tl.maximum(tl.load(row_at + 4 * padded), _reference(peak, STEP))
         kept = tl.where(taken, 0, exps) * tl.exp2(peak * LOG2E - ref)[:, None]
-        tl.store(exps_RS + rows[:, None] * width + words[None, :], kept.to(exps_RS.dtype.element_ty))
+        tl.store(scratch + rows[:, None] * width + words[None, :], kept.to(scratch.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["blocks", "write"])
 def _fold(
-    exps_RS, tile_stats, row_stats, blocks, R, width, write,
+    scratch, tile_stats, row_stats, blocks, padded, width, write,
     STEP: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr,
 ):  # fmt: skip
     """Merge the statistics of a slab's tiles into each row's, and rescale exponentials with a smaller ref to the row's.
@@ -290,70 +294,70 @@ def _fold(
     rescales earlier sums to the new ref.
     """
     rows, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCKS)
-    tile, there = tile_stats + block[:, None] * R + rows[None, :], (block < blocks)[:, None]
+    tile, there = tile_stats + block[:, None] * padded + rows[None, :], (block < blocks)[:, None]
     peak = tl.load(tile, mask=there, other=LOWEST)  # [BLOCKS, ROWS]
-    total = tl.load(tile + width // VOCAB * R, mask=there, other=0)
-    spread = tl.load(tile + width // VOCAB * 2 * R, mask=there, other=0)
+    total = tl.load(tile + width // VOCAB * padded, mask=there, other=0)
+    spread = tl.load(tile + width // VOCAB * 2 * padded, mask=there, other=0)
     row = row_stats + rows
-    old_peak, old_total, old_spread = tl.load(row), tl.load(row + R), tl.load(row + 2 * R)
+    old_peak, old_total, old_spread = tl.load(row), tl.load(row + padded), tl.load(row + 2 * padded)
     new_peak = tl.maximum(old_peak, tl.max(peak, 0))
     total, spread = _moved(total, spread, peak - new_peak[None, :])
     old_total, old_spread = _moved(old_total, old_spread, old_peak - new_peak)
     total, spread = old_total + tl.sum(total, 0), old_spread + tl.sum(spread, 0)
-    logp = tl.load(row + 3 * R) - new_peak - tl.log(total)
+    logp = tl.load(row + 3 * padded) - new_peak - tl.log(total)
     tl.store(row, new_peak)
-    tl.store(row + R, total)
-    tl.store(row + 2 * R, spread)
-    tl.store(row + 5 * R, logp)
-    tl.store(row + 6 * R, tl.log(total) - spread / total)
-    tl.store(row + 7 * R, tl.log(total))
+    tl.store(row + padded, total)
+    tl.store(row + 2 * padded, spread)
+    tl.store(row + 5 * padded, logp)
+    tl.store(row + 6 * padded, tl.log(total) - spread / total)
+    tl.store(row + 7 * padded, tl.log(total))
     if write:
-        old_ref = tl.load(row + 4 * R)
+        old_ref = tl.load(row + 4 * padded)
         ref = tl.maximum(old_ref, _reference(new_peak, STEP))
-        tl.store(row + 4 * R, ref)
-        tl.store(row + 8 * R, 1 - tl.exp(logp))
-        tl.store(row + 9 * R, -tl.exp2(ref - new_peak * LOG2E) / total)
-        tl.store(row + 10 * R, tl.exp2(old_ref - ref))
+        tl.store(row + 4 * padded, ref)
+        tl.store(row + 8 * padded, 1 - tl.exp(logp))
+        tl.store(row + 9 * padded, -tl.exp2(ref - new_peak * LOG2E) / total)
+        tl.store(row + 10 * padded, tl.exp2(old_ref - ref))
         for b in range(blocks):
-            factor = tl.exp2(tl.maximum(old_ref, _reference(tl.load(tile_stats + b * R + rows), STEP)) - ref)
+            factor = tl.exp2(tl.maximum(old_ref, _reference(tl.load(tile_stats + b * padded + rows), STEP)) - ref)
             if tl.min(factor, 0) < 1:
-                at = exps_RS + rows[:, None] * width + b * VOCAB + tl.arange(0, VOCAB)[None, :]
-                tl.store(at, (tl.load(at) * factor[:, None]).to(exps_RS.dtype.element_ty))
+                at = scratch + rows[:, None] * width + b * VOCAB + tl.arange(0, VOCAB)[None, :]
+                tl.store(at, (tl.load(at) * factor[:, None]).to(scratch.dtype.element_ty))
 
 
 @triton.jit
 def _gather(
-    x_RS, slab_SD, sums_RD, keep_R, D, S, R, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
+    x, slab_VD, sums, keep, D, slab, padded, width, ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr
 ):
     """Set two tiles of sums, side by side, to keep * sums + x @ slab."""
-    row_tile, pair = place(R // ROWS, tl.cdiv(D, 2 * WIDTH))
+    row_tile, pair = place(padded // ROWS, tl.cdiv(D, 2 * WIDTH))
     rows, columns = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * WIDTH + tl.arange(0, WIDTH)
-    left, right = pair_product(x_RS, slab_SD, rows, columns, D, S, width, D, 1, INNER)
-    _add_tile(sums_RD, keep_R, rows, columns, left, D)
-    _add_tile(sums_RD, keep_R, rows, columns + WIDTH, right, D)
+    left, right = pair_product(x, slab_VD, rows, columns, D, slab, width, D, 1, INNER)
+    _add_tile(sums, keep, rows, columns, left, D)
+    _add_tile(sums, keep, rows, columns + WIDTH, right, D)
 
 
 @triton.jit
-def _add_tile(sums_RD, keep_R, rows, columns, more, D):
+def _add_tile(sums, keep, rows, columns, more, D):
     """Set a tile of sums to keep * sums + more."""
-    at, inside = sums_RD + (rows[:, None] * D + columns[None, :]), (columns < D)[None, :]
-    kept = tl.load(at, mask=inside, other=0) * tl.load(keep_R + rows)[:, None]
+    at, inside = sums + (rows[:, None] * D + columns[None, :]), (columns < D)[None, :]
+    kept = tl.load(at, mask=inside, other=0) * tl.load(keep + rows)[:, None]
     tl.store(at, kept + more, mask=inside)
 
 
 @triton.jit(do_not_specialize=["N", "start"])
 def _dlogits(
-    hidden_ND, slab_SD, targets_N, dlogits_RS, figures_N, scale, N, D, S, width, start,
+    hidden_ND, slab_VD, targets_N, dlogits, figures_N, scale, N, D, slab, width, start,
     ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Write two tiles of d loss / d (hidden @ slab.T) side by side; figures_N is described at `_slope`."""
-    row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(S, 2 * VOCAB))
+    row_tile, pair = place(tl.cdiv(N, ROWS), tl.cdiv(slab, 2 * VOCAB))
     rows, words = row_tile * ROWS + tl.arange(0, ROWS), 2 * pair * VOCAB + tl.arange(0, VOCAB)
     row = tl.minimum(rows, N - 1)
-    left, right = pair_product(hidden_ND, slab_SD, row, words, S, D, D, 1, D, INNER)
+    left, right = pair_product(hidden_ND, slab_VD, row, words, slab, D, D, 1, D, INNER)
     target, figures = (tl.load(targets_N + row) - start).to(tl.int32)[:, None], figures_N + row[:, None]
-    out = dlogits_RS + rows[:, None] * width + words[None, :]
-    dtype = dlogits_RS.dtype.element_ty
+    out = dlogits + rows[:, None] * width + words[None, :]
+    dtype = dlogits.dtype.element_ty
     slope = scale * _slope(scale * left, words[None, :] == target, figures, N)
     tl.store(out, slope.to(dtype))
     slope = scale * _slope(scale * right, words[None, :] + VOCAB == target, figures, N)
