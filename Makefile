@@ -54,7 +54,7 @@ $(VENV)/test.done: $(VENV)/train.done
 	touch $@
 
 $(VENV)/test-full.done: $(VENV)/test.done
-	$(PY) -m pip install -q -e ".[worlds]"
+	$(PY) -m pip install -q -e ".[environments]"
 	touch $@
 
 $(VENV)/bench.done: $(VENV)/train.done

@@ -58,7 +58,7 @@ def as_stated(options: Options, *sizes: str) -> bool:
 
 
 def dtypes_of(words: str) -> dict[str, torch.dtype]:
-    """Return torch's types for names separated by commas. Exit with one line if a name is not a floating-point type."""
+    """Return the dtypes of names separated by commas. Exit with one line if a name is not a floating-point dtype."""
     found = {word: getattr(torch, word, None) for word in words.split(",")}
     for word, dtype in found.items():
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -91,11 +91,11 @@ class Row:
     """One thing that was measured on each side."""
 
     name: str
-    values: dict[str, list[float]]  # of "ours" and of each peer, one per measured repeat
+    values: dict[str, list[float]]  # by side, "ours" or a peer: one per measured repeat
     unit: str = "s"
     speedup: bool = False  # ratios are theirs / ours and targets the least; else ours / theirs, and the most
     targets: dict[str, float] = field(default_factory=dict)  # of the ratio to a peer; under "ours": of the value itself
-    tokens: int = 0  # in one turn, for tokens per second
+    tokens: int = 0  # in one repeat, for tokens per second
     check: str = ""  # what was verified
 
     def median(self, side: str) -> float:
@@ -107,7 +107,7 @@ class Row:
         over, under = self.median(over), self.median(under)
         return over / under if under else 1.0 if over == under else math.inf
 
-    def by_turn(self, side: str) -> list[float]:
+    def by_repeat(self, side: str) -> list[float]:
         """Return the ratio to a peer of each repeat; of "ours" the value itself."""
         if side == "ours":
             return self.values[side]
@@ -124,9 +124,9 @@ class Row:
         met = found >= bound if least else found <= bound
         unit = f" {self.unit}" if own else "x"
         verdict = "met" if met else f"missed by {digits(abs(found - bound), 2)}"
-        turns = self.by_turn(side)
-        if len(turns) >= ENOUGH:
-            low, _, high = quantiles(turns, n=4, method="inclusive")
+        ratios = self.by_repeat(side)
+        if len(ratios) >= ENOUGH:
+            low, _, high = quantiles(ratios, n=4, method="inclusive")
             verdict += ", within the spread" if low < bound < high else ""
         return f"{'>=' if least else '<='} {digits(bound)}{unit}: {verdict}"
 
@@ -189,12 +189,13 @@ def chosen(names: Iterable[str], only: str) -> list[str]:
 def interleave(
     sides: dict[str, Callable[[], object]], repeats: int, warmup: int, device: str = "cpu", limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Return the seconds of each repeat of each side, without the warm-up. After `limit` seconds, ENOUGH repeats do."""
+    """Return the seconds of each repeat of each side, without the warm-up. After `limit` seconds, stop
+    once there are ENOUGH repeats."""
     seconds, began = {name: [] for name in sides}, time.perf_counter()
-    for turn in range(1, warmup + repeats + 1):
+    for repeat in range(1, warmup + repeats + 1):
         for name, work in sides.items():
             seconds[name].append(seconds_of(work, device))
-        if turn - warmup >= ENOUGH and time.perf_counter() - began > limit:
+        if repeat - warmup >= ENOUGH and time.perf_counter() - began > limit:
             break
     return {name: values[warmup:] for name, values in seconds.items()}
 
@@ -218,7 +219,7 @@ def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
 
 
 class _Alive(TorchDispatchMode):
-    """Counts the bytes of tensors that operations make, while they live."""
+    """Count the bytes of tensors that operations make, while they live."""
 
     def __init__(self):
         super().__init__()
@@ -321,8 +322,8 @@ def report(name: str, rows: list[Row], options: Options, notes: list[str], about
         notes = [*notes, f"`{TOO}`: that peer, with the same switch of torch. No target is held against it."]
     convention = (
         f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
-        "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: of "
-        "the ratios (or values) turn by turn some of the middle half would meet the target and some would miss it. "
+        "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: "
+        "some of the middle half of the repeats would meet the target and some would miss it. "
         "Targets of time and memory are stated for the default sizes and printed only for them."
     )
     notes = [*notes, convention]

@@ -29,7 +29,7 @@ from models.engine import Engine
 from models.fast.cuda_graph import CHUNK
 from rl.arguments import Positive
 
-LARGE = 20_000_000  # parameters from which on the higher target holds
+LARGE = 20_000_000  # parameters of the smallest model with the higher target
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Case:
 
 
 def make_cases(options: Options, label: str) -> dict[str, Callable]:
-    """Of each name what makes its Case: (name, tokenizer) -> Case."""
+    """Return, by row name, the function (name, tokenizer) -> Case."""
     cases = {}
     for rows in map(int, options.rows.split(",")):
         for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
@@ -76,7 +76,7 @@ def _mixed(options: Options, rows: int, name: str, tokenizer) -> Case:
 
 
 def mixed_lengths(rows: int, shortest: int, longest: int) -> tuple[list[int], list[int]]:
-    """(of the prompts, of the replies)"""
+    """Return (lengths of the prompts, lengths of the replies)."""
     draw = Random(0)
     return tuple([draw.randint(shortest, longest) for _ in range(rows)] for _ in range(2))
 
@@ -85,7 +85,7 @@ def mixed_lengths(rows: int, shortest: int, longest: int) -> tuple[list[int], li
 
 
 def ours(model, case: Case, engine: Engine | None = None) -> list[list[int]]:
-    """By default on a new engine, as train.py makes one each epoch."""
+    """Return our replies. The engine is a new one by default, as train.py makes one each epoch."""
     if engine is None:
         engine = make_engine(model, case)
     index, replies = {}, [[] for _ in case.prompts]
@@ -98,7 +98,7 @@ def ours(model, case: Case, engine: Engine | None = None) -> list[list[int]]:
         assert len(row.logprobs) == len(row.ids)
         i = index[row.slot]
         assert case.new[i] <= len(row.ids) < case.new[i] + CHUNK
-        replies[i] = row.ids[: case.new[i]]  # an engine that is ahead of the host gets a chunk of steps at once
+        replies[i] = row.ids[: case.new[i]]  # an engine that runs ahead samples whole chunks
         engine.close(row.slot)
     return replies
 
@@ -109,7 +109,7 @@ def make_engine(model, case: Case) -> Engine:
 
 
 def _end_after(tokens: int, slot) -> None:
-    """Ends a slot's row there, as a stop token would: an engine has one limit for all."""
+    """End a slot's row after `tokens` tokens, as a stop token would: the engine has one limit for all slots."""
     append = slot.append
     slot.append = lambda ids, logprobs, _, *more: append(ids, logprobs, tokens, *more)
 
@@ -127,7 +127,7 @@ def peer(model, case: Case) -> list[list[int]]:
 
 
 def endless(model):
-    """The peer's model, told to sample as many tokens as it is asked for."""
+    """Return the peer's model without stop tokens: it samples as many tokens as `max_new_tokens` says."""
     config = model.generation_config
     config.eos_token_id, config.pad_token_id, config.use_cache = None, 0, True
     return model.eval()
@@ -138,12 +138,12 @@ class Talk:
     """Episodes of several turns, all of the same lengths."""
 
     prompts: list[list[int]]
-    observations: list[list[list[int]]]  # of each turn, of each episode: what follows the sampled tokens
+    observations: list[list[list[int]]]  # ids after the sampled tokens, by turn and episode
     sampled: int  # tokens of a turn
 
 
 def make_talk(episodes: int, start: int, turns: int, sampled: int, observed: int, vocab: int) -> Talk:
-    """Random ids: what they say does not matter."""
+    """Return episodes of random ids, since their meaning does not matter."""
     draw = Random(0)
 
     def texts(length: int) -> list[list[int]]:
@@ -153,7 +153,10 @@ def make_talk(episodes: int, start: int, turns: int, sampled: int, observed: int
 
 
 def play(model, talk: Talk, reuse: bool, temperature: float = 0.0) -> tuple[list[list[int]], list[list[float]]]:
-    """(ids of each episode, log-probabilities of the sampled ones). reuse: slots are kept from turn to turn."""
+    """Return (ids of each episode, log-probabilities of the sampled ids).
+
+    reuse: keep the slots from turn to turn; otherwise each turn feeds the whole history to a new slot.
+    """
     histories, logprobs = [list(prompt) for prompt in talk.prompts], [[] for _ in talk.prompts]
     max_len = len(histories[0]) + sum(talk.sampled + len(observations[0]) for observations in talk.observations)
     engine = Engine(model, len(histories), max_len, lora.adapter_version(model))
@@ -176,30 +179,34 @@ def play(model, talk: Talk, reuse: bool, temperature: float = 0.0) -> tuple[list
 
 
 def check(case: Case, replies: dict[str, list[list[int]]]) -> str:
-    """Lengths always, ids where the peer's can be known."""
+    """Assert that replies have their lengths. Return which rows have equal ids, where greedy sampling fixes them."""
     for side, found in replies.items():
         assert [len(reply) for reply in found] == case.new, f"{case.name}: {side} sampled other lengths"
     if case.temperature or len(replies) < 2:
         return "lengths"
-    told, peers = [], [side for side in replies if side != "ours"]
+    counts, peers = [], [side for side in replies if side != "ours"]
     for side in peers:
         pairs = list(zip(replies["ours"], replies[side], strict=True))
         unequal = [i for i, (mine, theirs) in enumerate(pairs) if mine != theirs]
         for i in unequal[:1]:
             at = next(t for t, (a, b) in enumerate(zip(*pairs[i], strict=True)) if a != b)
-            print(f"{case.name}: {side}'s row {i} is another from token {at} on", file=sys.stderr)
+            print(f"{case.name}: {side}'s row {i} differs from token {at} on", file=sys.stderr)
         of = f" to {side}" if len(peers) > 1 else ""
-        told.append(f"{len(pairs) - len(unequal)}/{len(pairs)} rows equal{of}")
-    return ", ".join(told)
+        counts.append(f"{len(pairs) - len(unequal)}/{len(pairs)} rows equal{of}")
+    return ", ".join(counts)
 
 
 def measure(
     case: Case, works: dict[str, Callable], options, targets: dict, warmup: int, device="cpu", limit: float = math.inf
 ) -> Row:
-    """works: of each side, from a Case to its replies. warmup: turns after the one that is checked."""
+    """Return the row of a case.
+
+    works: the function from a Case to its replies, by side. warmup: repeats before the measured ones, besides the one
+    that checks the replies.
+    """
     checked = check(case, {name: work(case) for name, work in works.items()})
-    turns = {name: partial(work, case) for name, work in works.items()}
-    seconds = common.interleave(turns, options.repeats, warmup, device, limit)
+    repeats = {name: partial(work, case) for name, work in works.items()}
+    seconds = common.interleave(repeats, options.repeats, warmup, device, limit)
     targets = {side: bound for side, bound in targets.items() if side in works}
     return Row(case.name, seconds, speedup=True, targets=targets, tokens=sum(case.new), check=checked)
 
@@ -207,17 +214,17 @@ def measure(
 def measure_turns(
     name: str, model, talk: Talk, options, targets: dict, device: str = "cpu", limit: float = math.inf
 ) -> Row:
-    """Reuse of the slots against none, the ids compared; that is the warm-up."""
+    """Compare slots that are kept with slots that are not. The warm-up compares their ids."""
     ids = {reuse: play(model, talk, reuse)[0] for reuse in (True, False)}
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
-    turns = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
-    seconds = common.interleave(turns, options.repeats, 0, device, limit)
+    works = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
+    seconds = common.interleave(works, options.repeats, 0, device, limit)
     tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
     return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked)
 
 
 def load(name: str, wanted: list[str]) -> tuple:
-    """(our model, its tokenizer, the sides that are wanted)"""
+    """Return (our model, its tokenizer, the function from a Case to its replies by side)."""
     with tempfile.TemporaryDirectory() as folder:
         base, adapter = sides.prepare(name, Path(folder))
         model, tokenizer = sides.our_model(base, adapter)
@@ -231,7 +238,7 @@ def load(name: str, wanted: list[str]) -> tuple:
 
 
 def parts(name: str, options: Options, missing: list[str]) -> Parts:
-    """All rows of one model."""
+    """Return the rows of one model."""
     label, wanted = Path(name).name, ["ours"] if missing else ["ours", "transformers"]
     cases, loaded = make_cases(options, label), cache(partial(load, name, wanted))
 
@@ -263,12 +270,12 @@ def parts(name: str, options: Options, missing: list[str]) -> Parts:
 
 
 def peak(options: Options) -> float:
-    """MiB that the side `memory` peaks by in the row `only`."""
+    """Return the peak MiB of the side `options.memory` in the row `options.only`."""
     cases = make_cases(options, Path(options.model).name)
     name = common.chosen(cases, options.only)[0]
     _, tokenizer, works = load(options.model, [options.memory])
     case, work = cases[name](name, tokenizer), works[options.memory]
-    work(Case("first", [case.prompts[0][:8]] * 2, [2, 2], case.temperature))  # what is loaded late
+    work(Case("first", [case.prompts[0][:8]] * 2, [2, 2], case.temperature))  # loads what is loaded at the first call
     return common.peak_of(lambda: work(case))
 
 

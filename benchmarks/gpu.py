@@ -35,11 +35,11 @@ class Options(common.Options):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is. The targets belong to these defaults on an H200."""
+    """The sizes of all parts. The targets belong to these defaults on an H200."""
 
     large: str = "7b"
     small: str = "0.5b"
-    heads: tuple = (  # name, N, D, V, most seconds, most of a peer's time
+    heads: tuple = (  # name, N, D, V, target seconds, target share of a peer's time
         ("7B head, N 8k", 8192, 3584, 152064, {"ours": 26.6e-3, "cut-cross-entropy": 0.70, "liger": 0.25}),
         ("0.5B head, N 16k", 16384, 896, 151936, {"ours": 17.4e-3}),
     )
@@ -53,14 +53,14 @@ class Scale:
     layer_tokens: int = 8192  # through 4 layers of the large model
     step: tuple[int, int, int, int] = (4, 8, 512, 512)  # prompts, samples, tokens of a prompt, of a reply
     round_trip: tuple[int, int, int, int, int] = (32, 128, 4, 32, 32)  # as talk, for the exact path
-    patience: float = 45.0  # seconds after which a row of long turns stops at common.ENOUGH of them
+    patience: float = 45.0  # seconds after which a row of long repeats stops at common.ENOUGH
 
 
 # ---- decode against the bandwidth ----
 
 
 def bandwidth(device: str, size: int = 2**32) -> float:
-    """Bytes per second that a copy reads and writes: the best of five."""
+    """Return the bytes per second that a copy reads and writes: the best of five."""
     source = torch.empty(size if device != "cpu" else 2**26, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     best = min(common.seconds_of(lambda: target.copy_(source), device) for _ in range(5))
@@ -78,23 +78,23 @@ def bytes_per_step(model, rows: int, context: float) -> float:
 
 
 def decode(name: str, rows: int, target: float, scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    """Seconds of a step of an engine whose slots have about `context` tokens, with sampling and log-probabilities."""
-    raw, turns = sides.SHAPES[name], options.warmup + options.repeats
+    """Measure a step of an engine whose slots have about `context` tokens, with sampling and log-probabilities."""
+    raw, repeats = sides.SHAPES[name], options.warmup + options.repeats
     model = sides.adapted(sides.random(raw, dtype, device))
-    start = max(scale.context - scale.new * turns // 2, 1)
-    engine = Engine(model, rows, start + scale.new * (turns + 1), lora.adapter_version(model))
+    start = max(scale.context - scale.new * repeats // 2, 1)
+    engine = Engine(model, rows, start + scale.new * (repeats + 1), lora.adapter_version(model))
     draw, slots = Random(0), [engine.open(key=(0, i)) for i in range(rows)]
     for slot in slots:
         engine.feed(slot, [draw.randrange(raw["vocab_size"]) for _ in range(start)])
     for _ in engine.run(1, 1.0, frozenset()):
         pass
 
-    def turn() -> None:
+    def repeat() -> None:
         for slot in slots:
             engine.feed(slot, [])
         assert all(len(row.ids) == scale.new for row in engine.run(scale.new, 1.0, frozenset()))
 
-    seconds = common.interleave({"ours": turn}, options.repeats, options.warmup, device, scale.patience)["ours"]
+    seconds = common.interleave({"ours": repeat}, options.repeats, options.warmup, device, scale.patience)["ours"]
     context = start + scale.new * (options.warmup + len(seconds) / 2)
     limit = bytes_per_step(model, rows, context) / bandwidth(device)
     values = {"ours": [value / scale.new for value in seconds], "bandwidth limit": [limit]}
@@ -107,8 +107,10 @@ def decode(name: str, rows: int, target: float, scale: Scale, options, device: s
 
 
 def continuous(model, case: generate.Case) -> list[list[int]]:
-    """transformers' continuous batching, as its `generate_batch` does it, but each request with its own length, and
-    with a manager that lives on from turn to turn: what it captures once is not in the time."""
+    """Sample as transformers' `generate_batch` does, by continuous batching, but with a length of its own per request.
+
+    The manager is kept between repeats, so capturing graphs is not in the time.
+    """
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     settings = GenerationConfig(do_sample=False, max_new_tokens=max(case.new), eos_token_id=-1, pad_token_id=0)
@@ -132,7 +134,7 @@ def continuous(model, case: generate.Case) -> list[list[int]]:
 
 
 def rollouts(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    """On both sides what is captured once lives on from turn to turn."""
+    """Compare rollouts of mixed lengths. Both sides keep captured graphs between repeats."""
     raw, draw = sides.SHAPES[scale.small], Random(0)
     model = sides.adapted(sides.random(raw, dtype, device))
     lengths, new = generate.mixed_lengths(scale.rollouts, *scale.lengths)
@@ -177,7 +179,7 @@ def layers(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
 
 
 def group(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    """Time at the small model's shape; that the gradients are equal, in float32 at a smaller one."""
+    """Compare the time at the small model's shape, and the float32 gradients at a smaller one."""
     prompt, completion, samples = scale.group
     target = 0.9 * samples * (prompt + completion) / (prompt + samples * completion)
     for shape, kind in ((scale.small, dtype), ("quarter", torch.float32)):
@@ -207,7 +209,7 @@ def exact(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
 
 
 def parts(scale: Scale, options, device: str, dtype, notes: list[str]) -> dict[str, Callable[[], Iterator[Row]]]:
-    """In the order of what would be missed most if time ran out."""
+    """Return the parts, the most important first in case time runs out."""
     common_words = scale, options, device, dtype
     large, small = scale.decode_rows
     return {
@@ -224,12 +226,12 @@ def parts(scale: Scale, options, device: str, dtype, notes: list[str]) -> dict[s
 
 
 class TimeOver(BaseException):
-    """Not an Exception, which a peer's code may catch."""
+    """Raised when time is over. Not an Exception, which a peer's code may catch."""
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """TimeOver within, when they are over: as soon as a call that is under way comes back to Python."""
+    """Raise TimeOver in the block after `seconds`, as soon as a running call returns to Python."""
 
     def ring(*_):
         raise TimeOver
@@ -244,28 +246,28 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def run(scale: Scale, options: Options, device: str, dtype) -> tuple[list[Row], list[str]]:
-    """(rows, notes) of all parts, those that failed or took too long as notes."""
+    """Return (rows, notes) of all parts; a part that fails or takes too long becomes a note."""
     end, rows, notes = time.monotonic() + options.seconds, [], []
 
-    def tell(note: str) -> None:
-        notes.append(note)
-        print(note, file=sys.stderr, flush=True)
+    def note(text: str) -> None:
+        notes.append(text)
+        print(text, file=sys.stderr, flush=True)
 
     all_parts = parts(scale, options, device, dtype, notes)
     for name in common.chosen(all_parts, options.only):
         left = min(end - time.monotonic(), options.part)
         if left <= 0:
-            tell(f"{name}: not run, {options.seconds} seconds were over.")
+            note(f"{name}: not run, {options.seconds} seconds were over.")
             continue
         try:
             with deadline(left):
                 for row in all_parts[name]():
                     rows.append(row)
         except TimeOver:
-            tell(f"{name}: cut off after {left:.0f} seconds; what it had not measured by then is missing.")
-        except Exception as error:  # whatever a part dies of, the others are still wanted
+            note(f"{name}: cut off after {left:.0f} seconds; what it had not measured by then is missing.")
+        except Exception as error:  # a failure of any kind must not stop the other parts
             reason = (str(error).strip().splitlines() or [""])[0][:200]
-            tell(f"{name}: failed, {type(error).__name__}: {reason}")
+            note(f"{name}: failed, {type(error).__name__}: {reason}")
         if device != "cpu":
             torch.cuda.empty_cache()
     return rows, notes
@@ -287,7 +289,7 @@ def main(options: Options) -> None:
     about = {"dtype": "bfloat16", "cuda": torch.version.cuda, "bandwidth": f"{bandwidth('cuda') / 1e12:.2f} TB/s"}
     about |= {"lora": "r=16 all-linear, unmerged on every side"}
     notes += [
-        "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step; rows of long turns "
+        "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step; rows of long repeats "
         f"stop at {common.ENOUGH} of them when {Scale.patience:.0f} seconds are over, as the table says.",
         "mixed: one engine and one manager for all repeats. multi-turn and the exact path: each repeat makes its "
         "engines, and captures their graphs within its time, on both sides.",

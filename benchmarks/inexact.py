@@ -1,8 +1,8 @@
-"""The rival of our exact attention on a CPU: torch's scaled_dot_product_attention, with no order of sums to keep to.
+"""Replace our exact attention on a CPU by torch's scaled_dot_product_attention, to measure what exactness costs.
 
-`everywhere` is what one would write without that wish. Keys and values lie as torch's function reads them, queries that
-are their own positions go without a mask, and where ours has a stacked step (models/fast/step.py) so has the rival.
-`in_training` samples with ours and trains with torch's.
+`everywhere` replaces it in sampling and training. Keys and values have the layout that torch's function reads, queries
+in their own order have no mask, and where ours has a stacked step (models/fast/step.py) this has one too.
+`in_training` samples with our attention and trains with torch's.
 """
 
 from collections.abc import Iterator
@@ -21,25 +21,27 @@ from models.decoder import CausalLM
 from models.fast.step import CPUStep
 from models.kernels import kernels
 
-GROWTH = 64  # places by which a cache begins, and doubles
+GROWTH = 64  # tokens that a cache has room for at first; the room doubles
 
 
 def attend(q_BHTE, k_BKEL, v_BKLE, positions_BT, window=None, exact=False) -> torch.Tensor:
-    """models/attention.py's `attend`, of keys and values that are not in blocks."""
+    """Return models/attention.py's `attend`, computed by torch from keys and values that are not in blocks."""
     (B, H, T, E), (K, L), k_BKLE = q_BHTE.shape, v_BKLE.shape[1:3], k_BKEL.mT
     own_BT = (positions_BT == torch.arange(T)) | (positions_BT < 0)
     if window is None and T == L and bool(own_BT.all()):
         return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, is_causal=True, enable_gqa=True)
-    mask_B1TL = ~masked(torch.arange(L), positions_BT.clamp(min=0), window)[:, None]
+    mask = ~masked(torch.arange(L), positions_BT.clamp(min=0), window)[:, None]  # [B, 1, T, L]
     if T != 1:
-        return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, attn_mask=mask_B1TL, enable_gqa=True)
-    q_BKGE = q_BHTE.reshape(B, K, H // K, E)  # the queries that share a key head, as if they followed each other
-    return F.scaled_dot_product_attention(q_BKGE, k_BKLE, v_BKLE, attn_mask=mask_B1TL).reshape_as(q_BHTE)
+        return F.scaled_dot_product_attention(q_BHTE, k_BKLE, v_BKLE, attn_mask=mask, enable_gqa=True)
+    q_BKGE = q_BHTE.reshape(B, K, H // K, E)  # queries that share a key head, side by side
+    return F.scaled_dot_product_attention(q_BKGE, k_BKLE, v_BKLE, attn_mask=mask).reshape_as(q_BHTE)
 
 
 class Cache:
-    """What of models/cache.py's KVCache an engine asks for whose rows are no copies and all end together. Of each layer
-    keys and values [rows, K, places, E]."""
+    """Keys and values [rows, K, length, E] of each layer, as the engine uses models/cache.py's KVCache.
+
+    Rows are not shared, and all have the same length.
+    """
 
     def __init__(self, model: CausalLM, rows: int):
         cfg, like = model.config, model.lm_head.weight
@@ -49,9 +51,9 @@ class Cache:
         )
 
     def view(self, rows: slice | torch.Tensor, starts_B: torch.Tensor, width: int) -> "View":
-        length, held = int(starts_B.max()) + width, self.keys[0].shape[2]
-        if length > held:
-            more = max(length - held, held)
+        length, room = int(starts_B.max()) + width, self.keys[0].shape[2]
+        if length > room:
+            more = max(length - room, room)
             for tensors in (self.keys, self.values):
                 tensors[:] = [F.pad(x, (0, 0, 0, more)) for x in tensors]
         index_B = torch.arange(rows.stop) if isinstance(rows, slice) else rows
@@ -61,9 +63,9 @@ class Cache:
 @dataclass
 class View:
     cache: Cache
-    read: slice | torch.Tensor  # rows
-    length: int  # places to read
-    index_B1: torch.Tensor  # where to write
+    read: slice | torch.Tensor  # rows to read
+    length: int  # tokens to read
+    index: torch.Tensor  # rows to write, [B, 1]
     places_BT: torch.Tensor
     layer_index: int = 0
 
@@ -72,15 +74,15 @@ class View:
         return self
 
     def extend(self, k_BKTE: torch.Tensor, v_BKTE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the new keys and values and returns all, [B, K, E, L] and [B, K, L, E]."""
+        """Write the new keys and values; return all, [B, K, E, L] and [B, K, L, E]."""
         keys, values = self.cache.keys[self.layer_index], self.cache.values[self.layer_index]
-        keys[self.index_B1, :, self.places_BT] = k_BKTE.transpose(1, 2)
-        values[self.index_B1, :, self.places_BT] = v_BKTE.transpose(1, 2)
+        keys[self.index, :, self.places_BT] = k_BKTE.transpose(1, 2)
+        values[self.index, :, self.places_BT] = v_BKTE.transpose(1, 2)
         return keys[self.read, :, : self.length].mT, values[self.read, :, : self.length]
 
 
 class InexactStep(CPUStep):
-    """With the same stacked products, but nothing padded, and torch's attention."""
+    """A step with the same stacked products, without padding, and with torch's attention."""
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: View) -> torch.Tensor:
@@ -88,8 +90,8 @@ class InexactStep(CPUStep):
         H, K = cfg.num_attention_heads, cfg.num_key_value_heads
         tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
         rotary = {rope: (cos[positions_B], sin[positions_B]) for rope, (cos, sin) in tables.items()}
-        key_L, query_B11 = torch.arange(view.length), positions_B[:, None, None]
-        masks = {window: ~masked(key_L, query_B11, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
+        keys_L, queries = torch.arange(view.length), positions_B[:, None, None]  # queries: [B, 1, 1]
+        masks = {window: ~masked(keys_L, queries, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
 
         def attend_one(q_BHE, k_BKEL, v_BKLE, window):
             q_BKGE = q_BHE.unflatten(1, (K, H // K))
@@ -99,13 +101,13 @@ class InexactStep(CPUStep):
 
 
 def unblocked(x_BKTE: torch.Tensor) -> torch.Tensor:
-    """In the place of models/attention.py's `in_blocks`."""
+    """Return keys or values unchanged: models/attention.py's `in_blocks` without blocks."""
     return x_BKTE
 
 
 @contextmanager
 def everywhere(stacked: bool) -> Iterator[None]:
-    """The decoder and the engine with torch's attention, and a stacked step if asked for, which float32 alone has."""
+    """Give the decoder and the engine torch's attention, and a stacked step (float32 only) if `stacked`."""
     step = InexactStep if stacked else lambda model: None
     with (
         patch.multiple(models.decoder, attend=attend, in_blocks=unblocked),
@@ -117,10 +119,10 @@ def everywhere(stacked: bool) -> Iterator[None]:
 
 @contextmanager
 def in_training() -> Iterator[None]:
-    """Torch's attention where a gradient is asked for, ours to sample."""
+    """Use torch's attention where gradients are enabled, and ours to sample."""
 
-    def either(*words):
-        return (attend if torch.is_grad_enabled() else exact_attend)(*words)
+    def either(*args):
+        return (attend if torch.is_grad_enabled() else exact_attend)(*args)
 
     with patch.multiple(models.decoder, attend=either, in_blocks=unblocked):
         yield

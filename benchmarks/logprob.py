@@ -28,7 +28,7 @@ SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with
 
 @dataclass
 class Options(common.Options):
-    repeats: Positive[int] = 9  # measured repeats of each side: they differ by a third from each other
+    repeats: Positive[int] = 9  # measured repeats of each side, which differ by up to a third
     N: Positive[int] = 512  # tokens
     D: Positive[int] = 896  # width of the hidden states
     V: Positive[int] = 151936  # words of the vocabulary
@@ -71,7 +71,7 @@ def naive(hidden_ND, weight_VD, targets_N):
 
 
 def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Callable], list[str]]:
-    """(the other sides that can run here, or of those only the wanted one; a line about each that cannot)."""
+    """Return (the other sides that can run here, a line about each that cannot), or only the side `wanted` if given."""
     sides, missing = {"naive": naive}, []
     makers = {"compiled naive": _compiled, "trl": _trl, "liger": _liger, "cut-cross-entropy": _cce}
     for name, make in makers.items():
@@ -82,7 +82,7 @@ def peers(device: str, compile: bool, wanted: str = "") -> tuple[dict[str, Calla
             run(sides[name], make_inputs(64, 128, 256, torch.bfloat16 if device == "cuda" else torch.float32, device))
         except (ImportError, AttributeError) as error:
             missing.append(f"{name}: absent ({str(error).splitlines()[0]}).")
-        except Exception as error:  # whatever another's kernels may raise: it must not take our row with it
+        except Exception as error:  # a peer's failure of any kind must not lose our row
             del sides[name]
             missing.append(f"{name}: fails here ({type(error).__name__}: {str(error).splitlines()[0][:160]}).")
     return sides, missing
@@ -93,7 +93,7 @@ def _compiled(device: str):
 
 
 def _trl(device: str):
-    """Its chunked function, with the chunk size that its trainers take and none of its optional outputs."""
+    """Return trl's chunked function, with its trainers' chunk size and without its optional outputs."""
     utils = importlib.import_module("trl.trainer.utils")
     function, size = utils._ChunkedLogProbFunction, utils._CHUNKED_LOGPROB_CHUNK_SIZE
     return lambda hidden, weight, targets: function.apply(hidden, weight, None, targets, 1.0, size, None, 1.0, ())[0]
@@ -114,7 +114,7 @@ def _cce(device: str):
 
 
 def run(side: Callable, inputs: Inputs) -> list[torch.Tensor]:
-    """[logprobs_N, the gradient of hidden]"""
+    """Return [logprobs_N, the gradient of hidden]."""
     hidden_ND = inputs.hidden_ND.detach().requires_grad_()
     logprobs_N = side(hidden_ND, inputs.weight_VD, inputs.targets_N)
     logprobs_N.backward(inputs.grad_N.to(logprobs_N.dtype))
@@ -123,8 +123,10 @@ def run(side: Callable, inputs: Inputs) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def two_products(inputs: Inputs, rows: int = 4096) -> None:
-    """What the two matrix products alone cost, the least for exact log-probabilities and a gradient: on a CPU ours,
-    slab by slab from the same copies; on a GPU torch's, in chunks of rows."""
+    """Compute the two matrix products alone: the least work for exact log-probabilities and a gradient.
+
+    On a CPU they are ours, slab by slab from the same copies; on a GPU torch's, in chunks of rows.
+    """
     hidden_ND, weight_VD = inputs.hidden_ND, inputs.weight_VD
     if hidden_ND.device.type == "cpu":
         with fast_matmul():
@@ -143,7 +145,7 @@ def two_products(inputs: Inputs, rows: int = 4096) -> None:
 
 @torch.no_grad()
 def truth(inputs: Inputs, rows: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
-    """(logprobs_N, the gradient of hidden) in float64."""
+    """Return (logprobs_N, the gradient of hidden) in float64."""
     weight, logprobs, gradients = inputs.weight_VD.double(), [], []
     for start in range(0, len(inputs.hidden_ND), rows):
         piece = slice(start, start + rows)
@@ -156,32 +158,34 @@ def truth(inputs: Inputs, rows: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def depends_on_others(inputs: Inputs) -> tuple[int, int]:
-    """How many of our values, and how many rows of the gradient, have other bits when rows are permuted or split."""
+    """Return how many of our values, and how many rows of the gradient, change a bit if rows are permuted or split."""
     values_N, grad_ND = run(ours, inputs)
-    N, changed_2N = len(values_N), torch.zeros(2, len(values_N), dtype=torch.bool, device=values_N.device)
+    N, changed = len(values_N), torch.zeros(2, len(values_N), dtype=torch.bool, device=values_N.device)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1)).to(values_N.device)
     cuts = sorted({0, 1, N // 3, N // 2 + 1, N} & set(range(N + 1)))
     pieces = [torch.arange(a, b, device=order.device) for a, b in pairwise(cuts)]
     for index in (order, *pieces):
         part = Inputs(inputs.hidden_ND[index], inputs.weight_VD, inputs.targets_N[index], inputs.grad_N[index])
         values, grad = run(ours, part)
-        changed_2N[:, index] |= torch.stack((values != values_N[index], (grad != grad_ND[index]).any(-1)))
-    return tuple(changed_2N.sum(-1).tolist())
+        changed[:, index] |= torch.stack((values != values_N[index], (grad != grad_ND[index]).any(-1)))
+    return tuple(changed.sum(-1).tolist())
 
 
 def parts(
     name: str, make: Callable[[], Inputs], sides: dict[str, Callable], options, targets: dict, device: str = "cpu"
 ) -> Parts:
-    """The rows of one set of inputs, which are made when the first of them is measured. targets: of the time; without
-    them scratch has none either."""
+    """Return the rows of one set of inputs, which are made when the first row is measured.
+
+    targets: of the time. Without them scratch has no target either.
+    """
 
     def time(row: str) -> Row:
         inputs = make()
-        turns = {side: partial(run, function, inputs) for side, function in sides.items()}
+        works = {side: partial(run, function, inputs) for side, function in sides.items()}
         if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
-            turns[f"naive, {TOO}"] = fast_matmul()(turns["naive"])
-        turns["two products"] = partial(two_products, inputs)
-        seconds = common.interleave(turns, options.repeats, options.warmup, device)
+            works[f"naive, {TOO}"] = fast_matmul()(works["naive"])
+        works["two products"] = partial(two_products, inputs)
+        seconds = common.interleave(works, options.repeats, options.warmup, device)
         return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N))
 
     def scratch(row: str) -> Row:
@@ -254,7 +258,7 @@ def main(options: Options) -> None:
     sides = {"ours": ours, **others}
     if options.memory:
         inputs = make(options.N, options.D, options.V, next(iter(dtypes.values())))
-        run(naive, make_inputs(2, options.D, 8, inputs.hidden_ND.dtype))  # what is loaded late
+        run(naive, make_inputs(2, options.D, 8, inputs.hidden_ND.dtype))  # loads what is loaded at the first call
         print(json.dumps({"peak_mib": common.peak_of(partial(run, sides[options.memory], inputs))}))
         return
     rows = list(common.measured(plan(sides), options.only, common.absent("transformers", "trl")))

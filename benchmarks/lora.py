@@ -39,28 +39,28 @@ class Options(common.Options):
 
 
 @fast_matmul()
-def our_pass(model, ids_1N, grad_1ND) -> None:
-    model(ids_1N).backward(grad_1ND)
+def our_pass(model, ids_BT, grad_BTD) -> None:
+    model(ids_BT).backward(grad_BTD)
 
 
 @fast_matmul()
-def floor_pass(model, ids_1N, grad_1ND) -> None:
+def floor_pass(model, ids_BT, grad_BTD) -> None:
     with lora.adapters_off(model):
-        model(ids_1N).backward(grad_1ND)
+        model(ids_BT).backward(grad_BTD)
 
 
-def peer_pass(peer, ids_1N, grad_1ND) -> None:
+def peer_pass(peer, ids_BT, grad_BTD) -> None:
     decoder = peer.base_model.model.model
-    decoder(input_ids=ids_1N, use_cache=False).last_hidden_state.backward(grad_1ND)
+    decoder(input_ids=ids_BT, use_cache=False).last_hidden_state.backward(grad_BTD)
 
 
 def entering_gradient(model) -> None:
-    """The embeddings ask for a gradient."""
+    """Make the embeddings require a gradient."""
     model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
 
 
 def gradients(parameters: dict[str, torch.Tensor], run: Callable[[], None]) -> dict[str, torch.Tensor]:
-    """Of one run, on fresh parameters' gradients, in float64."""
+    """Return the gradients of one run, in float64."""
     for p in parameters.values():
         p.grad = None
     run()
@@ -68,45 +68,48 @@ def gradients(parameters: dict[str, torch.Tensor], run: Callable[[], None]) -> d
 
 
 def difference(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """The largest relative difference of a tensor, by norms."""
+    """Return the largest relative difference of a tensor, by norms."""
     return max(((mine[name] - theirs[name]).norm() / theirs[name].norm()).item() for name in theirs)
 
 
 def our_factors(model) -> dict[str, torch.Tensor]:
-    """A and B of every layer."""
+    """Return A and B of every layer."""
     layers = lora.lora_layers(model)
     return {f"{path}.{name}": p for path, layer in layers for name, p in layer.adapters["default"].named_parameters()}
 
 
 def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict, device: str = "cpu") -> Parts:
-    """The rows of one dtype. targets: {"peft": ..., "floor": ...} of the time; that for peft holds against the faster
-    of its two ways, adapters in float32 (its default, and ours) or in the base's dtype."""
+    """Return the rows of one dtype.
+
+    targets: {"peft": ..., "floor": ...} of the time. peft's holds against the faster of its two ways: adapters in
+    float32 (its default, and ours) or in the base's dtype.
+    """
     has_peft = not common.absent("transformers", "peft")
     pass_words = cache(partial(_words, raw, tokens, dtype, device))
 
     @cache
     def made() -> tuple:
-        """(our model, {side: its pass}, {side: its A and B})"""
+        """Return (our model, the pass by side, A and B by side)."""
         model = sides.adapted(sides.random(raw, dtype, device))
         entering_gradient(model)
-        turns, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
+        passes, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
         for wide in ((True, False) if dtype != torch.float32 else (True,)) if has_peft else ():
             peer, side = sides.twin(model, raw, wide), "peft" if wide else "peft, narrow adapters"
             entering_gradient(peer[0].base_model.model)
-            turns[side], factors[side] = partial(peer_pass, peer[0], *pass_words()), peer[1]
-        return model, turns, factors
+            passes[side], factors[side] = partial(peer_pass, peer[0], *pass_words()), peer[1]
+        return model, passes, factors
 
     @cache
     def found() -> dict[str, dict]:
-        _, turns, factors = made()
-        return {side: gradients(theirs, turns[side]) for side, theirs in factors.items()}
+        _, passes, factors = made()
+        return {side: gradients(theirs, passes[side]) for side, theirs in factors.items()}
 
     def time(row: str) -> Row:
-        model, turns, factors = made()
+        model, passes, factors = made()
         if has_peft and device == "cpu" and dtype == torch.float32:
-            turns = turns | {f"peft, {TOO}": fast_matmul()(turns["peft"])}
-        turns = turns | {"floor": partial(floor_pass, model, *pass_words())}
-        made_row = Row(row, common.interleave(turns, options.repeats, options.warmup, device), tokens=tokens)
+            passes = passes | {f"peft, {TOO}": fast_matmul()(passes["peft"])}
+        passes = passes | {"floor": partial(floor_pass, model, *pass_words())}
+        made_row = Row(row, common.interleave(passes, options.repeats, options.warmup, device), tokens=tokens)
         if has_peft and "peft" in targets:
             fastest = min((side for side in factors if side != "ours"), key=made_row.median)
             made_row.targets[fastest] = targets["peft"]
@@ -115,8 +118,8 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
 
     def errors(row: str) -> Row:
         exact = deepcopy(made()[0]).double()
-        ids_1N, grad_1ND = pass_words()
-        truth = gradients(our_factors(exact), partial(our_pass, exact, ids_1N, grad_1ND.double()))
+        ids_BT, grad_BTD = pass_words()
+        truth = gradients(our_factors(exact), partial(our_pass, exact, ids_BT, grad_BTD.double()))
         return Row(row, {side: [difference(mine, truth)] for side, mine in found().items()}, "of their norm")
 
     def apart(row: str) -> Row:
@@ -129,17 +132,17 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
 
 
 def _words(raw: dict, tokens: int, dtype, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids_1N, the gradient of the hidden states that leave)"""
+    """Return (ids_BT of one sequence, the gradient of the hidden states that leave)."""
     generator = torch.Generator(device).manual_seed(0)
-    ids_1N = torch.randint(raw["vocab_size"], (1, tokens), device=device, generator=generator)
-    return ids_1N, torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
+    ids_BT = torch.randint(raw["vocab_size"], (1, tokens), device=device, generator=generator)
+    return ids_BT, torch.randn(1, tokens, raw["hidden_size"], device=device, generator=generator).to(dtype)
 
 
 # ---- the group ----
 
 
 def make_group(prompt: int, completion: int, group: int, vocab: int) -> list[Episode]:
-    """Samples of random ids that begin with the same prompt."""
+    """Return samples of random ids that begin with the same prompt."""
     generator = torch.Generator().manual_seed(0)
     shared = torch.randint(vocab, (prompt,), generator=generator).tolist()
     episodes = []
@@ -152,13 +155,13 @@ def make_group(prompt: int, completion: int, group: int, vocab: int) -> list[Epi
 
 @fast_matmul()
 def shared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
-    """As rl/update.py does it: rl/batch.py lays out what the samples begin with once."""
+    """Run a pass as rl/update.py does: rl/batch.py packs the samples' common prompt once."""
     forward(make_batch(episodes), model, 1.0).logprobs_N.backward(grad_N)
 
 
 @fast_matmul()
 def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
-    """The same forward, one row of ids for each sample; nothing is padded, since all have one length."""
+    """Run the same forward with one row of ids per sample, without padding: all have one length."""
     device = model.lm_head.weight.device
     ids_BT = torch.tensor([episode.ids_T for episode in episodes], device=device)
     taken_BT = torch.tensor([episode.action_mask_T for episode in episodes], dtype=torch.bool, device=device)
@@ -171,12 +174,12 @@ def unshared_pass(model, episodes: list[Episode], grad_N: torch.Tensor) -> None:
 def group_parts(
     name: str, raw: dict, sizes: tuple[int, int, int], dtype, options, targets: dict, device: str = "cpu"
 ) -> Parts:
-    """The rows of a group of (prompt, completion, group) tokens and samples. targets: of the speed."""
+    """Return the rows of a group of (prompt, completion, group) tokens and samples. targets: of the speed."""
     prompt, completion, group = sizes
 
     @cache
     def made() -> tuple:
-        """(our model, {side: its pass})"""
+        """Return (our model, the pass by side)."""
         model = sides.adapted(sides.random(raw, dtype, device))
         words = model, make_group(*sizes, raw["vocab_size"])
         grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))
@@ -187,8 +190,8 @@ def group_parts(
         return Row(row, seconds, speedup=True, targets=targets, tokens=group * (prompt + completion))
 
     def apart(row: str) -> Row:
-        model, turns = made()
-        found = [gradients(our_factors(model), run) for run in turns.values()]
+        model, passes = made()
+        found = [gradients(our_factors(model), run) for run in passes.values()]
         exact = {"ours": 1e-5} if dtype == torch.float32 else {}
         return Row(row, {"ours": [difference(*found)]}, "relative", targets=exact)
 

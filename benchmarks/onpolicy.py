@@ -67,7 +67,7 @@ def compare(sampled_N: torch.Tensor, trained_N: torch.Tensor) -> Agreement:
 
 @torch.no_grad()
 def our_agreement(model, tokenizer, episodes: int, difficulty: str) -> tuple[Agreement, int]:
-    """(how sampling and training agree on that many episodes, sampled turns)."""
+    """Return (the agreement of sampling and training, the number of sampled turns) over `episodes` episodes."""
     words = ["env=textcraft", "algo=grpo", f"textcraft.difficulty={difficulty}", f"grpo.group_size={min(8, episodes)}"]
     words.append(f"episodes={episodes // min(8, episodes) * min(8, episodes)}")
     cfg = config.parse(words, "benchmarks.onpolicy")
@@ -84,7 +84,7 @@ def our_agreement(model, tokenizer, episodes: int, difficulty: str) -> tuple[Agr
 
 @torch.no_grad()
 def peer_agreement(model, prompts: list[list[int]], new: int) -> Agreement:
-    """transformers' own two: the logits that `generate` sampled from, and those of one forward over the whole."""
+    """Compare transformers with itself: the logits that `generate` sampled from with those of one forward."""
     torch.manual_seed(0)
     ids_BP = torch.tensor(prompts, device=model.device)
     keys = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": new}
@@ -98,13 +98,13 @@ def peer_agreement(model, prompts: list[list[int]], new: int) -> Agreement:
 
 
 def agreement_parts(name: str, found: Callable[[], tuple[dict[str, Agreement], str]]) -> Parts:
-    """Shares and gaps. The target is that none of ours differs."""
+    """Return the rows of shares and gaps. The target is that no token of ours differs."""
 
     def shares(row: str) -> Row:
         sides_, check = found()
-        told = "; ".join(f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in sides_.items())
+        counts = "; ".join(f"{side}: {a.unequal:,} of {a.tokens:,} tokens" for side, a in sides_.items())
         values = {side: [a.unequal / a.tokens] for side, a in sides_.items()}
-        return Row(row, values, "of all", targets={"ours": 0.0}, check=f"{told}{check}")
+        return Row(row, values, "of all", targets={"ours": 0.0}, check=f"{counts}{check}")
 
     def gap(which: str, row: str) -> Row:
         return Row(row, {side: [getattr(a, which)] for side, a in found()[0].items()}, "nats")
@@ -120,7 +120,7 @@ def agreement_parts(name: str, found: Callable[[], tuple[dict[str, Agreement], s
 
 
 def round_trip(model, talk: generate.Talk) -> Agreement:
-    """Samples the episodes, and takes the gradient of all sampled tokens' log-probabilities."""
+    """Sample the episodes; take the gradient of all sampled log-probabilities."""
     histories, logprobs = generate.play(model, talk, reuse=True, temperature=1.0)
     episodes, start = [], len(talk.prompts[0])
     step = talk.sampled + len(talk.observations[0][0])
@@ -148,8 +148,8 @@ def round_trip(model, talk: generate.Talk) -> Agreement:
 def measure_cost(
     name: str, model, talk: generate.Talk, options, target: float | None, device="cpu", limit: float = float("inf")
 ) -> Row:
-    """Time with our attention over that with torch's, everywhere or in training alone. On a GPU, where the model has a
-    switch, over that of the model with it off."""
+    """Compare the time with our attention to that with torch's, everywhere or in training alone. On a GPU compare the
+    model with its switch `exact` on and off."""
 
     def replaced(other: Callable[[], AbstractContextManager]) -> Agreement:
         with other():
@@ -167,25 +167,27 @@ def measure_cost(
 
     if device == "cpu":
         stacked = exact_step(model) is not None
-        turns = {"ours": partial(round_trip, model, talk)}
-        turns["torch's attention"] = partial(replaced, partial(inexact.everywhere, stacked))
-        turns["torch's in training alone"] = partial(replaced, inexact.in_training)
+        works = {"ours": partial(round_trip, model, talk)}
+        works["torch's attention"] = partial(replaced, partial(inexact.everywhere, stacked))
+        works["torch's in training alone"] = partial(replaced, inexact.in_training)
     else:
-        turns = {"ours": partial(switched, True), "not exact": partial(switched, False)}
-    found = turns["ours"]()
+        works = {"ours": partial(switched, True), "not exact": partial(switched, False)}
+    found = works["ours"]()
     if found.unequal:
-        told = f"no cost of exactness to tell: {found.unequal:,} of {found.tokens:,} tokens differ with our attention"
+        equal = (
+            f"no cost of exactness to report: {found.unequal:,} of {found.tokens:,} tokens differ with our attention"
+        )
     else:
-        told = f"ours: all {found.tokens:,} tokens equal bit for bit"
-    seconds = common.interleave(turns, options.repeats, options.warmup, device, limit)
-    row = Row(name, seconds, tokens=found.tokens, check=told)
+        equal = f"ours: all {found.tokens:,} tokens equal bit for bit"
+    seconds = common.interleave(works, options.repeats, options.warmup, device, limit)
+    row = Row(name, seconds, tokens=found.tokens, check=equal)
     if target and not found.unequal:
-        row.targets = {min((side for side in turns if side != "ours"), key=row.median): target}
+        row.targets = {min((side for side in works if side != "ours"), key=row.median): target}
     return row
 
 
 def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path]], options, missing) -> Parts:
-    """The rows of one dtype. prepared: gives the folders of the base and of the adapter."""
+    """Return the rows of one dtype. prepared: returns the folders of the base and of the adapter."""
 
     @cache
     def ours() -> tuple:

@@ -54,7 +54,7 @@ SHAPES = {  # config.json of models with random weights
 
 
 def layers_of(name: str, layers: int, vocab: int = 64) -> dict:
-    """A few layers of a shape, with a vocabulary that costs nothing."""
+    """Return a few layers of a shape, with a small vocabulary."""
     return SHAPES[name] | {"num_hidden_layers": layers, "vocab_size": vocab, "tie_word_embeddings": True}
 
 
@@ -62,13 +62,13 @@ def layers_of(name: str, layers: int, vocab: int = 64) -> dict:
 
 
 def corpus() -> str:
-    """A few thousand words of what an agent reads in TextCraft."""
+    """Return a few thousand words of TextCraft observations."""
     env = envs.make("textcraft", prompt="short", distractors=3)
     return "\n".join(message["content"] for seed in range(200) for message in env.reset(seed, "train"))
 
 
 def windows(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
-    """Pieces of the corpus, of exactly these lengths, that are encoded from their text as they are."""
+    """Return pieces of the corpus of exactly these lengths, each equal to the encoding of its own text."""
     once = tokenizer.encode(corpus())
     ids, start, found = once * (1 + 2 * sum(lengths) // len(once)), 0, []
     for length in lengths:
@@ -81,9 +81,9 @@ def windows(tokenizer: Tokenizer, lengths: list[int]) -> list[list[int]]:
 
 
 def prepare(name: str, work: Path) -> tuple[Path, Path]:
-    """(base, adapter) folders that either side loads; the adapter's B is not zero.
+    """Return the (base, adapter) folders that either side loads; the adapter's B is not zero.
 
-    name: a key of SHAPES | "tiny" (random weights of its shape where it is not there) | a folder | a hub id.
+    name: a key of SHAPES | "tiny" (random weights of its shape if it is missing) | a folder | a hub id.
     """
     base = work / "base"
     has_tiny = (TINY / "model.safetensors").is_file()
@@ -105,7 +105,7 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
 
 
 def _write(raw: dict, base: Path) -> None:
-    """Random weights; and a vocabulary of their size, with words that never occur before the control tokens."""
+    """Write random weights, and a vocabulary of their size: unused words fill it up to the control tokens."""
     tokenizer = json.loads((base / "tokenizer.json").read_text())
     vocab, control = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
     vocab |= {f"<{i}>": i for i in range(len(vocab), raw["vocab_size"] - len(control))}
@@ -126,13 +126,13 @@ def our_model(base: Path, adapter: Path, dtype=torch.float32, device: str = "cpu
 
 
 def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.float32, device: str = "cpu"):
-    """(PeftModel, its tokenizer), with the adapter unmerged, as ours is."""
+    """Return (PeftModel, its tokenizer), with the adapter unmerged, as ours is."""
     import transformers
     from peft import PeftModel
 
     _quiet()
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype).to(device)
-    # tokenizer.json as it stands: AutoTokenizer takes its own for Qwen2, whatever the file says
+    # reads tokenizer.json: for Qwen2 AutoTokenizer builds its own instead
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
     return PeftModel.from_pretrained(model, adapter, is_trainable=trainable), tokenizer
 
@@ -141,7 +141,7 @@ def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.f
 
 
 def random(raw: dict, dtype=torch.float32, device: str = "cpu", seed: int = 0) -> CausalLM:
-    """A decoder with normal weights of deviation 0.04, as models/tiny/make_tiny.py makes them, and 1 for the norms'."""
+    """Return a decoder with normal weights of deviation 0.04 and norms of 1, as models/tiny/make_tiny.py does."""
     with torch.device("meta"):
         model = CausalLM(parse_config(raw))
     model = model.to(dtype).to_empty(device=device)
@@ -154,7 +154,7 @@ def random(raw: dict, dtype=torch.float32, device: str = "cpu", seed: int = 0) -
 
 
 def adapted(model: CausalLM) -> CausalLM:
-    """The model with an adapter of rank 16 on every linear layer, whose B is not zero."""
+    """Return the model with an adapter of rank 16 on every linear layer, whose B is not zero."""
     torch.manual_seed(0)
     lora.inject(model, r=16, alpha=32, targets="all-linear")
     for _, layer in lora.lora_layers(model):
@@ -163,9 +163,9 @@ def adapted(model: CausalLM) -> CausalLM:
 
 
 def twin(model: CausalLM, raw: dict, wide_adapter: bool = True):
-    """(the PeftModel of transformers' decoder with this model's weights and adapter, its A and B under our names).
+    """Return (transformers' decoder with this model's weights and adapter as a PeftModel, its A and B under our names).
 
-    wide_adapter: whether A and B are float32, as ours are and as peft makes them unless told otherwise.
+    wide_adapter: A and B are float32, which is ours and peft's default.
     """
     import transformers
     from peft import LoraConfig, get_peft_model

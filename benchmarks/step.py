@@ -5,7 +5,7 @@ into advantages, one forward and backward over all of them, clip, AdamW. No KL t
 over the samples, the same objective on both sides.
 
 The trainer's loop is trl's own. It hands over in a callback at the end of each step, where one step of ours runs: the
-two take turns step by step. In float32 on a CPU every second step of the trainer is `by oneDNN too`.
+two alternate step by step. In float32 on a CPU every second step of the trainer is `by oneDNN too`.
 """
 
 import itertools
@@ -50,12 +50,12 @@ class Options(common.Options):
 
 
 def reward(ids: list[int]) -> float:
-    """Any function of the ids that neither side gets for nothing."""
+    """Return a reward from the ids that neither side can skip computing."""
     return sum(i % 2 == 0 for i in ids) / len(ids)
 
 
 class Clock:
-    """Seconds of each step and, of those, of sampling: from the step's begin until the rewards are asked for."""
+    """Measure each step and its sampling, which lasts from the step's start until the rewards are computed."""
 
     def __init__(self, device: str):
         self.device, self.steps, self.sampling = device, [], []
@@ -76,7 +76,7 @@ class Clock:
 
 
 class Ours:
-    """The steps of train.py, on given prompts."""
+    """Run the steps of train.py on given prompts."""
 
     def __init__(self, options: Options, base: Path, adapter: Path):
         self.options, self.clock = options, Clock(options.device)
@@ -110,7 +110,7 @@ class Ours:
             self.step()
 
     def rollout(self) -> list[Episode]:
-        """As rl/rollout.py does it: one engine per epoch, the prompt of a group computed once, replies decoded."""
+        """Sample as rl/rollout.py does: one engine per epoch, the prompt of a group computed once, replies decoded."""
         options, count = self.options, self.options.prompts * self.options.samples
         engine = Engine(self.model, count, self.cfg.max_len, lora.adapter_version(self.model))
         episodes, playing = [], {}
@@ -141,8 +141,10 @@ class Ours:
 
 
 class Peer:
-    """trl's trainer, with its faster settings: no gradient checkpointing, nothing logged or saved. Its sides take turns
-    step by step, `steps` of each; after the last of them comes `between`."""
+    """Run trl's trainer, with its faster settings: no gradient checkpointing, nothing logged or saved.
+
+    Its sides alternate step by step, `steps` of each; after the last of them comes `between`.
+    """
 
     def __init__(
         self,
@@ -180,7 +182,7 @@ class Peer:
         )  # fmt: skip
         data = Dataset.from_dict({"prompt": texts * steps})
         self.trainer = GRPOTrainer(
-            model, self._reward, args=args, train_dataset=data, processing_class=tokenizer, callbacks=[_turns(self)]
+            model, self._reward, args=args, train_dataset=data, processing_class=tokenizer, callbacks=[_alternate(self)]
         )
         self.trainer.remove_callback(PrinterCallback)
         self.before = {name: p.detach().clone() for name, p in self._trainable()}
@@ -214,11 +216,11 @@ class Peer:
         assert all(not torch.equal(self.before[name], p) for name, p in self._trainable())
 
 
-def _turns(peer: Peer):
-    """The callback that keeps the trainer's time and gives us our turns."""
+def _alternate(peer: Peer):
+    """Return the callback that times the trainer's steps and runs ours between them."""
     from transformers import TrainerCallback
 
-    class Turns(TrainerCallback):
+    class Alternate(TrainerCallback):
         def on_train_begin(self, *_, **__):
             peer.begin()
 
@@ -231,14 +233,14 @@ def _turns(peer: Peer):
             peer.end()
             peer.begin()
 
-    return Turns()
+    return Alternate()
 
 
 WHOLE, SAMPLING, REST, GAP = "whole step", "sampling", "the rest", "sampling against training"  # the rows
 
 
 def rows_of(options: Options, clocks: dict[str, Clock], targets: dict) -> list[Row]:
-    """The whole step, and its two parts. targets: of the whole."""
+    """Return the rows of the whole step and of its two parts. targets: of the whole."""
     tokens, kept = options.prompts * options.samples * options.new, slice(options.warmup, None)
     parts = {WHOLE: {}, SAMPLING: {}, REST: {}}
     for side, clock in clocks.items():
@@ -251,18 +253,18 @@ def rows_of(options: Options, clocks: dict[str, Clock], targets: dict) -> list[R
 
 
 def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
-    """All sides step by step; ours alone where packages are missing."""
-    turns = options.warmup + options.repeats
+    """Measure all sides step by step; ours alone if packages are missing."""
+    steps = options.warmup + options.repeats
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         base, adapter = sides.prepare(options.model, work)
         ours, clocks = Ours(options, base, adapter), {}
         if missing:
-            ours.run(turns)
+            ours.run(steps)
         else:
             too = options.device == "cpu" and options.dtype == "float32"
             peers = ("trl", f"trl, {TOO}") if too else ("trl",)
-            peer = Peer(options, base, adapter, work, turns, peers, between=ours.step)
+            peer = Peer(options, base, adapter, work, steps, peers, between=ours.step)
             peer.run()
             peer.verify()
             clocks = peer.clocks
@@ -284,7 +286,7 @@ def parts(options: Options, missing: list[str]) -> Parts:
 
 
 def peak(options: Options) -> float:
-    """MiB that two steps of the side `memory` peak by."""
+    """Return the peak MiB of two steps of the side `options.memory`."""
     with tempfile.TemporaryDirectory() as folder:
         base, adapter = sides.prepare(options.model, Path(folder))
         if options.memory == "ours":

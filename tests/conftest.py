@@ -33,7 +33,7 @@ SMALL = {
 
 
 def reference(*parts: str) -> Path:
-    """A path in the reference data; skips the test where that is absent."""
+    """Return a path in the reference data; skip the test if it is missing."""
     path = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "data"), *parts)
     if not path.exists():
         pytest.skip(f"no reference data at {path}; set REFERENCE_DATA")
@@ -41,7 +41,7 @@ def reference(*parts: str) -> Path:
 
 
 def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
-    """Weights that leave nothing out: matrices and biases of deviation 0.15, norms around 1."""
+    """Draw all weights: matrices and biases with deviation 0.15, norms around 1."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in module.named_parameters():
         p.data.normal_(1 if "norm" in name else 0, 0.3 if "norm" in name else 0.15, generator=generator)
@@ -66,8 +66,8 @@ def run_program(*words: str) -> tuple[int, str, str]:
         finally:
             sys.argv = before
             torch.set_num_threads(1)
-    said = f"{status}\n" if isinstance(status, str) else ""  # as Python prints it
-    return 1 if said else status, out.getvalue(), err.getvalue() + said
+    text = f"{status}\n" if isinstance(status, str) else ""  # as Python prints it
+    return 1 if text else status, out.getvalue(), err.getvalue() + text
 
 
 @contextlib.contextmanager

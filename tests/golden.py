@@ -30,7 +30,7 @@ def start(messages: list[dict], seed: int, split: str, **options) -> dict:
 
 
 def action(said: str, step, digits: int | None = None) -> dict:
-    """Return the case of one action. `digits` rounds what a machine's mathematical library computes its own way."""
+    """Return the case of one action. `digits` rounds numbers that depend on the machine's mathematical library."""
     output = {"observation": step.observation, "reward": step.reward, **step.info}
     return case(said, output if digits is None else rounded(output, digits))
 
@@ -64,7 +64,7 @@ def write(name: str, cases: Iterable[dict]) -> None:
 
 
 def check(name: str, made: Iterable[dict]) -> None:
-    """Assert that the cases are those of the file. The first case that differs is shown as {input, output}."""
+    """Assert that the cases equal the file's. Show the first case that differs as {input, output}."""
     expected, found = read(name), [json.loads(line) for line in lines(made)]
     for number, (wanted, got) in enumerate(zip(expected, found, strict=False), 1):
         assert got == wanted, f"tests/golden/{name}.jsonl, line {number}"

@@ -22,13 +22,16 @@ DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_under_the_interpreter runs it")
 compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
-SHARED_KIB = {80: 163, 90: 227, 100: 227, 120: 99}  # of shared memory that a program can have, by architecture
+SHARED_KIB = {80: 163, 90: 227, 100: 227, 120: 99}  # shared memory of a program, by architecture
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def mend_the_interpreter():
-    """It multiplies bfloat16 as if the bits were integers, cuts float32 off instead of rounding it to bfloat16, and in
-    its products the order of a row's sum depends on the row's place; none of which a GPU does."""
+    """Correct three faults of the interpreter that GPUs do not have.
+
+    It multiplies bfloat16 as if the bits were integers, truncates float32 to bfloat16 instead of rounding it, and sums
+    a row's products in an order that depends on the row's place.
+    """
     from triton.runtime import interpreter
 
     bfloat16, float32 = triton.language.bfloat16, triton.language.float32
@@ -52,7 +55,7 @@ if INTERPRETED:
 
 
 def run_under_the_interpreter(file: str, at_least: int, marks: str = "not full"):
-    """The tests of a file in a process with TRITON_INTERPRET=1, so many of which must have passed."""
+    """Run the tests of a file in a process with TRITON_INTERPRET=1; assert that at least `at_least` pass."""
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-m", marks, file]
     run = subprocess.run(
         command,
@@ -66,7 +69,7 @@ def run_under_the_interpreter(file: str, at_least: int, marks: str = "not full")
 
 
 def assert_within_the_error_of(reference: dict, got: dict, truth: dict, most: float = 1.1, mean: float = 1.1):
-    """The largest and the mean error are at most so many times the reference's, and the last bits of float32."""
+    """Assert that the largest and the mean error are at most these multiples of the reference's, plus rounding."""
     for name, expected in truth.items():
         allowed, error = (reference[name] - expected).abs(), (got[name] - expected).abs()
         tiny = 1e-6 * max(1, float(expected.abs().max()))
@@ -76,7 +79,7 @@ def assert_within_the_error_of(reference: dict, got: dict, truth: dict, most: fl
 
 
 class Recorder:
-    """Stands for a kernel and keeps what it is launched with."""
+    """Take the place of a kernel and record its launches."""
 
     def __init__(self, kernel, launches):
         self.kernel, self.launches = kernel, launches
@@ -86,7 +89,7 @@ class Recorder:
 
 
 def record(monkeypatch, module, names) -> list:
-    """The launches of a module's kernels from now on, none of which takes place."""
+    """Record the launches of a module's kernels from now on, without running them; return the list."""
     launches = []
     for name in names:
         monkeypatch.setattr(module, name, Recorder(getattr(module, name), launches))
@@ -94,7 +97,7 @@ def record(monkeypatch, module, names) -> list:
 
 
 def compiled(kernel, args, kwargs, arch: int):
-    """The kernel as the launch would compile it, for an architecture that need not be there."""
+    """Return (a key of the binary, a function that compiles it for `arch`), as the launch would compile it."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -119,11 +122,10 @@ def compiled(kernel, args, kwargs, arch: int):
 
 
 def spilled(binary, folder: Path) -> int:
-    """Bytes of registers of each thread that did not fit. Asked last: without the tool that counts them the test is
-    skipped."""
+    """Return the bytes of registers that each thread spills. Call it last: it skips the test without cuobjdump."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     if not tool.exists():
-        pytest.skip("Triton's cuobjdump is not here: everything else held, spilled registers were not counted")
+        pytest.skip("Triton's cuobjdump is missing: all other checks passed, spilled registers were not counted")
     with tempfile.NamedTemporaryFile(suffix=".cubin", dir=folder) as file:
         file.write(binary.asm["cubin"]), file.flush()
         usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True).stdout

@@ -15,9 +15,9 @@ def answered(env, reply: str) -> Step:
 
 
 def transcript(module, episodes: list[tuple[dict, int, list[str]]]) -> list[dict]:
-    """Return the cases of a golden file: each episode's task, and what the environment answers to each reply.
+    """Return the cases of a golden file: each episode's task, and the observation after each reply.
 
-    "oracle" stands for the expert's reply. Every reply ends the episode, which is reset before the next one.
+    The reply "oracle" is replaced by the expert's. Every reply ends the episode, which is reset before the next one.
     """
     cases = []
     for options, seed, replies in episodes:

@@ -28,7 +28,7 @@ DOUBLE = "def solve():\n    x = int(input())\n    print(x * 2)"
 
 
 def at(program: str, output: str, **options) -> Env:
-    """An environment whose episode has a program and an output of our choice."""
+    """Return an environment whose episode has this program and output."""
     env = Env(Config(**options))
     env.reset(seed=0)
     env.program, env.input, env.output = program, "5", output
@@ -36,7 +36,7 @@ def at(program: str, output: str, **options) -> Env:
 
 
 def grade(reply: str, program: str = DOUBLE, output: str = "10\n", **options) -> tuple[float, bool, str]:
-    """Reward, validity and observation of a reply."""
+    """Return reward, validity and observation of a reply."""
     step = answered(at(program, output, **options), reply)
     return step.reward, step.info["valid"], step.observation
 
@@ -174,7 +174,7 @@ def test_huge_replies_are_read_in_linear_time(piece):
 
 
 def slow_input(reply: str) -> str | None:
-    """The facts as regular expressions, which are quadratic."""
+    """Find the input by regular expressions, which take quadratic time."""
     text = reply
     for name in ("think", "thinking"):
         text = re.sub(f"<{name}>.*?</{name}>", "", text, flags=re.DOTALL)
@@ -255,7 +255,7 @@ def test_there_are_forty_templates_and_all_levels_have_some():
     assert len({t.task for t in programs.TEMPLATES}) == len(programs.TEMPLATES)
 
 
-def test_the_sandbox_prints_what_the_generator_says():
+def test_the_sandbox_prints_the_generators_output():
     for template in templates():
         program = template.draw(Random(template.task))
         assert "$" not in program.task + program.source
@@ -265,7 +265,7 @@ def test_the_sandbox_prints_what_the_generator_says():
 
 
 def test_constants_and_copies_of_the_output_do_not_pay():
-    """An answer that does not look at the program is seldom right."""
+    """An answer that ignores the program is seldom right."""
     right, tasks = Counter(), 0
     for template in templates():
         for seed in range(20):
@@ -387,10 +387,10 @@ def test_missing_file_is_reported_before_the_run(tmp_path, capsys):
     kinds = dict.fromkeys(("abd", "ded", "planner"), "a file with a row in each line")
     kinds |= {"db_bench": "a file of LifelongAgentBench's entries"}
     kinds |= {"os_interaction": "a file of LifelongAgentBench or AgentBench"}
-    for world, kind in kinds.items():
-        line = f"{world}.data must be {kind}: no file {path[:-1]!r}"
+    for name, kind in kinds.items():
+        line = f"{name}.data must be {kind}: no file {path[:-1]!r}"
         with pytest.raises(SystemExit, match="2"):
-            parse([f"env={world}", f"{world}.data={path[:-1]}"])
+            parse([f"env={name}", f"{name}.data={path[:-1]}"])
         assert capsys.readouterr().err == f"train.py: {line}; did you mean {path!r}?\n"
     for nowhere in ("/no/where", str(tmp_path)):  # a folder is no file
         with pytest.raises(ValueError, match=f"^data must be {kinds['abd']}: no file {nowhere!r}"):

@@ -42,7 +42,7 @@ HOUSE = Room(
 
 
 def at(goal: Goal, room: Room = HOUSE, **options) -> Env:
-    """An environment with a goal and a room of our choice."""
+    """Return an environment with this goal and room."""
     env = Env(Config(**{"prompt": "short", "max_turns": 10**6} | options))
     env.begin(goal, room)
     return env
@@ -328,7 +328,7 @@ def test_short_reads_the_first_line():
     env = at(Goal("heat", "apple", "desk"))
     assert env.step("\n inventory \ngo to desk 1").observation == "You are not carrying anything."
     assert not env.near
-    assert env.step("look" + " " * MAX_ACTION + "x").info["valid"]  # what is not read does not count
+    assert env.step("look" + " " * MAX_ACTION + "x").info["valid"]  # lines that are not read do not count
 
 
 def test_prompts():
@@ -403,7 +403,7 @@ def test_listed_actions_are_exactly_the_possible_ones():
 
 
 def test_the_tables():
-    """Equal to the original's tables, by the parity test; here by their digests."""
+    """The parity test compares the tables with the original's; here their digests are compared."""
     table = "\n".join(f"{place}: {' '.join(sorted(CONTAINS[place]))}" for place in sorted(CONTAINS))
     tools = "\n".join(f"{verb} {tool}: {' '.join(sorted(able))}" for verb, (tool, _, able) in sorted(TOOLS.items()))
     digests = [sha256(text.encode()).hexdigest()[:16] for text in (table, tools)]
@@ -510,7 +510,7 @@ def test_expert_gathers_objects_from_two_places():
 
 
 def test_expert_uses_only_what_it_has_seen():
-    """Another place for what it has not seen changes nothing of what it does."""
+    """Moving an unseen object does not change the expert's action."""
     goal = Goal("place", "cd", "cabinet")
     moved = deepcopy(HOUSE)
     moved.inside["desk 1"].remove("cd 1")
@@ -569,7 +569,7 @@ def test_shaped_reward_pays_stages_of_the_second_object():
 
 @pytest.mark.parametrize("task", TEMPLATES)
 def test_shaped_reward_without_completion_is_capped(task):
-    """Wandering, repeating and toggling without end: no more than a fifth for each stage that there is."""
+    """Wandering, repeating and toggling earn at most a fifth per stage."""
     stages = {"place": 4, "look": 3, "two": 9}.get(task, 6)
     rng, sums = Random(task), []
     env = Env(Config(difficulty="3", prompt="short", max_turns=10**6))

@@ -20,7 +20,7 @@ KINDS = {"k": KEY, "b": BALL, "x": BOX, "O": DOOR, "C": DOOR, "L": DOOR}
 
 
 def draw(plan: str) -> grid.World:
-    """Rooms of 8 from a drawing: `rk` a red key, `ex` a grey box, `gC` a green closed door, `> ` the agent."""
+    """Return rooms of 8 from a drawing: `rk` a red key, `ex` a grey box, `gC` a green closed door, `> ` the agent."""
     lines = [line.split("|")[1] for line in plan.strip().splitlines()]
     width, height = len(lines[0]) // 3, len(lines)
     world = grid.World(8, height // 7, width // 7)
@@ -43,7 +43,7 @@ def bound(world: grid.World, mission, steps: int = 64) -> Game:
 
 
 def at(world: grid.World, mission, steps: int = 64, **options) -> Env:
-    """An environment whose episode is of our choice."""
+    """Return an environment in an episode of this mission."""
     env = Env(Config(**{"prompt": "native", "max_turns": 99} | options))
     env.reset(seed=0)
     env.game = bound(world, mission, steps)
@@ -52,7 +52,7 @@ def at(world: grid.World, mission, steps: int = 64, **options) -> Env:
 
 
 def does(env: Env, action: str) -> str:
-    """Return the answer to an action without the actions that it offers."""
+    """Return the reply to an action without the list of actions."""
     reply = env.step(f"Action: {action}" if env.config.prompt == "native" else action)
     return reply.observation.partition("\nAvailable actions: ")[0]
 
@@ -113,7 +113,7 @@ def test_objects_are_named_from_near_to_far_and_counted_by_name():
 
 
 def rows(world: grid.World) -> list[str]:
-    """The view as a drawing, the farthest row first; a blank is unseen."""
+    """Return the view as a drawing, the farthest row first; a blank is unseen."""
     letters = ""
     for what in world.view():
         letters += {0: " ", grid.EMPTY: ".", grid.WALL: "#"}.get(what) or {KEY: "k", BALL: "b", BOX: "x"}.get(
@@ -330,7 +330,7 @@ def test_messages_about_keys_and_doors_are_exact():
 
 
 def first_found(blocked, goals: set, direction: int) -> list[int] | None:
-    """The original's search, by its own means: a queue with repetitions, where the last parent of a pose counts."""
+    """Search as the original does: a queue with repetitions, where the last parent of a pose counts."""
     right_free, behind_free = direction in (1, 2), direction in (0, 1)
     columns, behind = range(-3, 5 if right_free else 4), range(-1 if behind_free else 0, 7)
     start = (0, 0), 0  # steps to the right and ahead; 0 ahead, 1 right, 2 behind, 3 left
@@ -355,7 +355,7 @@ def first_found(blocked, goals: set, direction: int) -> list[int] | None:
 
 
 def test_paths_equal_the_originals():
-    """Its search takes a time exponential in the room to turn in, hence the many walls."""
+    """The original's search takes exponential time in open rooms, hence the many walls."""
     found = Counter()
     rng = Random(5)
     for _ in range(60):
@@ -493,7 +493,7 @@ def test_verdicts(mission, moves):
 
 
 def test_mission_refers_to_objects_that_matched_at_the_start():
-    """The ball in front is put down on the right: the words fit it now, and did not then."""
+    """The ball in front is put down on the right: it matches the mission only afterwards."""
     game = bound(draw(HALL.replace("bx", "rb")), GoTo(Desc(BALL, None, "right")))
     assert str(game.mission) == "go to the ball on your right"
     assert [game.act(p) for p in (PICKUP, RIGHT, DROP, LEFT, RIGHT)] == [NOT] * 5
@@ -509,7 +509,7 @@ def test_verdicts_on_doors():
 
 
 def test_last_primitive_of_an_action_decides():
-    """To go on through the door that is to be opened leaves it open, and the mission for good undone."""
+    """Going through the door leaves it open, so the mission to open it stays unsolved."""
     env = at(draw(BEYOND.replace("DD", "yC")), Open(Desc(DOOR)))
     step = env.step("Action: toggle and go through yellow closed door 1")
     assert not step.terminated and step.reward == 0 and "The task is completed." not in step.observation
@@ -644,7 +644,7 @@ def expert(env: Env) -> list:
 
 
 def solve(difficulty: str, seeds: range, split: str = "train", **options) -> Counter:
-    """Turns that the expert takes; it must succeed everywhere."""
+    """Return the number of the expert's turns; assert that it succeeds."""
     turns = Counter()
     env = Env(Config(difficulty=difficulty, **options))
     for seed in seeds:
@@ -790,7 +790,7 @@ def test_a_wrong_split_and_a_step_without_reset():
 
 
 def transcript() -> list[dict]:
-    """The options and actions that the golden file holds, played anew."""
+    """Play the options and actions of the golden file again; return the cases."""
     cases, env = [], None
     for said in (case["input"] for case in golden.read("babyai")):
         if isinstance(said, dict):

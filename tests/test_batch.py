@@ -1,4 +1,4 @@
-"""From episodes to log-probabilities and gradients: what is packed with what, and in which order, changes nothing."""
+"""From episodes to log-probabilities and gradients: neither packing nor order changes the results."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ ALGORITHMS = {
 
 
 def play(seed: int, group: int, turns: int, truncated: bool) -> Episode:
-    """An episode of random ids: a prompt or an observation of 1 to 6 ids before each turn of 1 to 5 sampled ones."""
+    """Return an episode of random ids: 1 to 6 prompt or observation ids before each turn of 1 to 5 sampled ids."""
     draw = torch.Generator().manual_seed(seed)
     pick = lambda low, high: int(torch.randint(low, high + 1, (1,), generator=draw))  # noqa: E731
     episode = Episode("fake", seed, group, terminated=not truncated, truncated=truncated)
@@ -56,7 +56,7 @@ def make_critic() -> Critic:
 
 
 def prepared(name: str, model, critic, episodes, micro_tokens: int):
-    """The batch with all that its algorithm asks for."""
+    """Return the batch with all fields that its algorithm needs."""
     module, cfg = ALGORITHMS[name]
     batch = make_batch(episodes)
     if cfg.critic:
@@ -68,7 +68,7 @@ def prepared(name: str, model, critic, episodes, micro_tokens: int):
 
 
 def gradients(name: str, episodes, micro_tokens: int) -> dict[str, torch.Tensor]:
-    """Of everything that trains, from one optimizer step over the episodes."""
+    """Return the gradients of all trainable parameters from one optimizer step over the episodes."""
     module, cfg = ALGORITHMS[name]
     model, critic = make_model(), make_critic()
     batch = prepared(name, model, critic, episodes, micro_tokens)
@@ -81,10 +81,10 @@ def gradients(name: str, episodes, micro_tokens: int) -> dict[str, torch.Tensor]
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_gradient_is_independent_of_the_layout(name):
-    check_the_gradient_hangs_on_no_layout(name)
+    check_gradient_is_independent_of_the_layout(name)
 
 
-def check_the_gradient_hangs_on_no_layout(name="grpo"):
+def check_gradient_is_independent_of_the_layout(name="grpo"):
     whole = gradients(name, EPISODES, 10**6)
     assert sum(".adapters." in key for key in whole) == 28 and all(g.any() for g in whole.values())
     shuffled = [EPISODES[i] for i in (5, 2, 7, 0, 6, 1, 4, 3)]
@@ -97,7 +97,7 @@ def check_the_gradient_hangs_on_no_layout(name="grpo"):
 
 
 def test_dropping_zero_advantages_changes_no_gradient():
-    """Two groups of equal scores and one without: the same gradient, from a third of the episodes."""
+    """Two of three groups have equal scores: a third of the episodes gives the same gradient."""
     episodes = [replace(e, group=i // 3) for i, e in enumerate([*EPISODES, *EPISODES[:1]])]
     model, cfg = make_model(), grpo.Config()
     batch = make_batch(episodes)
@@ -130,8 +130,8 @@ def test_a_batch_needs_a_sampled_token():
         make_batch([EMPTY])
 
 
-def check_logprobs_are_those_of_each_episode_alone():
-    """By the definition: logits of the episode by itself, over the temperature; position t - 1 predicts token t."""
+def check_logprobs_match_each_episode_alone():
+    """By definition: logits of the episode alone, over the temperature; position t - 1 predicts token t."""
     model = make_model()
     found = forward(make_batch(EPISODES), model, TEMPERATURE, entropy_grad=True)
     logprobs, entropies = [], []
@@ -153,7 +153,7 @@ def check_logprobs_are_those_of_each_episode_alone():
 
 
 def share_a_prompt(count: int) -> list[Episode]:
-    """A group: one prompt of 40 ids, of which another group has the first 25; equal first turns, different seconds."""
+    """Return two groups, each with one prompt of 40 ids and equal first turns; the two prompts share 25 ids."""
     draw = torch.Generator().manual_seed(0)
     ids = lambda n: torch.randint(0, 67, (n,), generator=draw).tolist()  # noqa: E731
     system, first = ids(25), ids(3)
@@ -164,8 +164,8 @@ def share_a_prompt(count: int) -> list[Episode]:
             second = ids(4)
             turns = [Turn(40, 43, 1.0, "stop"), Turn(45, 49, float(len(episodes)), "stop")]
             mask = [0] * 40 + [1] * 3 + [0] * 2 + [1] * 4
-            told = prompt + first + [1, 2] + second
-            episodes.append(Episode("fake", group, group, told, mask, [0.0] * 49, turns, terminated=True))
+            ids_T = prompt + first + [1, 2] + second
+            episodes.append(Episode("fake", group, group, ids_T, mask, [0.0] * 49, turns, terminated=True))
     return episodes
 
 
@@ -191,26 +191,26 @@ def test_a_group_stays_together_in_a_micro_batch():
     assert sorted(map(list, groups)) == [[0], [1]]
 
 
-def test_logprobs_are_those_of_each_episode_alone():
-    check_logprobs_are_those_of_each_episode_alone()
+def test_logprobs_match_each_episode_alone():
+    check_logprobs_match_each_episode_alone()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_observation_tokens_have_exactly_zero_gradient(name):
-    check_what_the_environment_said_gets_exactly_no_gradient(name)
+    check_observation_tokens_have_exactly_zero_gradient(name)
 
 
-def check_what_the_environment_said_gets_exactly_no_gradient(name="ppo"):
-    """Of all hidden states, only those before a sampled token have a gradient, and all of those have."""
+def check_observation_tokens_have_exactly_zero_gradient(name="ppo"):
+    """Exactly the hidden states before a sampled token have a gradient."""
     module, cfg = ALGORITHMS[name]
     model, critic = make_model(), make_critic()
     batch, run, seen = prepared(name, model, critic, EPISODES, 10**6), model.forward, {}
 
-    def forward_all(ids_1P, sequences_ST, wanted):
-        hidden_PD = run(ids_1P, sequences_ST=sequences_ST)[0]
-        hidden_PD.retain_grad()
-        seen.update(hidden=hidden_PD, sequences=sequences_ST.tolist())
-        return hidden_PD[wanted]
+    def forward_all(ids_BT, sequences_ST, wanted):
+        hidden_ND = run(ids_BT, sequences_ST=sequences_ST)[0]
+        hidden_ND.retain_grad()
+        seen.update(hidden=hidden_ND, sequences=sequences_ST.tolist())
+        return hidden_ND[wanted]
 
     model.forward = forward_all
     micro = forward(batch, model, TEMPERATURE, critic if cfg.critic else None, cfg.entropy_grad)
@@ -236,7 +236,7 @@ def test_action_mask_covers_exactly_the_sampled_ids():
 
 
 def check_values_before_the_update():
-    """Those of the state before each token; the last one is 0 after the task's own end and the critic's after a cut."""
+    """A value is of the state before a token; the last one is 0 after termination, and the critic's after a cut."""
     model, critic = make_model(), make_critic()
     for micro_tokens in (1, 30, 10**6):
         batch = add_values(make_batch(EPISODES), model, critic, micro_tokens)
@@ -254,7 +254,7 @@ def test_values_before_the_update():
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 30, 10**6])
-def test_reference_logprobs_are_those_of_the_base(micro_tokens):
+def test_reference_logprobs_match_the_base(micro_tokens):
     model = make_model()
     with lora.adapters_off(model), torch.no_grad():
         batch = add_reference(make_batch(EPISODES), model, TEMPERATURE, micro_tokens)

@@ -1,4 +1,4 @@
-"""The benchmarks run from end to end on tiny sizes, keep what they promise, and count what they say they count."""
+"""The benchmarks run on tiny sizes, report what they measure, and count what they claim to count."""
 
 import json
 import re
@@ -50,7 +50,7 @@ PROMISED_OF_A_ROW = {"name", "values", "unit", "median", "ratio", "targets", "ta
 
 
 def run(name: str, words: str, monkeypatch, capsys, only: str = "") -> tuple[dict, str, str]:
-    """(the record, all that was printed, all that was told on stderr) of one benchmark."""
+    """Run one benchmark; return (its record, its stdout, its stderr)."""
     words_of_all = ["repeats=1", "warmup=1", "threads=1", *([f"only={only}"] if only else [])]
     options = common.parse(MODULES[name].Options, [*words.split(), *words_of_all])
     monkeypatch.setattr(sys, "argv", [name, *words.split()])
@@ -60,7 +60,7 @@ def run(name: str, words: str, monkeypatch, capsys, only: str = "") -> tuple[dic
 
 
 def never(*_, **__):
-    raise AssertionError("measured or loaded what nobody asked for")
+    raise AssertionError("a row that was not requested was measured or loaded")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -83,8 +83,8 @@ def test_unknown_row_is_refused_before_anything_is_loaded(name, monkeypatch, cap
 
 def test_unknown_row_names_the_nearest_rows():
     names = [f"{word}, {kind}" for word in ("float32", "bfloat16") for kind in ("scratch", "largest error")]
-    for only, told in (("float32, scrtch", names[:2]), ("float33, scratch", ["float32", "bfloat16"])):
-        with pytest.raises(SystemExit, match=f"rows begin with: {'; '.join(told)}$"):
+    for only, rows in (("float32, scrtch", names[:2]), ("float33, scratch", ["float32", "bfloat16"])):
+        with pytest.raises(SystemExit, match=f"rows begin with: {'; '.join(rows)}$"):
             common.chosen(names, only)
     with pytest.raises(SystemExit, match=r"rows begin with: 12 rows; [\w ]+; [\w ]+$"):
         common.chosen([f"{i} rows" for i in range(common.MANY + 1)], "x12 rows")
@@ -95,7 +95,7 @@ def test_unknown_row_names_the_nearest_rows():
     "name, only",
     [("logprob", "bfloat16, scratch"), ("lora", "float32, error"), ("onpolicy", "float32, agreement, mean")],
 )
-def test_only_the_rows_that_are_asked_for_are_measured(name, only, monkeypatch, capsys):
+def test_only_the_requested_rows_are_measured(name, only, monkeypatch, capsys):
     monkeypatch.setattr(common, "interleave", never)  # theirs have no times
     (row,) = run(name, SMALL[name], monkeypatch, capsys, only=only)[0]["rows"]
     assert row["name"].startswith(only)
@@ -116,7 +116,7 @@ def row_of(record: dict, end: str) -> dict:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, capsys, tmp_path):
-    """With all peers or, where one is not installed, without them."""
+    """Peers that are not installed are left out."""
     record, printed, _ = run(name, f"{SMALL[name]} out={tmp_path / 'x.json'}", monkeypatch, capsys)
     assert set(record) >= PROMISED and record["benchmark"] == name
     assert record["rows"] and all(set(row) >= PROMISED_OF_A_ROW for row in record["rows"])
@@ -151,19 +151,19 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
 
 @pytest.mark.parametrize("name", ["logprob", "generate", "step", "onpolicy"])
 def test_a_peer_that_is_not_installed_is_named(name, monkeypatch, capsys):
-    """And ours is measured all the same."""
+    """Our side is measured all the same."""
     monkeypatch.setattr(common, "version", lambda package: "0" if package == "torch" else None)
     monkeypatch.setitem(sys.modules, "trl.trainer.utils", None)
     words = SMALL[name] + (" dtypes=float32" if name == "logprob" else "")
-    record, _, told = run(name, words, monkeypatch, capsys)
-    peers = [peer for peer in PEERS[name] if peer in told.splitlines()[0]]
-    assert peers == PEERS[name] and 'pip install -e ".[bench]"' in told.splitlines()[0], "before all rows"
+    record, _, stderr = run(name, words, monkeypatch, capsys)
+    peers = [peer for peer in PEERS[name] if peer in stderr.splitlines()[0]]
+    assert peers == PEERS[name] and 'pip install -e ".[bench]"' in stderr.splitlines()[0], "before all rows"
     assert any("absent" in note and PEERS[name][0] in note for note in record["notes"])
     assert not any(PEERS[name][0] in row["values"] for row in record["rows"])
     assert record["versions"]["transformers"] == "absent"
 
 
-STATED = {  # of a row with a target, by its beginning and its place in the table: the sizes that it is stated for
+STATED = {  # case: (how the row's name starts, its place in the table, the sizes that its target is stated for)
     "logprob": ("float32, forward", 0, "N=512 D=896 V=151936"),
     "logprob, scratch": ("float32, scratch", 0, "N=512 D=896 V=151936"),
     "lora": ("float32, forward", 0, "shape=0.5b layers=4 tokens=512"),
@@ -179,8 +179,8 @@ OTHERS = {"model": "small", "shape": "7b", "group_shape": "small", "dtype": "bfl
 
 
 @pytest.mark.parametrize("case", STATED)
-def test_a_target_is_told_of_the_sizes_alone_that_it_is_stated_for(case, monkeypatch):
-    """Whatever the options say, what is measured is small, or nothing at all."""
+def test_a_target_is_reported_only_for_its_own_sizes(case, monkeypatch):
+    """The options give the stated sizes; the measurements themselves are small or faked."""
     name, (only, place, sizes) = case.partition(",")[0], STATED[case]
     if case == "lora" and common.absent("transformers", "peft"):
         pytest.skip("needs transformers and peft")
@@ -193,7 +193,7 @@ def test_a_target_is_told_of_the_sizes_alone_that_it_is_stated_for(case, monkeyp
 
     for module, function, fake in (
         (common, "report", lambda _, rows, *__: reported.extend(rows)),
-        (common, "interleave", lambda turns, *_: {side: [1.0] for side in turns}),
+        (common, "interleave", lambda works, *_: {side: [1.0] for side in works}),
         (common, "memory_parts", lambda *_: {}),
         (logprob, "make_inputs", lambda *_: inputs),
         (logprob, "peers", lambda *_: ({"naive": logprob.naive}, [])),
@@ -251,7 +251,7 @@ def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
 
 
 def test_gpu_parts_run_on_a_cpu_and_a_failure_is_a_note(monkeypatch):
-    """All but those with peers, which their own benchmarks run above."""
+    """Parts with peers are left out; their own benchmarks run above."""
     scale = gpu.Scale(
         large="quarter", small="quarter", heads=(("a head", 20, 16, 300, {}),), decode_rows=(3, 2), context=20, new=2,
         talk=(2, 8, 2, 2, 3), group=(16, 8, 2), round_trip=(2, 8, 2, 2, 3),
@@ -282,7 +282,7 @@ def test_slow_gpu_part_is_cut_off_and_its_rows_are_kept(monkeypatch):
         while True:
             try:
                 time.sleep(60)
-            except Exception:  # as libraries do that go on whatever comes
+            except Exception:  # as in libraries that catch every exception
                 continue
 
     def parts(*_):
@@ -309,14 +309,14 @@ def test_gpu_benchmark_compiles_naive_and_prints_its_options(monkeypatch):
 def test_ratios_and_targets_by_hand():
     time = Row("a", {"ours": [2.0, 3.0, 2.0], "theirs": [4.0, 8.0, 40.0]}, targets={"theirs": 0.25, "ours": 1.5})
     assert time.ratio("theirs") == 0.25 and time.target("theirs") == "<= 0.25x: met, within the spread"
-    assert time.target("ours") == "<= 1.5 s: missed by 0.5"  # three of four quarters of the turns
+    assert time.target("ours") == "<= 1.5 s: missed by 0.5"  # three of four quarters of the repeats
     speed = Row("a", {"ours": [2.0], "theirs": [5.0]}, speedup=True, targets={"theirs": 3.0}, tokens=10)
     assert speed.ratio("theirs") == 2.5 and speed.target("theirs") == ">= 3x: missed by 0.5"
     assert speed.lines()[0].split(" | ")[3] == "5" and "2.5x the speed" in speed.lines()[1]
     assert Row("a", {"ours": [0.0], "theirs": [0.0]}, "nats").ratio("theirs") == 1
 
 
-def test_a_number_has_three_digits_and_what_is_missed_two():
+def test_numbers_have_three_digits_and_missed_targets_two():
     assert list(map(common.digits, (0.123456, 12.3456, 999.4, 999.6, 1570.3, 1e-7))) == [
         "0.123", "12.3", "999", "1,000", "1,570", "1e-07",
     ]  # fmt: skip
@@ -325,22 +325,22 @@ def test_a_number_has_three_digits_and_what_is_missed_two():
     assert "1.23 s" in row.lines()[0] and "3.46 s" in row.lines()[1]
 
 
-def test_a_target_within_the_spread_of_the_turns_is_told_so():
+def test_a_target_within_the_spread_of_the_repeats_is_marked():
     """Of [0.2, 0.3, 0.4, 0.5, 0.6] the middle half reaches from 0.3 to 0.5."""
     values = {"ours": [2.0, 3.0, 4.0, 5.0, 6.0], "theirs": [10.0] * 5}
-    told = {bound: Row("a", values, targets={"theirs": bound}).target("theirs") for bound in (0.25, 0.35, 0.45, 0.55)}
-    assert [told[bound].split(": ")[1] for bound in told] == [
+    reported = [Row("a", values, targets={"theirs": bound}).target("theirs") for bound in (0.25, 0.35, 0.45, 0.55)]
+    assert [text.split(": ")[1] for text in reported] == [
         "missed by 0.15", "missed by 0.05, within the spread", "met, within the spread", "met",
     ]  # fmt: skip
     assert Row("a", {"ours": [2.0], "theirs": [4.0]}, targets={"theirs": 0.5}).target("theirs") == "<= 0.5x: met"
 
 
-def test_a_side_with_fewer_than_five_turns_says_so_in_the_table():
+def test_a_side_with_fewer_than_five_repeats_is_marked():
     lines = Row("r", {"ours": [1.0] * 5, "b": [1.0] * 3, "limit": [1.0]}).lines()
     assert "| ours |" in lines[0] and "| b (median of 3) |" in lines[1] and "| limit |" in lines[2]
 
 
-def test_turns_alternate_and_the_warm_up_is_left_out():
+def test_repeats_alternate_and_the_warm_up_is_left_out():
     order = []
     sides_ = {name: lambda name=name: order.append(name) for name in "ab"}
     seconds = common.interleave(sides_, repeats=4, warmup=2)
@@ -348,13 +348,13 @@ def test_turns_alternate_and_the_warm_up_is_left_out():
     assert len(common.interleave(sides_, repeats=9, warmup=1, limit=0.0)["a"]) == 3, "past the limit, three"
 
 
-def test_scratch_counts_what_lives_beside_inputs_and_outputs():
+def test_scratch_excludes_inputs_and_outputs():
     given = torch.zeros(2**18)  # 1 MiB
 
     def work() -> list[torch.Tensor]:
         kept = given + 1  # the output
         for _ in range(3):
-            kept.add_((given * 2)[:5].sum() + (given * 3).sum())  # of the two products one lives at a time
+            kept.add_((given * 2)[:5].sum() + (given * 3).sum())  # only one of the two products is alive at a time
         return [kept]
 
     assert 1 <= common.scratch_of(work) < 1.01
@@ -362,14 +362,14 @@ def test_scratch_counts_what_lives_beside_inputs_and_outputs():
     assert 2 <= common.scratch_of(held) < 3.01
 
 
-def test_naive_scratch_is_that_of_the_logits():
-    """Forward: logits and their log_softmax; backward: the log_softmax and its gradient twice over."""
+def test_naive_scratch_is_the_size_of_the_logits():
+    """Forward: logits and log_softmax. Backward: log_softmax and twice its gradient."""
     inputs = logprob.make_inputs(64, 8, 4096, torch.float32)
     found = common.scratch_of(lambda: logprob.run(logprob.naive, inputs))
     assert 2 < found < 4, "a MiB is [N, V] once"
 
 
-def test_the_truth_is_that_of_autograd_in_float64():
+def test_the_truth_equals_autograd_in_float64():
     inputs = logprob.make_inputs(33, 8, 50, torch.float32)
     hidden_ND = inputs.hidden_ND.double().requires_grad_()
     logits_NV = hidden_ND @ inputs.weight_VD.double().mT
@@ -392,8 +392,8 @@ def test_agreement_counts_bits():
     assert (found.tokens, found.unequal, found.largest) == (3, 2, 0.5)
 
 
-def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch):
-    """To rounding; ours takes none of it, and the rival none of ours, in a stacked step or without one."""
+def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
+    """Only one of the two attentions is called in each mode, with a stacked step or without."""
     import models.decoder
     import models.engine
     from models.kernels import kernels
@@ -413,7 +413,7 @@ def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch)
     sdpa = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(inexact.F, "scaled_dot_product_attention", counted("torch", sdpa))
     for module in ("attention", "fast.step"):
-        path = f"models.{module}.weigh"  # what every sum of ours goes through
+        path = f"models.{module}.weigh"  # computes every sum of our attention
         monkeypatch.setattr(path, counted("ours", models.attention.weigh))
     expected = generate.play(model, talk, True)
     assert counts["torch"] == 0 < counts["ours"]
@@ -434,8 +434,8 @@ def test_the_rival_gives_the_same_numbers_by_torchs_attention_alone(monkeypatch)
     )  # fmt: skip
 
 
-def test_the_two_rivals_of_16_bits_are_not_one():
-    """Ours has no stacked step there; one samples by torch's attention, the other by ours."""
+def test_inexact_attention_samples_only_if_it_is_everywhere():
+    """In 16 bits our engine has no stacked step."""
     model = sides.adapted(sides.random(sides.SHAPES["quarter"], torch.bfloat16))
     assert onpolicy.exact_step(model) is None
     talk = generate.make_talk(2, 70, 1, 3, 4, 640)
@@ -467,7 +467,7 @@ def test_every_second_step_of_the_trainer_has_our_switch(monkeypatch):
     assert [len(clock.steps) for clock in peer.clocks.values()] == [2, 2]
 
 
-def test_a_larger_model_is_measured_beside_a_peer_with_our_switch(monkeypatch, capsys):
+def test_larger_models_are_compared_with_our_switch_on_too(monkeypatch, capsys):
     if common.absent("transformers", "peft"):
         pytest.skip("needs transformers and peft")
     monkeypatch.setattr(generate, "LARGE", 0)
@@ -478,8 +478,8 @@ def test_a_larger_model_is_measured_beside_a_peer_with_our_switch(monkeypatch, c
     assert row["check"] == f"3/3 rows equal to transformers, 3/3 rows equal to transformers, {TOO}"
 
 
-def test_rows_end_at_lengths_of_their_own_and_an_engine_can_be_kept():
-    """Also one whose steps are ahead of the host."""
+def test_rows_have_their_own_lengths_and_engines_are_reusable():
+    """Includes an engine that runs ahead of the host."""
     model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}))
     prompts = [[i + 1] * (3 + i) for i in range(3)]
     case = generate.Case("a", prompts, [5, 1, 11], 0.0)
@@ -516,7 +516,7 @@ def test_reuse_changes_no_ids():
     assert [len(row) for row in ids] == [10 + 3 * 7] * 2 and [len(row) for row in logprobs] == [9, 9]
 
 
-def test_the_make_targets_name_benchmarks_that_are_there():
+def test_make_targets_name_existing_benchmarks():
     root = Path(__file__).parents[1]
     lines = re.findall(r"-m benchmarks\.(\w+) out=benchmarks/results/(\w+)\.json", (root / "Makefile").read_text())
     assert {name for name, _ in lines} == {*MODULES, "gpu"} and all(name == out for name, out in lines)

@@ -1,4 +1,4 @@
-"""Checkpoints: what is loaded is bitwise what was saved, and what was not wholly saved is not there."""
+"""Checkpoints: a load restores every bit of the saved state, and an incomplete save is never loaded."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from rl.update import make_optimizer
 
 
 def make_state(steps: int = 0, seed: int = 0, hidden: int = 8, critic: bool = True, **lora_keys) -> TrainState:
-    """A state that has taken so many optimizer steps."""
+    """Return a state after `steps` optimizer steps."""
     torch.manual_seed(seed)
     model = adapted_model(seed, **{"dropout": 0.1, **lora_keys}).train()
     critic = Critic(32, hidden) if critic else None
@@ -33,7 +33,7 @@ def make_state(steps: int = 0, seed: int = 0, hidden: int = 8, critic: bool = Tr
 
 
 def step(state: TrainState) -> None:
-    """An optimizer step that draws on everything: dropout, the adapter, the critic and the moments."""
+    """Take an optimizer step that uses dropout, the adapter, the critic and the moments."""
     hidden_ND = state.model(IDS_BT).flatten(0, 1)
     loss = hidden_ND.square().mean()
     if state.critic:
@@ -45,7 +45,7 @@ def step(state: TrainState) -> None:
 
 
 def tensors(state: TrainState) -> dict[str, torch.Tensor]:
-    """A copy of all that a checkpoint must bring back."""
+    """Return a copy of every tensor that a checkpoint must restore."""
     found = {**state.trainable(), **(state.critic.state_dict() if state.critic else {})}
     for i, entry in state.optimizer.state_dict()["state"].items():
         found |= {f"{i}.{key}": value for key, value in entry.items()}
@@ -63,7 +63,7 @@ def test_loaded_checkpoint_equals_the_saved_state_bitwise(critic, tmp_path):
     folder = save_checkpoint(state, tmp_path)
     saved = tensors(state)
     assert sum(key.endswith("exp_avg_sq") for key in saved) == 28 + 4 * critic
-    other = make_state(1, seed=1, critic=critic)  # another adapter, other moments, another place in the random stream
+    other = make_state(1, seed=1, critic=critic)  # another adapter, moments and position in the random stream
     assert other.adapter_hash() != state.adapter_hash()
     load_checkpoint(other, folder)
     assert_equal(tensors(other), saved)
@@ -79,7 +79,7 @@ def test_loaded_checkpoint_equals_the_saved_state_bitwise(critic, tmp_path):
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_other_optimizers_resume_too(name, tmp_path):
-    """Also one that keeps nothing."""
+    """Includes an optimizer without state."""
     states = [make_state(0, seed=seed, critic=False) for seed in (0, 1)]
     for state in states:
         cfg = config.parse([f"optimizer={name}", "lr=0.01", "weight_decay=0.1"])
@@ -102,7 +102,7 @@ def test_checkpoint_has_no_pickle_and_usual_permissions(tmp_path):
 
 
 def test_failed_write_leaves_only_whole_checkpoints(tmp_path, monkeypatch):
-    """The n-th thing that a save does to the disk fails, for every n until none is left to fail."""
+    """The n-th disk operation of a save fails, for every n until the save succeeds."""
     earlier = save_checkpoint(make_state(1), tmp_path)
     state, calls = make_state(2), []
 

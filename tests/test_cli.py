@@ -1,4 +1,4 @@
-"""The programs at a terminal: help whose reader leaves, an interrupt, a game's end, the keys that eval.py reads."""
+"""The programs at a terminal: help to a closed pipe, interrupts, the end of a game, the keys that eval.py reads."""
 
 import io
 import os
@@ -62,7 +62,7 @@ RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.
     ],
 )
 def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch):
-    """epochs: how many come before the interrupt; None: the model is not yet there."""
+    """epochs: epochs before the interrupt; None: before the model is loaded."""
     done, learn = [], rl.update.update
 
     def update(*words):
@@ -85,7 +85,7 @@ def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch):
 
 @pytest.fixture
 def game(monkeypatch, capsys):
-    """Return a function that plays textcraft with typed lines, and returns what was printed and the actions taken."""
+    """Return a function that plays textcraft with typed lines; it returns the output and the actions taken."""
     actions, act = [], Env.step
 
     def step(env, action: str):
@@ -103,10 +103,10 @@ def game(monkeypatch, capsys):
 
 @pytest.mark.parametrize("typed, asked", [("q\n", 1), ("", 1), ("\n  \nq\n", 3), ("\n", 2), ("inventory\nq", 2)])
 def test_game_ends_on_q_and_ignores_empty_lines(typed, asked, game):
-    told, actions = game(typed)
-    assert told.count("> ") == asked and told.endswith("> \n")
+    output, actions = game(typed)
+    assert output.count("> ") == asked and output.endswith("> \n")
     assert actions == ["Action: inventory"] * ("inventory" in typed)
-    assert told.count(play.TIP) == 1 and told.index(play.TIP) < told.index("> ")
+    assert output.count(play.TIP) == 1 and output.index(play.TIP) < output.index("> ")
 
 
 @pytest.mark.parametrize("end", ["Q", "quit", " Exit "])
@@ -121,9 +121,9 @@ def test_lines_between_quotes_are_one_reply(typed, game):
 
 
 def test_exclamation_mark_plays_the_experts_move(game):
-    told, actions = game("?\n" + "!\n" * 20, "difficulty=1", "seed=3")
-    assert told.endswith("reward 1, shaped 1, valid True\nover: correct\n")
-    assert told.count(actions[0]) == 2 and told.count(f"> {actions[-1]}") == 1
+    output, actions = game("?\n" + "!\n" * 20, "difficulty=1", "seed=3")
+    assert output.endswith("reward 1, shaped 1, valid True\nover: correct\n")
+    assert output.count(actions[0]) == 2 and output.count(f"> {actions[-1]}") == 1
 
 
 def test_interrupted_reset_exits_with_130(capsys, monkeypatch):
@@ -135,7 +135,7 @@ def test_interrupted_reset_exits_with_130(capsys, monkeypatch):
 
 
 class Read:
-    """A config that knows what was asked of it."""
+    """A config that records which fields are read."""
 
     def __init__(self, cfg):
         self.cfg, self.keys = cfg, set()

@@ -1,4 +1,4 @@
-"""Configuration: what is wrong is said in one line, what is right is where it was put, and every key is explained."""
+"""Configuration: errors are one line, values land in their fields, and every key is explained."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
 
 
 def refused(capsys, *words: str) -> str:
-    """The one line that the words end in."""
+    """Return the one line that parsing the words ends with."""
     with pytest.raises(SystemExit) as caught:
         parse(list(words))
     printed = capsys.readouterr()
@@ -227,7 +227,7 @@ def test_words_become_values_of_the_fields_type(word, value):
 
 @pytest.fixture
 def recipe(tmp_path):
-    """A function that writes a recipe and names it."""
+    """Return a function that writes a recipe and returns its name."""
 
     def write(text: str) -> str:
         (tmp_path / "mine.toml").write_text(text)
@@ -312,7 +312,7 @@ def test_environment_configs_are_frozen(name):
     ],
 )
 def test_max_turns_is_recorded_as_the_environments(text, words, wanted, recipe, tmp_path):
-    """It is resolved level by level, over recipes/embedded.toml's 8, and a resumed run has the same."""
+    """It is resolved per difficulty, over recipes/embedded.toml's 8, and a resumed run has the same."""
     cfg = parse([recipe(text), "env=textcraft,sat", *words.split()])
     assert cfg.textcraft.max_turns == make_env(cfg, "textcraft").config.max_turns == wanted
     assert make_env(cfg, "sat"), "an environment of one turn has no such key"
@@ -385,7 +385,7 @@ def test_every_shipped_recipe_is_valid():
 
 
 def test_every_key_of_every_recipe_is_known():
-    """Keys of groups that a run does not use are ignored there; here every group is in use."""
+    """Keys of groups that a run does not use are ignored; here every group is in use."""
     in_use = [f"env={','.join(envs.NAMES)}", *(f"{algo}.epochs=1" for algo in config.ALGORITHMS)]
     for name in recipes.names():
         for model in ("tiny", "other/model"):

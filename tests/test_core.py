@@ -21,13 +21,13 @@ def close(actual: torch.Tensor, expected, atol: float = 1e-9) -> None:
 
 
 def slope(function, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of the sum of function(x)."""
+    """Return the gradient of the sum of function(x)."""
     x = x.clone().requires_grad_()
     return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 def played(*rewards: float, lengths=None, group: int = 0, **keys) -> Episode:
-    """An episode with a turn per reward: 2 ids of prompt or observation, then `lengths[u]` sampled ones."""
+    """Return an episode with a turn per reward: 2 ids of prompt or observation, then `lengths[u]` sampled ids."""
     episode = Episode("fake", 0, group, **{"terminated": True, **keys})
     for reward, n in zip(rewards, lengths or [2] * len(rewards), strict=True):
         start = len(episode.ids_T) + 2
@@ -39,7 +39,7 @@ def played(*rewards: float, lengths=None, group: int = 0, **keys) -> Episode:
 
 
 def scored(episodes: list[Episode], seed: int = 0, drift: float = 0.3) -> Batch:
-    """A batch as a loss gets it, after the policy moved each log-probability by about `drift`. Float64."""
+    """Return a float64 batch as a loss gets it, after the policy moved each log-probability by about `drift`."""
     torch.manual_seed(seed)
     batch, draw = make_batch(episodes), lambda n, width: width * torch.randn(n, dtype=torch.float64)
     N, old = len(batch.episode_N), batch.old_logprobs_N.double()
@@ -118,8 +118,8 @@ def check_gae_is_the_sum_of_discounted_deltas():
         close(returns, advantages + values)
 
 
-def check_gae_steps_over_what_the_environment_said():
-    """V3: rewards and values at the masked tokens 9 and -9 do not enter; only sampled tokens are in a batch at all."""
+def check_gae_steps_over_observations():
+    """V3: rewards and values of 9 and -9 at masked tokens have no effect; a batch has only sampled tokens."""
     episode = played(0.2, 1.0)
     batch = replace(make_batch([episode]), old_values_N=f64(0.1, 0.3, 0.5, 0.4), last_values_B=f64(0.0))
     cfg = ppo.Config(level="token", gamma=0.99, gae_lambda=0.95, whiten=False)
@@ -129,11 +129,11 @@ def check_gae_steps_over_what_the_environment_said():
 
 
 def test_gae_steps_over_observations():
-    check_gae_steps_over_what_the_environment_said()
+    check_gae_steps_over_observations()
 
 
 def check_turn_level_gae():
-    """V4: one value at the turn's first token, one reward, one advantage that all its tokens share."""
+    """V4: the value at the turn's first token, one reward, one advantage that all its tokens share."""
     batch = replace(
         make_batch([played(0.2, 1.0, lengths=[2, 3])]),
         old_values_N=f64(0.1, 7.0, 0.5, -7.0, 8.0),
@@ -166,7 +166,7 @@ GROUPS = [f64(1, 0, 0, 1), f64(1, 1, 1, 1), f64(2, -1, 0.5, 0)]
 
 
 def check_group_advantages():
-    """V6, the members of the groups shuffled among one another."""
+    """V6, with the members of the groups shuffled."""
     expected = {
         True: [
             f64(0.865875429761, -0.865875429761, -0.865875429761, 0.865875429761),
@@ -186,7 +186,7 @@ def test_group_advantages():
 
 
 def test_groups_of_one_or_equal_scores_have_advantage_0():
-    """Exactly 0, where subtracting a rounded mean would leave 1e-8 / 1e-4 of noise to learn from."""
+    """Exactly 0: subtracting a rounded mean would leave noise of 1e-8 / 1e-4."""
     scores, group = torch.tensor([0.1] * 7 + [5.0]), torch.tensor([0] * 7 + [1])
     for divide in (True, False):
         assert not groups.group_advantages(scores, group, divide).any()
@@ -223,7 +223,7 @@ def test_dual_clip():
 
 
 def check_dual_clip():
-    """V7: the loss of a negative advantage is at most 3 times it, and flat from there on; others are as they were."""
+    """V7: with a negative advantage the loss is at most 3 times it, and flat beyond; other losses do not change."""
     log_ratio, A = f64(1.5, 0.5, 1.5, 0.5, 1.1, 5.0).log(), f64(2, 2, -2, -2, 1, -1)
     loss, _, clipped = core.clipped_surrogate(log_ratio, A, 0.2, 0.2, 3.0)
     close(loss, [-2.4, -1.0, 3.0, 1.6, -1.1, 3.0])
@@ -258,7 +258,7 @@ def test_cispo_clips_the_weight_and_keeps_the_gradient():
 
 
 def test_leave_one_out():
-    """V6: what it leaves of a score is RLOO's advantage. A group of one is its own baseline."""
+    """V6: a score minus its baseline is RLOO's advantage. A group of one is its own baseline."""
     group = torch.tensor([0, 1, 2, 0, 0, 1, 1, 0, 1, 3])
     scores = f64(1, 2, 5, 0, 0, -1, 0.5, 1, 0, 7)
     third = 1 / 3
@@ -336,7 +336,7 @@ def test_kl_estimates(kind, values, slopes):
     ],
 )
 def test_kl_estimates_and_their_gradients_in_expectation(kind, expectation, slopes):
-    """V9b: exact expectations over three categories, the samples' probabilities held fixed as sampling holds them."""
+    """V9b: exact expectations over three categories; the samples' probabilities are constants, as in sampling."""
     logits, reference = f64(0.3, -0.2, 0.5), f64(0.5, 0.2, 0.3).log()
     sampled = logits.softmax(0)
     expected = lambda x: sampled * core.kl_estimate(x.log_softmax(0), reference, kind)  # noqa: E731
@@ -344,7 +344,7 @@ def test_kl_estimates_and_their_gradients_in_expectation(kind, expectation, slop
     close(slope(expected, logits), slopes)
 
 
-def test_approximate_kl_is_that_of_the_old_policy_from_the_new():
+def test_approximate_kl_is_from_the_old_policy_to_the_new():
     old, new = f64(0.2, 0.3, 0.5).log(), f64(0.3, 0.2, 0.5).log()
     per_token = core.approximate_kl(new, old)
     assert (per_token >= 0).all() and per_token[2] == 0
@@ -372,7 +372,7 @@ def test_aggregate(kind, total):
         groups.aggregate(loss[mine], torch.zeros(int(mine.sum()), dtype=torch.long), kind, 5, 2, 4)
         for mine in (episode == 0, episode == 1)
     ]
-    close(sum(parts), total)  # and not the mean of the pieces' means, 6.25 for tokens
+    close(sum(parts), total)  # not the mean of the pieces' means, 6.25 for tokens
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def check_micro_batches_sum_to_the_whole(name="ppo"):
 
 
 def with_gradient(piece: Batch, whole: Batch, fields) -> Batch:
-    """What a forward fills in, cut from the whole so that its gradient flows there."""
+    """Fill in the fields that a forward sets, cut from the whole batch's so that gradients reach them."""
     index = {id(e): b for b, e in enumerate(whole.episodes)}
     where = torch.cat([(whole.episode_N == index[id(e)]).nonzero()[:, 0] for e in piece.episodes])
     return replace(piece, **{name: getattr(whole, name)[where] for name in fields})
@@ -455,7 +455,7 @@ def test_the_signs_of_the_ppo_loss():
 
 
 def check_the_signs_of_the_ppo_loss():
-    """More likely good tokens, more entropy and values nearer to the returns all lower it."""
+    """More likely good tokens, higher entropy and values nearer to the returns lower the loss."""
     batch = ppo.advantages(scored(EPISODES, drift=0.0), ppo.Config())
     loss, metrics = ppo.loss(batch, cfg := ppo.Config(value_clip=None))
     slopes = torch.autograd.grad(loss, [batch.logprobs_N, batch.entropy_N, batch.values_N])
@@ -492,7 +492,7 @@ def test_equal_scores_have_no_gradient_in_grpo(divide):
 
 @pytest.mark.parametrize("module", [grpo, ppo, reinforce])
 def test_kl_in_the_loss_pulls_towards_the_reference(module):
-    """By the weight that the batch carries, which may have been adapted."""
+    """Its weight is kl_coef of the batch, which may have been adapted."""
     still = torch.zeros(TOKENS, dtype=torch.float64)
     batch = replace(scored(EPISODES, drift=0.0), advantages_N=still, returns_N=still)
     cfg = module.Config(kl_coef=9.0)
@@ -502,7 +502,7 @@ def test_kl_in_the_loss_pulls_towards_the_reference(module):
 
 
 def test_gspo_clips_whole_episodes():
-    """A ratio far out on one token, made up for by the others of its episode: token by token it would be clipped."""
+    """One ratio far from 1 is balanced by the other tokens of its episode: per-token clipping would clip it."""
     batch = make_batch([played(1.0, lengths=[2], group=0), played(-1.0, lengths=[2], group=0)])
     old = batch.old_logprobs_N.double()
     drift = f64(0.9, -0.9, 0.0, 0.0)
@@ -517,7 +517,7 @@ def test_gspo_clips_whole_episodes():
 
 
 @pytest.mark.parametrize("aggregation", ["token", "episode"])
-def test_reinforce_likes_entropy(aggregation):
+def test_entropy_bonus_lowers_the_reinforce_loss(aggregation):
     cfg = reinforce.Config(entropy_coef=0.3, aggregation=aggregation)
     batch = reinforce.advantages(scored(EPISODES), cfg)
     (found,) = torch.autograd.grad(reinforce.loss(batch, cfg)[0], batch.entropy_N)
@@ -525,7 +525,7 @@ def test_reinforce_likes_entropy(aggregation):
 
 
 def test_kl_in_the_reward():
-    """V12: score 1.5 on the last token, less beta times the log-ratio on each."""
+    """V12: score 1.5 on the last token, minus beta times the log-ratio on each token."""
     batch = make_batch([played(1.5, lengths=[3])])
     old, reference = torch.tensor([-0.1, -0.7, -0.3]), torch.tensor([-0.2, -0.5, -0.3])
     batch = replace(batch, old_logprobs_N=old, ref_logprobs_N=reference, kl_coef=0.1)
@@ -544,7 +544,7 @@ def test_kl_in_the_reward():
         (0.01, 100, 0.1 * (1 + 0.2 * 0.1)),  # far above the target: up, by a fifth in 1000 episodes
         (0.5, 100, 0.1 * (1 - 0.2 * 0.1)),  # far below: down
         (0.1, 100, 0.1 * (1 + 0.1 * 0.1)),  # a tenth above
-        (0.01, 5000, 0.12),  # never by more than a fifth
+        (0.01, 5000, 0.12),  # by at most a fifth
     ],
 )
 def test_the_kl_weight_is_adapted(target, episodes, coefficient):
@@ -555,7 +555,7 @@ def test_the_kl_weight_is_adapted(target, episodes, coefficient):
 
 
 def test_reinforce_baselines():
-    """Scores 1.5, 1, 2, -1, 1; the groups are the first two and the others."""
+    """Scores 1.5, 1, 2, -1, 1; the groups are the first two and the last three."""
     returns = [1.5] * 3 + [1.0] + [1.0] * 5 + [2.0] * 7 + [-1.0] * 2 + [1.0] * 2 + [0.5] * 2
     first = [1.0] * 4 + [1.5] * 5 + [0.0] * 7 + [1.5] * 2 + [0.5] * 4  # the mean of the others in the group
     for baseline, subtracted in (("none", 0.0), ("batch", 0.9), ("moving", 0.25), ("leave_one_out", f64(*first))):
@@ -592,7 +592,7 @@ def test_dapo_s_overlong_penalty_is_in_the_score():
 
 
 def test_whitened_rewards():
-    """Scores of deviation 1, nothing shifted; where all are equal there is nothing to divide by."""
+    """The scores get deviation 1 and are not shifted; equal scores are not divided."""
     batch = groups.whiten_rewards(make_batch(EPISODES))
     assert batch.scores_B.std().item() == pytest.approx(1.0)
     close(batch.reward_N, make_batch(EPISODES).reward_N / f64(1.5, 1, 2, -1, 1).std().item(), 1e-6)

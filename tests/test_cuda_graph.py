@@ -1,4 +1,4 @@
-"""The steps that a graph holds: the tokens of the plain engine, some steps late, and nothing that a graph cannot do."""
+"""Steps that a CUDA graph can contain: they sample the plain engine's tokens, and every operation is capturable."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def model(request):
 
 
 def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
-    """An engine that samples ahead: by default with the exact attention, from the layers themselves."""
+    """Return an engine that samples ahead, by default with the exact attention and without stacking."""
     engine = Engine(model, max_rows, max_len, graph=True)
     steps = Steps(model, engine._cache, sample, **how)
     engine._ahead = Ahead(steps, engine._slots, max_len)
@@ -40,7 +40,7 @@ def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
 
 @pytest.fixture(scope="module")
 def expected(model):
-    """Return the plain engine's samples by temperature: every stop reason, and several turns."""
+    """Return the plain engine's samples by temperature; they have every stop reason and several turns."""
     played = {t: sampled(play(Engine(model, 24, 256), range(EPISODES), temperature=t)) for t in (0.8, 0)}
     reasons = {reason for turns in played[0.8].values() for *_, reason in turns}
     assert reasons == {"stop", "length", "context"} and max(map(len, played[0.8].values())) > 3
@@ -48,8 +48,8 @@ def expected(model):
 
 
 @pytest.mark.parametrize(("max_rows", "temperature"), [(3, 0.8), (24, 0.8), (24, 0)])
-def test_episodes_are_bitwise_those_of_the_plain_engine(model, expected, max_rows, temperature):
-    """Prompts and observations of all lengths, several turns, every stop reason, places that are used again."""
+def test_episodes_match_the_plain_engine_bitwise(model, expected, max_rows, temperature):
+    """Prompts and observations of all lengths, several turns, every stop reason, reused slots."""
     found = sampled(play(ahead(model, max_rows, 256), range(EPISODES), temperature=temperature))
     assert found == expected[temperature]
 
@@ -63,7 +63,7 @@ def test_forty_episodes_match_those_of_the_plain_engine(model, max_rows, tempera
 
 
 def test_a_sequence_outgrows_every_graph():
-    """From 62 tokens to 256 = max_len, which is the last place of four blocks; then 200 more of another, from 55."""
+    """From 62 tokens to max_len = 256, the end of four blocks; then 200 more of another sequence, from 55."""
     model, rows = random_model(), []
     for engine in (Engine(model, 1, 256), ahead(model, 1, 256)):
         for key, fed in (((0, 0), 62), ((0, 1), 55)):
@@ -87,7 +87,7 @@ def test_stacked_adapters_of_some_layers_and_of_several_scales():
 
 
 @pytest.mark.parametrize("how", [{"stacked": True}, {"attention": static_attention}], ids=["stacked", "static"])
-def test_stacked_weights_and_static_attention_sample_the_same_ids(model, expected, how):
+def test_stacked_weights_or_static_attention_sample_equal_ids(model, expected, how):
     got = sampled(play(ahead(model, 24, 256, **how), range(EPISODES)))
     assert got.keys() == expected[0.8].keys()
     for episode, turns in expected[0.8].items():
@@ -97,7 +97,7 @@ def test_stacked_weights_and_static_attention_sample_the_same_ids(model, expecte
 
 
 def test_groups_share_their_prompt_while_others_are_sampled(model):
-    """Children are copied, fed and idle at all times, one of them far longer than what is being sampled."""
+    """Children are copied, fed and idle between steps; one is far longer than the sequences that are sampled."""
 
     def rows(engine):
         first, long = engine.open((0, 0)), engine.open((0, 1))
@@ -124,7 +124,7 @@ def test_groups_share_their_prompt_while_others_are_sampled(model):
 
 
 def test_an_abandoned_run_continues_under_other_settings():
-    """Two rows were under way: their tokens stay, the next ones are greedy, and a closed slot's tokens are dropped."""
+    """Two of three slots keep their tokens and continue greedily; a closed slot's tokens are dropped."""
     model = random_model()
     engine = ahead(model, 3, 200)
     slots = [engine.open((0, i)) for i in range(3)]
@@ -151,8 +151,8 @@ def test_an_abandoned_run_continues_under_other_settings():
     for slot in (slots[0], slots[2]):
         sequence = [1 + slot, *early[slot].ids]
         while len(sequence) < 15:
-            hidden_1TD = model(torch.tensor([sequence]))
-            sequence.append(int((hidden_1TD[0, -1] @ model.lm_head.weight.T).argmax()))
+            hidden_BTD = model(torch.tensor([sequence]))
+            sequence.append(int((hidden_BTD[0, -1] @ model.lm_head.weight.T).argmax()))
         assert rows[slot].ids == sequence[1:]
     alone = Engine(model, 1, 200)
     alone.feed(alone.open((9, 9)), [7])
@@ -216,11 +216,11 @@ def test_changed_adapters_are_used_and_old_caches_refused(stacked):
         return rows[0].logprobs
 
     before = agree()
-    for layer in model.model.layers:  # as an optimizer does: where they lie
+    for layer in model.model.layers:  # in place, as an optimizer does
         layer.self_attn.v_proj.adapters["default"].B.mul_(1.5)
         layer.mlp.down_proj.adapters["default"].A.mul_(1.5)
     after = agree()
-    assert before != after and prepared[0] == prepared[1], "a graph would have gone stale"
+    assert before != after and prepared[0] == prepared[1], "a captured graph would be stale"
     with lora.adapters_off(model):
         assert agree() not in (before, after) and prepared[2] != prepared[1]
     assert agree() == after
@@ -238,7 +238,7 @@ def test_changed_adapters_are_used_and_old_caches_refused(stacked):
 
 
 class _Recorder(TorchDispatchMode):
-    """Every operation with the shapes that it was given and gave."""
+    """Record every operation with the shapes of its inputs and outputs."""
 
     def __init__(self):
         super().__init__()
@@ -256,11 +256,11 @@ WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonz
 
 @pytest.mark.parametrize("temperature", [0.8, 0.0])
 @pytest.mark.parametrize("stacked", [False, True])
-def test_a_step_does_the_same_whatever_the_data(model, temperature, stacked):
+def test_a_step_runs_the_same_operations_for_any_data(model, temperature, stacked):
     engine = ahead(model, 20, 260, attention=static_attention, stacked=stacked)
     steps, traces = engine._ahead.steps, []
     steps.prepare(0, 200, temperature)
-    steps.step()  # what is made at the first call: weights laid out for the CPU
+    steps.step()  # the first call lays out weights for the CPU
     for lengths, left in ((0, 0), (torch.arange(32) * 6, torch.arange(32)), (189, 50)):
         steps.state.length_B[:], steps.state.left_B[:] = torch.as_tensor(lengths), torch.as_tensor(left)
         with _Recorder() as recorder:
@@ -270,8 +270,8 @@ def test_a_step_does_the_same_whatever_the_data(model, temperature, stacked):
     assert not [name for name, _ in traces[0] if any(word in name for word in WAITING)]
 
 
-def test_the_recorder_sees_what_waits_for_the_device():
-    """The exact attention asks for positions: what the test above would say of it."""
+def test_the_recorder_finds_operations_that_wait_for_the_device():
+    """The exact attention reads positions on the host, so the test above would fail with it."""
     engine = ahead(random_model(), 2, 100, attention=attend)
     engine._ahead.steps.prepare(0, 50, 1.0)
     with _Recorder() as recorder:
@@ -282,7 +282,7 @@ def test_the_recorder_sees_what_waits_for_the_device():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_step_reads_no_number_from_the_device(dtype, stacked):
-    """On a device that has shapes but no data: whatever needed a number, or lay on the host, would fail."""
+    """The meta device has shapes but no data: reading a number, or a tensor on the host, would fail."""
     model = adapted_model().to("meta")
     for name, p in model.named_parameters():
         p.data = p.data if ".adapters." in name else p.data.to(dtype)
@@ -293,7 +293,7 @@ def test_a_step_reads_no_number_from_the_device(dtype, stacked):
 
 
 def test_on_a_gpu_products_of_16_bits_come_in_float32():
-    """Checked by the signature alone, without data and without a GPU."""
+    """Fake tensors show the dtype without a GPU."""
     with FakeTensorMode():
         a, b = (torch.empty(3, 4, *shape, dtype=torch.bfloat16, device="cuda") for shape in ((2, 5), (5, 6)))
         out = graph._product(a, b)
@@ -307,7 +307,7 @@ def test_on_a_gpu_products_of_16_bits_come_in_float32():
 @pytest.mark.parametrize("window", [None, 5, 100])
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (7, 1)])
 def test_static_attention_is_attention(rng, dtype, window, heads):
-    """As near to the same in float64 as `attend` is, but for weights that are rounded to the dtype of the values."""
+    """Its error in float64 is at most `attend`'s, plus the rounding of weights to the values' dtype."""
     (H, K), B, U, E = heads, 5, 3, 16
     q_BHTE = torch.randn(B, H, 1, E, generator=rng).to(dtype)
     k_UZEL, v_UZLE = (torch.randn(U, B * K, *s, generator=rng).to(dtype) for s in ((E, 64), (64, E)))
@@ -336,7 +336,7 @@ def test_prefill_in_pieces_matches_prefill_at_once(model, monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("stacked", [False, True])
-def test_on_a_gpu_the_graph_samples_what_the_plain_engine_does(stacked):
+def test_on_a_gpu_the_graph_matches_the_plain_engine(stacked):
     model = adapted_model().cuda()
     expected = sampled(play(Engine(model, 24, 260, graph=False), range(40)))
     got = sampled(play(ahead(model, 24, 260, stacked=stacked), range(40)))

@@ -1,4 +1,4 @@
-"""Demonstrations from files: what is learned, what is held out, what is cut."""
+"""Demonstrations from files: which tokens are learned, which rows are held out, where rows are cut."""
 
 import json
 import math
@@ -144,7 +144,7 @@ def test_a_bad_row_is_one_clear_line(tokenizer, tmp_path, row, message):
 
 
 def test_lines_end_at_newlines_only(tokenizer, tmp_path):
-    """Texts may hold what Python takes for line ends."""
+    """Texts may contain other characters that Python takes for line ends."""
     row = {"prompt": "a\u2028b\u0085c", "answer": "e\u2029f"}
     (tmp_path / "rows.jsonl").write_bytes(json.dumps(row, ensure_ascii=False).encode() + b"\r\n")
     (tmp_path / "rows.jsonl").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "rows.jsonl").read_bytes())

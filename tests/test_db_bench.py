@@ -35,7 +35,7 @@ D = Decimal
 
 
 def at(task: Task, **options) -> Env:
-    """An environment whose episode has a task of our choice."""
+    """Return an environment whose episode has this task."""
     env = Env(Config(**{"prompt": "short"} | options))
     env.begin(task)
     return env
@@ -258,7 +258,7 @@ def test_order_by_has_no_ties():
 
 
 def test_answers_depend_on_their_conditions():
-    """A condition leaves out some rows: an answer at random from the whole table is wrong."""
+    """A condition excludes some rows, so a random answer from the whole table is wrong."""
     database = Database()
     for seed in range(40):
         task = draw(Random(seed), "where_single_condition", "2", "train", database)
@@ -321,7 +321,7 @@ def test_a_skill_is_drawn_first():
 
 
 def entries(count: int) -> dict:
-    """A file as the original's: two labels on every query, and one entry of several skills."""
+    """Return a file like the original's: two labels on every query, and one entry of several skills."""
     database, found = Database(), {}
     for i in range(count):
         task = draw(Random(i), SKILLS[i % 22], "3", SPLITS[i % 3], database)
@@ -435,7 +435,7 @@ def test_bad_options_name_the_field(options, line):
 
 
 def transcript() -> list[dict]:
-    """An expert's episode at every level, and a clumsy one: the cases of its golden file."""
+    """Return the cases of the golden file: an expert at every level, and an agent that makes mistakes."""
     clumsy = ["SHOW TABLES", "DESCRIBE {t}", "SELECT * FROM {t} LIMIT 2;", "SELECT AVG(nope) FROM {t}", "SELEC 7 / 2"]
     clumsy += ["SELECT 7 / 2, 'a' = 'A' || 0", "DELETE FROM {t}", "answer (1"]
     cases = []

@@ -1,4 +1,4 @@
-"""The decoder: equal to transformers' for every configuration, and bitwise the same however its input is arranged."""
+"""The decoder matches transformers for every configuration; the layout of its input changes no bit."""
 
 import copy
 import dataclasses
@@ -30,7 +30,7 @@ def logits_of(model: CausalLM, ids_BT: torch.Tensor, **arrangement) -> torch.Ten
 
 
 def through_cache(model: CausalLM, ids_BT: torch.Tensor, pieces: list[int]) -> torch.Tensor:
-    """Hidden states of sequences that reach the model a piece at a time."""
+    """Return hidden states of sequences that reach the model in pieces."""
     B, cache, hidden, start = ids_BT.shape[0], KVCache(model, ids_BT.shape[0]), [], 0
     for n in pieces:
         view = cache.view(torch.arange(B), torch.full((B,), start), n)
@@ -42,8 +42,7 @@ def through_cache(model: CausalLM, ids_BT: torch.Tensor, pieces: list[int]) -> t
 
 
 def arrangements(sequences: list[torch.Tensor]):
-    """The same sequences padded on the right, on the left, on both sides, and packed into one row: (name, ids_BT,
-    segments_BT)."""
+    """Yield (name, ids_BT, segments_BT): the same sequences padded right, left, on both sides, and packed in a row."""
     longest = max(map(len, sequences))
     for name in ("right", "left", "both"):
         before = [{"right": 0, "left": longest - len(s), "both": 3}[name] for s in sequences]
@@ -54,9 +53,9 @@ def arrangements(sequences: list[torch.Tensor]):
             [F.pad(torch.zeros_like(s), p, value=-1) for s, p in zip(sequences, pad, strict=True)]
         )
         yield name, ids_BT, segments_BT
-    ids_1N = torch.cat([*sequences, torch.zeros(3, dtype=torch.long)])[None]
+    ids_BT = torch.cat([*sequences, torch.zeros(3, dtype=torch.long)])[None]
     runs = [torch.full_like(s, i) for i, s in enumerate(sequences)] + [torch.full((3,), -1)]
-    yield "packed", ids_1N, torch.cat(runs)[None]
+    yield "packed", ids_BT, torch.cat(runs)[None]
 
 
 # ------------------------------------------------------------------------------------------------ against transformers
@@ -64,7 +63,7 @@ def arrangements(sequences: list[torch.Tensor]):
 
 @pytest.fixture(scope="module", params=CASES)
 def pair(request, tmp_path_factory):
-    """transformers' model, and ours loaded from what transformers saved."""
+    """Return transformers' model, and ours loaded from its files."""
     pytest.importorskip("transformers")
     theirs, raw = oracle(CASES[request.param]), raw_config(CASES[request.param])
     folder = tmp_path_factory.mktemp("model")
@@ -140,8 +139,8 @@ def test_a_row_is_bitwise_the_same_alone_and_among_eight(pair):
 
 
 @torch.no_grad()
-def test_far_positions_turn_as_in_transformers():
-    """Rotary angles past 10,000 need float32 all the way; positions given by hand are used."""
+def test_far_positions_rotate_as_in_transformers():
+    """Rotary angles past 10,000 need float32 throughout; positions that are given are used."""
     pytest.importorskip("transformers")
     theirs = oracle(CASES["qwen2 tied"])
     ours = random_model(**{"head_dim": None, **CASES["qwen2 tied"]})
@@ -156,7 +155,7 @@ def test_far_positions_turn_as_in_transformers():
 @pytest.mark.parametrize("case", ["qwen2 yarn", "qwen3 bfloat16 weights", "llama three bands", "mistral sliding"])
 @torch.no_grad()
 def test_half_precision_errs_no_more_than_transformers_does(case, dtype, tmp_path):
-    """float32 with the same (rounded) weights is the truth; transformers in that dtype sets the budget."""
+    """The truth is float32 with the same rounded weights; transformers in that dtype sets the allowed error."""
     pytest.importorskip("transformers")
     ids, rounded = random_ids(4, 96), oracle(CASES[case]).to(dtype)
     rounded.save_pretrained(tmp_path)
@@ -168,8 +167,8 @@ def test_half_precision_errs_no_more_than_transformers_does(case, dtype, tmp_pat
 
 
 @torch.no_grad()
-def test_far_positions_cost_bfloat16_nothing():
-    """The rotary angles are computed in float32 whatever the weights are."""
+def test_far_positions_lose_no_precision_in_bfloat16():
+    """The rotary angles are float32 for all weights."""
     model, ids = random_model(dtype=torch.bfloat16), random_ids(4, 50)
     places = {"near": torch.arange(50).expand(4, 50), "far": 19_000 + 11 * torch.arange(50).expand(4, 50)}
     got = {name: logits_of(model, ids, positions_BT=positions) for name, positions in places.items()}
@@ -209,7 +208,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def same_weights(before: CausalLM, fields: dict) -> CausalLM:
-    """A model of another configuration with the weights of this one, cut where it has fewer or narrower heads."""
+    """Return a model of another configuration with these weights, cut if it has fewer or narrower heads."""
     after = random_model(seed=0, **fields)
     weights = before.state_dict()
     assert set(after.state_dict()) <= set(weights), "the mutation must change the computation alone"
@@ -332,7 +331,7 @@ def test_length_and_stored_dtype_are_read_and_change_no_logit(model_type, field)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
-def test_defaults_of_absent_fields_are_those_of_transformers(model_type):
+def test_defaults_of_absent_fields_match_transformers(model_type):
     auto = pytest.importorskip("transformers").AutoConfig
     sizes = {"vocab_size": 50, "hidden_size": 2048, "intermediate_size": 9, "num_hidden_layers": 40}
     raw = {"model_type": model_type, **sizes, "num_attention_heads": 32}
@@ -399,23 +398,23 @@ def test_padding_takes_no_place_in_attention():
 @pytest.mark.parametrize("shape", ["grouped queries", "window of 8", "window of 70, every other layer"])
 @torch.no_grad()
 def test_shared_prefixes_are_bitwise_separate_sequences(shape):
-    model, ids_1N = random_model("qwen3", **SHAPES[shape]), random_ids(1, 160)
+    model, ids_BT = random_model("qwen3", **SHAPES[shape]), random_ids(1, 160)
     branches = [torch.arange(100), *(torch.cat((torch.arange(n), torch.arange(*rest))) for n, *rest in SHARING)]
     longest = max(map(len, branches))
     sequences_ST = torch.stack([F.pad(places, (0, longest - len(places)), value=-1) for places in branches])
-    hidden_ND = model(ids_1N, sequences_ST=sequences_ST)[0]
+    hidden_ND = model(ids_BT, sequences_ST=sequences_ST)[0]
     for places in branches:
-        assert torch.equal(hidden_ND[places], model(ids_1N[:, places])[0])
+        assert torch.equal(hidden_ND[places], model(ids_BT[:, places])[0])
 
 
-SHARING = ((100, 100, 130), (70, 130, 150), (70, 150, 160))  # so many places of the first, and then these
+SHARING = ((100, 100, 130), (70, 130, 150), (70, 150, 160))  # (rows of the first sequence, then these rows)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 60])
 @pytest.mark.parametrize("shape", ["grouped queries", "window of 8", "window of 70, every other layer"])
 @torch.no_grad()
-def test_wanted_hidden_states_are_those_of_a_whole_forward(shape, count):
-    """However the sequences lie, and whatever they share."""
+def test_wanted_hidden_states_match_a_whole_forward(shape, count):
+    """For every layout and every shared prefix."""
     model, draw = random_model("qwen3", **SHAPES[shape]), torch.Generator().manual_seed(count)
     shared = torch.cat((torch.arange(70), torch.arange(70, 80)))
     sequences_ST = torch.stack((shared, torch.cat((torch.arange(70), torch.arange(80, 90)))))
@@ -424,14 +423,14 @@ def test_wanted_hidden_states_are_those_of_a_whole_forward(shape, count):
         (random_ids(1, 90), {"sequences_ST": sequences_ST}),
         *((ids_BT, {"segments_BT": segments_BT}) for _, ids_BT, segments_BT in arrangements([random_ids(70)] * 2)),
     ]:
-        hidden_RD = model(ids_BT, **how).flatten(0, 1)
+        hidden_ND = model(ids_BT, **how).flatten(0, 1)
         real = (how.get("segments_BT", torch.zeros_like(ids_BT)).flatten() >= 0).nonzero()[:, 0]
         wanted = real[torch.randint(len(real), (count,), generator=draw)]
-        assert torch.equal(model(ids_BT, wanted=wanted, **how), hidden_RD[wanted])
+        assert torch.equal(model(ids_BT, wanted=wanted, **how), hidden_ND[wanted])
 
 
 @torch.no_grad()
-def test_a_cache_is_filled_without_asking_for_anything():
+def test_cache_is_filled_without_any_wanted_rows():
     model, ids_BT = random_model("qwen3"), random_ids(3, 80)
     caches, nothing = [KVCache(model, 3) for _ in range(2)], torch.empty(0, dtype=torch.long)
     for cache, how in zip(caches, ({}, {"wanted": nothing}), strict=True):
@@ -450,7 +449,7 @@ def test_every_token_being_padding_is_refused():
 
 
 def attention_inputs(B, H, K, T, L, E, dtype=torch.float64, seed=0):
-    """q, k, v that want gradients, and ascending positions of T queries that end at key L - 1."""
+    """Return q, k, v that require gradients, and ascending positions of T queries that end at key L - 1."""
     g = torch.Generator().manual_seed(seed)
     shapes = ((B, H, T, E), (B, K, L, E), (B, K, L, E))
     q, k, v = (torch.randn(s, generator=g, dtype=dtype).requires_grad_() for s in shapes)
@@ -468,7 +467,7 @@ def visible(positions_BT, L: int, window: int | None):
     ("B", "H", "K", "T", "L", "E"),
     [(2, 4, 2, 150, 150, 8), (1, 4, 4, 64, 64, 16), (2, 6, 1, 1, 200, 4), (1, 2, 1, 7, 7, 6), (1, 2, 2, 257, 300, 4)],
 )
-def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E, window):
+def test_attention_and_its_gradient_match_torch(B, H, K, T, L, E, window):
     q, k, v, positions_BT = attention_inputs(B, H, K, T, L, E)
     probe = torch.randn(B, H, T, E, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mask = visible(positions_BT, L, window)
@@ -482,7 +481,7 @@ def test_attention_and_its_gradient_are_those_of_torch(B, H, K, T, L, E, window)
 
 @pytest.mark.parametrize("window", [None, 1, 8, 70, 300])
 def test_attention_in_half_precision_sees_the_same_keys(window):
-    """Attend over one-hot values, whose output shows which keys were seen."""
+    """Values are one-hot, so the output shows which keys were seen."""
     q, _, _, positions_BT = attention_inputs(2, 4, 2, 150, 200, 8, torch.bfloat16)
     k, v = torch.zeros(2, 2, 200, 8, dtype=torch.bfloat16), torch.eye(200).bfloat16().expand(2, 2, 200, 200)
     got = attend(q.repeat(1, 1, 1, 25), in_blocks(k.repeat(1, 1, 1, 25)).mT, in_blocks(v), positions_BT, window)
@@ -494,7 +493,7 @@ def test_attention_in_half_precision_sees_the_same_keys(window):
 @pytest.mark.parametrize("window", [None, 8])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_attention_in_half_precision_errs_no_more_than_torchs(dtype, window):
-    """Scores, weights and sums are float32, so the inputs' and the results' rounding is all there is."""
+    """Scores, weights and sums are float32: only the inputs and the results are rounded."""
     q, k, v, positions_BT = attention_inputs(2, 4, 2, 150, 150, 16, dtype)
     probe = torch.randn(q.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 

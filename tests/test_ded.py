@@ -30,7 +30,7 @@ def call(name: str, args, output) -> dict:
 
 
 def grade(reply: str, cases: list[dict], **options) -> tuple[float, bool, str]:
-    """Reward, validity and observation of a reply."""
+    """Return reward, validity and observation of a reply."""
     env = Env(Config(**options))
     env.reset(seed=0)
     env.cases = cases
@@ -260,7 +260,7 @@ def test_the_oracle_solves_every_task(level, prompt):
     assert len(solve(level, prompt, range(8))) > 5
 
 
-def test_functions_in_the_sandbox_are_what_the_generator_says():
+def test_functions_in_the_sandbox_match_the_generator():
     functions = [t for t in programs.TEMPLATES if t.function]
     assert len(functions) >= 5
     for template in functions:

@@ -1,4 +1,4 @@
-"""The engine: what it records while sampling is, bitwise, what training recomputes, and each episode stands alone."""
+"""The engine: training recomputes every sampled bit, and episodes do not depend on one another."""
 
 import gc
 import itertools
@@ -23,7 +23,7 @@ TEMPERATURE = 0.8
 
 
 def adapted_model():
-    """With adapters on every layer whose effect is as large as the weights', of widths that the stacked step takes."""
+    """Return a model with strong adapters on every layer, of widths that the stacked step takes."""
     model = random_model("qwen3", intermediate_size=96)
     lora.inject(model, r=16, alpha=16)
     return randomize(model).eval()
@@ -50,7 +50,7 @@ def observation(episode: int, turn: int) -> list[int]:
 
 
 def play(engine: Engine, episodes, max_new_tokens: int = 11, temperature: float = TEMPERATURE) -> dict[int, list]:
-    """Plays episodes to their ends, a new one in each place that is given back: {episode: [(fed ids, row), ...]}."""
+    """Play episodes to their ends, a new one in each freed place; return {episode: [(fed ids, row), ...]}."""
     waiting, playing, played = list(episodes)[::-1], {}, {}
 
     def refill():
@@ -81,7 +81,7 @@ def sampled(played: dict[int, list]) -> dict[int, list]:
 
 
 def recompute(model, played: dict[int, list], temperature: float, batch: int):
-    """(recorded_N, recomputed_N) log-probabilities of all sampled tokens, in one padded pass for each few episodes."""
+    """Return (recorded_N, recomputed_N) log-probabilities of all sampled tokens, a few episodes per padded pass."""
     recorded, recomputed, episodes = [], [], list(played.values())
     for start in range(0, len(episodes), batch):
         some = episodes[start : start + batch]
@@ -132,7 +132,7 @@ def test_recorded_logprobs_match_training_bitwise(model, episodes, max_len, turn
 
 
 def test_200_episodes_with_adapters_match_training_bitwise():
-    """The stacked step samples, the packed forward with shared prefixes recomputes."""
+    """The stacked step samples; the packed forward with shared prefixes recomputes."""
     model = adapted_model()
     engine = Engine(model, max_rows=24, max_len=400, version=lora.adapter_version(model))
     episodes = as_episodes(play(engine, range(200)))
@@ -160,7 +160,7 @@ def test_an_episodes_samples_depend_on_itself_alone(model, sixty, max_rows, orde
 
 @torch.no_grad()
 def test_another_seed_episode_or_turn_samples_otherwise():
-    """From a model that sees the last token alone, so that only the random numbers can make the difference."""
+    """The model sees only the last token, so only the random numbers can make a difference."""
     model = random_model()
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight.zero_()
@@ -188,7 +188,7 @@ def test_greedy_ids_are_the_most_likely_of_a_full_forward(model):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [None, 8])
 def test_recorded_logprobs_match_training_bitwise_in_16_bits(dtype, window):
-    """With adapters, which stay float32; shared prefixes are computed once."""
+    """With float32 adapters; shared prefixes are computed once."""
     sliding = {} if window is None else {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0}
     model = random_model("qwen3", dtype=dtype, **sliding)
     lora.inject(model, r=16, alpha=16)
@@ -205,7 +205,7 @@ def test_recorded_logprobs_match_training_bitwise_in_16_bits(dtype, window):
 
 @pytest.mark.parametrize("turns", [0, 2])
 def test_a_child_of_a_prompt_samples_like_a_fresh_slot(model, turns):
-    """turns = 0: the children copy a prompt; 2: they part after two turns, with the parent's turn count."""
+    """turns = 0: the children copy a prompt; 2: they part after two turns and keep the parent's turn count."""
     ids, says = prompt(4), [[9, 8, 7], [], [1] * 70]
     engine = Engine(model, max_rows=12)
     parent = engine.open((0, 0))
@@ -230,7 +230,7 @@ def test_a_child_of_a_prompt_samples_like_a_fresh_slot(model, turns):
 
 
 def test_a_child_goes_its_own_way(model):
-    """Tokens fed to the child do not reach the parent, nor the other way round."""
+    """Tokens fed to the child do not reach the parent, nor the reverse."""
     engine, alone = Engine(model, max_rows=2), Engine(model, max_rows=1)
     parent = engine.open((0, 0))
     engine.feed(parent, [1, 2, 3])
@@ -324,7 +324,7 @@ def test_a_sequence_of_no_ids_is_refused():
         engine.feed(engine.open((0, 0)), [])
 
 
-def test_a_place_that_was_used_before_leaves_no_trace(model):
+def test_a_reused_place_keeps_nothing_of_its_last_sequence(model):
     engine = Engine(model, max_rows=1)
     engine.close(one_row(engine, list(range(90))).slot)
     assert one_row(engine, [1, 2]) == one_row(Engine(model, 1), [1, 2])
@@ -332,7 +332,7 @@ def test_a_place_that_was_used_before_leaves_no_trace(model):
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_deleted_engine_frees_its_memory_at_once(graph):
-    """Without waiting for the garbage collector, which knows nothing of a device's memory."""
+    """The garbage collector does not know how much memory a device has left."""
     engine = Engine(random_model(), max_rows=2, graph=graph)
     one_row(engine, [1, 2, 3])
     assert (engine._ahead is not None) == (graph and kernels.run_ahead is not nothing_faster)
@@ -349,7 +349,7 @@ def test_a_deleted_engine_frees_its_memory_at_once(graph):
 
 
 @torch.no_grad()
-def test_keys_and_values_of_changed_weights_are_never_used_again():
+def test_keys_and_values_of_changed_weights_are_refused():
     model = random_model()
     engine = Engine(model, max_rows=2)
     row = one_row(engine, [1, 2, 3])
@@ -380,7 +380,7 @@ def test_a_parent_with_changed_weights_can_be_closed():
 
 
 def test_a_child_of_a_pending_child_samples_like_a_fresh_slot():
-    """Whatever comes between: more fed to the parent, to the child, the parent closed."""
+    """Between the forks the parent or the child is fed, or the parent is closed."""
     model = random_model()
     engine, fresh = Engine(model, max_rows=4), Engine(model, max_rows=4)
     first = engine.open((0, 0))
@@ -397,7 +397,7 @@ def test_a_child_of_a_pending_child_samples_like_a_fresh_slot():
     assert found == expected
 
 
-def test_a_version_of_ones_own_is_asked():
+def test_given_version_function_decides_if_caches_are_stale():
     now = ["a"]
     engine = Engine(random_model(), max_rows=1, version=lambda: now[0])
     row = one_row(engine, [1, 2])
@@ -411,7 +411,7 @@ def test_a_version_of_ones_own_is_asked():
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_moving_slots_to_the_front_of_the_cache_changes_nothing(model, closed):
-    """Eight slots; the first six idle, open or closed, while the last two are moved into their places and sampled."""
+    """Of eight slots six are idle, open or closed, while the last two move to the front and are sampled."""
     engine, fed = Engine(model, max_rows=8), {}
     for episode in range(8):
         slot = engine.open((7, episode))
@@ -454,8 +454,8 @@ def test_uniforms_are_a_function_of_their_counters():
     assert torch.equal(together.flip(0), uniforms(counters[::-1]))
 
 
-def test_uniforms_are_those_of_splitmix64():
-    """Written out in whole numbers; 0xE220A8397B1DCDAF is the published first output for the seed 0."""
+def test_uniforms_match_splitmix64():
+    """Computed in Python integers; 0xE220A8397B1DCDAF is the published first output for the seed 0."""
 
     def mix(x: int) -> int:
         x = (x + 0x9E3779B97F4A7C15) % 2**64
@@ -482,7 +482,7 @@ def test_uniforms_differ_in_every_coordinate():
 
 @pytest.mark.parametrize("coordinate", range(4))
 def test_uniforms_are_uniform_and_uncorrelated(coordinate):
-    """Mean, variance, lag correlations and a chi-square over 100 bins, each within four standard errors, of 100,000."""
+    """100,000 draws: mean, variance, lag correlations and chi-square over 100 bins within four standard errors."""
     n = 100_000
     u = uniforms([tuple(i if k == coordinate else 5 for k in range(4)) for i in range(n)])
     assert u.min() >= 0 and u.max() < 1
@@ -508,7 +508,7 @@ def test_sampled_frequencies_are_the_probabilities(temperature):
 
 
 def test_sampling_inverts_the_cumulative_distribution():
-    """Probabilities 0, 0.1, 0.6, 0.3, 0: those of probability 0 are never taken, not even at the ends of [0, 1)."""
+    """Probabilities 0, 0.1, 0.6, 0.3, 0: a token of probability 0 is never taken, not even at the ends of [0, 1)."""
     weight_VD = torch.tensor([0.0, 0.1, 0.6, 0.3, 0.0]).log().clamp(min=-1e4)[:, None]
     for u, token in ((0.0, 1), (0.09999, 1), (0.10001, 2), (0.69999, 2), (0.70001, 3), (1 - 2**-53, 3)):
         ids_B, logprobs_B = sample(torch.ones(1, 1), weight_VD, 1.0, torch.tensor([u], dtype=torch.float64))

@@ -26,11 +26,11 @@ ONE_TURN = {"sat", "abd", "ded", "planner"}  # an answer, and the episode is ove
 STRICT = {"os_interaction", "db_bench"}  # a native reply in another form than the one asked for ends the episode
 SCRIPTS = {"os_interaction"}  # of several blocks, and of all lines of a short reply, it makes one script
 NO_FORM = {"os_interaction": -0.5, "db_bench": -0.1, "planner": 0.1}  # what such a reply earns, where that is not 0
-OURS = [name for name in envs.NAMES if name != "http"]  # that one is whatever a server plays
+OURS = [name for name in envs.NAMES if name != "http"]  # its environment is a server's
 try:
     sandbox.isolation()
     REFUSED = ""
-except sandbox.SandboxFailed as error:  # the rights that it takes to shut programs in are not to be had here
+except sandbox.SandboxFailed as error:  # this machine has no rights to confine programs
     REFUSED = str(error)
 
 
@@ -42,7 +42,7 @@ def levels(name: str) -> list[str]:
 
 
 def over(names, by_level: bool = False):
-    """Each name a test, or each of its levels; those that run programs are skipped where none can be run."""
+    """Return a parameter per name or level; environments that run programs are skipped if none can be confined."""
     no_programs = pytest.mark.skipif(bool(REFUSED), reason=REFUSED)
     cases = [(name, level) for name in names for level in levels(name)] if by_level else [(name,) for name in names]
     marked = [pytest.param(*case, marks=no_programs if case[0] in ("abd", "ded") else ()) for case in cases]
@@ -79,7 +79,7 @@ HOSTILE = [
 
 
 def expert(env) -> list[base.Step]:
-    """The steps of the expert from the current state to the end."""
+    """Yield the steps of the expert from the current state to the end."""
     steps = [env.step(env.oracle())]
     while not (steps[-1].terminated or steps[-1].truncated):
         steps.append(env.step(env.oracle()))
@@ -103,9 +103,9 @@ def test_expert_episode_keeps_the_contract(name):
 
 @at_every_level
 def test_the_expert_solves_every_task(name, level, count=12):
-    worlds = [envs.make(name, difficulty=level, prompt=prompt) for prompt in common.PROMPTS]
+    made = [envs.make(name, difficulty=level, prompt=prompt) for prompt in common.PROMPTS]
     for seed in range(count):
-        env = worlds[seed % 2]
+        env = made[seed % 2]
         env.reset(seed, common.SPLITS[seed % 3])
         steps = expert(env)
         assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
@@ -215,7 +215,7 @@ def test_any_reply_gets_a_valid_step(name, data, prompt):
 
 
 def in_brackets(reply: str) -> str:
-    """`go to desk 1` as `goto[desk 1]`."""
+    """Return `go to desk 1` as `goto[desk 1]`."""
     verb, _, rest = reply.replace("go to ", "goto ", 1).partition(" ")
     return f"{verb}[{rest}]"
 

@@ -1,4 +1,4 @@
-"""What each algorithm's gradient is in expectation, on a decision process small enough to add up every outcome.
+"""The expected gradient of each algorithm, on a decision process small enough to sum over every outcome.
 
 Two turns: one token in state A, then two tokens in states B and C. An episode ends after the first turn with some
 luck, unless the process is `fixed`. The policy is a table of logits. The expectation of a loss's gradient runs over all
@@ -25,7 +25,7 @@ A, B, C = range(3)
 
 @dataclass(frozen=True)
 class Path:
-    """One way an episode can go: its (state, action) tokens, the reward of each turn, and luck's part of it."""
+    """One course of an episode: its (state, action) tokens, the reward of each turn, the probability of its luck."""
 
     tokens: tuple
     rewards: tuple
@@ -64,7 +64,7 @@ PATHS = {
 
 
 def expected(process: str, module, cfg, size: int, theta=THETA, sampled_by=THETA, **fields) -> torch.Tensor:
-    """The gradient at theta of the module's loss, in expectation over batches of `size` episodes."""
+    """Return the gradient at theta of the module's loss, in expectation over batches of `size` episodes."""
     theta = theta.clone().requires_grad_()
     values = fields.pop("values", VALUES)
     total = 0.0
@@ -104,7 +104,7 @@ def objective(process: str):
 
 
 def over_groups(process: str, size: int, weights) -> torch.Tensor:
-    """Minus the sum over tuples of P(tuple) * sum of weights(tuple)[i] * the gradient of path i's log-probability."""
+    """Return minus the sum over tuples of P(tuple) * weights(tuple)[i] * the gradient of path i's log-probability."""
 
     def surrogate(theta):
         total = 0.0
@@ -161,7 +161,7 @@ def test_ppo_with_whole_returns_is_the_policy_gradient(level, size):
 
 
 def true_values(process: str) -> torch.Tensor:
-    """Of the states A, B and C: C's is that of both ways to it, which the paths weigh."""
+    """Return the values of the states A, B and C; C is reached in two ways, which are weighted by probability."""
     chance = [path.probability(THETA).item() for path in PATHS[process]]
     later = [sum(path.rewards[1:]) for path in PATHS[process]]
     reached = [c for c, path in zip(chance, PATHS[process], strict=True) if len(path.tokens) == 3]
@@ -183,7 +183,7 @@ def test_ppo_s_critic_is_pulled_towards_the_expected_return():
 
 
 def test_ppo_with_one_step_returns_believes_its_critic():
-    """lambda = 0: the documented bias. What a turn is worth is its reward and the critic's value of the next."""
+    """lambda = 0: the documented bias. A turn's return is its reward plus the critic's next value."""
     cfg = ppo.Config(gamma=0.9, gae_lambda=0.0, whiten=False, entropy_coef=0.0)
 
     def weighed(theta):
@@ -202,7 +202,7 @@ def test_ppo_with_one_step_returns_believes_its_critic():
 
 
 def test_grpo_as_published_weighs_short_episodes_more():
-    """Each episode's mean instead of its sum, and the group's deviation: eq. 3 of the paper, bias and all."""
+    """Each episode's mean instead of its sum, over the group's deviation: the paper's biased eq. 3."""
     cfg = grpo.Config(aggregation="sequence", divide_by_std=True)
 
     def weights(paths):
@@ -233,7 +233,7 @@ def test_gspo_on_policy_is_grpo_by_sequence():
 
 
 def test_cispo_weighs_the_score_function_by_clipped_ratios():
-    """Off policy, so that ratios are not 1; some are clipped, and keep their gradient."""
+    """Off policy, so ratios differ from 1; clipped ones keep their gradient."""
     cfg = grpo.Config(surrogate="weight", aggregation="token", clip=1.0, clip_high=0.1)
 
     def surrogate(theta):
@@ -276,7 +276,7 @@ def test_sft_is_the_gradient_of_the_cross_entropy_to_the_expert():
 
 
 def kl_of_episodes(theta, process: str) -> torch.Tensor:
-    """KL(policy || reference) of whole episodes."""
+    """Return KL(policy || reference) of whole episodes."""
     return sum(p.probability(theta) * (p.logprob(theta) - p.logprob(ELSEWHERE)) for p in PATHS[process])
 
 
@@ -303,7 +303,7 @@ def check_k1_in_the_reward(process, module, cfg, size, share):
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_kl_in_the_loss_pulls_towards_the_reference(estimator):
-    """With the visits held fixed: k2 is the gradient of KL(policy || reference), k3 that of KL(reference || policy)."""
+    """With constant visits k2 has the gradient of KL(policy || reference), k3 that of KL(reference || policy)."""
     keys = {"baseline": "none", "kl_coef": 0.3, "kl_in": "loss", "kl_estimator": estimator}
     found = expected("free", reinforce, reinforce.Config(**keys), 1)
     visits = torch.zeros(3, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""env=http: an episode is the same as in process, whatever happens on the way to the server."""
+"""env=http: an episode equals the one in process, also if the network or the server fails on the way."""
 
 import dataclasses
 import io
@@ -41,16 +41,16 @@ def remote(server, **options) -> envs.http.Env:
 
 
 def same(here: envs.Step, there: envs.Step) -> bool:
-    """Whether a step in process and one over HTTP are the same, but for what a server does not tell."""
+    """Return whether a step in process equals one over HTTP, except for info that servers do not send."""
     steps = [dataclasses.replace(step, info={}) for step in (here, there)]
     facts = [[step.info[name] for name in ("outcome", "success", "valid")] for step in (here, there)]
     return steps[0] == steps[1] and facts[0] == facts[1]
 
 
-def reply_of(world, rng: Random) -> str:
-    """Mostly the expert's reply, else one that leads nowhere."""
+def reply_of(env, rng: Random) -> str:
+    """Return mostly the expert's reply, else one without progress."""
     if rng.random() < 0.8:
-        return world.oracle()
+        return env.oracle()
     return rng.choice(
         [
             "",
@@ -65,8 +65,10 @@ def reply_of(world, rng: Random) -> str:
 
 
 def episodes(kind: str, options: dict, count: int) -> list[bool]:
-    """Whether each of so many episodes was solved; in eight threads on one server, and step by step as in process,
-    where a twin of each plays the expert."""
+    """Play episodes in eight threads on one server; return which were solved.
+
+    Assert that each step equals that of a twin in process, which plays the expert.
+    """
 
     def episode(number: int) -> bool:
         here, there = envs.make(kind, **options), remote(server, kind=kind, prompt=options["prompt"])
@@ -100,7 +102,7 @@ def has_level(kind: str, level: str) -> bool:
 
 @pytest.mark.full
 @pytest.mark.parametrize("prompt", ["native", "short"])
-def test_an_episode_is_the_same_as_in_process_at_every_difficulty(kind, prompt):
+def test_episode_of_every_difficulty_is_the_same_as_in_process(kind, prompt):
     levels = ",".join(level for level in "1234" if has_level(kind, level))
     played = episodes(kind, {"difficulty": levels, "prompt": prompt}, 300)
     assert sum(played) > 100
@@ -178,18 +180,18 @@ def test_two_actions_count_as_a_turn_and_send_nothing():
             env.step("Action: inventory")
 
 
-@pytest.mark.parametrize("world", KINDS)
-def test_no_task_number_is_in_two_splits(world):
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_task_number_is_in_two_splits(kind):
     for tasks in (400, 431, 544, 2620, 4639):
         numbers = {}
         for split in SPLITS:
-            numbers[split] = [number_of(world, seed, split) for seed in range(seeds_of(world, split, tasks))]
+            numbers[split] = [number_of(kind, seed, split) for seed in range(seeds_of(kind, split, tasks))]
         counted = Counter(number for drawn in numbers.values() for number in drawn)
         assert counted == Counter(range(tasks))
-        assert {split for split, drawn in numbers.items() for n in drawn if seed_of(world, n)[1] != split} == set()
+        assert {split for split, drawn in numbers.items() for n in drawn if seed_of(kind, n)[1] != split} == set()
     for seed in (0, 7, 8, 39, 40, 12345, 2**31):
         for split in SPLITS:
-            assert seed_of(world, number_of(world, seed, split)) == (seed, split)
+            assert seed_of(kind, number_of(kind, seed, split)) == (seed, split)
 
 
 def test_our_server_has_no_last_task():
@@ -230,7 +232,7 @@ def test_sessions_are_reused():
         for env in (first, second, first):
             env.reset(0)
         assert len(server.sessions.open) == 2
-        del first, env  # an episode that nobody plays to its end
+        del first, env  # an episode that is left unfinished
         third = remote(server)
         third.reset(1)
         assert len(server.sessions.open) == 2
@@ -283,7 +285,7 @@ STEPS = {  # faults only of a step
 
 
 def unreliable_handler(faults) -> type[serve.Handler]:
-    """Answers some requests with a fault: before, or after it has carried them out."""
+    """Return a handler that answers some requests with a fault, before or after it carries them out."""
 
     class Unreliable(serve.Handler):
         def do_POST(self):
@@ -307,7 +309,7 @@ def unreliable_handler(faults) -> type[serve.Handler]:
 
 @contextmanager
 def unreliable(faults, **options):
-    """A server with some faults."""
+    """Run a server with these faults."""
     with served(**options) as server:
         server.RequestHandlerClass = unreliable_handler(faults)
         yield server
@@ -411,29 +413,29 @@ def test_a_server_of_another_kind_fails_at_once(path):
 
 @pytest.mark.parametrize("served_kind", KINDS)
 def test_greeting_of_another_environment_is_refused(served_kind, monkeypatch):
-    for world in KINDS:
-        fake(world, monkeypatch)
+    for kind in KINDS:
+        fake(kind, monkeypatch)
     for prompt in PROMPTS:
         with served(served_kind, {"prompt": prompt}) as server:
-            for world in set(KINDS) - {served_kind}:
-                env = remote(server, kind=world, prompt=prompt, wait=60.0)
+            for kind in set(KINDS) - {served_kind}:
+                env = remote(server, kind=kind, prompt=prompt, wait=60.0)
                 with pytest.raises(ValueError) as error:
                     env.reset(0)
-                assert str(error.value) == f"{server.url} serves {served_kind}, but http.kind={world}"
+                assert str(error.value) == f"{server.url} serves {served_kind}, but http.kind={kind}"
             assert not server.sessions.open
             assert remote(server, kind=served_kind, prompt=prompt).reset(0)
 
 
-@pytest.mark.parametrize("world", KINDS)
-def test_greeting_of_another_prompt_is_refused(world, monkeypatch):
-    fake(world, monkeypatch)
-    with served(world, {"prompt": "short"}) as server:
-        line = rf"serves {world}\.prompt=short, but http\.prompt=native"
+@pytest.mark.parametrize("kind", KINDS)
+def test_greeting_of_another_prompt_is_refused(kind, monkeypatch):
+    fake(kind, monkeypatch)
+    with served(kind, {"prompt": "short"}) as server:
+        line = rf"serves {kind}\.prompt=short, but http\.prompt=native"
         with pytest.raises(ValueError, match=line):
-            remote(server, kind=world, wait=60.0).reset(0)
-    with served(world) as server:
-        env = remote(server, kind=world, prompt="short", wait=60.0)
-        if world in OURS:  # the server sends the whole prompt
+            remote(server, kind=kind, wait=60.0).reset(0)
+    with served(kind) as server:
+        env = remote(server, kind=kind, prompt="short", wait=60.0)
+        if kind in OURS:  # the server sends the whole prompt
             with pytest.raises(ValueError, match=r"prompt=native, but http\.prompt=short"):
                 env.reset(0)
         else:  # it answers as AgentGym's, which has no short prompts, and the client's goes around it
@@ -469,7 +471,7 @@ def test_alfworld_reply_needs_available_actions(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("world", "reply", "line"),
+    ("kind", "reply", "line"),
     [
         ("textcraft", X.replace(b"0", b"NaN"), "nan as reward, which must be a finite number"),
         ("textcraft", X.replace(b"0", b'"1"'), "'1' as reward, which must be a finite number"),
@@ -484,10 +486,10 @@ def test_alfworld_reply_needs_available_actions(monkeypatch):
         ("planner", X.replace(b"}", b', "info": {}}'), "{} as info, which must be an object of outcome, .*"),
     ],
 )
-def test_errors_name_the_bad_field_of_a_step(world, reply, line, monkeypatch):
-    fake(world, monkeypatch)
-    with unreliable([None, None, None, None, (False, OK + b"\r\n" + reply)], kind=world) as server:
-        env = remote(server, kind=world, retries=0)
+def test_errors_name_the_bad_field_of_a_step(kind, reply, line, monkeypatch):
+    fake(kind, monkeypatch)
+    with unreliable([None, None, None, None, (False, OK + b"\r\n" + reply)], kind=kind) as server:
+        env = remote(server, kind=kind, retries=0)
         env.reset(0)
         with pytest.raises(ServerFailed, match=f"/step answered {line}$"):
             env.step("Action: look")
@@ -508,7 +510,7 @@ def test_a_restart_does_not_change_the_episode():
     here = envs.make("textcraft", difficulty="3")
     with served(options={"difficulty": "3"}) as server:
         there, idle = remote(server), remote(server)
-        idle.reset(3), idle._leave()  # a session for the next episode, which will not be there any more
+        idle.reset(3), idle._leave()  # a session for the next episode, which is lost in the restart
         assert here.reset(2) == there.reset(2)
         for _ in range(3):
             text = here.oracle()
@@ -557,7 +559,7 @@ def test_other_observations_after_a_restart_fail_the_episode():
 
 
 def test_sessions_from_before_a_restart_are_dropped():
-    """After a restart a name may be another agent's session, on servers that count from 0."""
+    """Some servers count sessions from 0: after a restart a name may be another agent's session."""
     with served(options=EASY) as server:
         several = [remote(server) for _ in range(3)]
         for env in several:
@@ -576,7 +578,7 @@ def test_sessions_from_before_a_restart_are_dropped():
 
 
 @pytest.mark.parametrize(
-    ("world", "reply", "action"),
+    ("kind", "reply", "action"),
     [
         ("alfworld", "Thought:\nx\n\nAction:\n go to fridge 1 ", "go to fridge 1"),
         ("alfworld", "Action: a\nAction: b", "b"),
@@ -593,28 +595,28 @@ def test_sessions_from_before_a_restart_are_dropped():
         ("textcraft", "Action: get[1 coal]", "get 1 coal"),
     ],
 )
-def test_action_of_a_reply(world, reply, action, monkeypatch):
-    if world not in envs.NAMES:
-        fake(world, monkeypatch)
-    assert action_of(world, reply) == action
+def test_action_of_a_reply(kind, reply, action, monkeypatch):
+    if kind not in envs.NAMES:
+        fake(kind, monkeypatch)
+    assert action_of(kind, reply) == action
 
 
-@pytest.mark.parametrize("world", KINDS)
-def test_replies_of_each_kind_are_read(world, monkeypatch):
-    fake(world, monkeypatch)
-    with served(world) as server:
-        env = remote(server, kind=world, max_turns=4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_of_each_kind_are_read(kind, monkeypatch):
+    fake(kind, monkeypatch)
+    with served(kind) as server:
+        env = remote(server, kind=kind, max_turns=4)
         messages = env.reset(41)
         first = {
             "alfworld": "doors\nYour task is to: put it in.\nAVAILABLE ACTIONS: open 1,open 2",
             "sciworld": "Your task is to boil.\nThis room is called the hallway.",
             "webshop": "WebShop [SEP] Instruction: [SEP] Find me shoes [SEP] Search",
-        }.get(world, "3 doors")
+        }.get(kind, "3 doors")
         assert [message["content"] for message in messages] == ["I", "OK.", first]
         assert env.step("Action: look").observation == "you look"
         step = env.step("Action: open 2")
         assert step.terminated and step.info["outcome"] == "correct" and step.info["success"]
-        assert step.reward == (100 if world == "sciworld" else 1)
+        assert step.reward == (100 if kind == "sciworld" else 1)
         env.reset(2)
         step = env.step("Action: open 1")
         assert step.terminated and step.info["outcome"] == "incorrect" and step.reward == 0
@@ -630,8 +632,8 @@ def test_refusals_are_not_valid():
         "sciworld": ["No known action matches that input.", "It's not clear how to get there from here."],
         "textcraft": ["Could not find stick", "Could not execute foo", "Wrong item format: oak log"],
     }
-    for world, lines in said.items():
-        assert all(re.match(REFUSED[world], line) for line in lines)
+    for kind, lines in said.items():
+        assert all(re.match(REFUSED[kind], line) for line in lines)
     assert not re.match(REFUSED["babyai"], "You cannot see any objects within sight.")
 
 

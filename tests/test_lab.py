@@ -1,4 +1,4 @@
-"""LifelongAgentBench's protocol: our servers speak it as the original's do, and the client plays on either."""
+"""LifelongAgentBench's protocol: our servers speak it as the original's do, and the client plays on both."""
 
 import json
 import re
@@ -55,7 +55,7 @@ class Fake(ModuleType):
             self.word = rng.choice(["amber", "birch", "cedar"])
             self.level = str(seed % 2 + 1)
             self.said, self.turns, self.running = [], 0, True
-            opening = [("user", f"Say what you are told, in {self.config.max_turns} turns."), ("assistant", "OK.")]
+            opening = [("user", f"Say what you are shown, in {self.config.max_turns} turns."), ("assistant", "OK.")]
             texts = [*opening, ("user", f"Say {self.word}.")]
             return [{"role": r, "content": t} for r, t in texts[-1 if self.config.prompt == "short" else 0 :]]
 
@@ -83,7 +83,7 @@ class Fake(ModuleType):
 
 
 class FakeDB(Fake.Env):
-    """Which pays only for what was finished, and else by how it ended."""
+    """A fake that pays only for a finished task, and else by its outcome."""
 
     kind = "db_bench"
 
@@ -97,20 +97,20 @@ class FakeDB(Fake.Env):
 
 @pytest.fixture(params=KINDS)
 def kind(request, monkeypatch):
-    """Each of the two, played by a fake."""
+    """Replace each of the two environments by a fake."""
     module = Fake(f"fake_{request.param}")
     module.Env = FakeDB if request.param == "db_bench" else Fake.Env
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(envs.NAMES, request.param, module.__name__)
     for prompt in common.PROMPTS:
         monkeypatch.setitem(lab.FINISH, (request.param, prompt), "finish")
-    monkeypatch.setitem(lab.LABELS, request.param, lambda world: ([world.word, "say"], world.level))
+    monkeypatch.setitem(lab.LABELS, request.param, lambda env: ([env.word, "say"], env.level))
     return request.param
 
 
 @contextmanager
 def served(kind: str, port: int = 0, **options):
-    """A running task server; yields it with its url."""
+    """Run a task server; yield it with its url."""
     tasks = lab.Tasks(kind, options)
     with listening(partial(lab.answer, tasks), port) as server:
         server.tasks = tasks
@@ -124,7 +124,7 @@ def post(server, path: str, **body):
 
 
 def new(kind: str, index="0", **fields) -> dict:
-    """The session that a client begins with."""
+    """Return the session that a client begins with."""
     session = {"task_name": kind, "sample_index": index, "sample_status": "initial", "evaluation_record": UNSET}
     return session | EMPTY | fields
 
@@ -134,7 +134,7 @@ def history(items) -> dict:
 
 
 def play(server, session: dict, *replies: str) -> dict:
-    """A session after the agent's replies, as the original's client would send them."""
+    """Return a session after the agent's replies, as the original's client sends them."""
     for text in replies:
         session["chat_history"]["value"].append({"role": "agent", "content": text})
         session = post(server, "interact", session=session)["session"]
@@ -156,7 +156,7 @@ def word_of(index: int) -> str:
 def test_sessions_equal_the_originals(kind):
     with served(kind) as server:
         opened = post(server, "reset", session=new(kind))["session"]
-        items = [("user", "Say what you are told, in 3 turns."), ("agent", "OK."), ("user", f"Say {word_of(0)}.")]
+        items = [("user", "Say what you are shown, in 3 turns."), ("agent", "OK."), ("user", f"Say {word_of(0)}.")]
         running = {"sample_status": "running"}
         assert opened == new(kind) | running | history(items)
         said = play(server, opened, "say " + word_of(0))
@@ -181,20 +181,20 @@ def test_the_guides_two_curl_lines(kind):
             assert json.loads(said) == {"response": "Hello, World!"}
 
 
-@pytest.mark.parametrize("world", KINDS)
-def test_the_program_serves_both_and_ends_cleanly(world):
-    if world not in envs.NAMES:
-        pytest.skip(f"there is no envs.{world}")
-    process = command(f"env={world}", "port=0", "items_port=0", f"{world}.difficulty=1")
+@pytest.mark.parametrize("name", KINDS)
+def test_the_program_serves_both_and_ends_cleanly(name):
+    if name not in envs.NAMES:
+        pytest.skip(f"there is no envs.{name}")
+    process = command(f"env={name}", "port=0", "items_port=0", f"{name}.difficulty=1")
     ports = re.findall(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
-    env = envs.http.Env(envs.http.Config(url=f"http://127.0.0.1:{ports[0]}/api/", kind=world, retries=0))
-    assert env.reset(3) == envs.make(world, difficulty="1").reset(3)
+    env = envs.http.Env(envs.http.Config(url=f"http://127.0.0.1:{ports[0]}/api/", kind=name, retries=0))
+    assert env.reset(3) == envs.make(name, difficulty="1").reset(3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out, err) == (0, "stopped\n", "")
 
 
-def test_ports_are_the_guides_unless_said_otherwise(kind):
+def test_default_ports_are_the_guides(kind):
     keys, _ = program.parse([f"env={kind}"])
     assert (keys.host, keys.port, keys.items_port) == ("127.0.0.1", 8000, 8001)
     assert envs.http.Config(kind=kind).address == "http://127.0.0.1:8000"
@@ -243,7 +243,7 @@ def test_a_client_may_end_a_session_itself(kind):
         assert outcome(server, session) == "correct"
         unheard = begun(server, kind) | {"sample_status": "agent_unknown_error"}
         unheard["chat_history"]["value"].append({"role": "agent", "content": "say " + word_of(0)})
-        assert outcome(server, unheard) == "incorrect"  # what it said last never came here
+        assert outcome(server, unheard) == "incorrect"  # its last message never arrived
 
 
 def test_answers_do_not_depend_on_the_servers_memory(kind):
@@ -254,7 +254,7 @@ def test_answers_do_not_depend_on_the_servers_memory(kind):
         heard = [*one["chat_history"]["value"], {"role": "agent", "content": "say b"}]
         asked = one | {"chat_history": {"value": heard}}
         first = post(server, "interact", session=asked)
-        assert first == post(server, "interact", session=asked)  # an answer that was lost is asked for again
+        assert first == post(server, "interact", session=asked)  # a lost answer is requested again
         post(server, "release")
         assert not server.tasks.kept
         assert first == post(server, "interact", session=asked)
@@ -280,7 +280,7 @@ def test_cache_of_environments_is_bounded(kind):
         server.tasks.keep = 3
         sessions = [begun(server, kind, index=str(n)) for n in range(5)]
         assert len(server.tasks.kept) == 3
-        for number, session in enumerate(sessions):  # those that are gone too
+        for number, session in enumerate(sessions):  # closed sessions count too
             assert outcome(server, play(server, session, "say " + word_of(number), "finish")) == "correct"
         assert len(server.tasks.kept) <= 3
 
@@ -326,9 +326,9 @@ def test_metric_counts_skills_levels_outcomes_and_statuses(kind):
         assert nothing["skill"] == {} and set(nothing["overall"]["sample_status"].values()) == {-1}
 
 
-@pytest.mark.parametrize("world", KINDS)
-def test_metric_has_the_tasks_levels(world):
-    with served(world, difficulty="1,3") as server:
+@pytest.mark.parametrize("name", KINDS)
+def test_metric_has_the_tasks_levels(name):
+    with served(name, difficulty="1,3") as server:
         record = {"sample_status": "completed", "evaluation_record": {"outcome": "correct", "detail_dict": None}}
         sessions = [{"sample_index": str(number)} | record for number in range(12)]
         levels = post(server, "calculate_metric", session_partial_list=sessions)["metric"]["difficulty_level"]
@@ -337,7 +337,7 @@ def test_metric_has_the_tasks_levels(world):
 
 def test_chat_history_items_are_the_opening_of_every_task(kind):
     tasks = lab.Tasks(kind, {})
-    first = {"role": "user", "content": "Say what you are told, in 3 turns."}
+    first = {"role": "user", "content": "Say what you are shown, in 3 turns."}
     with served(kind) as server, listening(partial(lab.answer_items, server.tasks)) as items:
         assert post(items, "ping") == {"response": "Hello, World!"}
         known = post(items, "get_chat_history_item_dict_deep_copy")
@@ -357,10 +357,10 @@ def test_chat_history_items_are_the_opening_of_every_task(kind):
     [
         ("/api/nothing", {}, 404),
         ("/ping", {}, 404),
-        ("/api/construct", {}, 404),  # the other server's
+        ("/api/construct", {}, 404),  # a route of the other server
         ("/api/reset", {}, 422),
         ("/api/reset", {"session": []}, 422),
-        ("/api/get_attribute", {"name": "world"}, 422),
+        ("/api/get_attribute", {"name": "colour"}, 422),
         ("/api/set_attribute", {"name": "max_round", "instance_factory_parameter_dict": {"value": "-1"}}, 422),
         ("/api/calculate_metric", {"session_partial_list": [1]}, 422),
         ("/api/calculate_metric", {"session_partial_list": [{"sample_index": "0"}]}, 422),
@@ -437,7 +437,10 @@ def replies_of(rng: Random, word: str) -> str:
 
 
 def episodes(server, kind: str, count: int) -> None:
-    """So many episodes in eight threads on one server, step by step as in process, and no request in vain."""
+    """Play `count` episodes in eight threads on one server.
+
+    Assert that each step equals the one in process, and that no request is wasted.
+    """
 
     def episode(number: int) -> None:
         here, there = envs.make(kind), remote(server, kind=kind, retries=0)
@@ -472,7 +475,7 @@ def test_short_prompt_episode_is_the_same_as_in_process(kind):
 
 @contextmanager
 def original(kind: str, samples: int = 40):
-    """A task server as the original's: one session at a time, and it must be the one that it began last."""
+    """Run a task server like the original's: one session at a time, always the one that began last."""
     tasks, playing = lab.Tasks(kind, {}, samples=samples), []
 
     def answer(method: str, path: str, body: dict):
@@ -530,7 +533,7 @@ def test_turn_limit_below_the_servers(kind):
 
 @contextmanager
 def unreliable(kind: str, faults: list):
-    """A task server that answers some requests with a fault: before, or after it has carried them out."""
+    """Run a task server that answers some requests with a fault, before or after it carries them out."""
     with served(kind) as server:
         server.RequestHandlerClass = unreliable_handler(faults)
         yield server
@@ -637,14 +640,14 @@ def test_hostile_replies_are_the_same_as_in_process(kind):
 
 
 @pytest.mark.parametrize("prompt", common.PROMPTS)
-@pytest.mark.parametrize("world", KINDS)
-def test_real_environments_are_the_same_as_in_process(world, prompt):
-    """But for `valid` and `shaped`, which the protocol has no place for."""
-    if world not in envs.NAMES:
-        pytest.skip(f"there is no envs.{world}")
+@pytest.mark.parametrize("name", KINDS)
+def test_real_environments_are_the_same_as_in_process(name, prompt):
+    """Except for `valid` and `shaped`, which the protocol does not carry."""
+    if name not in envs.NAMES:
+        pytest.skip(f"there is no envs.{name}")
     solved = 0
-    with served(world, prompt=prompt) as server:
-        here, there = envs.make(world, prompt=prompt), remote(server, kind=world, prompt=prompt)
+    with served(name, prompt=prompt) as server:
+        here, there = envs.make(name, prompt=prompt), remote(server, kind=name, prompt=prompt)
         for number in range(8):
             rng, task = Random(number), (number, SPLITS[number % 3])
             assert here.reset(*task) == there.reset(*task)
@@ -666,7 +669,7 @@ FILES = "metrics.jsonl", "episodes.jsonl"
 
 @contextmanager
 def other_terminal():
-    """The program that serves os_interaction, and its url."""
+    """Run the program that serves os_interaction; yield its url."""
     process = command("env=os_interaction", "port=0", "items_port=0", "os_interaction.prompt=short", *EASY)
     try:
         yield process, re.search(r"os_interaction at (http://127\.0\.0\.1:\d+)", process.stdout.readline())[1]
@@ -676,7 +679,7 @@ def other_terminal():
 
 
 def trained(folder, *words) -> tuple[dict, list[dict]]:
-    """An epoch's numbers and its episodes."""
+    """Return an epoch's metrics and its episodes."""
     small = ["algo=reinforce", "epochs=1", "episodes=8", "eval_episodes=0", "lora.r=4", "threads=1"]
     train.main(config.parse([*small, f"out={folder}", *words]))
     read = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in FILES]

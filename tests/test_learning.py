@@ -1,4 +1,4 @@
-"""Every algorithm learns where the best policy is known, and unlearns with a wrong sign: a bandit, played by token."""
+"""Every algorithm learns a bandit, played by token, whose best policy is known, and unlearns it with a wrong sign."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ PROMPT = [5, 9, 2]
 
 
 def make_state(algo: str, **keys):
-    """A random model with a LoRA adapter, and the configuration of a short run."""
+    """Return a random model with a LoRA adapter, and the configuration of a short run."""
     torch.manual_seed(0)
     words = dict(algo=algo, lr=1e-2, batch_size=16, episodes=32, epochs=16) | keys
     cfg = config.parse([f"{key}={value}" for key, value in words.items()])
@@ -32,7 +32,7 @@ def make_state(algo: str, **keys):
 
 
 def play(state, cfg, first: int, turns: int = 2) -> list[Episode]:
-    """Episodes of two turns of one token, which earns 1 if it is even. Groups of four share nothing but a number."""
+    """Return episodes of two turns of one token, which earns 1 if it is even. Groups of four share only a number."""
     engine = Engine(state.model, max_rows=cfg.episodes, max_len=64, version=lora.adapter_version(state.model))
     playing, done = {}, {}
     for i in range(first, first + cfg.episodes):
@@ -112,7 +112,7 @@ def test_flipped_advantages_unlearn_it(name):
 
 @pytest.mark.parametrize("algo", ["grpo", "ppo"])
 def test_first_pass_has_ratio_one_and_nothing_clipped(algo):
-    """One optimizer step over the whole epoch: the policy that trains is the one that sampled."""
+    """One optimizer step covers the whole epoch, so the policy that trains is the one that sampled."""
     state, cfg = make_state(algo, batch_size=32, **{f"{algo}.epochs": 1})
     losses = train.learn(state, train.score(state, play(state, cfg, 0), cfg), cfg)
     assert losses["ratio"] == pytest.approx(1.0, abs=1e-6)
@@ -132,7 +132,7 @@ def test_critic_warmup_trains_the_critic_alone():
 
 
 def test_epoch_without_a_group_to_learn_from_takes_no_step():
-    """DAPO on groups that all fail: nothing is left, nothing is divided by, nothing moves."""
+    """DAPO drops groups that all fail: no batch is left, and no weight changes."""
     state, cfg = make_state("grpo", **{"grpo.group_size": 4, "grpo.drop_equal": True})
     episodes = play(state, cfg, 0)
     for episode in episodes:

@@ -1,4 +1,4 @@
-"""Layers of one input, plain, frozen and adapted: outputs and gradients are those of the formula."""
+"""Layers of one input, plain, frozen and adapted: outputs and gradients match the formula."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ WIDTHS = (32, 48, 16)
 
 @pytest.fixture(params=["plain", "fast"])
 def layout(request, monkeypatch):
-    """The plain products, and those of models/fast where it is installed."""
+    """Run a test with the plain products, and with those of models/fast if it is installed."""
     if request.param == "plain":
         for name, function in vars(Kernels()).items():
             monkeypatch.setattr(kernels, name, function)
@@ -23,14 +23,14 @@ def layout(request, monkeypatch):
 
 
 def layers(dtype=torch.float32, frozen=True, inputs=32) -> list[Linear]:
-    """Three of different widths, multiples of 16 as those of models are, the second with a bias."""
+    """Return three layers of different widths (multiples of 16, as in models), the second with a bias."""
     torch.manual_seed(0)
     made = [Linear(inputs, width, bias=i == 1).to(dtype) for i, width in enumerate(WIDTHS)]
     return [layer.requires_grad_(not frozen) for layer in made]
 
 
 def adapted(ranks=(3, 0, 5), scale=0.7, **keys) -> list[nn.Module]:
-    """The same, those with a rank under an adapter whose B is not zero."""
+    """Return the layers with an adapter of nonzero B on those that have a rank."""
     model = nn.ModuleList(layers(**keys))
     for i, r in enumerate(ranks):
         if r:
@@ -40,7 +40,7 @@ def adapted(ranks=(3, 0, 5), scale=0.7, **keys) -> list[nn.Module]:
 
 
 def formula(x, layer):
-    """Of a layer alone, in float64."""
+    """Return the output of one layer in float64."""
     base, adapter = getattr(layer, "base_layer", layer), getattr(layer, "adapter", None)
     y = F.linear(x.double(), base.weight.double(), None if base.bias is None else base.bias.double())
     return y if adapter is None else y + adapter.scale * x.double() @ adapter.A.double().mT @ adapter.B.double().mT
@@ -48,7 +48,7 @@ def formula(x, layer):
 
 @pytest.mark.parametrize("make", [layers, adapted, lambda **keys: layers(frozen=False, **keys)])
 @pytest.mark.parametrize("count", [1, 3])
-def test_outputs_and_gradients_are_those_of_the_formula(layout, make, count):
+def test_outputs_and_gradients_match_the_formula(layout, make, count):
     these, dys = make()[-count:], [torch.randn(20, width) for width in WIDTHS[-count:]]
     x = torch.randn(20, 32, requires_grad=True)
     wanted = [x, *(p for layer in these for p in layer.parameters() if p.requires_grad)]
@@ -66,7 +66,7 @@ def test_outputs_and_gradients_are_those_of_the_formula(layout, make, count):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("make", [layers, adapted])
 def test_a_rows_bits_depend_on_that_row_alone(layout, make, dtype):
-    """In multiples of sixteen rows, whichever layers are side by side."""
+    """In multiples of sixteen rows, with any layers side by side."""
     these = make(dtype=dtype, inputs=192)
     x = torch.randn(512, 192, dtype=dtype)
     whole = joint_linear(x, *these)

@@ -1,4 +1,4 @@
-"""Token log-probabilities: those of the full softmax with all gradients, in chunks, blind to the other rows."""
+"""Token log-probabilities match the full softmax with all gradients, in chunks, and rows are independent."""
 
 import pytest
 import torch
@@ -9,21 +9,21 @@ from models.logprob import token_logprobs
 
 
 def problem(N: int, V: int, D: int = 12, dtype=torch.float64, seed: int = 0):
-    """hidden_ND and weight_VD that give probabilities worth telling apart, targets_N."""
+    """Return hidden_ND and weight_VD with clearly different probabilities, and targets_N."""
     g = torch.Generator().manual_seed(seed)
     hidden_ND, weight_VD = (torch.randn(n, D, generator=g, dtype=dtype) for n in (N, V))
     return hidden_ND, weight_VD, torch.randint(V, (N,), generator=g)
 
 
 def textbook(hidden_ND, weight_VD, targets_N, temperature=1.0):
-    """(logprobs_N, entropy_N) by holding all logits."""
+    """Return (logprobs_N, entropy_N) from all logits at once."""
     logp_NV = (hidden_ND @ weight_VD.T / temperature).log_softmax(-1)
     return logp_NV.gather(1, targets_N[:, None])[:, 0], -(logp_NV.exp() * logp_NV).sum(-1)
 
 
 @pytest.fixture(params=["one chunk", "chunks"])
 def chunks(request, monkeypatch):
-    """All rows and words at once, and 16 rows by 10 words at a time."""
+    """Compute all rows and tokens at once, and 16 rows by 10 tokens at a time."""
     if request.param == "chunks":
         monkeypatch.setattr(logprob, "ROWS", 16)
         monkeypatch.setattr(logprob, "SLAB", 10)
@@ -32,7 +32,7 @@ def chunks(request, monkeypatch):
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("N", [1, 15, 16, 17, 50])
 @pytest.mark.parametrize("trainable", ["hidden", "weight", "both"])
-def test_values_and_gradients_are_those_of_the_full_softmax(chunks, N, temperature, trainable):
+def test_values_and_gradients_match_the_full_softmax(chunks, N, temperature, trainable):
     hidden, weight, targets = problem(N, 41)
     wanted = [x.requires_grad_() for name, x in (("hidden", hidden), ("weight", weight)) if trainable in (name, "both")]
     probe, entropy_probe = torch.rand(2, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_gradcheck(trainable_head):
 
 
 def test_a_hand_worked_value():
-    """Logits (0, ln 3) have probabilities 1/4 and 3/4, at temperature 1/2 (their squares') 1/10 and 9/10."""
+    """Logits (0, ln 3) have probabilities 1/4 and 3/4; at temperature 1/2 they are squared: 1/10 and 9/10."""
     hidden, weight = torch.ones(2, 1), torch.tensor([[1.0], [3.0]]).log()
     logprobs, entropy = token_logprobs(hidden, weight, torch.tensor([0, 1]))
     torch.testing.assert_close(logprobs.exp(), torch.tensor([0.25, 0.75]))
@@ -75,7 +75,7 @@ def test_a_hand_worked_value():
 
 @pytest.mark.parametrize("trainable_head", [False, True])
 def test_bfloat16_is_computed_in_float32_after_the_product(trainable_head):
-    """Results are float32, near the float64 of the rounded inputs; gradients come in bfloat16, within its rounding."""
+    """Results are float32, near float64's for the rounded inputs; gradients are bfloat16, within its rounding."""
     hidden, weight, targets = problem(40, 300, D=32)
     hidden, weight = (hidden / 4).bfloat16().requires_grad_(), weight.bfloat16().requires_grad_(trainable_head)
     wide = [x.detach().double().requires_grad_() for x in (hidden, weight)]
@@ -101,7 +101,7 @@ def test_large_logits_do_not_overflow():
 @pytest.mark.parametrize("V", [640, 97, 4099])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rows_result_is_bitwise_independent_of_the_other_rows(chunks, V, dtype):
-    """And so is the gradient of its hidden state."""
+    """So is the gradient of its hidden state."""
     hidden, weight, targets = problem(100, V, D=64, dtype=torch.float32)
     hidden, weight = hidden.to(dtype).requires_grad_(), weight.to(dtype)
     full = torch.stack(token_logprobs(hidden, weight, targets, 0.8))
@@ -115,7 +115,7 @@ def test_a_rows_result_is_bitwise_independent_of_the_other_rows(chunks, V, dtype
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_frozen_heads_log_probabilities_are_exact_to_1e4(chunks, dtype):
-    """Against float64 on the same inputs, with logits of up to 60 and tokens from certain to all but impossible."""
+    """Compared with float64 on the same inputs, with logits up to 60 and probabilities from nearly 1 to nearly 0."""
     hidden, weight, targets = (x.to(dtype) if x.is_floating_point() else x for x in problem(48, 5000, D=64))
     hidden *= 2
     targets[:24] = (hidden @ weight.mT)[:24].argmax(-1)
@@ -127,7 +127,7 @@ def test_a_frozen_heads_log_probabilities_are_exact_to_1e4(chunks, dtype):
 
 @pytest.mark.parametrize("trainable_head", [False, True])
 def test_slabs_add_up_in_float32(monkeypatch, trainable_head):
-    """A 16-bit gradient is rounded once, and not with every slab."""
+    """A 16-bit gradient is rounded once, not once per slab."""
     monkeypatch.setattr(logprob, "SLAB", 50)
     hidden, weight, targets = problem(32, 3000, D=64)
     errors = []
@@ -141,7 +141,7 @@ def test_slabs_add_up_in_float32(monkeypatch, trainable_head):
 
 
 def test_gradients_of_nearly_certain_tokens_keep_their_digits():
-    """It is small, the difference of two like weights, and not their rounding."""
+    """The gradient is the small difference of two similar weights, and not their rounding."""
     hidden, weight, targets = problem(32, 500, D=64)
     hidden *= 3
     targets = (hidden @ weight.mT).argmax(-1)
@@ -155,7 +155,7 @@ def test_gradients_of_nearly_certain_tokens_keep_their_digits():
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the number of elements of the largest tensor that an operation returns."""
+    """Record the number of elements of the largest tensor that an operation returns."""
 
     elements = 0
 

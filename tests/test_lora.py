@@ -1,4 +1,4 @@
-"""LoRA: what an adapter does to a model, its switches, and folding. Its files are test_lora_files.py's."""
+"""LoRA: an adapter's effect on a model, its switches, and folding. test_lora_files.py tests its files."""
 
 import math
 
@@ -25,12 +25,12 @@ def raw_config(family: str = "qwen3", **changes) -> dict:
 
 
 def tiny_model(family: str = "qwen3", dtype: torch.dtype = torch.float32, seed: int = 0, **changes) -> CausalLM:
-    """A random model whose every weight matters."""
+    """Return a small random model."""
     return randomize(CausalLM(parse_config(raw_config(family, **changes))), seed).to(dtype).eval()
 
 
 def adapted_model(seed: int = 0, name: str = "default", **keys) -> CausalLM:
-    """A tiny model with an adapter that changes its output."""
+    """Return a small model with an adapter that changes its output."""
     return awake(injected(tiny_model(), seed, name=name, **{"r": 4, "alpha": 6, **keys}), seed, name)
 
 
@@ -41,7 +41,7 @@ def injected(model: CausalLM, seed: int = 0, **keys) -> CausalLM:
 
 
 def awake(model: CausalLM, seed: int = 0, name: str = "default") -> CausalLM:
-    """The model with B drawn at random, as if it had been trained."""
+    """Return the model with random B, as after training."""
     draw = torch.Generator().manual_seed(seed)
     for _, layer in lora.lora_layers(model):
         if name in layer.adapters:
@@ -84,7 +84,7 @@ def test_injection_leaves_the_output_bitwise_as_it_was(family, dtype):
     assert trainable == {"A", "B"}
 
 
-def test_a_base_that_trains_too_gets_its_gradient():
+def test_a_trainable_base_gets_its_gradient():
     model = awake(injected(tiny_model(), r=4)).requires_grad_(True)
     model(IDS_BT).square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for name, p in model.named_parameters() if "lm_head" not in name)
@@ -103,7 +103,7 @@ def test_b_learns_at_step_0_and_a_from_step_1_on():
     assert all(p.grad is None for name, p in model.named_parameters() if name not in trainable)
 
 
-def test_the_base_gets_the_gradient_through_but_none_itself():
+def test_frozen_base_passes_the_gradient_and_gets_none():
     """The gradient of the input uses W + scale * B A, transposed."""
     layer = nn.Linear(5, 7).double()
     model = nn.ModuleDict({"q_proj": layer})
@@ -190,7 +190,7 @@ def test_targets(targets, modules, layers):
 
 @pytest.mark.parametrize(("rslora", "root"), [(False, lambda r: r), (True, math.sqrt)])
 def test_layers_with_their_own_rank_and_alpha(rslora, root):
-    """The first key that matches counts; each rule of scaling takes the layer's own r and alpha."""
+    """The first key that matches counts; both rules of scaling use the layer's own r and alpha."""
     ranks = {"^model.layers.0.mlp.up_proj": 2, r"layers\.1\..*": 3, "mlp.up_proj": 5, "proj": 7, "up_proj": 6}
     alphas = {"(up|down)_proj": 10.0, "layers.1.mlp.up_proj": 11.0}
     model = injected(tiny_model(), r=4, alpha=6, rslora=rslora, rank_pattern=ranks, alpha_pattern=alphas)
@@ -227,7 +227,7 @@ def test_refused_injections_leave_the_model_alone(keys, said):
 
 
 def test_factors_are_float32_over_a_bfloat16_base():
-    """An update far below bfloat16's resolution is kept, and the layer answers in the base's dtype."""
+    """An update far below bfloat16's resolution is kept; the output has the base's dtype."""
     model = awake(injected(tiny_model(dtype=torch.bfloat16), r=4))
     assert model(IDS_BT).dtype == torch.bfloat16
     layer = lora.lora_layers(model)[0][1]
@@ -295,7 +295,7 @@ def test_named_adapters_are_apart():
 
 
 @pytest.mark.parametrize("name", [None, "default"])
-def test_what_was_active_returns_after_an_exception(name):
+def test_active_adapter_returns_after_an_exception(name):
     model = adapted_model()
     before = [layer.active for _, layer in lora.lora_layers(model)]
     with pytest.raises(RuntimeError, match="inside"), lora.use_adapter(model, name):
@@ -367,7 +367,7 @@ def test_fold_takes_the_active_adapter_or_none():
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e38])
 def test_fold_refuses_what_is_not_finite(value):
-    """1e38 is finite in float32, but not once it is a float16 weight."""
+    """1e38 is finite in float32, but not as a float16 weight."""
     model = injected(tiny_model(dtype=torch.float16), r=4)
     lora.lora_layers(model)[3][1].adapters["default"].B.data.fill_(value)
     with pytest.raises(ValueError, match=r"model\.layers\.0\.self_attn\.o_proj: the folded weight is not finite"):

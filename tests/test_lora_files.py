@@ -1,4 +1,4 @@
-"""An adapter's files: saved and loaded bit for bit, refused when damaged, and computed alike by PEFT."""
+"""An adapter's files: loads restore every bit, damaged files are refused, and PEFT computes the same."""
 
 import dataclasses
 import json
@@ -83,7 +83,7 @@ def test_base_and_revision_round_trip(given, base, revision, tmp_path):
 
 
 def test_revision_of_a_local_base_is_ignored(tmp_path, monkeypatch):
-    """PEFT may write one beside it, from the arguments of a call."""
+    """PEFT may write one from the arguments of a call."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "base").mkdir(parents=True)
     for base in ("/models/base", "models/base"):
@@ -362,7 +362,7 @@ def test_we_compute_pefts_adapter_alike(family, keys, tmp_path):
     ],
 )
 def test_config_names_the_layers_that_peft_adapts(keys, tmp_path):
-    """The config as a person would write it: names and patterns, not the list that PEFT makes of them in saving."""
+    """The config has names and patterns, as a person writes them, not the list that PEFT saves."""
     peft = pytest.importorskip("peft")
     theirs = peft.get_peft_model(hub_model(tmp_path / "base", "qwen3"), peft.LoraConfig(task_type="CAUSAL_LM", **keys))
     theirs.save_pretrained(folder := tmp_path / "adapter")
@@ -422,7 +422,7 @@ HARMLESS_OPTIONS = {
     **dict(eva_config={"rho": 3.0}, corda_config={"x": 1}, lora_ga_config={"x": 1}, qalora_group_size=32),
     **dict(runtime_config={"ephemeral_gpu_offload": True}, ensure_weight_tying=True),
 }
-READ_OPTIONS = {  # what else is set, and what comes of it: an error, or a property of the layer that was loaded
+READ_OPTIONS = {  # (other options, the result: an error or a property of the loaded layer)
     "peft_type": (dict(peft_type="ADALORA"), "peft_type is 'ADALORA'"),
     "base_model_name_or_path": (dict(base_model_name_or_path="a/b"), lambda layer, config: "a/b" in config.values()),
     "revision": (dict(base_model_name_or_path="a/b", revision="c"), lambda layer, config: "a/b@c" in config.values()),
@@ -440,7 +440,7 @@ READ_OPTIONS = {  # what else is set, and what comes of it: an error, or a prope
 
 
 def peft_fields() -> dict:
-    """Name and default of every option."""
+    """Return the name and default of every option."""
     peft = pytest.importorskip("peft")
     return {field.name: getattr(peft.LoraConfig(), field.name) for field in dataclasses.fields(peft.LoraConfig)}
 

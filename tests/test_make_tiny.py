@@ -1,4 +1,4 @@
-"""models/tiny/make_tiny.py: teaching a model of random weights to copy."""
+"""models/tiny/make_tiny.py teaches a model of random weights to copy."""
 
 import torch
 

@@ -30,7 +30,7 @@ SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atte
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
 def base(request, tmp_path_factory) -> Path:
-    """A model folder with a tokenizer, as `python -m models.tiny.make_tiny` writes it."""
+    """Write a model folder with a tokenizer, as `python -m models.tiny.make_tiny` does."""
     folder = tmp_path_factory.mktemp("base")
     (folder / "corpus.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 20)
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,7 @@ def adapted(base: Path):
 
 
 def merge(monkeypatch, *words: str):
-    """Runs merge.py in this process. Returns its exit status."""
+    """Run merge.py in this process; return its exit status."""
     monkeypatch.setattr(sys, "argv", ["merge.py", *words])
     try:
         runpy.run_path(str(MERGE), run_name="__main__")
@@ -110,7 +110,7 @@ def test_transformers_loads_the_merged_model(base, adapter, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("how", ["base", "word"])
 def test_bfloat16_is_rounded_once_and_reported(how, base, tmp_path, monkeypatch, capsys):
-    """The dtype is the base's or given; the sum W + scale * B A is taken in float32 either way."""
+    """The dtype is given or the base's; the sum W + scale * B A is float32 either way."""
     if how == "base":
         stored = load_model(str(base))
         save_model(stored, tmp_path / "half", json.loads((base / "config.json").read_text()), torch.bfloat16)
@@ -136,7 +136,7 @@ def test_bfloat16_is_rounded_once_and_reported(how, base, tmp_path, monkeypatch,
 
 
 def shrunk(base: Path, folder: Path, factor: float) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Writes an adapter whose updates are small. Returns the weight and the update of each layer."""
+    """Write an adapter with small updates; return the weight and the update of each layer."""
     model = adapted(base)
     for _, layer in lora.lora_layers(model):
         layer.adapters["default"].B.data.mul_(factor)
@@ -169,7 +169,7 @@ def test_report_measures_each_layers_loss(base, tmp_path, monkeypatch):
 
 
 def test_measured_loss_by_hand():
-    """Next to 1 the numbers of bfloat16 are 2^-7 apart: of two updates one is lost whole and one arrives whole."""
+    """Near 1 bfloat16 numbers are 2^-7 apart: one of two updates is lost and the other is kept, both whole."""
     model = nn.ModuleDict({"q_proj": nn.Linear(2, 1)})
     model["q_proj"].weight.data.fill_(1.0)
     lora.inject(model, r=1, alpha=2)
@@ -293,7 +293,7 @@ def careless_writer(model, folder, raw, dtype):
 
 
 def forgetful_writer(model, folder, raw, dtype):
-    """Lose one row of the embedding, of a token that no test's sentence contains."""
+    """Write a model without one row of the embedding, of a token that no test's sentence contains."""
     embedding = model.model.embed_tokens.weight
     row = embedding.data[-1].clone()
     embedding.data[-1] = 0

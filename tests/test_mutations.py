@@ -1,7 +1,7 @@
-"""Bugs that have been made elsewhere, put in on purpose: for each one a property of the other tests must fail.
+"""Known bugs, put in on purpose: each must make a property of the other tests fail.
 
-A mutation is a function that takes the right function and returns a wrong one, which every module gets in its place.
-It wraps the right one where it can: another argument, another result, another gradient.
+A mutation is a function that takes the right function and returns a wrong one, which replaces it in every module. If
+possible it wraps the right one and changes an argument, the result or the gradient.
 """
 
 import math
@@ -35,16 +35,16 @@ PACKAGES = ("rl", "models", "lora", "test_")
 
 
 def slabs():
-    """Values and gradients over a vocabulary of two slabs."""
+    """Check values and gradients over a vocabulary of two slabs."""
     before, logprob.SLAB = logprob.SLAB, 10
     try:
-        test_logprob.test_values_and_gradients_are_those_of_the_full_softmax(None, 17, 0.3, "hidden")
+        test_logprob.test_values_and_gradients_match_the_full_softmax(None, 17, 0.3, "hidden")
     finally:
         logprob.SLAB = before
 
 
 def side_by_side():
-    test_linear.test_outputs_and_gradients_are_those_of_the_formula(None, test_linear.adapted, 3)
+    test_linear.test_outputs_and_gradients_match_the_formula(None, test_linear.adapted, 3)
 
 
 def rloo():
@@ -64,13 +64,13 @@ def frozen(case: str) -> Callable:
     return partial(test_decoder.check_frozen_results, case, torch.float32)
 
 
-LAYOUT = test_batch.check_the_gradient_hangs_on_no_layout
-ALONE = test_batch.check_logprobs_are_those_of_each_episode_alone
-ENVIRONMENT = test_batch.check_what_the_environment_said_gets_exactly_no_gradient
+LAYOUT = test_batch.check_gradient_is_independent_of_the_layout
+ALONE = test_batch.check_logprobs_match_each_episode_alone
+ENVIRONMENT = test_batch.check_observation_tokens_have_exactly_zero_gradient
 NO_ADVANTAGE = test_batch.test_dropping_zero_advantages_changes_no_gradient
 SURROGATE = test_core.check_clipped_surrogate
 REINFORCE, SIGNS = test_core.check_at_ratio_one_the_gradient_is_reinforce, test_core.check_the_signs_of_the_ppo_loss
-TOKEN_LEVEL = test_core.check_gae_steps_over_what_the_environment_said
+TOKEN_LEVEL = test_core.check_gae_steps_over_observations
 DELTAS, GROUP = test_core.check_gae_is_the_sum_of_discounted_deltas, test_core.check_group_advantages
 CISPO = test_exact_gradients.test_cispo_weighs_the_score_function_by_clipped_ratios
 OVERLONG = test_exact_gradients.test_the_overlong_penalty_is_part_of_the_score
@@ -102,24 +102,24 @@ def mutation(name: str, owner, function: str, check: Callable):
 
 
 def arguments(name: str, owner, function: str, check: Callable, change: Callable):
-    """The right function with other arguments: `change` gets them and returns the positional ones."""
+    """Return a mutation that changes the arguments: `change` gets them and returns the positional ones."""
     mutation(name, owner, function, check)(lambda right: lambda *args, **options: right(*change(*args, **options)))
 
 
 def result(name: str, owner, function: str, check: Callable, change: Callable):
-    """Another result: `change` gets the right one, then the arguments."""
+    """Return a mutation that changes the result: `change` gets the right one, then the arguments."""
     mutation(name, owner, function, check)(
         lambda right: lambda *args, **options: change(right(*args, **options), *args, **options)
     )
 
 
 def with_slope_of(value: Tensor, other: Tensor) -> Tensor:
-    """The value of one tensor with the gradient of another."""
+    """Return the value of one tensor with the gradient of another."""
     return value.detach() + (other - other.detach())
 
 
 def counted_alone(batch):
-    """A piece of a step whose own counts are the denominators."""
+    """Return a piece of a step that uses its own counts as denominators."""
     turns = int(batch.turn_first_N.sum())
     counts = {"total_tokens": len(batch.episode_N), "total_turns": turns, "total_episodes": len(batch.episodes)}
     return replace(batch, **counts)
@@ -282,9 +282,7 @@ arguments(
 # -- rl/batch.py
 
 
-@mutation(
-    "reward on the turn's first token", batches, "make_batch", test_core.check_gae_steps_over_what_the_environment_said
-)
+@mutation("reward on the turn's first token", batches, "make_batch", test_core.check_gae_steps_over_observations)
 def _(right):
     def wrong(episodes):
         batch = right(episodes)
@@ -296,7 +294,7 @@ def _(right):
 
 
 def of_other_episodes(change: Callable) -> Callable:
-    """The result for a batch whose episodes have other fields."""
+    """Return a mutation that computes the result for a batch with other fields in its episodes."""
 
     def mutate(right):
         def wrong(batch, *args, **options):
@@ -334,18 +332,18 @@ arguments(
 
 @mutation("packed episodes see one another", CausalLM, "forward", LAYOUT)
 def _(right):
-    def wrong(model, ids_1N, *, sequences_ST, **options):
-        return right(model, ids_1N, sequences_ST=torch.arange(ids_1N.numel())[None], **options)
+    def wrong(model, ids_BT, *, sequences_ST, **options):
+        return right(model, ids_BT, sequences_ST=torch.arange(ids_BT.numel())[None], **options)
 
     return wrong
 
 
 @mutation("equal ids taken for equal prefixes", CausalLM, "forward", LAYOUT)
 def _(right):
-    def wrong(model, ids_1N, *, sequences_ST, wanted):
-        first_N = (ids_1N[0][:, None] == ids_1N[0]).int().argmax(1)  # the first row with the same id
-        sequences_ST = torch.where(sequences_ST >= 0, first_N[sequences_ST], -1)
-        return right(model, ids_1N, sequences_ST=sequences_ST, wanted=first_N[wanted])
+    def wrong(model, ids_BT, *, sequences_ST, wanted):
+        first_T = (ids_BT[0][:, None] == ids_BT[0]).int().argmax(1)  # the first row with the same id
+        sequences_ST = torch.where(sequences_ST >= 0, first_T[sequences_ST], -1)
+        return right(model, ids_BT, sequences_ST=sequences_ST, wanted=first_T[wanted])
 
     return wrong
 
@@ -367,7 +365,7 @@ result(
 
 
 def log_probabilities(name: str, check: Callable):
-    """Another result of token_logprobs: the decorated function gets the right one, then the arguments."""
+    """Add a mutation of token_logprobs: the decorated function gets the right result, then the arguments."""
 
     def add(change):
         @mutation(name, logprob, "token_logprobs", check)
@@ -520,7 +518,7 @@ def _(right):
 
 
 def put_in_place(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
-    """Give the wrong function to every module that has the right one under any name."""
+    """Replace the right function by the wrong one in every module that has it under any name."""
     right = getattr(mutation.owner, mutation.function)
     wrong = mutation.wrong(right)
     static = isinstance(vars(mutation.owner)[mutation.function], staticmethod)

@@ -37,7 +37,7 @@ def said(database: Database, sql: str) -> str:
 
 
 def test_statements_match_the_golden_output_of_mariadb():
-    """The golden file holds MariaDB's answers; tests/parity/test_mysql_parity.py says what is left out."""
+    """The golden file has MariaDB's answers; tests/parity/test_mysql_parity.py lists what is not compared."""
     database, cases = Database(), golden.read("mysql")
     assert len(cases) == 1000
     for case in cases:

@@ -1,4 +1,4 @@
-"""Products with frozen weights: oneDNN's copies of them, its switch, and products written in place on a GPU."""
+"""Products with frozen weights: oneDNN's copies, its switch, and products in place on a GPU."""
 
 import gc
 
@@ -27,7 +27,7 @@ def test_without_copies_the_results_are_the_same_to_rounding(monkeypatch):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_on_a_gpu_outputs_are_written_in_place(count):
-    """The numbers of what other devices than a CPU take; and that they take it, here one without memory."""
+    """The meta device shows that the path for GPUs is taken; the CPU checks its numbers."""
     these, x, dy = layers()[-count:], torch.randn(20, 32), torch.randn(20, sum(WIDTHS[-count:]))
     y = torch.cat([formula(x, layer) for layer in these], -1)
     weights, biases = [layer.weight for layer in these], [layer.bias for layer in these]
@@ -45,7 +45,7 @@ def test_on_a_gpu_outputs_are_written_in_place(count):
 
 
 class Called(TorchDispatchMode):
-    """Keeps the names of what is called."""
+    """Record the names of called operations."""
 
     def __init__(self):
         super().__init__()

@@ -34,7 +34,7 @@ from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.simulators.shell import Shell, base_machine
 
-Shell.strict = True  # a fault of the shell is to be seen
+Shell.strict = True  # errors of the shell must be seen
 ALL = [template for level in LEVELS for template in templates(level)]
 LIST = Task(
     instruction="Make /srv/a and /srv/b.",
@@ -46,14 +46,14 @@ LIST = Task(
 
 
 def at(task: Task = LIST, **options) -> Env:
-    """An environment with a task of our choice."""
+    """Return an environment with this task."""
     env = Env(Config(**{"prompt": "short"} | options))
     env.begin(task)
     return env
 
 
 def bash(*scripts: str) -> str:
-    """A native reply that executes scripts."""
+    """Return a native reply that executes scripts."""
     return "I think so.\n\nAct: bash\n\n" + "\n".join(f"```bash\n{script}\n```" for script in scripts)
 
 
@@ -117,7 +117,7 @@ def test_slots_of_a_kind_differ():
 
 
 def check_tasks(level: str, count: int) -> None:
-    """Every task fails at its start and passes with its solution; preparing it prints nothing."""
+    """Assert that every task fails at its start and passes with its solution, and that preparing it prints nothing."""
     for number in range(count):
         task = templates(level)[number % len(templates(level))].draw(Random(f"{level} {number}"))
         machine = base_machine()
@@ -140,7 +140,7 @@ def test_a_thousand_tasks_fail_until_they_are_solved(level):
 
 
 def check_lines(chosen: list) -> None:
-    """Without any one line of a solution the evaluation fails."""
+    """Assert that the evaluation fails without any one line of a solution."""
     for number, template in enumerate(chosen):
         task = template.draw(Random(number))
         for left_out in range(len(task.truth)):
@@ -177,7 +177,7 @@ done
 
 
 def in_real_bash(scripts: list[str]) -> list[int]:
-    """The exit statuses of scripts, one after the other, on a throw-away copy of this machine."""
+    """Return the exit statuses of scripts that run in order on a throw-away copy of this machine."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["unshare", "-mpnf", "--kill-child", "bash", "-c", REAL, folder, *scripts]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -435,7 +435,7 @@ FILE = Task(
 
 
 def fake(path: str, bash: str = "/bin/bash", chmod: str = "chmod") -> str:
-    """What puts a program that always says 640 at a path."""
+    """Return a command that installs a program that always prints 640."""
     return f"printf '#!{bash}\\necho 640\\n' > {path}; {chmod} 755 {path}"
 
 
@@ -686,7 +686,7 @@ def test_agent_bench_problems(entry, right, wrong, tmp_path):
             assert not obstacle(task) and solve(at(task, prompt=prompt))[-1].info["success"]
 
 
-def test_questions_are_told_how_to_answer(tmp_path):
+def test_questions_say_how_to_answer(tmp_path):
     path = written(tmp_path, [problem({"match": "3"}, description=f"Number {i}?") for i in range(30)])
     messages = Env(Config(data=path)).reset(0)
     assert "Act: answer(" in messages[0]["content"]
@@ -749,7 +749,7 @@ def test_brackets_without_end_are_no_json(tmp_path):
 
 
 def transcript() -> list[dict]:
-    """An expert at each level, and an agent that errs: the cases of its golden file."""
+    """Return the cases of the golden file: an expert at each level, and an agent that makes mistakes."""
     cases = []
     walk = [
         "ls -l /nowhere; echo $?",

@@ -39,7 +39,7 @@ PENS = word_problems.Problem(
 
 
 def at(problem=PENS, **options) -> Env:
-    """An environment whose episode has a problem of our choice."""
+    """Return an environment whose episode has this problem."""
     env = make(**options)
     env.reset(0)
     env.problem = problem
@@ -59,7 +59,7 @@ def plan(*parts: str, split=True, how: str = "") -> str:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_solution_is_in_gsm8ks_format_and_right(level):
-    """The marks of the calculator, and #### by GSM8K's own extraction, against Python's fractions."""
+    """The calculator's marks, and #### by GSM8K's own extraction, against Python's fractions."""
     steps = {"1": {2}, "2": {3, 4}, "3": {5, 6}}[level]
     for template in LEVELS[level]:
         rng = Random(template.name)
@@ -135,7 +135,7 @@ def test_arithmetic_is_pythons(text):
         return
     (result,) = work_out([text])
     assert result is None or result == pytest.approx(float(expected), abs=1e-6 * (1 + abs(float(expected))), rel=1e-6)
-    assert result is not None or "/" in text  # a difference that rounding makes nothing
+    assert result is not None or "/" in text  # a difference that vanishes by rounding
 
 
 WORDS = [
@@ -378,7 +378,7 @@ def test_independence():
 
 
 class Worker:
-    """A base that gives the answers of a script."""
+    """Answer requests to the base model from a script."""
 
     def __init__(self, *texts):
         self.texts, self.asked = list(texts), []
@@ -482,7 +482,7 @@ SILENT = tqdm(disable=True)
 
 @pytest.fixture(scope="module")
 def tiny():
-    """The embedded model with an adapter that matters."""
+    """Return the embedded model with a nonzero adapter."""
     torch.manual_seed(0)
     model = load_model("tiny").eval()
     lora.inject(model, r=4)
@@ -503,7 +503,7 @@ def registered(monkeypatch):
 
 
 def test_frozen_base_answers_in_a_rollout(tiny, registered, monkeypatch):
-    """Whatever the policy says is taken for a plan of two parts. Results do not depend on who is played beside."""
+    """Every reply of the policy is parsed as a plan of two parts. Results do not depend on neighbouring episodes."""
     monkeypatch.setattr(planner, "read_json", lambda reply: planner.Plan([reply or "?", "the rest"], "add"))
     cfg = run_config("rollout_batch_size=3", worker_temperature=0.8)
     tasks = make_tasks(cfg, 0, 3, 1, "train", 0)
@@ -613,7 +613,7 @@ def test_hostile_replies_are_graded(reply, prompt):
 
 
 def transcript() -> list[dict]:
-    """The cases of the golden file: the expert and some others, with both workers."""
+    """Return the cases of the golden file: the expert and other agents, with both workers."""
     cases = []
     for number, (level, prompt, split, reply) in enumerate(
         [

@@ -1,4 +1,4 @@
-"""Settings of the process: how many threads, and what becomes of memory that is freed."""
+"""Settings of the process: the number of threads, and reuse of freed memory."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ print(*faults)
 
 
 @pytest.mark.parametrize(("width", "asked", "threads"), [(8, 0, 1), (8, 3, 3), (4096, 0, None), (4096, 1, 1)])
-def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypatch):
+def test_small_models_get_one_thread_by_default(width, asked, threads, monkeypatch):
     chosen = []
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
     with torch.device("meta"):
@@ -38,7 +38,7 @@ def test_small_models_get_one_thread_unless_told(width, asked, threads, monkeypa
     not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
 )
 def test_memory_of_large_tensors_is_fetched_from_the_system_once():
-    """64 MiB, of which every page is new at first, and perhaps again until the heap has a place for it."""
-    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
-    first, *others = map(int, told.split())
+    """The first 64 MiB are new pages, perhaps a few times until the heap has grown."""
+    output = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    first, *others = map(int, output.split())
     assert first > 100 and median(others) < first / 10

@@ -1,4 +1,4 @@
-"""eval.py server=: a server's answers are judged as a model of this process is."""
+"""eval.py server=: a server's answers are judged like those of a model in this process."""
 
 import json
 import threading
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Impatient(threading.Event):
-    """Waits for nothing."""
+    """Retry without waiting."""
 
     def wait(self, timeout=None):
         return self.is_set()
@@ -66,7 +66,7 @@ class Impatient(threading.Event):
 
 @pytest.fixture(scope="module")
 def here():
-    """Model, tokenizer, and a server of them."""
+    """Return the model, its tokenizer, and a server of them."""
     model, tokenizer = load_model("tiny").eval(), load_tokenizer("tiny")
     Handler.base = Base(model, tokenizer, config.parse(WORDS))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -160,13 +160,13 @@ def test_each_turn_has_its_own_reproducible_seed(here):
     assert {body["temperature"] for _, body in Handler.asked} == {0.7}
 
 
-def test_thoughts_are_not_heard(here, monkeypatch):
-    heard = []
+def test_thoughts_do_not_reach_the_environment(here, monkeypatch):
+    received = []
     monkeypatch.setattr(remote.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
-    monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: heard.append(text) or OVER)
+    monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: received.append(text) or OVER)
     cfg, task = first_task()
     episode = remote.play(here[2], "mine", cfg, 0.0, task)
-    assert heard == ["no action"] and len(episode.action_mask_T) == 5
+    assert received == ["no action"] and len(episode.action_mask_T) == 5
 
 
 def test_thinking_false_reaches_the_servers_chat_template(here):
@@ -196,8 +196,8 @@ def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     words = [*WORDS, f"server={here[2].url}", "model=base", "adapter=base,mine", "n=2", f"json={tmp_path / 'x.json'}"]
     words += ["textcraft.prompt=short", "textcraft.difficulty=1", "textcraft.max_turns=2"]
     eval_program.main(*config.parse(words, "eval.py", eval_program.Keys))
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split(" success")[0] for line in told] == [
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split(" success")[0] for line in output] == [
         *("base: test sampled", "base: test greedy ", "mine: test sampled", "mine: test greedy "),
     ]
     assert set(json.loads((tmp_path / "x.json").read_text())["results"]) == {"base", "mine"}

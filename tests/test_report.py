@@ -1,4 +1,4 @@
-"""report.html: a curve lies between axes that say its true bounds."""
+"""report.html: a curve's axes are labelled with its true bounds."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Requests of environments to the base model: answered together, each with a result of its own requests alone."""
+"""Requests of environments to the base model: answered together, each result depends on its own request alone."""
 
 import threading
 from itertools import islice
@@ -29,7 +29,7 @@ def chat(text: str, max_tokens: int = 8, temperature: float = 0.0) -> Request:
 
 
 class Asks(textcraft.Env):
-    """TextCraft that asks in two rounds before it answers, and whose observations quote what the base said."""
+    """TextCraft that makes requests in two rounds before each observation, and quotes the base's answers in it."""
 
     slow = False
 
@@ -53,7 +53,7 @@ class Asks(textcraft.Env):
 
 @pytest.fixture(scope="module")
 def tiny():
-    """The embedded model with an adapter that matters."""
+    """Return the embedded model with a nonzero adapter."""
     torch.manual_seed(0)
     model = load_model("tiny").eval()
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def play(tiny, rows=8, count=8):
 
 @pytest.fixture(scope="module")
 def played(tiny):
-    """Eight episodes of worlds that ask, side by side."""
+    """Return eight episodes of environments that make requests, played side by side."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(textcraft, "Env", Asks)
         return play(tiny)
@@ -102,7 +102,7 @@ def test_slow_environments_make_requests_in_parallel(tiny, asks, played, monkeyp
 
 
 def test_the_policys_log_probabilities_stay_exact(tiny, played):
-    """Its engine goes on with its own keys and values after the base has answered in between."""
+    """The policy's engine keeps its keys and values while the base answers."""
     batch = make_batch(played)
     with torch.no_grad():
         assert torch.equal(forward(batch, tiny[0], 1.0).logprobs_N, batch.old_logprobs_N)
@@ -140,7 +140,7 @@ def test_the_base_answers_and_not_the_policy(tiny):
 
 
 def test_replies_are_the_engines(tiny):
-    """Text, count of tokens, and the limits on both ends."""
+    """Text, number of tokens, and both limits."""
     model, tokenizer = tiny
     cfg = config.parse(["rollout_batch_size=2", "max_len=40"])
     requests = [chat("get 1 oak log " * 40, 5), chat(WORDS, 3), chat(WORDS, 30), chat(WORDS, 30, 1.0)]
@@ -195,7 +195,7 @@ def test_request_without_a_model_is_one_line(tiny, asks):
 
 
 def test_demonstrations_get_the_observations_of_rollouts(tiny, asks):
-    """The expert's actions, answered alone: the same observations, the base's words in them."""
+    """With the expert's actions, answered alone, the observations are the same, the base's words included."""
     cfg = config.parse(["textcraft.difficulty=1", "textcraft.max_turns=2"])
     (model, tokenizer), base = tiny, Base(*tiny, cfg)
     tasks = make_tasks(cfg, 0, 3, 1, "train", 0)

@@ -48,7 +48,7 @@ def test_a_group_shares_its_task_and_nothing_else(tiny):
     assert [e.ids_T for e in episodes] == [e.ids_T for e in play(tiny, cfg, count=8, rows=3, group=4)]
 
 
-def test_recomputed_log_probabilities_are_the_sampled_ones(tiny):
+def test_recomputed_logprobs_equal_the_sampled_ones(tiny):
     cfg = config.parse(["textcraft.max_turns=6"])
     batch = make_batch(play(tiny, cfg, rows=5))
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_sequential_tasks_and_repeated_tasks():
 
 
 def test_replaced_turn_reward_shapes_all_rewards(tiny, monkeypatch):
-    """Here: a tenth of a point for each turn in which the agent says little."""
+    """A tenth of a point for each turn with a short reply."""
 
     def brief(step, episode, cfg):
         turn = episode.turns[-1]
@@ -206,7 +206,7 @@ def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("breaks", ["reset", "step"])
 def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeypatch):
-    """Those of a third of the seeds do, at once or in the second turn; the others are played as if nothing had been."""
+    """A third of the episodes fail, at reset or in the second turn; the others are played as if none had."""
     cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
     tasks = make_tasks(cfg, 0, 12, 1, "train", 0)
     expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)

@@ -27,7 +27,10 @@ FILES |= {name: ROOT / f"{name}.py" for name in sorted(PROGRAMS)}
 
 
 def imports(path: Path, anywhere: bool = True) -> set[str]:
-    """Modules that a file imports, `from a import b` as a.b where that is a module; at its top level alone if asked."""
+    """Return the modules that a file imports: at its top level, or `anywhere`.
+
+    `from a import b` is a.b if that is a module.
+    """
     tree, found = ast.parse(path.read_text()), set()
     for node in ast.walk(tree) if anywhere else tree.body:
         if isinstance(node, ast.Import):
@@ -45,20 +48,20 @@ def test_rooms_import_only_the_rooms_they_may(module):
     allowed = {room, *ROOMS.get(room, ROOMS)}
     names = imports(FILES[module])
     if module.endswith("__main__") or module == "models.tiny.make_tiny":
-        names -= {"rl.arguments", "rl.help"}  # programs, which nobody imports, may use the one parser
+        names -= {"rl.arguments", "rl.help"}  # programs may use the one parser
     tops = {name.split(".")[0] for name in names}
     assert tops & (set(ROOMS) | PROGRAMS | {"tests", "benchmarks"}) <= allowed, "the import rule"
 
 
 @pytest.mark.parametrize("module", FILES)
 def test_files_import_only_runtime_packages(module):
-    house = {name.split(".")[0] for name in FILES}
-    foreign = {name.split(".")[0] for name in imports(FILES[module])} - house - sys.stdlib_module_names - RUNTIME
+    own = {name.split(".")[0] for name in FILES}
+    foreign = {name.split(".")[0] for name in imports(FILES[module])} - own - sys.stdlib_module_names - RUNTIME
     assert foreign <= OPTIONAL
     assert not foreign & {name.split(".")[0] for name in imports(FILES[module], anywhere=False)}
 
 
-def test_runtime_packages_are_those_of_pyproject():
+def test_runtime_packages_match_pyproject():
     import tomllib
 
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -66,7 +69,7 @@ def test_runtime_packages_are_those_of_pyproject():
 
 
 def test_imports_have_no_cycle():
-    """A module counts as importing the packages around what it imports, less those around itself."""
+    """A module also imports the packages that contain its imports, except its own."""
     edges = {}
     for module, path in FILES.items():
         around = {module.rsplit(".", n)[0] for n in range(module.count(".") + 1)}

@@ -136,7 +136,7 @@ def test_nested_settings_apply_by_layer_and_stay_nested():
     nested = raw.pop("rope_parameters")
     sliding, full, _ = parse_config({**raw, "rope_parameters": nested}).ropes
     assert (sliding.kind, sliding.theta, full.kind, full.theta) == ("linear", 1e3, "yarn", 1e5)
-    del nested["full_attention"]["rope_theta"]  # then the one beside it counts
+    del nested["full_attention"]["rope_theta"]  # then the setting beside it counts
     for name in ("rope_parameters", "rope_scaling"):
         written = both_layouts({**raw, "rope_theta": 77.0, name: nested})
         assert "rope_theta" not in written and "rope_scaling" not in written

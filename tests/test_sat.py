@@ -23,7 +23,7 @@ OR = "\N{LOGICAL OR}"
 
 
 def at(clauses: list[list[int]], n: int, **options) -> Env:
-    """An environment whose episode has clauses of our choice."""
+    """Return an environment whose episode has these clauses."""
     env = Env(Config(**options))
     env.reset(seed=0)
     env.secret, env.clauses = dict.fromkeys(range(1, n + 1), True), clauses
@@ -31,24 +31,24 @@ def at(clauses: list[list[int]], n: int, **options) -> Env:
 
 
 def grade(answer: str, clauses: list[list[int]], n: int = 3) -> tuple[float, bool]:
-    """The reward of an answer, and whether it was understood."""
+    """Return the reward of an answer, and whether it was valid."""
     step = answered(at(clauses, n), answer)
     return step.reward, step.info["valid"]
 
 
 def read_symbols(text: str) -> list[list[int]]:
-    """The clauses that a native prompt shows."""
+    """Return the clauses that a native prompt shows."""
     clauses = re.findall(r"\(([^)]*)\)", text.splitlines()[1])
     return [[-int(w[2:]) if w[0] == "¬" else int(w[1:]) for w in c.split(f" {OR} ")] for c in clauses]
 
 
 def read_lines(text: str) -> list[list[int]]:
-    """The clauses that a short prompt shows."""
+    """Return the clauses that a short prompt shows."""
     return [[int(word) for word in line.split()] for line in text.splitlines()[1:]]
 
 
 def straight_line(task_id: int, n: int, k: int, ratio: float) -> tuple[list[bool], list[list[int]]]:
-    """The draws one after the other: n values; per clause k variables, the one made true, the other signs."""
+    """Return the formula of the draws in order: n values; per clause k variables, the true one, the other signs."""
     r = random.Random(task_id)
     values = [r.choice([True, False]) for _ in range(n)]
     clauses = []
@@ -80,7 +80,7 @@ def test_golden_formulas_of_the_originals_parameters():
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_an_episode_is_the_first_formula_of_its_seed_in_the_split(split):
+def test_episode_is_the_first_formula_of_its_seed_in_the_split(split):
     env = Env(Config(difficulty="original"))
     own = 0
     for seed in range(12):
@@ -160,11 +160,11 @@ GRADED = [
     ("x1=1 x2=0 x3=1", 1, True),
     ("x1=1;x2=False\nx3=True.", 1, True),
     ("x3=True, x1=True, x2=False", 1, True),
-    ("First I try x1=False, but no: x1=True, x2=False, x3=True", 1, True),  # the last one of a variable wins
+    ("First I try x1=False, but no: x1=True, x2=False, x3=True", 1, True),  # the last value of a variable counts
     ("x1=True, x2=False, x3=True; or rather x3=0", 0, True),
     ("x1=True, x2=False, x3=True, x4=False, x99=True, x0=True", 1, True),
     ("UNSAT? No: x1=1,x2=0,x3=1", 1, True),
-    ("max1=Truex2=Falsely, x3=10", 1, True),  # whatever stands around it
+    ("max1=Truex2=Falsely, x3=10", 1, True),  # in any surrounding text
     ("x01=1 x002=0 x3=1", 1, True),
     ("x\u0661=1 x\uff12=0 x3=1", 1, True),  # digits of other scripts are digits
     ("x1=True, x2=False", 0, True),  # x3 is missing

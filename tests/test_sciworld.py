@@ -79,7 +79,7 @@ def make(difficulty="4", **options) -> Env:
 
 @cache
 def found(family: str, key: str) -> tuple[int, str]:
-    """The seed and the split of a task of a family that has `key` in its canonical string."""
+    """Return the seed and the split of a task of a family with `key` in its canonical string."""
     env = make(tasks=family)
     for seed in range(3000):
         env.reset(seed, split := SPLITS[seed % 3])
@@ -89,7 +89,7 @@ def found(family: str, key: str) -> tuple[int, str]:
 
 
 def at(family: str, key: str = "", **options) -> Env:
-    """An environment in an episode of such a task."""
+    """Return an environment in an episode of such a task."""
     env = make(tasks=family, **options)
     env.reset(*found(family, key))
     return env
@@ -103,7 +103,7 @@ def expert(env: Env) -> list:
 
 
 def episode(seed: int, split: str = "train", actions: str = "", **options) -> Iterator[dict]:
-    """Yield the cases of an episode: of the expert's actions, or of those in a text divided by semicolons."""
+    """Yield the cases of an episode: the expert's actions, or actions from a text, separated by semicolons."""
     env = make(**options)
     yield golden.start(env.reset(seed, split), seed, split, **options)
     said = iter(actions.split(";")) if actions else iter(env.oracle, None)
@@ -287,7 +287,7 @@ def test_expert_solves_every_family(family):
 
 
 def test_expert_continues_from_any_state():
-    """After moves that cannot spoil a task, at any point of the expert's own way."""
+    """After moves that cannot spoil a task, at any point of the expert's episode."""
     for seed in range(40):
         env = make()
         env.reset(seed)
@@ -303,7 +303,7 @@ def test_expert_continues_from_any_state():
 
 
 def test_tertiary_paint_counts_after_the_secondary_one():
-    """Until then the primary ones, which are near from the start, are parts of the secondary one."""
+    """Before that the primary paints, which are near from the start, count as parts of the secondary paint."""
     env = at("chemistry-mix-paint-tertiary-color", "violet-red paint:art studio")
     vessel = env.oracle().rpartition(" in ")[2]
     pours = [f"pour wood cup containing {colour} paint in {vessel}" for colour in ("red", "yellow")]

@@ -1,4 +1,4 @@
-"""The server: each kind's requests and replies as AgentGym has them, its bounds, and its command line."""
+"""The server: requests and replies of each kind equal AgentGym's; limits, errors and the command line."""
 
 import dataclasses
 import http.client
@@ -33,7 +33,7 @@ KINDS = envs.http.agentgym.KINDS
 
 @contextmanager
 def served(kind="textcraft", options=(), limit=256, idle=600, port=0):
-    """A running server; yields it with its url."""
+    """Run a server; yield it with its url."""
     sessions = agentgym.Sessions(kind, dict(options), limit, idle)
     with listening(partial(agentgym.answer, sessions), port) as server:
         server.sessions = sessions
@@ -42,14 +42,14 @@ def served(kind="textcraft", options=(), limit=256, idle=600, port=0):
 
 @contextmanager
 def listening(answer, port=0):
-    """A running server that answers so; yields it with its url."""
+    """Run a server with this handler; yield it with its url."""
     with running(serve.Server("127.0.0.1", port, answer)) as server:
         yield server
 
 
 @contextmanager
 def running(server):
-    """A server at work; yields it with its url."""
+    """Start a server; yield it with its url."""
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -62,7 +62,7 @@ def running(server):
 
 
 def ask(server, method: str, path: str, body=None, raw: bytes | None = None, headers=()):
-    """Status and JSON of a reply."""
+    """Return the status and the JSON of a response."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     data = raw if raw is not None else None if body is None else json.dumps(body).encode()
     connection.request(method, path, data, dict(headers))
@@ -85,7 +85,7 @@ def get(server, path: str):
 
 
 class Fake(ModuleType):
-    """A fake environment of any kind, with three doors: `open 2` solves it, `open 1` ends it, `break` is its bug."""
+    """A fake environment of any kind with three doors: `open 2` solves it, `open 1` ends it, `break` raises its bug."""
 
     MAX_ACTION = 100_000
     plain_action = staticmethod(str)
@@ -146,7 +146,7 @@ class Webshop(Fake.Env):
 
 
 def fake(kind: str, monkeypatch) -> type[Fake.Env]:
-    """Replace a kind by the fake environment for the length of a test."""
+    """Replace a kind by the fake environment during a test."""
     module = Fake(f"fake_{kind}")
     module.Env = {"alfworld": Alfworld, "sciworld": Sciworld, "webshop": Webshop}.get(kind, Fake.Env)
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -243,8 +243,8 @@ def test_textcraft_replies():
         created = post(server, "/create", commands="craft 1 moon using 1 cheese", goal="minecraft:moon")
         assert set(created) == {"id", "observation", "done", "reward"}
         assert (created["done"], created["reward"]) == (False, 0) and "moon" not in created["observation"]
-        world = envs.make("textcraft", difficulty="1")
-        opening = world.reset(1, "val")[-1]["content"]
+        env = envs.make("textcraft", difficulty="1")
+        opening = env.reset(1, "val")[-1]["content"]
         named = {"id": created["id"]}
         assert post(server, "/reset", **named, data_idx=18) == named | {
             "observation": opening,
@@ -254,21 +254,21 @@ def test_textcraft_replies():
         name = f"?id={created['id']}"
         commands, goal = get(server, "/commands" + name), get(server, "/goal" + name)
         assert opening == f"Crafting commands:\n{commands}\n\nGoal: craft {goal}."
-        while world.running:
-            action = world.oracle().partition("Action:\n")[2]
-            step, said = world.step(f"Action: {action}"), post(server, "/step", **named, action=action)
+        while env.running:
+            action = env.oracle().partition("Action:\n")[2]
+            step, said = env.step(f"Action: {action}"), post(server, "/step", **named, action=action)
             assert said == {"observation": step.observation, "reward": step.reward, "done": step.terminated}
         assert get(server, "/observation" + name) == said["observation"]
         assert get(server, "/detail" + name) == said | {"deleted": False}
-        assert get(server, "/goal" + name) == goal == world.goal
+        assert get(server, "/goal" + name) == goal == env.goal
         assert post(server, "/close", **named) is True
 
 
 @pytest.mark.parametrize("kind", envs.http.agentgym.OURS)
 def test_replies_of_kinds_that_agentgym_does_not_have(kind, monkeypatch):
-    world, heard = fake(kind, monkeypatch), []
-    step = world.step
-    monkeypatch.setattr(world, "step", lambda self, reply: heard.append(reply) or step(self, reply))
+    env, received = fake(kind, monkeypatch), []
+    step = env.step
+    monkeypatch.setattr(env, "step", lambda self, reply: received.append(reply) or step(self, reply))
     with served(kind) as server:
         assert get(server, "/") == agentgym.GREETING[kind]
         created = post(server, "/create")
@@ -284,7 +284,7 @@ def test_replies_of_kinds_that_agentgym_does_not_have(kind, monkeypatch):
         assert get(server, f"/detail?id={created['id']}") == detail
         assert post(server, "/step", **named, action="open 2")["done"] is True
         assert get(server, f"/observation?id={created['id']}") == "you open 2"
-        assert heard == ["I think.\nAction: jump", "open 2"]
+        assert received == ["I think.\nAction: jump", "open 2"]
         assert post(server, "/close", **named) is True
 
 
@@ -298,9 +298,9 @@ def test_the_client_counts_turns():
 
 
 def test_tasks_are_drawn_for_the_environments_turn_limit(monkeypatch):
-    world, drawn = fake("babyai", monkeypatch), []
-    reset = world.reset
-    monkeypatch.setattr(world, "reset", lambda self, *task: drawn.append(self.config.max_turns) or reset(self, *task))
+    env, drawn = fake("babyai", monkeypatch), []
+    reset = env.reset
+    monkeypatch.setattr(env, "reset", lambda self, *task: drawn.append(self.config.max_turns) or reset(self, *task))
     with served("babyai", {"max_turns": 7}) as server:
         name = post(server, "/create")["id"]
         for number in range(3):
@@ -315,12 +315,12 @@ def test_errors_of_an_environment_have_status_200():
         assert get(server, "/observation?id=9") == {"error": "The id 9 is not valid."}
         name = post(server, "/create")["id"]
         assert "error" not in post(server, "/reset", id=name, data_idx=10**300)
-        world = envs.make("textcraft", difficulty="1")
-        world.reset(0)
+        env = envs.make("textcraft", difficulty="1")
+        env.reset(0)
         post(server, "/reset", id=name)
-        while world.running:
-            action = world.oracle()
-            world.step(action)
+        while env.running:
+            action = env.oracle()
+            env.step(action)
             post(server, "/step", id=name, action=action.partition("Action:\n")[2])
         finished = {"error": f"The task with environment {name} has finished."}
         assert post(server, "/step", id=name, action="inventory") == finished
@@ -474,7 +474,7 @@ def test_connections_are_bounded(monkeypatch):
         silent = [socket.create_connection(server.server_address) for _ in range(6)]
         time.sleep(0.1)
         assert sum("process_request_thread" in thread.name for thread in threading.enumerate()) == 2
-        assert get(server, "/") == "This is environment TextCraft."  # once the silent ones have timed out
+        assert get(server, "/") == "This is environment TextCraft."  # after the silent connections have timed out
         for connection in silent:
             connection.close()
 

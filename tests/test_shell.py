@@ -26,7 +26,7 @@ from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.patterns import matches, prefix, suffix
 from envs.simulators.shell.process import Process, pipe
 
-Shell.strict = True  # a fault of ours is to be seen
+Shell.strict = True  # errors of the simulator must be seen
 ROOT = Path(__file__).parents[1]
 KINDS = {"dir": "d", "link": "l", "file": "-"}
 
@@ -75,7 +75,7 @@ def test_scripts_match_the_golden_output_of_bash():
         assert run_in_work(case["input"]) == case["output"], case["input"]
 
 
-def test_stdout_and_stderr_keep_their_order_and_can_be_redirected():
+def test_stdout_and_stderr_keep_their_order_when_redirected():
     script = "echo 1; nope; echo 2; ls /nope"
     assert run(script).output == (
         "1\nbash: line 1: nope: command not found\n2\nls: cannot access '/nope': No such file or directory\n"
@@ -308,7 +308,7 @@ def test_unbounded_growth_times_out(script):
     assert result.timed_out and peak < 300 << 20
 
 
-DEAR = [  # what makes one step dear, as often as there are steps
+DEAR = [  # expensive steps, as many as are allowed
     *(
         "for ((;;)); do ((i++)); done",
         f"{BIG} while :; do y=${{x//0/1}}; done",

@@ -22,7 +22,7 @@ from envs.simulators.shell.commands import COMMANDS
 from envs.simulators.shell.commands.regex.match import compile_regex
 from envs.simulators.shell.files import Caller, Frozen, raw, text
 
-Shell.strict = True  # a fault of ours is to be seen
+Shell.strict = True  # errors of the simulator must be seen
 
 
 def machine() -> Machine:
@@ -171,7 +171,7 @@ def test_back_references_are_bounded_by_the_step_budget():
         Shell(machine()).run(script)
 
 
-# -- whatever is typed
+# -- any input
 
 
 @pytest.mark.parametrize("script", [

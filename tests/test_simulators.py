@@ -10,7 +10,7 @@ SIMULATORS = "envs.simulators"
 FILES = sorted((ROOT / "envs" / "simulators").rglob("*.py"))
 
 
-def house_imports(path: Path) -> set[str]:
+def own_imports(path: Path) -> set[str]:
     """Modules of this project that a file imports anywhere."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -24,5 +24,5 @@ def house_imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "envs" / "simulators")))
 def test_simulators_import_only_their_own_simulator(path):
     own = path.relative_to(ROOT / "envs" / "simulators").parts[0].removesuffix(".py")
-    foreign = {name for name in house_imports(path) if not name.startswith(f"{SIMULATORS}.{own}")}
+    foreign = {name for name in own_imports(path) if not name.startswith(f"{SIMULATORS}.{own}")}
     assert foreign - {f"{SIMULATORS}.{own}"} == set(), "a simulator imports only itself"

@@ -1,4 +1,4 @@
-"""The stacked step: the decoder's own bits, whatever the family, the adapters and the rows."""
+"""The stacked step has the decoder's bits for every family, adapter and number of rows."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from models.logprob import token_logprobs
 
 SLIDES = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
 NESTED = {"sliding_attention": YARN, "full_attention": {"rope_theta": 1e5}}
-WIDE = {"intermediate_size": 96}  # whole vectors: what is computed on a slice is then what is computed on a copy
+WIDE = {"intermediate_size": 96}  # whole vectors, so that a slice and a copy give equal bits
 
 
 def adapted(family: str, **how):
@@ -43,7 +43,7 @@ MODELS = {
 @pytest.mark.parametrize(("rows", "more"), [(1, 0), (1, 3), (16, 0), (16, 3), (23, 0)])
 @torch.no_grad()
 def test_a_step_is_bitwise_the_decoder(name, rows, more):
-    """Of a whole cache, or of its first rows, whose keys lie otherwise."""
+    """Over the whole cache, and over its first rows, whose keys have other strides."""
     model, generator = MODELS[name](), torch.Generator().manual_seed(rows)
     step, caches = decode.CPUStep(model), [KVCache(model, rows + more) for _ in range(2)]
     starts_B = torch.randint(0, 150, (rows,), generator=generator)  # of three blocks of keys
@@ -65,8 +65,8 @@ def test_a_step_is_bitwise_the_decoder(name, rows, more):
 @pytest.mark.parametrize("name", [name for name in MODELS if "window" in name])
 @pytest.mark.parametrize("stacked", [True, False])
 @torch.no_grad()
-def test_windows_sample_what_training_recomputes(name, stacked, monkeypatch):
-    """Prompts of all lengths, two turns: the recorded log-probabilities, bit for bit, of all episodes packed."""
+def test_windows_sample_the_logprobs_of_training(name, stacked, monkeypatch):
+    """Prompts of all lengths, two turns: recorded log-probabilities equal those of all episodes packed."""
     if not stacked:
         monkeypatch.setattr(kernels, "decode_step", lambda model: None)
     model, generator, episodes = MODELS[name](), torch.Generator().manual_seed(0), []
@@ -82,13 +82,13 @@ def test_windows_sample_what_training_recomputes(name, stacked, monkeypatch):
             logprobs.extend(zip(range(len(ids), len(ids) + 30), row.logprobs, strict=True))
             ids.extend([*row.ids, 5, 6])
             engine.feed(row.slot, [5, 6])
-    packed_1N = torch.tensor([[token for ids, _ in episodes for token in ids]])
-    segments_1N = torch.tensor([[i for i, (ids, _) in enumerate(episodes) for _ in ids]])
-    hidden_ND = model(packed_1N, segments_BT=segments_1N)[0]
+    packed_BT = torch.tensor([[token for ids, _ in episodes for token in ids]])
+    segments_BT = torch.tensor([[i for i, (ids, _) in enumerate(episodes) for _ in ids]])
+    hidden_ND = model(packed_BT, segments_BT=segments_BT)[0]
     start = 0
     for ids, logprobs in episodes:
         places = torch.tensor([start + place for place, _ in logprobs])
-        expected, _ = token_logprobs(hidden_ND[places - 1], model.lm_head.weight, packed_1N[0, places])
+        expected, _ = token_logprobs(hidden_ND[places - 1], model.lm_head.weight, packed_BT[0, places])
         assert len(places) == 60 and torch.equal(torch.tensor([p for _, p in logprobs]), expected)
         start += len(ids)
 
@@ -116,7 +116,7 @@ def test_a_large_model_is_stacked_only_from_kept_copies(frozen, monkeypatch):
 
 
 def test_a_large_model_is_not_stacked_beyond_the_budget(monkeypatch):
-    """Not even where its first layers still found room."""
+    """Not even if its first layers would fit."""
     monkeypatch.setattr(decode, "SMALL", 1000)
     model = adapted("qwen2")
     room = 4 * model.model.layers[0].self_attn.q_proj.base_layer.weight.numel() * 4

@@ -40,7 +40,7 @@ def order(order_id: str, status: str, items: list, method: str, amount: float) -
 
 
 def toy() -> Shop:
-    """A shop of one customer, where every price and balance is chosen for what it shows."""
+    """Return a shop of one customer, with prices and balances chosen for the tests."""
     prices = {"21": 10.1, "22": 10.4, "23": 99.0, "24": 10.2, "25": 3.0}
     variants = {
         name: {"item_id": name, "options": {"id": name}, "available": name != "24", "price": price}
@@ -129,7 +129,7 @@ ERRORS = lines("""
 
 @pytest.mark.parametrize(("action", "message"), ERRORS)
 def test_tools_check_in_the_originals_order(action, message):
-    """Of several faults in a call the first is named, and nothing is changed."""
+    """A call with several errors reports the first and changes nothing."""
     db = Database(toy())
     name, arguments, _ = _from_line(action)
     assert call(db, name, arguments) == message and failed(message)
@@ -192,7 +192,7 @@ def test_reading():
 
 
 def after(*actions: str) -> tuple[Database, dict]:
-    """The database after actions in the short form, and what the last one returned."""
+    """Return the database after actions in the short form, and the result of the last action."""
     db = Database(toy())
     for action in actions:
         name, arguments, _ = _from_line(action)
@@ -264,7 +264,7 @@ def test_addresses():
 
 
 def test_fingerprint_covers_all_records():
-    """The original hashes the whole database; the same databases are told apart."""
+    """The original hashes the whole database; both tell the same databases apart."""
     actions = [
         action
         for action, _ in lines("""
@@ -340,7 +340,7 @@ def test_every_template_is_drawn():
 
 
 def test_refused_wishes_cannot_be_fulfilled():
-    """No tool would do it, or the wish is one that only the rules forbid."""
+    """No tool would do it, or only the rules forbid the wish."""
     tried = Counter()
     for seed in range(1500):
         draw = Draw(make_shop(), Random(seed).choice(list(make_shop().users)), Random(seed), "2")
@@ -513,7 +513,7 @@ def test_wishes_are_stated_in_order():
     )
 
 
-def test_moods_are_those_of_the_tasks():
+def test_moods_match_the_tasks():
     assert tuple(MOODS) == MOOD_NAMES
     openings = {customer(LAMP, mood=mood).opening() for mood in MOODS}
     assert len(openings) == len(MOODS)
@@ -523,7 +523,7 @@ def test_moods_are_those_of_the_tasks():
 
 
 def at(*wishes: Wish, prompt: str = "short", **options) -> Env:
-    """An environment in the toy shop, with a customer of our choice."""
+    """Return an environment in the toy shop with this customer."""
     env = Env(Config(prompt=prompt, **options))
     env.reset(0)
     env.errand = Task("toy", "ada_berg_1", wishes)
@@ -695,7 +695,7 @@ def test_the_prompt_describes_every_tool():
 
 
 def test_a_model_can_be_the_customer():
-    """It is asked after each line to it, in the chat as it sees it, and its line is the observation."""
+    """It gets the chat from its side after each message to it, and its reply is the observation."""
     env = Env(Config(prompt="short", user="model", difficulty="2"))
     opening = env.reset(3)[0]["content"].rpartition("\n")[2]
     with pytest.raises(RuntimeError, match="step"):
@@ -835,7 +835,7 @@ def test_bad_files_are_one_line(folder, spoil, line):
 
 
 def transcript() -> list[dict]:
-    """Experts at every level and an agent that tries everything: the cases of its golden file."""
+    """Return the cases of the golden file: experts at every level, and an agent that tries every tool."""
     walk = [action for action, _ in ERRORS[::3]] + [
         "Hello!",
         "respond What is your email?",

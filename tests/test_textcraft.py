@@ -13,7 +13,7 @@ from envs.textcraft.crafting import BASE, BOOK, FORMS, TAGS, depth, tree
 
 
 def at(goal: str, **options) -> Env:
-    """An environment whose episode has a goal of our choice."""
+    """Return an environment whose episode has this goal."""
     env = Env(Config(**{"prompt": "short"} | options))
     env.reset(seed=0)
     env.goal, env.roles = goal, tree(goal, Random(0))
@@ -174,7 +174,7 @@ EPISODES = [
 
 
 def transcript() -> list[dict]:
-    """Episodes that begin with these replies and go on with the expert's: the cases of its golden file."""
+    """Return the cases of the golden file: episodes that begin with these replies, and continue with the expert's."""
     cases = []
     for options, seed, replies in EPISODES:
         env = Env(Config(**options, max_turns=40))

@@ -51,7 +51,7 @@ def small_folder(folder, **files):
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory) -> Tokenizer:
-    """Qwen2.5's tokenizer with the files of a published folder."""
+    """Return Qwen2.5's tokenizer with the files of a published folder."""
     folder = tmp_path_factory.mktemp("qwen")
     (folder / "tokenizer.json").symlink_to(reference("qwen", "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(reference("templates", "qwen2_5.jinja").read_text())
@@ -62,7 +62,7 @@ def qwen(tmp_path_factory) -> Tokenizer:
 
 @pytest.fixture(params=["trained here", "qwen"])
 def chat(request, tmp_path):
-    """A tokenizer and its chat template."""
+    """Return a tokenizer and its chat template."""
     if request.param == "qwen":
         return request.getfixturevalue("qwen"), reference("templates", "qwen2_5.jinja").read_text()
     return Tokenizer(small_folder(tmp_path, tokenizer_config={"chat_template": CHATML})), CHATML
@@ -114,7 +114,7 @@ def test_default_system_message_is_found_in_either_file(tmp_path, where):
 
 
 def test_embedded_model_encodes_each_message_with_its_role():
-    """Its published numbers depend on these ids: each message's text is encoded together with its role."""
+    """Its published numbers depend on this: a message's text is encoded together with its role."""
     tokenizer = load_tokenizer("tiny")
     start, end = (tokenizer._full.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>"))
     line = tokenizer.encode("\n")
@@ -240,7 +240,7 @@ END_TOKENS = ("<|im_end|>", "<|endoftext|>", "a", "b")
 def test_eos_ids_are_merged_from_all_files(tmp_path, files, expected):
     tokens = {token: Tokenizer(small_folder(tmp_path))._full.token_to_id(token) for token in END_TOKENS}
     named = json.dumps(files)
-    for token, i in tokens.items():  # "#token" stands for its id
+    for token, i in tokens.items():  # "#token" is replaced by its id
         named = named.replace(f'"#{token}"', str(i))
     eos_ids = Tokenizer(small_folder(tmp_path, **json.loads(named))).eos_ids
     assert eos_ids == {tokens[token] for token in expected} and None not in eos_ids

@@ -1,4 +1,4 @@
-"""The programs, end to end on the embedded model: what they write, what they refuse, and that a resume is exact."""
+"""The programs end to end on the embedded model: files that they write, errors, and exact resumes."""
 
 import json
 import shutil
@@ -74,15 +74,15 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
     assert metrics[0] == metrics[1]
 
 
-def test_what_a_run_leaves_behind(tmp_path, capsys):
+def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
     words = ["lora.r=4", "lora.targets=q_proj,v_proj", "log=debug"]
     trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "eval_episodes=4", *words)
-    folder, told = tmp_path / "run", capsys.readouterr().out
+    folder, output = tmp_path / "run", capsys.readouterr().out
     tensors = load_file(folder / "epoch_2" / "adapter_model.safetensors")
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
-    assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in told
-    assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in told for key in tensors)
-    assert f"recipe embedded: lr={config.parse([]).lr} " in told and "; command line: " in told
+    assert f"lora on: r=4 alpha=32 on 8 layers (q_proj, v_proj); {trainable:,} of {total + trainable:,} par" in output
+    assert all(key.replace("lora_A", "lora_A|B").replace("lora_B", "lora_A|B") in output for key in tensors)
+    assert f"recipe embedded: lr={config.parse([]).lr} " in output and "; command line: " in output
     saved = json.loads((folder / "config.json").read_text())
     assert saved["lora"]["r"] == 4 and saved["ppo"]["clip"] == 0.2 and saved["textcraft"]["max_turns"] == 4
     stats = json.loads((folder / "epoch_2" / "training_stats.json").read_text())
@@ -109,12 +109,12 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"question": "x " * 99, "reply": "y"}])))
     columns = ["sft.prompt_column=question", "sft.answer_column=reply"]
     trained(f"out={tmp_path}/run", "algo=sft", f"data={tmp_path}/rows.jsonl", "epochs=3", "max_len=60", *columns)
-    told = capsys.readouterr().out
-    assert "data: 54 conversations to learn, 6 held out; 1 cut by max_len=60, 1 left out for it" in told
+    output = capsys.readouterr().out
+    assert "data: 54 conversations to learn, 6 held out; 1 cut by max_len=60, 1 left out for it" in output
     records = lines(tmp_path / "run" / "metrics.jsonl")
     held_out = [r["eval_loss"] for r in records if "eval_loss" in r]
     assert len(held_out) == 2 and held_out[1] < 0.1 * held_out[0]
-    assert told.count("held-out loss") == 2 and f"perplexity {records[-1]['perplexity']:.2f}" in told
+    assert output.count("held-out loss") == 2 and f"perplexity {records[-1]['perplexity']:.2f}" in output
     assert not any("eval" in r or "accuracy" in r for r in records), "there is no task to play"
     assert [r["episodes"] for r in records if "episodes" in r] == [54] * 3, "an epoch is a pass"
     assert "perplexity" in (tmp_path / "run" / "report.html").read_text()
@@ -165,7 +165,7 @@ def test_an_earlier_versions_run_resumes(tmp_path):
 
 
 def test_resumed_run_keeps_its_reference(tmp_path, capsys):
-    """Whatever became of the adapter's folder since."""
+    """Also if the adapter's folder has changed since."""
     trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
     words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1"]
     trained(f"out={tmp_path}/whole", "epochs=2", *words)
@@ -198,7 +198,7 @@ def test_full_fine_tuning_writes_a_model_that_loads(tmp_path, capsys):
     assert code == 0 and "success" in out
 
 
-def test_max_steps_and_max_len_end_things(tmp_path):
+def test_max_steps_ends_the_run_and_max_len_the_episodes(tmp_path):
     trained(f"out={tmp_path}/run", "algo=grpo", "epochs=5", "max_steps=3", "max_len=110")
     records = lines(tmp_path / "run" / "metrics.jsonl")
     assert records[-1]["step"] == 3 and len(records) == 2
@@ -220,7 +220,11 @@ BAD = {
     "resume from nothing": (["train.py", "resume=runs/nowhere"], 2, "runs/nowhere"),
     "a key of train.py": (["eval.py", "eval_episodes=8"], 2, "is a key of train.py; here it is n="),
     "no such adapter to start from": (["train.py", "resume_from=runs/nowhere"], 1, "runs/nowhere"),
-    "rows that are none": (["train.py", "algo=sft", "data=Makefile", "out={tmp}/x"], 1, "Makefile, line 1: not valid"),
+    "invalid rows": (
+        ["train.py", "algo=sft", "data=Makefile", "out={tmp}/x"],
+        1,
+        "Makefile, line 1: not valid",
+    ),
     "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 1, "lm_head"),
     "merge without out": (["merge.py", "adapter=runs/x"], 2, "out="),
     "merge of nothing": (["merge.py", "adapter=runs/nowhere", "out={tmp}/m"], 1, "runs/nowhere"),

@@ -1,4 +1,4 @@
-"""Attention's Triton kernels: as near to float64 as torch in the same dtype, and a query's bits its own."""
+"""Attention's Triton kernels: errors at most torch's in the same dtype; a query's bits depend on it alone."""
 
 import itertools
 
@@ -38,14 +38,14 @@ def test_under_the_interpreter(at_least, marks):
 
 
 def inputs(B, H, K, T, L, E, dtype, seed=0, size=1.0):
-    """q, k, v and the positions of T queries that end at key L - 1."""
+    """Return q, k, v and the positions of T queries that end at key L - 1."""
     g = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(shape, generator=g) for shape in ((B, H, T, E), (B, K, L, E), (B, K, L, E)))
     return *(x.to(DEVICE, dtype) for x in (q * size, k, v)), torch.arange(L - T, L, device=DEVICE).repeat(B, 1)
 
 
 def results(function, q, k, v, positions_BT, window):
-    """Output and gradients, by name."""
+    """Return the output and the gradients, by name."""
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     out = function(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(9)).to(out)
@@ -83,7 +83,7 @@ def test_errors_are_at_most_those_of_torch(dtype, shape, window):
 @runs
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_large_scores_whose_peak_moves_over_the_blocks(dtype):
-    """Scores up to several hundred, rising and falling: exponentials of earlier blocks would overflow or vanish."""
+    """Scores up to several hundred, rising or falling: exponentials of earlier blocks would overflow or vanish."""
     q, k, v, positions_BT = inputs(1, 2, 1, 30, 200, 16, dtype, size=20)
     for slope in (torch.linspace(0, 3, 200), torch.linspace(3, 0, 200)):
         steep = k * slope[:, None].to(k)
@@ -109,7 +109,7 @@ def test_large_scores_whose_peak_moves_over_the_blocks(dtype):
     ids=str,
 )
 def test_a_querys_bits_are_its_own(dtype, window, H, T):
-    """Alone, among others, beside a query that reads more blocks, and whatever lies where it does not look."""
+    """Alone, among others, beside a query that reads more blocks, and with any numbers at unseen keys."""
     q, k, v, positions_BT = inputs(2, H, 1, T, T, 24, dtype)
     run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)  # noqa: E731
     full = run(q, k, v, positions_BT)
@@ -128,7 +128,7 @@ def test_a_querys_bits_are_its_own(dtype, window, H, T):
 
 @runs
 @pytest.mark.parametrize("rows", ["the front of the cache", "some of its rows"])
-def test_from_a_cache_that_grows_the_bits_are_those_of_training(rows):
+def test_attention_over_a_growing_cache_matches_training_bitwise(rows):
     model = random_model("qwen3", dtype=torch.bfloat16, num_attention_heads=3, num_key_value_heads=1).to(DEVICE)
     cfg, cache = model.config, KVCache(model, 40)
     H, K, E = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.head_dim
@@ -143,7 +143,7 @@ def test_from_a_cache_that_grows_the_bits_are_those_of_training(rows):
 
 
 @runs
-def test_a_query_at_position_minus_one_sees_nothing_and_moves_nothing():
+def test_padding_query_has_no_output_and_no_gradient():
     q, k, v, positions_BT = inputs(2, 2, 1, 100, 100, 16, torch.float32)
     holes_BT = positions_BT.clone()
     holes_BT[0, :40], holes_BT[1, ::3] = -1, -1
@@ -159,7 +159,7 @@ def test_a_query_at_position_minus_one_sees_nothing_and_moves_nothing():
 
 @pytest.fixture
 def everywhere(monkeypatch):
-    """The models of the test attend by the kernels."""
+    """Give the test's models the kernels' attention."""
     monkeypatch.setattr(
         decoder, "attend", lambda q, k, v, positions_BT, window, _: attend(q, k, v, positions_BT, window)
     )
@@ -172,14 +172,14 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers":
 @pytest.mark.parametrize("window", [{}, WINDOW], ids=["whole", "window of 20"])
 @pytest.mark.parametrize(("layers", "B"), [(1, 3), pytest.param(2, 4, marks=pytest.mark.full)])
 @pytest.mark.skipif(DEVICE == "cuda", reason="there linear layers need models/fast/triton/linear.py too")
-def test_sampled_logprobs_are_bitwise_those_of_training(window, layers, B, everywhere):
+def test_sampled_logprobs_match_training_bitwise(window, layers, B, everywhere):
     small = {"num_hidden_layers": layers, "num_attention_heads": 3, "num_key_value_heads": 1}
     model = random_model("qwen3", dtype=torch.bfloat16, **small, **window)
     engine, turns = Engine(model, max_rows=B, max_len=200), {}
     prompts = [[7, 3, 5] * (20 + layers) + [n] for n in range(B)]
     for n, ids in enumerate(prompts):
         engine.feed(engine.open((0, n)), ids)
-        turns[n] = [list(ids), [], []]  # ids, where they were sampled, log-probabilities
+        turns[n] = [list(ids), [], []]  # ids, positions of sampled ids, log-probabilities
     again = {n: [n] * (5 * n + 1) for n in range(2)}
     for row in engine.run(3, 1.0, frozenset()):
         ids, at, logprobs = turns[row.slot]
@@ -189,7 +189,7 @@ def test_sampled_logprobs_are_bitwise_those_of_training(window, layers, B, every
         if row.slot in again:
             engine.feed(row.slot, said := again.pop(row.slot))
             ids += said
-    rows, prefixes = [], {}  # what they begin with is computed once
+    rows, prefixes = [], {}  # shared prefixes are computed once
     for ids, _, _ in turns.values():
         row, places = -1, []
         for token in ids:
@@ -197,25 +197,25 @@ def test_sampled_logprobs_are_bitwise_those_of_training(window, layers, B, every
             places.append(row)
         rows.append(torch.tensor(places))
     sequences_ST = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
-    ids_1N = torch.tensor([[token for _, token in prefixes]])
-    assert ids_1N.numel() < sum(map(len, rows))
+    ids_BT = torch.tensor([[token for _, token in prefixes]])
+    assert ids_BT.numel() < sum(map(len, rows))
     wanted = torch.cat([r[torch.tensor(at) - 1] for r, (_, at, _) in zip(rows, turns.values(), strict=True)])
     targets_N = torch.cat([torch.tensor(ids)[at] for ids, at, _ in turns.values()])
-    hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted=wanted)
+    hidden_ND = model(ids_BT, sequences_ST=sequences_ST, wanted=wanted)
     expected = token_logprobs(hidden_ND, model.lm_head.weight, targets_N)[0].detach()
     assert torch.equal(torch.tensor([x for _, _, logprobs in turns.values() for x in logprobs]), expected)
 
 
 @runs
 @pytest.mark.skipif(DEVICE == "cuda", reason="compares with the CPU's path")
-def test_a_models_gradients_are_those_of_the_cpus_path(request):
+def test_a_models_gradients_match_the_cpu_path(request):
     model = random_model("qwen3").requires_grad_()
     tail = torch.tensor([*range(90, 99), -1])
     sequences_ST = torch.stack((torch.arange(90), torch.cat((torch.arange(80), tail))))
-    ids_1N, wanted = torch.randint(97, (1, 99), generator=torch.Generator().manual_seed(0)), torch.tensor([98, 3, 50])
+    ids_BT, wanted = torch.randint(97, (1, 99), generator=torch.Generator().manual_seed(0)), torch.tensor([98, 3, 50])
     grads = []
     for _ in range(2):
-        hidden_ND = model(ids_1N, sequences_ST=sequences_ST, wanted=wanted)
+        hidden_ND = model(ids_BT, sequences_ST=sequences_ST, wanted=wanted)
         grads.append(torch.autograd.grad(hidden_ND.sin().sum(), model.model.layers.parameters()))
         request.getfixturevalue("everywhere")
     for cpus, ours in zip(*grads, strict=True):
@@ -226,7 +226,7 @@ SMALL_HEADS, LARGE_HEADS = (14, 2, 64), (28, 4, 128)  # Qwen2.5 0.5B and 7B
 
 
 def launches_of(H, K, E, dtype, monkeypatch, T=300):
-    """Every launch of a training batch's attention, on tensors without memory."""
+    """Return every launch of a training batch's attention, on meta tensors."""
     with monkeypatch.context() as patch:
         launches = record(patch, attention_triton, KERNELS)
         shapes = (8, H, T, E), (5, 8 * K, E, 64), (5, 8 * K, 64, E)
@@ -251,7 +251,7 @@ def launches_of(H, K, E, dtype, monkeypatch, T=300):
     ids=str,
 )
 def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monkeypatch, tmp_path):
-    """Without registers that do not fit, but in one part of the backward on sm_80."""
+    """Registers spill only in one part of the backward on sm_80."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     binaries = []
     for launch in launches_of(*heads, dtype, monkeypatch):
@@ -277,7 +277,7 @@ def test_the_backward_fits_a_chip_with_little_shared_memory(monkeypatch, tmp_pat
 
 @compiles
 def test_sampling_and_training_launch_the_same_binary(monkeypatch):
-    """Whatever the numbers of sequences, queries and blocks: none is compiled into the kernel."""
+    """The numbers of sequences, queries and blocks are not compiled into the kernel."""
     keys = set()
     for T, B, U in ((1, 1, 1), (1, 16, 2), (300, 8, 16), (16, 3, 5)):
         with monkeypatch.context() as patch:
@@ -290,8 +290,7 @@ def test_sampling_and_training_launch_the_same_binary(monkeypatch):
     assert len(keys) == 1
 
 
-def test_cuda_takes_the_kernels_where_they_go(monkeypatch):
-    """16 bits, and float32 where it is to be exact."""
+def test_cuda_uses_the_kernels_for_16_bits_and_exact_float32(monkeypatch):
     calls = []
     monkeypatch.setattr(attention_triton, "attend", lambda q, *_: calls.append(q.dtype))
     dispatch.triton_attend.cache_clear()

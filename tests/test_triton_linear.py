@@ -1,4 +1,4 @@
-"""The linear product's Triton kernel: as near to float64 as torch in the same dtype, and a row's bits its own."""
+"""The linear product's Triton kernel: errors at most torch's in the same dtype; a row's bits depend on it alone."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_under_the_interpreter():
 
 
 def problem(N, D, outputs, dtype):
-    """x_ND, weight_OD, bias_O."""
+    """Return x_ND, the weight [outputs, D] and the bias [outputs]."""
     g = torch.Generator().manual_seed(N)
     shapes = (N, D), (outputs, D), (outputs,)
     return [torch.randn(shape, generator=g).to(DEVICE, dtype) for shape in shapes]
@@ -82,8 +82,8 @@ def test_in_float32_the_same_sums_are_not_rounded(dtype):
 
 
 @runs
-def test_greedy_ids_are_those_of_float64_where_bfloat16_would_tie():
-    """Pairs of words that differ in one coordinate by its last bit."""
+def test_greedy_ids_match_float64_where_bfloat16_would_tie():
+    """Pairs of tokens whose weights differ in the last bit of one coordinate."""
     hidden_BD, weight_VD, _ = problem(40, 64, 16, torch.bfloat16)
     weight_VD = weight_VD.repeat_interleave(2, 0)
     weight_VD[1::2, 5] *= 1 + 2**-7
@@ -98,14 +98,14 @@ def test_greedy_ids_are_those_of_float64_where_bfloat16_would_tie():
 @runs
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_rows_bits_are_its_own(dtype):
-    x_ND, weight_OD, bias_O = problem(150, 100, 150, dtype)
-    whole = product(x_ND, weight_OD, bias_O)
+    x_ND, weight, bias = problem(150, 100, 150, dtype)
+    whole = product(x_ND, weight, bias)
     order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
     for rows in (order, order[:1], order[:2], order[:16], order[:64], order[:65]):
-        assert torch.equal(product(x_ND[rows], weight_OD, bias_O), whole[rows])
-    assert product(x_ND[:0], weight_OD, bias_O).shape == (0, 150)
+        assert torch.equal(product(x_ND[rows], weight, bias), whole[rows])
+    assert product(x_ND[:0], weight, bias).shape == (0, 150)
     apart = torch.zeros(150, 300, device=DEVICE, dtype=dtype)[:, ::3]  # neither operand need be contiguous
-    assert torch.equal(product(apart.copy_(x_ND), weight_OD.T.contiguous().T, bias_O), whole)
+    assert torch.equal(product(apart.copy_(x_ND), weight.T.contiguous().T, bias), whole)
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def exact_everywhere(monkeypatch):
 
 @runs
 @pytest.mark.parametrize("temperature", [0.8, 0])
-def test_an_exact_model_samples_bitwise_what_it_trains_on(temperature, exact_everywhere):
-    """With adapters, several turns, other numbers of rows at each step, and shared beginnings."""
+def test_exact_model_samples_and_trains_with_equal_bits(temperature, exact_everywhere):
+    """With adapters, several turns, a varying number of rows per step, and shared prefixes."""
     small = {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1}
     model = random_model("qwen3", dtype=torch.bfloat16, **small).to(DEVICE)
     lora.inject(model, r=4, alpha=4)
@@ -155,8 +155,8 @@ def test_an_exact_model_samples_bitwise_what_it_trains_on(temperature, exact_eve
     assert all(p.grad.isfinite().all() and p.grad.any() for p in model.parameters() if p.requires_grad)
 
 
-def test_make_exact_asks_for_what_it_takes(monkeypatch):
-    """Of a model on another device than a CPU, here one without memory; on a CPU it has nothing to do."""
+def test_make_exact_refuses_other_dtypes_and_old_devices(monkeypatch):
+    """The meta device takes the place of a GPU; on a CPU make_exact does nothing."""
     on_cpu = random_model()
     assert make_exact(on_cpu) is on_cpu and not on_cpu.exact and on_cpu.lm_head.matmul is None
     model = random_model().to("meta")
@@ -189,7 +189,7 @@ def launched(N, D, outputs, dtype, monkeypatch):
     ids=str,
 )  # fmt: skip
 def test_it_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
-    """Twice on a processor at once, with all sums in registers."""
+    """Two programs fit on a processor, with all sums in registers."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     binary = compiled(*launched(300, 3584, 18944, dtype, monkeypatch), arch)[1]()
     assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]

@@ -1,8 +1,4 @@
-"""The Triton kernels: nearer to float64 than the torch reference, blind to the other rows, in bounded memory.
-
-On a machine without a CUDA device they run under Triton's interpreter, in a process of its own (it is chosen when
-triton is first imported), and are compiled for three architectures without being run.
-"""
+"""The log-probabilities' Triton kernels: errors at most torch's, rows independent, memory bounded."""
 
 import inspect
 import itertools
@@ -41,7 +37,7 @@ def test_under_the_interpreter(at_least, marks):
 
 
 def problem(N: int, V: int, D: int, dtype, size: float = 1.0, order=None, seed: int = 0):
-    """hidden_ND, weight_VD, targets_N. size: of the logits; order: "rising" or "falling" over the vocabulary."""
+    """Return hidden_ND, weight_VD, targets_N. size: of the logits; order: "rising" or "falling" over the vocabulary."""
     g = torch.Generator().manual_seed(seed)
     hidden_ND, weight_VD = torch.randn(N, D, generator=g) * size * D**-0.5, torch.randn(V, D, generator=g)
     if order:
@@ -53,7 +49,7 @@ def problem(N: int, V: int, D: int, dtype, size: float = 1.0, order=None, seed: 
 
 
 def results(function, hidden_ND, weight_VD, targets_N, trainable_head=False, entropy_grad=False, **options):
-    """Detached, by name: logprobs, entropy and the gradients of a weighted sum of them."""
+    """Return by name: logprobs, entropy and the gradients of a weighted sum of them."""
     hidden_ND = hidden_ND.detach().requires_grad_()
     weight_VD = weight_VD.detach().requires_grad_(trainable_head)
     logprobs_N, entropy_N = function(hidden_ND, weight_VD, targets_N, entropy_grad=entropy_grad, **options)
@@ -111,12 +107,12 @@ def test_wide_models_and_long_vocabularies(monkeypatch):
     ids=str,
 )
 def test_large_logits_whose_peaks_move_over_the_slabs(dtype, order, monkeypatch):
-    """Logits around +-80: exponentials of earlier tiles and slabs have to be rescaled, or would overflow."""
+    """Logits around +-80: exponentials of earlier tiles and slabs must be rescaled, or they overflow."""
     monkeypatch.setattr(logprob_triton, "SLAB", 256)
     V = 400 if dtype == torch.float32 else 1000
     hidden_ND, weight_VD, targets_N = problem(40, V, 32, dtype, size=25, order=order)
     assert 60 < (hidden_ND @ weight_VD.T).abs().max() < 150
-    # The reference divides before it rounds to 16 bits, which is kind to a word that has almost all probability.
+    # The reference divides before it rounds to 16 bits, which lowers its error for a token with almost all probability.
     compare((hidden_ND, weight_VD, targets_N), most=3)
     compare((hidden_ND, weight_VD, targets_N), entropy_grad=True)
 
@@ -134,8 +130,8 @@ def test_huge_logits_do_not_overflow(monkeypatch):
 
 
 @runs
-def test_the_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
-    """p of 0.999 and more: the gradient is a small difference, lost where p W[y] is rounded to bfloat16."""
+def test_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
+    """For p of 0.999 and more the gradient is a small difference, lost if p W[y] is rounded to bfloat16."""
     monkeypatch.setattr(logprob_triton, "SLAB", 256)
     hidden_ND, weight_VD, targets_N = problem(32, 600, 64, torch.bfloat16, size=0.3)
     hidden_ND += (weight_VD[targets_N] * 16 / weight_VD[targets_N].float().square().sum(-1, keepdim=True)).bfloat16()
@@ -170,7 +166,7 @@ def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, N, monkeypatch
 
 @runs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_target_outside_the_vocabulary_gives_nan_and_disturbs_nobody(dtype, monkeypatch):
+def test_target_outside_the_vocabulary_is_nan_in_its_own_row(dtype, monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 128)
     hidden_ND, weight_VD, targets_N = problem(20, 150, 24, dtype)
     outside_N = targets_N.clone()
@@ -191,7 +187,7 @@ def test_no_rows():
 
 
 class Allocated(TorchDispatchMode):
-    """Keeps every storage that an operation returns, so that none is counted twice or not at all."""
+    """Record every storage that an operation returns, once."""
 
     def __init__(self, *known):
         super().__init__()
@@ -209,7 +205,7 @@ class Allocated(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: "+".join(mode) or "made in the forward")
-def test_temporary_memory_is_what_scratch_bytes_says(mode, monkeypatch):
+def test_temporary_memory_is_within_scratch_bytes(mode, monkeypatch):
     """Counted without running the kernels, which allocate nothing; three chunks of rows, six slabs."""
     record(monkeypatch, logprob_triton, KERNELS)
     N, D, V, dtype = 300, 40, 3000, torch.bfloat16
@@ -236,13 +232,13 @@ def test_scratch_is_bounded_at_any_number_of_rows():
             assert 0.95 * 512 * MIB < used <= 512 * MIB
 
 
-def test_what_the_kernels_do_not_take_is_refused(monkeypatch):
+def test_unsupported_inputs_are_refused(monkeypatch):
     hidden_ND, weight_VD, targets_N = torch.zeros(3, 8), torch.zeros(5, 8), torch.zeros(3, dtype=torch.long)
     if not INTERPRETED:
         with pytest.raises(ValueError, match=r"run on CUDA devices, not cpu: use models\.logprob"):
             token_logprobs(hidden_ND, weight_VD, targets_N)
     hidden_ND, weight_VD, targets_N = (x.to(DEVICE) for x in (hidden_ND, weight_VD, targets_N))
-    monkeypatch.setattr(logprob_triton, "_score", None)  # as under the interpreter: no check of the device
+    monkeypatch.setattr(logprob_triton, "_score", None)  # without the check of the device, as under the interpreter
     for temperature in (0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="temperature must be positive"):
             token_logprobs(hidden_ND, weight_VD, targets_N, temperature)
@@ -259,7 +255,7 @@ def test_what_the_kernels_do_not_take_is_refused(monkeypatch):
 
 
 def launches_of(dtype, arch, monkeypatch, N=2000):
-    """Every launch of a 7B and of a 0.5B model's losses, on tensors without memory."""
+    """Return every launch of the losses of a 7B and a 0.5B model, on meta tensors."""
     with monkeypatch.context() as patch:
         launches = record(patch, logprob_triton, KERNELS)
         patch.setattr(logprob_triton, "_tiles_on", lambda hidden_ND: tiles(hidden_ND.shape[1], dtype, SHARED[arch]))
@@ -308,7 +304,7 @@ def test_a_chip_with_little_shared_memory_gets_tiles_that_fit(monkeypatch, tmp_p
 @compiles
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_sampling_and_training_launch_the_same_binary(dtype, monkeypatch):
-    """Whatever the number of rows, and whether a gradient is made on the way, later, or never."""
+    """For any number of rows, and with the gradient in the forward, in the backward, or without one."""
     with monkeypatch.context() as patch:
         launches = record(patch, logprob_triton, KERNELS)
         weight_VD = torch.empty(151936, 896, dtype=dtype, device="meta")
@@ -321,5 +317,5 @@ def test_sampling_and_training_launch_the_same_binary(dtype, monkeypatch):
     assert {name: len(found) for name, found in keys.items()} == {"_score": 1, "_fold": 1, "_gather": 1}
 
 
-def test_the_signature_is_that_of_the_reference():
+def test_signature_matches_the_reference():
     assert inspect.signature(token_logprobs) == inspect.signature(logprob.token_logprobs)

@@ -12,7 +12,7 @@ WINDOWS = {"whole": {}, "window of 8": {"use_sliding_window": True, "sliding_win
 
 
 def varlen_loop(q, k, v, starts_q, starts_k, most_q, most_k, *, window_size, enable_gqa):
-    """What varlen_attn does, by its documentation: causal, the last query of a sequence beside its last key."""
+    """Compute varlen_attn in a loop: causal, with a sequence's last query at its last key."""
     assert starts_q.dtype == starts_k.dtype == torch.int32 and window_size[1] == 0 and enable_gqa
     lengths_q, lengths_k = starts_q.diff().tolist(), starts_k.diff().tolist()
     assert (max(lengths_q), max(lengths_k)) == (most_q, most_k) and (sum(lengths_q), sum(lengths_k)) == (len(q), len(k))
@@ -28,14 +28,14 @@ def varlen_loop(q, k, v, starts_q, starts_k, most_q, most_k, *, window_size, ena
 
 
 def arrangements():
-    """Inputs of a model, some of which put rows into several sequences."""
+    """Return inputs of a model by name; some of them put rows into several sequences."""
     ids = lambda *shape: torch.randint(97, shape, generator=torch.Generator().manual_seed(0))  # noqa: E731
     places = lambda *spans: torch.cat([torch.arange(*span) for span in spans])  # noqa: E731
     shared = [places((0, 60)), places((0, 50), (60, 75)), places((0, 50)), places((0, 20), (80, 81)), places((75, 80))]
     return {
         "rows of one length": (ids(3, 37), {}),
         "padded and packed": (ids(2, 40), {"segments_BT": torch.tensor([[0] * 9 + [-1] * 3 + [1] * 28, [2] * 40])}),
-        "shared beginnings": (ids(1, 81), {"sequences_ST": _padded(shared)}),
+        "shared prefixes": (ids(1, 81), {"sequences_ST": _padded(shared)}),
         "out of order": (ids(1, 30), {"sequences_ST": _padded([places((20, 30), (0, 5)), places((20, 30), (5, 20))])}),
     }
 
@@ -46,7 +46,7 @@ def _padded(sequences):
 
 @pytest.fixture
 def packing(monkeypatch):
-    """Models pack, on this device too; yields how often attention was computed so."""
+    """Make models pack on this device too; return the list of packed calls."""
     calls = []
     counted = lambda *x, **more: calls.append(len(x[0])) or varlen_loop(*x, **more)  # noqa: E731
     monkeypatch.setattr(varlen, "load_varlen", lambda: counted)
@@ -75,7 +75,7 @@ def test_packed_attention_matches_padded_attention(name, window, request):
     assert set(calls) == {rows}, "each row is a query once"
 
 
-def test_rows_shared_but_not_at_the_beginning_are_not_packed():
+def test_rows_shared_after_the_beginning_are_not_packed():
     rows, shared_middle = torch.arange(6), torch.tensor([[0, 1, 2, -1], [3, 1, 4, 5]])
     first = torch.tensor([[True, True, True, False], [True, False, True, True]])
     assert pack_rows(shared_middle, first) is None
@@ -83,7 +83,7 @@ def test_rows_shared_but_not_at_the_beginning_are_not_packed():
 
 
 def test_torch_takes_the_arguments(monkeypatch):
-    """Its own function on tensors without memory, forward and backward."""
+    """varlen_attn itself runs forward and backward on meta tensors."""
     if varlen.load_varlen() is None:
         pytest.skip("this torch has no varlen_attn")
     rows_ST = torch.tensor([[0, 1, 2, 3], [0, 1, 4, -1]])

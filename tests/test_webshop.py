@@ -63,7 +63,7 @@ RESULTS = (
 
 @pytest.fixture
 def shop(monkeypatch):
-    """An environment in a shop of two products, where the shoe is wanted."""
+    """Return an environment in a shop of two products, where the shoe is the goal."""
     toy = Catalogue([SHOE, BOOT])
     env = Env(Config(prompt="short", max_turns=99))
     env.reset(seed=0)
@@ -291,7 +291,7 @@ def test_score(shop, change, goal, chosen, expected):
 
 
 def test_type_of_a_product(shop):
-    """By the nouns that the names share, of those that the wanted one has."""
+    """Counted over the nouns that both names share, as a part of the nouns of the goal."""
     nouns = "one two three four five six seven eight nine ten eleven"
     wanted = Product(**(vars(SHOE) | {"name": nouns}))
     far = {"query": "x", "category": ("x", "Shoes", "y")}
@@ -405,7 +405,7 @@ def test_search_ranks_by_the_words_of_the_query():
 
 
 def test_bm25_by_hand():
-    """Two documents of five terms on average, a term that is in one of them twice."""
+    """Two documents of five terms on average; a term occurs twice in one of them."""
     blank = {"options": {}, "description": "", "query": "", "before": (), "having": ()}
     one = Product(**(vars(SHOE) | blank | {"name": "lamp lamp red", "bullets": ("blue",)}))
     two = Product(**(vars(BOOT) | blank | {"name": "red table door green pink", "bullets": ("white",)}))
@@ -577,7 +577,7 @@ def test_last_clicked_value_of_an_option_counts(shop):
 
 
 def transcript() -> list[dict]:
-    """Three experts and a walk over every page: the cases of its golden file."""
+    """Return the cases of the golden file: three experts and a walk over every page."""
     walk = """search[towels] | click[next >] | click[next >] | click[< prev] | click[search] | click[next >]
         click[NEXT >] | search[gluten free crackers] | click[< prev]
         click[buy now]"""

@@ -1,4 +1,4 @@
-"""Loading a checkpoint: the model has exactly its weights, and anything wrong is refused in one line that names it."""
+"""Loading a checkpoint: the model has exactly its weights, and errors are one line that names the problem."""
 
 import json
 
@@ -132,7 +132,7 @@ def test_hub_snapshots_load_through_their_links(folder, tmp_path_factory, sharde
 
 @pytest.fixture
 def cache(tmp_path_factory, monkeypatch):
-    """An empty hub cache, and no network."""
+    """Return an empty hub cache without network."""
     path = tmp_path_factory.mktemp("cache")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

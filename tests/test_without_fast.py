@@ -1,4 +1,4 @@
-"""models/fast hidden from the import system: the plain code computes everything, and nothing but speed is lost."""
+"""With models/fast hidden from the import system the plain code computes the same, only slower."""
 
 import json
 import os

@@ -32,7 +32,7 @@ def available() -> str:
 
 
 class Original:
-    """A server of its own in a folder, and a connection to it."""
+    """A server in a folder, and a connection to it."""
 
     def __init__(self, folder: Path):
         import mysql.connector
@@ -68,7 +68,7 @@ class Original:
         self.cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(columns))})", rows)
 
     def run(self, sql: str):
-        """The rows, or the code of the error."""
+        """Return the rows, or the error's code."""
         try:
             self.cursor.execute(sql)
             return [tuple(row) for row in self.cursor.fetchall()] if self.cursor.description else []

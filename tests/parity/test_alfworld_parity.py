@@ -36,7 +36,7 @@ ABLE = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
 
 
 class Named(textworld.core.Wrapper):
-    """Gives every entity the name that ALFWorld gives it."""
+    """Give every entity the name that ALFWorld gives it."""
 
     def load(self, *args, **kwargs):
         super().load(*args, **kwargs)
@@ -46,14 +46,14 @@ class Named(textworld.core.Wrapper):
 
 
 def entity(name: str) -> str:
-    """An id that is read back as the name; ids count backwards."""
+    """Return an id that is read back as the name; ids count backwards."""
     kind, number = CAMEL[kind_of(name)], 99 - int(name.split()[1])
     part = "_bar_" + kind if kind.endswith("Basin") else ""
     return f"{kind.removesuffix('Basin')}_bar__plus_{number:02d}_dot_1{part}"
 
 
 def problem(env: Env) -> str:
-    """The room and the goal of an episode as a PDDL problem."""
+    """Return the room and the goal of an episode as a PDDL problem."""
     places = list(env.room.spots)
     things = [thing for place in places for thing in env.room.inside[place]]
     spots = {place: f"loc_{spot}" for place, spot in env.room.spots.items()}
@@ -110,7 +110,7 @@ def engine(env: Env, wording: str):
 
 
 def compare(env: Env, game, action: str) -> bool:
-    """Step both, and demand that all they say is equal; whether it is over."""
+    """Step both; assert that all their replies are equal; return whether the episode is over."""
     ours = env.step(action)
     state, _, over = game.step(action)
     assert ours.observation == state.feedback, action
@@ -122,7 +122,7 @@ def compare(env: Env, game, action: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_replies_and_possible_actions_are_the_engines(seed):
-    """Episodes of the expert, of chance, and of both by turns, with actions that are not possible in between."""
+    """Episodes of the expert, of random play, and of both in alternation, with impossible actions in between."""
     level = ["1", "2", "3", "3", "3", "original"][seed % 6]
     env = Env(Config(difficulty=level, prompt="short", max_turns=10**6))
     rng = Random(seed)
@@ -178,7 +178,7 @@ CROWDED = Room(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crowded_room_where_every_verb_is_at_hand(seed):
-    """What chance seldom meets: three receptacles at one place, tools side by side, knives, every adjective."""
+    """Random play seldom meets it: three receptacles at one place, tools side by side, knives, every adjective."""
     env = Env(Config(max_turns=10**6, prompt="short"))
     env.begin(Goal("cool", "cup", "countertop"), CROWDED)
     rng, game, done = Random(seed), engine(env, "put a cool cup in countertop"), Counter()

@@ -1,4 +1,4 @@
-"""BabyAI against Minigrid: our grids copied into its environment, and after every primitive both compared."""
+"""BabyAI against Minigrid: our grids are copied into its environment, and both are compared after every primitive."""
 
 from collections import Counter
 from random import Random
@@ -23,7 +23,7 @@ STEPS = 60  # primitives of an episode
 
 
 class Copy(RoomGridLevel):
-    """Minigrid's environment, holding a grid and a mission of ours."""
+    """Minigrid's environment with a grid and a mission of ours."""
 
     def __init__(self, game: missions.Game):
         self.game = game
@@ -63,7 +63,7 @@ class Copy(RoomGridLevel):
 
 
 def thing(code: int, hidden: int = ours.EMPTY) -> theirs.WorldObj | None:
-    """An object of theirs with our code."""
+    """Return their object for our code."""
     made = theirs.WorldObj.decode(code & 7, code >> 3 & 7, code >> 6)
     if made and hidden != ours.EMPTY:
         made.contains = thing(hidden)
@@ -98,7 +98,7 @@ def seen(env: Copy) -> bytes:
 
 
 def primitives(game: missions.Game, rng: Random, expert: bool):
-    """The expert's primitives with a random one now and then, or random ones."""
+    """Yield the expert's primitives mixed with random ones, or random ones alone."""
     while True:
         way = []
         if expert:

@@ -34,7 +34,7 @@ def ours(database: Database, sql: str):
 
 
 def alike(one, other) -> bool:
-    """Whether results are the same: of floats nearly, of all else also the type."""
+    """Return whether results are equal: floats nearly, all else with its type."""
     if isinstance(one, (list, tuple)) and type(one) is type(other) and len(one) == len(other):
         return all(map(alike, one, other))
     if isinstance(one, float) and isinstance(other, float):

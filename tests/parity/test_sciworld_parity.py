@@ -35,7 +35,7 @@ def original():
 
 
 def ours(family: str, description: str, start: str, simplifications: str) -> Env:
-    """Our episode of the same words, from the same room; from any, without a name of one."""
+    """Return our episode of the same task text, from the same room, or from any if no room is named."""
     env = Env(Config(difficulty="4", tasks=family, simplifications=simplifications, prompt="short", max_turns=10_000))
     for split in ("train", "val", "test"):
         for seed in range(4000):
@@ -47,7 +47,7 @@ def ours(family: str, description: str, start: str, simplifications: str) -> Env
 
 
 def match_house(env: Env, workshop: str, studio: str) -> None:
-    """Give our house what is drawn anew in each: the colours of bulbs and wires, and what paints are mixed in."""
+    """Give our house the parts that each house draws anew: colours of bulbs and wires, and the paints to mix."""
     table = re.search(r"On the table is: ([^\n]*)", workshop)[1]
     tables = {room: next(t for t in env.world.rooms[room].inside if t.kind == "table") for room in STUDIOS}
     for kind in ("light bulb", "wire"):
@@ -63,7 +63,7 @@ def match_house(env: Env, workshop: str, studio: str) -> None:
 
 
 def neutral(reply: str) -> str:
-    """A reply without what is drawn anew in each house, and with its lists in one order."""
+    """Return a reply without parts that each house draws anew, and with its lists in one order."""
     if reply.startswith("Ambiguous"):
         head, *lines = reply.splitlines()
         return "\n".join([head, *sorted(line.split("\t")[1] for line in lines)])
@@ -73,7 +73,7 @@ def neutral(reply: str) -> str:
 
 
 def episode(original, family: str, variation: int, simplifications: str) -> Env:
-    """The same task in both, in the same house."""
+    """Play the same task in both, in the same house."""
     original.load(family, variation, simplifications)
     original.reset()
     start = re.search(r"is called the ([\w ]+)\.", original.server.step("look around"))[1]
