@@ -8,33 +8,22 @@
 Imports nothing of models, envs or rl. Of the architecture it knows layer names: lm_head, and q, k, v, o_proj.
 """
 
-from pathlib import Path
-
-from torch import nn
+from importlib import import_module
 
 from lora.files import save_adapter
-from lora.layer import LoRALinear, adapter_version, adapters_off, inject, lora_layers, use_adapter
+from lora.layer import LoRALinear, adapter_version, inject, lora_layers
 
-__all__ = ["LoRALinear", "adapter_version", "adapters_off", "fold", "inject", "load_adapter", "lora_layers"]
-__all__ += ["read_adapter_config", "save_adapter", "use_adapter"]
-
-
-def fold(model: nn.Module) -> nn.Module:
-    """Replace LoRA layers by plain ones with W + scale * B A (lora/folding.py)."""
-    from lora import folding
-
-    return folding.fold(model)
-
-
-def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
-    """Inject the adapter in `folder`, fill it and activate it (lora/loading.py). Return its layers' names."""
-    from lora import loading
-
-    return loading.load_adapter(model, folder, name, trainable)
+ON_DEMAND = {  # name: the file that it is imported from when it is used first
+    "adapters_off": "switching",
+    "fold": "folding",
+    "load_adapter": "loading",
+    "read_adapter_config": "config",
+    "use_adapter": "switching",
+}
+__all__ = ["LoRALinear", "adapter_version", "inject", "lora_layers", "save_adapter", *ON_DEMAND]
 
 
-def read_adapter_config(folder: Path) -> dict:
-    """Return an adapter's configuration (lora/config.py)."""
-    from lora import config
-
-    return config.read_adapter_config(folder)
+def __getattr__(name: str):
+    if name not in ON_DEMAND:
+        raise AttributeError(f"module 'lora' has no attribute {name!r}")
+    return getattr(import_module(f"lora.{ON_DEMAND[name]}"), name)

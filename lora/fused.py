@@ -19,6 +19,9 @@ class FrozenLinear(Protocol):
     out_features: int
     matmul: Callable | None  # replaces F.linear in every product
 
+    def parts(self) -> tuple:
+        """Return a named tuple (weight, bias, A=None, B=None, scale)."""
+
     def product(self, x: torch.Tensor, layers: Sequence[nn.Module]) -> torch.Tensor:
         """Return the layers' outputs side by side, [N, in] -> [N, sum of out], without autograd."""
 

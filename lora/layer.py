@@ -1,4 +1,4 @@
-"""The LoRA layer, its injection into a model, and switching between adapters (Hu et al. 2021).
+"""The LoRA layer and its injection into a model (Hu et al. 2021).
 
     y = base(x) + scale * B A dropout(x),   A [R, in] ~ U(-1/sqrt(in), 1/sqrt(in)),   B [out, R] = 0
 
@@ -9,8 +9,6 @@ small updates are not rounded away; they are multiplied in the dtype of the base
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,16 +27,6 @@ class Adapter(nn.Module):
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
         self.alpha, self.rslora = alpha, rslora
         self.scale = alpha / math.sqrt(r) if rslora else alpha / r
-
-
-class LoRAParts(NamedTuple):
-    """The terms of x @ weight.T + bias + scale * x @ A.T @ B.T; A and B are None if no adapter is active."""
-
-    weight: torch.Tensor  # [out, in]
-    bias: torch.Tensor | None
-    A: torch.Tensor | None = None  # [R, in]
-    B: torch.Tensor | None = None  # [out, R]
-    scale: float = 1.0
 
 
 class LoRALinear(nn.Module):
@@ -79,19 +67,18 @@ class LoRALinear(nn.Module):
 
     def fuses(self) -> bool:
         """Return whether `FusedLoRA` computes this layer now: not with dropout or a base that trains."""
-        dropout = self.training and self.dropout > 0
-        return self.can_fuse and not dropout and not self.base_layer.weight.requires_grad
+        drops = self.training and self.dropout > 0
+        return self.can_fuse and not drops and not self.base_layer.weight.requires_grad
 
     @property
     def adapter(self) -> Adapter | None:
         """The active adapter."""
         return None if self.active is None else self.adapters[self.active]
 
-    def parts(self) -> LoRAParts:
-        """Return the current terms of the layer."""
-        base, adapter = self.base_layer, self.adapter
-        factors = () if adapter is None else (adapter.A, adapter.B, adapter.scale)
-        return LoRAParts(base.weight, base.bias, *factors)
+    def parts(self) -> tuple:
+        """Return the `parts` of a FrozenLinear with the active adapter's A, B and scale."""
+        parts, adapter = self.base_layer.parts(), self.adapter
+        return parts if adapter is None else parts._replace(A=adapter.A, B=adapter.B, scale=adapter.scale)
 
 
 def inject(
@@ -113,18 +100,13 @@ def inject(
     rank_pattern, alpha_pattern: exceptions to r and alpha (lora/patterns.py).
     Raises ValueError for r < 1, targets that match nothing, or a target on the output head.
     """
-    if r < 1:
-        raise ValueError(f"lora r must be at least 1, not {r}")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"lora dropout must be in [0, 1), not {dropout}")
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
     matched = [path for path in linears if matches(path, targets)]
-    if not matched:
-        known = ", ".join(sorted({path.rsplit(".", 1)[-1] for path in linears if path != "lm_head"}))
-        raise ValueError(f"lora targets {targets!r} match no layer; linear layers here: {known}")
-    if "lm_head" in matched:
-        raise ValueError("lora targets include the output head lm_head; log-probabilities need a plain head")
+    if r < 1 or not 0 <= dropout < 1 or not matched or "lm_head" in matched:
+        from lora.problems import refuse
+
+        refuse(linears, matched, r, dropout, targets)
     sizes = dict.fromkeys(matched, (r, alpha))
     if rank_pattern or alpha_pattern:
         from lora.patterns import sizes_by_pattern
@@ -139,7 +121,7 @@ def inject(
         base = layer.base_layer
         layer.adapters[name] = Adapter(base.in_features, base.out_features, *size, rslora, base.weight.device)
         layer.dropout = dropout
-    _activate(model, name)
+    activate(model, name)
     return matched
 
 
@@ -168,28 +150,7 @@ def adapter_version(model: nn.Module) -> Callable[[], Hashable]:
     return lambda: (sum(p._version for p in parameters), tuple(layer.active for layer in layers))
 
 
-def _activate(model: nn.Module, name: str | None) -> None:
+def activate(model: nn.Module, name: str | None) -> None:
     """Make the adapter of that name the active one; layers without it compute their base."""
     for _, layer in lora_layers(model):
         layer.active = name if name in layer.adapters else None
-
-
-@contextmanager
-def use_adapter(model: nn.Module, name: str | None):
-    """Context in which the adapter of that name is active; None is the base. Raises KeyError for an unknown name."""
-    layers = [layer for _, layer in lora_layers(model)]
-    if name is not None and not any(name in layer.adapters for layer in layers):
-        known = sorted({key for layer in layers for key in layer.adapters})
-        raise KeyError(f"no adapter named {name!r}; there are: {', '.join(known) or 'none'}")
-    before = [layer.active for layer in layers]
-    try:
-        _activate(model, name)
-        yield model
-    finally:
-        for layer, active in zip(layers, before, strict=True):
-            layer.active = active
-
-
-def adapters_off(model: nn.Module):
-    """Context in which the model computes its base."""
-    return use_adapter(model, None)

@@ -47,17 +47,11 @@ def attend(
         blocked = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
         return blocked(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
     out_BHTE = kernels.attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, exact)
-    return masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window) if out_BHTE is None else out_BHTE
+    if out_BHTE is None:
+        from models.sdpa import masked_attention
 
-
-def masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch.Tensor:
-    """Return what `attend` does, by torch's scaled_dot_product_attention."""
-    B = len(q_BHTE)
-    k = rearrange(k_UZEL, "u (b k) e l -> b k (u l) e", b=B)
-    v = rearrange(v_UZLE, "u (b k) l e -> b k (u l) e", b=B)
-    positions_BT = positions_BT.clamp(min=0)  # the gradient of a query that sees no key would be NaN
-    mask = ~masked(torch.arange(k.shape[2], device=q_BHTE.device), positions_BT, window)[:, None]
-    return F.scaled_dot_product_attention(q_BHTE, k, v, attn_mask=mask, enable_gqa=True)
+        out_BHTE = masked_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+    return out_BHTE
 
 
 def masked(key: torch.Tensor, positions_BT: torch.Tensor, window: int | None) -> torch.Tensor:

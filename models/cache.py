@@ -36,12 +36,6 @@ class KVCache:
             for tensors in (self.keys, self.values):
                 tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - have, have), *x.shape[1:]))) for x in tensors]
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of one row to another."""
-        blocks, K = -(-length // KEY_BLOCK), self.heads
-        for x in (*self.keys, *self.values):
-            x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
-
 
 @dataclass
 class CacheView:

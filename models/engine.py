@@ -75,18 +75,9 @@ class Engine:
         slot, place = (next(i for i in range(self.max_rows) if i not in used) for used in (self._slots, taken))
         state = Slot(key, place)
         if parent is not None:
-            source = self._slots.get(parent)
-            if source is None:
-                raise RuntimeError(f"slot {parent} is not open")
-            if source.parent is None:
-                self._check_version([parent])
-            if source.row is not None:
-                raise RuntimeError(f"slot {parent} is being sampled; copy it when its row has come")
-            if source.parent is None:
-                shared, pending = source.length + max(len(source.pending) - 1, 0), source.pending[-1:]
-            else:  # the source still waits for its own parent: copy from that parent
-                parent, shared, pending = source.parent, source.length, list(source.pending)
-            state = Slot(key, place, None, shared, pending, source.fed, source.turn, parent=parent)
+            from models.forks import fork
+
+            fork(state, parent, self._slots, self._check_version)
         self._slots[slot] = state
         return slot
 
@@ -102,12 +93,10 @@ class Engine:
 
     def close(self, slot: int) -> None:
         """Free the slot."""
-        if children := [state for state in self._slots.values() if state.parent == slot]:
-            try:
-                self._fill([])
-            except RuntimeError:  # the weights have changed; using a child will raise this again
-                for state in children:
-                    state.parent = None
+        if any(state.parent == slot for state in self._slots.values()):
+            from models.forks import detach
+
+            detach(slot, self._slots, self._cache, self._compute)
         del self._slots[slot]
 
     def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:
@@ -146,14 +135,11 @@ class Engine:
         return full
 
     def _fill(self, slots: list[int]) -> None:
-        """Compute the pending tokens of all parents and copy them to the children; then compute the tokens of `slots`
-        until each of them has one pending token left."""
-        if children := {i: state for i, state in self._slots.items() if state.parent is not None}:
-            self._compute(list({state.parent for state in children.values()}))
-            for state in children.values():
-                parent = self._slots[state.parent]
-                self._cache.copy(parent.place, state.place, state.length)
-                state.version, state.parent = parent.version, None
+        """Compute the tokens of the slots until each has one pending token left; those of forks' parents first."""
+        if any(state.parent is not None for state in self._slots.values()):
+            from models.forks import copy_from_parents
+
+            copy_from_parents(self._slots, self._cache, self._compute)
         self._compute(slots)
 
     def _compute(self, slots: list[int]) -> None:
@@ -227,9 +213,7 @@ class Engine:
 
 
 @torch.no_grad()
-def sample(
-    hidden_BD: torch.Tensor, weight_VD: torch.Tensor, temperature: float, uniforms_B: torch.Tensor | None, matmul=None
-):
+def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | None, matmul=None):
     """Return (ids_B, logprobs_B): the token at which the cumulative distribution passes each row's uniform number; at
     temperature 0 the most likely token.
 
@@ -246,7 +230,7 @@ def sample(
         cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
         uniforms_B = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))
         target = uniforms_B[:, None] * cumulative[:, -1:]
-        ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=weight_VD.shape[0] - 1)
+        ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=len(weight_VD) - 1)
     if matmul is not None:
         return ids_B, token_logprobs(hidden_BD, weight_VD, ids_B, temperature or 1.0)[0]
     logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]

@@ -36,7 +36,7 @@ class LinearLayer(Protocol):
         """Return the output of each layer for x. The layers are of this class or plain `Linear`."""
 
     def parts(self) -> LinearParts:
-        """Return the current terms; a wrapper may return a tuple of its own with the same names."""
+        """Return the current terms."""
 
 
 class Linear(nn.Linear):
