@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 from lora.files import HUB_ID
-from lora.layer import matches
-from lora.patterns import regex
+from lora.patterns import matches, regex
 
 READ = {
     *("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"),

@@ -1,11 +1,10 @@
 """Several LoRA layers of one input as one autograd function: the fast way to compute lora/layer.py's formula."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 RANK_MULTIPLE = 16
 
@@ -18,15 +17,9 @@ class FrozenLinear(Protocol):
     weight: torch.Tensor  # [out, in]
     out_features: int
     matmul: Callable | None  # replaces F.linear in every product
-
-    def parts(self) -> tuple:
-        """Return a named tuple (weight, bias, A=None, B=None, scale)."""
-
-    def product(self, x: torch.Tensor, layers: Sequence[nn.Module]) -> torch.Tensor:
-        """Return the layers' outputs side by side, [N, in] -> [N, sum of out], without autograd."""
-
-    def product_back(self, grad: torch.Tensor, layers: Sequence[nn.Module]) -> torch.Tensor:
-        """Return the gradient of `product`'s input from the gradient of its output."""
+    product: Callable  # (x [N, in], layers) -> their outputs side by side [N, sum of out], without autograd
+    product_back: Callable  # (the gradient of that output, layers) -> the gradient of x
+    parts: Callable  # () -> a named tuple of weight, bias, and A, B, scale for an adapter's terms
 
 
 class FusedLoRA(torch.autograd.Function):

@@ -102,7 +102,11 @@ def inject(
     """
     modules = {path: module for path, module in model.named_modules() if not path.endswith(".base_layer")}
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
-    matched = [path for path in linears if matches(path, targets)]
+    matched = [path for path in linears if path != "lm_head"]
+    if targets != "all-linear":
+        from lora.patterns import matches
+
+        matched = [path for path in linears if matches(path, targets)]
     if r < 1 or not 0 <= dropout < 1 or not matched or "lm_head" in matched:
         from lora.problems import refuse
 
@@ -123,19 +127,6 @@ def inject(
         layer.dropout = dropout
     activate(model, name)
     return matched
-
-
-def matches(path: str, targets: str | list[str]) -> bool:
-    """Return whether `targets`, as `inject` takes them, select the layer of this name."""
-    if targets == "all-linear":
-        return path != "lm_head"
-    if targets == "attention":
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    if isinstance(targets, str):
-        from lora.patterns import regex
-
-        return regex(targets).fullmatch(path) is not None
-    return any(path == target or path.endswith("." + target) for target in targets)
 
 
 def lora_layers(model: nn.Module) -> list[tuple[str, LoRALinear]]:

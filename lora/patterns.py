@@ -1,8 +1,19 @@
-"""Regular expressions for layers' names, and PEFT's rank_pattern and alpha_pattern. Imported only when one is given."""
+"""Layers named by lists and regular expressions, and PEFT's rank_pattern and alpha_pattern. Imported only for those."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable
+
+
+def matches(path: str, targets: str | list[str]) -> bool:
+    """Return whether `targets`, as `lora.inject` takes them, select the layer of this name."""
+    if targets == "all-linear":
+        return path != "lm_head"
+    if targets == "attention":
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    if isinstance(targets, str):
+        return regex(targets).fullmatch(path) is not None
+    return any(path == target or path.endswith("." + target) for target in targets)
 
 
 def sizes_by_pattern(

@@ -7,10 +7,12 @@ how it was published.
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.json_file import flag, number, read_object
+from models.json_file import number, read_object
 from models.rope import Rope, parse_ropes
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
 POSITIONS = {"qwen2": 32768, "qwen3": 32768, "llama": 2048, "mistral": 131072}
@@ -64,33 +66,22 @@ def parse_config(raw: dict) -> ModelConfig:
     """Return the ModelConfig of a config.json's dictionary. Absent keys get their family's default in transformers."""
     # null means absent, except here: as many key heads as query heads, and no window
     raw = {key: v for key, v in raw.items() if v is not None or key in ("num_key_value_heads", "sliding_window")}
-    family = raw.get("model_type")
-    if family not in FAMILIES:
-        raise ValueError(f"model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}")
-    optional = ("num_key_value_heads", "head_dim", "max_position_embeddings")
-    for key in (*SIZES, *(key for key in optional if raw.get(key) is not None)):
-        if type(raw.get(key)) is not int or raw[key] <= 0:
-            raise ValueError(f"{key} must be a positive integer, not {raw.get(key)!r}")
-    tied, attention_bias, mlp_bias = (flag(raw, key) for key in ("tie_word_embeddings", "attention_bias", "mlp_bias"))
-    if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
-        raise ValueError(
-            "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
-        )
-    if raw.get("hidden_act", "silu") not in ACTIVATIONS:
-        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
-    if raw.get("quantization_config"):
-        raise ValueError("quantization_config is not supported: give a checkpoint in float32, bfloat16 or float16")
+    family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
+    sizes = [raw.get(key) for key in SIZES] + [raw[key] for key in OPTIONAL_SIZES if raw.get(key) is not None]
+    tied, attention_bias, mlp_bias = flags = [raw.get(key, False) for key in FLAGS]
+    valid = all(type(size) is int and size > 0 for size in sizes) and all(type(flag) is bool for flag in flags)
+    known = family in FAMILIES and activation in ACTIVATIONS and not raw.get("quantization_config")
+    if not (valid and known):
+        from models.checkpoints.config_problems import refuse_values
 
+        refuse_values(raw, FAMILIES, SIZES, OPTIONAL_SIZES, FLAGS, ACTIVATIONS)
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
-    if family == "llama" and not raw.get("head_dim") and hidden % heads:
-        raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     head_dim = raw.get("head_dim") or (128 if family == "qwen3" else hidden // heads)
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads
-    if heads % kv_heads:
-        raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    if head_dim % 2:
-        raise ValueError(f"head_dim {head_dim} is odd; rotary embedding needs pairs")
+    if heads % kv_heads or head_dim % 2 or (family == "llama" and "head_dim" not in raw and hidden % heads):
+        from models.checkpoints.config_problems import refuse_heads
 
+        refuse_heads(raw, head_dim, kv_heads)
     # Qwen2 and Mistral ignore attention_bias: Qwen2 has biases of q, k and v but not of o, Mistral has none
     attention_bias = attention_bias and family in ("qwen3", "llama")
     positions = raw.get("max_position_embeddings", POSITIONS[family])
@@ -107,7 +98,7 @@ def parse_config(raw: dict) -> ModelConfig:
         rms_norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         ropes=parse_ropes(raw, layer_types, positions, family),
         windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
-        hidden_act=raw.get("hidden_act", "silu"),
+        hidden_act=activation,
         tie_word_embeddings=tied,
         qkv_bias=family == "qwen2" or attention_bias,
         o_bias=attention_bias,

@@ -23,10 +23,3 @@ def number(key: str, value) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{key} must be a positive number, not {value!r}")
     return float(value)
-
-
-def flag(raw: dict, key: str) -> bool:
-    """Return a boolean key, false if absent. Raise ValueError for any other type."""
-    if not isinstance(raw.get(key, False), bool):
-        raise ValueError(f"{key} must be true or false, not {raw[key]!r}")
-    return raw.get(key, False)

@@ -30,13 +30,10 @@ class LinearParts(NamedTuple):
 class LinearLayer(Protocol):
     """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
 
+    joint: Callable  # (x, layers of this class or plain `Linear`) -> the output of each
+    parts: Callable[[], LinearParts]  # the current terms
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
-
-    def joint(self, x: torch.Tensor, layers: Sequence["LinearLayer"]) -> tuple[torch.Tensor, ...]:
-        """Return the output of each layer for x. The layers are of this class or plain `Linear`."""
-
-    def parts(self) -> LinearParts:
-        """Return the current terms."""
 
 
 class Linear(nn.Linear):

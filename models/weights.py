@@ -49,13 +49,20 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
     folder = resolve(name)
     with torch.device("meta"):
         model = CausalLM(read_config(folder))
-    files = _weight_files(folder)
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    files = [single]
+    if index.is_file() or single.is_symlink() or not single.is_file():
+        from models.checkpoints.shards import weight_files
+
+        files = weight_files(index, single)
     try:
         tensors = _read(files, dtype, device)
         if model.config.tie_word_embeddings:
-            _tie(tensors)
+            embedding = tensors["model.embed_tokens.weight"]
+            if not torch.equal(tensors.setdefault("lm_head.weight", embedding), embedding):
+                raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
         model.load_state_dict(tensors, strict=True, assign=True)
-    except (SafetensorError, OSError, ValueError, RuntimeError):
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):
         from models.checkpoints.problems import check_weights
 
         check_weights(folder, files, model, dtype)
@@ -68,16 +75,6 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
 
         make_exact(model)
     return model
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint: one, or the shards that its index lists."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.is_file() or single.is_symlink() or not single.is_file():
-        from models.checkpoints.shards import weight_files
-
-        return weight_files(index, single)
-    return [single]
 
 
 def _read(files: list[Path], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
@@ -93,10 +90,3 @@ def _read(files: list[Path], dtype: torch.dtype, device: str) -> dict[str, torch
                     raise ValueError(f"{path}: {key}")
                 tensors[key] = tensor.to(device=device, dtype=dtype)
     return tensors
-
-
-def _tie(tensors: dict[str, torch.Tensor]) -> None:
-    """Use the embedding as the head. Raise ValueError if there is a head that differs from it."""
-    embedding = tensors.get("model.embed_tokens.weight")
-    if embedding is not None and not torch.equal(tensors.setdefault("lm_head.weight", embedding), embedding):
-        raise ValueError("lm_head.weight differs from model.embed_tokens.weight")

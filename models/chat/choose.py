@@ -8,6 +8,7 @@ from pathlib import Path
 
 from models.chat.formats import ChatML, Format, Marks
 from models.chat.llama3 import Llama3
+from models.chat.names import show
 from models.chat.qwen import QWEN_SYSTEM, Qwen
 from models.json_file import read_object
 
@@ -93,7 +94,7 @@ def agree(mark: Marks, written: Format, run: Callable[..., str], variables: dict
     """Return whether a hand-written format and a compiled chat template write all probes alike."""
     try:
         return all(
-            mark.show(written.render(probe, header)) == run(messages=probe, add_generation_prompt=header, **variables)
+            show(mark, written.render(probe, header)) == run(messages=probe, add_generation_prompt=header, **variables)
             for probe in PROBES
             for header in (True, False)
         )

@@ -7,7 +7,6 @@ checkpoints' own chat templates (templates.py) are imported when a checkpoint ne
 with the published templates.
 """
 
-import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,16 +45,10 @@ class Marks:
     def __init__(self, tokens: Iterable[str]):
         key = secrets.randbelow(10**20)
         self.names = {token: f"\ue000{key}.{i}\ue001" for i, token in enumerate(tokens)}
-        self.pattern = re.compile(f"\ue000{key}\\.([0-9]+)\ue001")
 
     def __call__(self, token: str) -> str:
         """Return a control token's name, or the token as plain text if the tokenizer has no such token."""
         return self.names.get(token, token)
-
-    def show(self, text: str) -> str:
-        """Return text with each name replaced by its control token, for people and comparisons."""
-        tokens = list(self.names)
-        return self.pattern.sub(lambda name: tokens[int(name[1])], text)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from models.chat.formats import ANSWER, THINK, Marks
+from models.chat.names import pattern, show
 
 ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a rendering
 
@@ -39,9 +40,9 @@ class Template:
             self._no_system = str(error)
         self._before, rendered = self.render(self._asked), self.render(self._answered, header=False)
         self._close = rendered[rendered.rindex(SAID) + len(SAID) :]
-        ends = self.mark.pattern.search(self._close)
+        ends = pattern(self.mark).search(self._close)
         if not ends:
-            raise ValueError(f"the chat template ends a reply with {self.mark.show(self._close)!r}, no control token")
+            raise ValueError(f"the chat template ends a reply with {show(self.mark, self._close)!r}, no control token")
         self.end = ends[0]
         self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
@@ -51,13 +52,13 @@ class Template:
         return self._render(messages, header)
 
     def reply(self, content: str) -> tuple[str, str]:
-        if self.mark.show(self._open).startswith(THINK) and ANSWER not in content:
+        if show(self.mark, self._open).startswith(THINK) and ANSWER not in content:
             content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
         message = {"role": "assistant", "content": content}
         if self._open:
             text = self._disguise.reveal(self._hide(message)) + self._close
             if not text.startswith(self._open):
-                opened = self.mark.show(self._open)
+                opened = show(self.mark, self._open)
                 raise ValueError(f"the chat template opens each reply with {opened!r}; {content[:40]!r} does not")
             text = text.removeprefix(self._open)
         else:
@@ -120,7 +121,7 @@ def _appended(mark: Marks, before: str, after: str) -> str:
     """Return the text that the longer rendering adds to the shorter. Raise ValueError if it rewrites the shorter."""
     if not after.startswith(before):
         at = _common_prefix(before, after)
-        near, first, later = (mark.show(text) for text in (before[:at][-60:], before[at:][:60], after[at:][:60]))
+        near, first, later = (show(mark, text) for text in (before[:at][-60:], before[at:][:60], after[at:][:60]))
         raise ValueError(
             "the chat template rewrites earlier messages when more are appended: "
             f"after {near[-30:]!r} it has {first[:30]!r}, later {later[:30]!r}"

@@ -1,7 +1,7 @@
 """Sliding-window attention in a config.json. Imported only for a checkpoint that mentions it (models/config.py)."""
 
+from models.checkpoints.config_problems import check_flag
 from models.checkpoints.rope_settings import LAYER_TYPES
-from models.json_file import flag
 
 WINDOW = 4096  # default of sliding_window
 
@@ -13,8 +13,13 @@ def read_windows(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
     that layer_types names slide, or if it is absent the layers from max_window_layers on.
     """
     count, window = raw["num_hidden_layers"], raw.get("sliding_window", WINDOW)
-    if family != "mistral" and not flag(raw, "use_sliding_window"):
-        window = None
+    if family == "mistral" and raw.get("num_key_value_heads", 8) is None:
+        raise ValueError(
+            "num_key_value_heads is null, which is not supported for mistral: give the number of key heads"
+        )
+    if family != "mistral":
+        check_flag(raw, "use_sliding_window")
+        window = window if raw.get("use_sliding_window") else None
     if window is not None and (type(window) is not int or window <= 0):
         raise ValueError(f"sliding_window must be a positive integer or null, not {window!r}")
     if family == "mistral":
