@@ -22,8 +22,8 @@ import envs
 from benchmarks import common
 from benchmarks.common import Parts, Row
 from envs.db_bench import tasks as db_tasks
-from envs.os_interaction import prepared
 from envs.os_interaction import tasks as os_tasks
+from envs.os_interaction.judge import prepared
 from envs.simulators.mysql import Database
 from envs.simulators.shell import Shell, base_machine
 from envs.webshop.goods import Catalogue, catalogue

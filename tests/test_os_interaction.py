@@ -24,13 +24,10 @@ from envs.os_interaction import (
     SLOW,
     Config,
     Env,
-    judge,
-    obstacle,
-    prepared,
-    twin,
 )
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
+from envs.os_interaction.judge import judge, obstacle, prepared, twin
 from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.simulators.shell import Shell, base_machine
 
@@ -590,7 +587,7 @@ def test_task_is_its_instruction_and_in_its_split():
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_output": -1}, "max_output must be a whole number of at least 0, not -1"),
         ({"max_output": 20}, "max_output must be 0 or more than 20, or nothing is left, not 20"),
-        ({"scripts": "/tmp"}, "scripts is of use with data=problems.json alone, and there is no data"),
+        ({"scripts": "/tmp"}, "scripts needs data=problems.json, and data is empty"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
         ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: no file 'no/file'"),
     ],

@@ -21,7 +21,8 @@ from envs import planner
 from envs.base import Result
 from envs.common import SPLITS, split_of
 from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines, word_problems
-from envs.planner.word_problems import ANSWER, LEVELS, arithmetic_in, in_words, of_row, work_out
+from envs.planner.arithmetic import arithmetic_in, in_words, work_out
+from envs.planner.word_problems import ANSWER, LEVELS, of_row
 from models import load_model, load_tokenizer
 from rl import config
 from rl.batch import forward, make_batch
@@ -458,16 +459,16 @@ def test_predictions(text, number):
 
 def test_steps_and_answers_alternate():
     env = at(worker="model")
-    with pytest.raises(RuntimeError, match="was not asked"):
+    with pytest.raises(RuntimeError, match="has no requests"):
         env.answer([])
     env.step(plan("3*12"))
-    with pytest.raises(RuntimeError, match="was asked"):
+    with pytest.raises(RuntimeError, match="pass their results to answer"):
         env.step(plan("3*12"))
     env.reset(1)
     assert env.step(plan("3*12")).requests, "a new episode asks anew"
     assert "worker=rules" in env.answer([Result("36", 2)]).observation, "for those who have no model"
     assert env.answer([Result("36", 2)]).terminated
-    with pytest.raises(RuntimeError, match="was not asked"):
+    with pytest.raises(RuntimeError, match="has no requests"):
         env.answer([])
     done = at()
     done.step(GOOD)

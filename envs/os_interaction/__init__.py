@@ -7,8 +7,7 @@ Task.     An instruction, such as `Set the mode of /srv/cedar/plan.txt to 640.`;
     2         2 to 4
     3         5 to 8
     4         9 to 12, as in the benchmark
-          The templates are in templates/; `Env.current.skills` are the benchmark's skills in the
-          solution.
+          The templates are in templates/. `Env.current.skills` lists the benchmark's skills that the solution uses.
 
 Machine.  A small Ubuntu simulated in memory (envs/simulators/shell); nothing real is touched. Each turn is a new
           `bash -c` as root in /, without input, stdout and stderr together: files persist, the working directory and
@@ -35,8 +34,8 @@ Ending.   Terminated by finish, by an answer, or by a native reply without a rea
 
 Reward.   At the end 1 and "correct" if all conditions hold; -0.5 and "incorrect" if not, at the limit too; 0 and
           "unknown" if the evaluation does not terminate, even on a freshly prepared machine. These are the guide's
-          rewards. info["shaped"] adds, the first time that a condition holds which did not hold at the start, an
-          equal share of 1. info["valid"]: bash could run the reply (no syntax error, no status 126 or 127 of its last
+          rewards. info["shaped"] adds an equal share of 1 the first time that a condition holds which did not
+          hold at the start. info["valid"]: bash could run the reply (no syntax error, no status 126 or 127 of its last
           command), or it was finish or an answer.
 
 Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have one script as their condition;
@@ -56,20 +55,17 @@ From LifelongAgentBench's os_interaction. The differences:
 """
 
 import re
-import sys
-from copy import copy
 from dataclasses import dataclass
-from functools import cache, lru_cache
 from random import Random
 
-from envs import base, common
+from envs import common
 from envs.base import Environment, Step
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
-from envs.os_interaction.tasks import LEVELS, Python, Task
-from envs.simulators import sandbox
-from envs.simulators.shell import Machine, Shell, base_machine
-from envs.simulators.shell.files import Caller, Frozen, Node
+from envs.os_interaction.judge import failing, judge, obstacle, prepared, runs_python, skipped, twin
+from envs.os_interaction.tasks import LEVELS, Task
+from envs.simulators.shell import Shell
+from envs.simulators.shell.files import Frozen
 
 INSTRUCTIONS = """\
 You are at work on an Ubuntu machine, as root and through bash. I give you a task; carry it out with commands.
@@ -102,8 +98,6 @@ SLOW = "The command is marked as timeout since it did not finish within 20 secon
 CUT = "\n[truncated because the output is too long]"
 SYNTAX = "bash: -c: line "  # the start of bash's message about a syntax error
 MAX_SCRIPT = 20_000  # most characters of a reply that is executed
-PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
-LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
 TOO_LONG = "bash: Argument list too long\n"
 REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 
@@ -123,7 +117,7 @@ class Config:
         if 0 < self.max_output <= 20:
             raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
         if self.scripts and not self.data:
-            raise ValueError("scripts is of use with data=problems.json alone, and there is no data")
+            raise ValueError("scripts needs data=problems.json, and data is empty")
         if self.data:
             os_data.read(self.data, self.scripts)
 
@@ -134,7 +128,7 @@ class Env(Environment):
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
         self.data = os_data.read(self.config.data, self.config.scripts) if self.config.data else None
-        self.slow = self.data is not None and any(_runs_python(task) for tasks in self.data.values() for task in tasks)
+        self.slow = self.data is not None and any(runs_python(task) for tasks in self.data.values() for task in tasks)
         self.running = False
 
     @property
@@ -210,12 +204,12 @@ class Env(Environment):
         for task in rng.sample(self.data[split], len(self.data[split])):
             if not obstacle(task):
                 return task
-            _skipped(self.config.data, self.config.scripts, split)
-        why = _skipped(self.config.data, self.config.scripts, split) or "the file has none"
+            skipped(self.config.data, self.config.scripts, split)
+        why = skipped(self.config.data, self.config.scripts, split) or "the file has none"
         raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played: {why}")
 
     def _read(self, reply: str) -> tuple[str, str]:
-        """Return the action in a reply (bash, finish or answer) and its content, or "" and why it has none."""
+        """Return the action in a reply (bash, finish, answer) and its content; "" and the reason if it has none."""
         if self.config.prompt == "short":
             said = reply.strip()
             return _ended(said, self.current.answers) or ("bash", said)
@@ -256,15 +250,17 @@ class Env(Environment):
         return OUTPUT + shown if shown else EMPTY, understood
 
     def _progress(self) -> int:
-        """Return how many conditions hold for the first time. They are tried on a copy of the machine if they would
-        change it, since a condition may run the agent's own scripts."""
+        """Return how many conditions hold for the first time.
+
+        A condition may run the agent's own scripts. If these would change the machine, it runs on a copy.
+        """
         machine, before = self.machine, len(self.unmet)
         clock, pids = machine.clock, machine.pids
         machine.frozen = True
         try:
-            self.unmet = _failing(machine, self.unmet)
+            self.unmet = failing(machine, self.unmet)
         except Frozen:
-            self.unmet = _failing(twin(machine), self.unmet)
+            self.unmet = failing(twin(machine), self.unmet)
         finally:
             machine.frozen, machine.clock, machine.pids = False, clock, pids
         return before - len(self.unmet)
@@ -287,175 +283,3 @@ def _blocks(reply: str) -> list[str]:
         found.append(reply[at + 8 : end])
         at = reply.find("```bash\n", end + 4)
     return found
-
-
-def prepared(task: Task) -> Machine:
-    """Return a machine in the initial state of a task."""
-    machine = base_machine()
-    for script in task.init:
-        Shell(machine).run(script)
-    return machine
-
-
-def twin(machine: Machine) -> Machine:
-    """Return a copy of a machine that shares no mutable state with it."""
-    copies: dict[int, Node] = {}
-
-    def copied(node: Node) -> Node:
-        known = copies.get(id(node))  # a node may have several names
-        if known is None:
-            known = Node(node.kind, node.mode, node.data, node.uid, node.gid, node.mtime, node.ino)
-            known.atime, known.nlink = node.atime, node.nlink
-            copies[id(node)] = known
-            if node.kind == "dir":
-                folders.append(known)
-        return known
-
-    folders: list[Node] = []  # folders to copy; a list, not recursion, since an agent can nest folders deeply
-    other = copy(machine)
-    other.frozen = False
-    other.root = copied(machine.root)
-    for folder in folders:
-        folder.data = {name: copied(child) for name, child in folder.data.items()}
-    return other
-
-
-@cache
-def _programs() -> dict[str, dict[str, bytes]]:
-    """Return the contents of the folders of system programs."""
-    root = Caller(base_machine())
-    return {folder: {name: node.data for name, node in root.lookup(folder).data.items()} for folder in PROGRAMS}
-
-
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(name for programs in _programs().values() for name in programs)
-
-
-def restore_programs(machine: Machine) -> None:
-    """Restore the system's programs and the paths to them, and remove anything that would shadow them."""
-    for path in ("/usr", "/usr/local", *PROGRAMS):
-        above, _, name = path.rpartition("/")
-        parent = machine.lookup(above or "/")
-        folder = parent.data.get(name)
-        if folder is None or folder.kind != "dir":
-            machine.change()
-            folder = parent.data[name] = Node("dir", 0o755, {})
-        if path in PROGRAMS and not _intact(folder.data, programs := _programs()[path]):
-            machine.change()
-            folder.data = {name: child for name, child in folder.data.items() if name not in _names()}
-            folder.data |= {name: Node("file", 0o755, data) for name, data in programs.items()}
-    for name, target in LINKS.items():
-        node = machine.root.data.get(name)
-        if node is None or node.kind != "link" or node.data != target:
-            machine.change()
-            machine.root.data[name] = Node("link", 0o777, target)
-
-
-def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
-    """Return whether a folder still has its original system programs and nothing else under their names."""
-    if len(there) > len(programs) and _names() & (there.keys() - programs.keys()):
-        return False
-    for name, data in programs.items():
-        node = there.get(name)
-        if node is None or node.data != data or node.mode != 0o755:
-            return False
-    return True
-
-
-def _failing(machine: Machine, conditions: list[str]) -> list[str]:
-    """Return the conditions that do not hold."""
-    left = []
-    for place, condition in enumerate(conditions):
-        if not (place and machine.frozen):
-            restore_programs(machine)  # each time, since a condition may run the agent's own scripts
-        if Shell(machine).run(condition).status:
-            left.append(condition)
-    return left
-
-
-def judge(task: Task, machine: Machine, answer: str) -> str:
-    """Return the outcome: correct, incorrect, or unknown if the evaluation does not terminate even without an agent."""
-    if task.match:
-        kind, wanted = task.match
-        right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
-        return "correct" if right else "incorrect"
-    arguments = [answer] if task.answers else []
-    for condition in task.conditions:
-        if isinstance(condition, Python):
-            if not _python_passes(condition, arguments):
-                return "incorrect"
-            continue
-        restore_programs(machine)
-        result = Shell(machine).run(condition, args=arguments)
-        if result.timed_out and not _ends(task):
-            return "unknown"
-        if result.status:
-            return "incorrect"
-        arguments.append(result.output)
-    return "correct"
-
-
-@lru_cache(maxsize=4096)
-def _ends(task: Task) -> bool:
-    """Return whether all conditions of a task terminate on a freshly prepared machine."""
-    machine, arguments = prepared(task), ["None"] if task.answers else []
-    for condition in task.conditions:
-        if not isinstance(condition, Python):
-            result = Shell(machine).run(condition, args=arguments)
-            if result.timed_out:
-                return False
-            arguments.append(result.output)
-    return True
-
-
-def _runs_python(task: Task) -> bool:
-    return any(isinstance(condition, Python) for condition in task.conditions)
-
-
-@lru_cache(maxsize=4096)
-def obstacle(task: Task) -> str:
-    """Return why a task is unusable: it must fail at its start and pass after its own solution; "" if it does."""
-    if task.match:
-        return ""
-    machine = prepared(task)
-    before = judge(task, twin(machine), "None")
-    if before != "incorrect":
-        return "its check passes at the start" if before == "correct" else "its check does not end"
-    if not task.truth:
-        return "it has no solution that its check could be tried with"
-    for script in task.truth:
-        output = Shell(machine).run(script).output
-    answer = output.strip() if task.truth[-1] in task.conditions else "None"
-    right = "\n" not in answer and judge(task, machine, answer) == "correct"
-    return "" if right else "its own solution does not pass its check on this machine"
-
-
-@cache  # reported once per file and split
-def _skipped(path: str, scripts: str, split: str) -> str:
-    """Describe the skipped tasks in a split of a file; also print this if any task is left."""
-    tasks = os_data.read(path, scripts)[split]
-    bad = [(task, why) for task in tasks if (why := obstacle(task))]
-    if not bad:
-        return ""
-    task, why = bad[0]
-    said = f"{len(bad)} of {len(tasks)} tasks are unusable; the first, {task.instruction[:60]!r}: {why}"
-    if len(bad) < len(tasks):
-        print(f"data: {path}, split {split}: {said}", file=sys.stderr)
-    return said
-
-
-def _python_passes(script: str, arguments: list[str]) -> bool:
-    """Return whether a Python script exits with status 0 on its arguments; it cannot access the machine."""
-    program = f"""import sys
-sys.argv = {["-c", *arguments]!r}
-try:
-    exec({str(script)!r}, {{"__name__": "__main__"}})
-except SystemExit as end:
-    if end.code:
-        raise SystemExit("failed")
-"""
-    try:
-        return not sandbox.run(program, "").stderr
-    except sandbox.SandboxFailed as error:
-        raise base.EnvironmentFailed(str(error)) from error

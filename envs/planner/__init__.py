@@ -1,13 +1,13 @@
 """Planner: split a word problem into subproblems; a worker solves them and combines the results.
 
 Task.     `Ada has 3 boxes with 12 pens each. Ada gives 5 pens away. How many pens are left?` The agent plans
-          the solution without solving it. The levels of the 52 templates in envs/planner/word_problems.py:
+          the solution without solving it. The levels of the 52 templates in envs/planner/templates.py:
     1         two steps
     2         three or four
     3         five or six
 
 Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "plan": "how to combine the results"}
-          The first JSON object with should_decompose counts, else the first with another of these keys; code fences
+          The first JSON object with should_decompose counts, else the first with another of these keys. Code fences
           and raw line breaks inside strings are allowed. If should_decompose is false or missing, or no subproblem is a
           string, the worker gets the whole problem.
           short: arithmetic, one step per line or separated by `;`: `3*12`, then `a-5`, where a, b, c, ... are the
@@ -18,9 +18,9 @@ Worker.   model: the frozen base model. It solves one subproblem per request, gi
           the results; or it gets the whole problem in one request. `step` returns an unfinished Step with requests
           (envs/base.py), `answer` takes the results. The prediction is the final_answer of its JSON, else the last
           number that it wrote.
-          rules: arithmetic without a model. It computes the last calculation in a subproblem, with signs or the words
-          plus, minus, times, divided by; `result 1` is the first subproblem's result. The prediction is the last
-          result. From a whole problem, or numbers alone, it predicts nothing.
+          rules: arithmetic without a model. It computes the last calculation in each subproblem, with signs or the
+          words plus, minus, times, divided by; `result 1` is the first subproblem's result. The prediction is the last
+          result. From a whole problem, or from numbers alone, it predicts nothing.
 
 Replies.  The worker's answer is 31. That is right.
 
@@ -41,8 +41,8 @@ From the guide's trainer, a planner with a frozen worker on GSM8K. The differenc
   question, or of the template and its numbers.
 - A prediction of 0 counts as one. A JSON object with none of the three keys is no plan. should_decompose may be "true".
 - Only 8,000 characters of a reply, eight subproblems and 400 characters of each are read.
-- All prompts are in our words. The expert makes each step a subproblem (a row without calculations: 0 plus its answer);
-  with worker=rules it is always right.
+- All prompts are in our words. The expert's subproblems are the steps of the solution (for a row without calculations:
+  0 plus its answer); with worker=rules its plan is always right.
 """
 
 import json
@@ -56,7 +56,8 @@ from random import Random
 from envs import common, rows
 from envs.base import Environment, Request, Result, Step
 from envs.common import split_of
-from envs.planner.word_problems import ATOM, LETTERS, LEVELS, arithmetic_in, in_words, number_of, of_row, work_out
+from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, number_of, work_out
+from envs.planner.word_problems import LEVELS, of_row
 
 WORKERS = ("model", "rules")
 HELPERS = {
@@ -180,22 +181,23 @@ class Env(Environment):
         """Read the agent's plan and execute it. The step has requests if the worker is a model."""
         common.check_running(self.running)
         if self.work is not None:
-            raise RuntimeError("the worker was asked: hand its results to answer()")
+            raise RuntimeError("the step has requests: pass their results to answer() first")
         plan = read_lines(action_text) if self.config.prompt == "short" else read_json(action_text)
         if plan is None:
             return self._no_plan()
         if self.config.worker == "rules":
             return self._by_rules(plan)
         self.work = self._by_model(plan)
-        return self._go_on(None)
+        return self._resume(None)
 
     def answer(self, results: list[Result]) -> Step:
         """Continue with the worker's results, one per request of the last step, in order."""
         if self.work is None:
-            raise RuntimeError("the worker was not asked: there is nothing to answer")
-        return self._go_on(results)
+            raise RuntimeError("the step has no requests: call step() first")
+        return self._resume(results)
 
-    def _go_on(self, results: list[Result] | None) -> Step:
+    def _resume(self, results: list[Result] | None) -> Step:
+        """Run the suspended step up to its next requests or its end."""
         try:
             requests = self.work.send(results)
         except StopIteration as end:
@@ -217,18 +219,19 @@ class Env(Environment):
         return json.dumps(plan, ensure_ascii=False)
 
     def _by_rules(self, plan: Plan) -> Step:
+        """Solve the plan by arithmetic."""
         lines = plan.parts if self.config.prompt == "short" else [arithmetic_in(part) for part in plan.parts]
         tokens = sum(len(ATOM.findall(line)) + 2 for line in lines)  # as many as in 3*12=36
         counts = [Counter(re.findall(r"\w+|[^\w\s]", part.lower())) for part in plan.parts]
         prediction = work_out(lines)[-1] if computes(lines) else None
-        return self._over(plan, prediction, tokens, independence(counts))
+        return self._graded(plan, prediction, tokens, independence(counts))
 
     def _by_model(self, plan: Plan) -> Generator[list[Request], list[Result], Step]:
         """Solve the plan with the model: yield lists of requests, receive their results."""
         question, parts = self.problem.question, plan.parts
         if not parts:
             (final,) = yield [self._chat(WHOLE.format(question=question))]
-            return self._over(plan, prediction_in(final.text), final.tokens, independence([]))
+            return self._graded(plan, prediction_in(final.text), final.tokens, independence([]))
         names = LETTERS if self.config.prompt == "short" else "12345678"
         listed = [f"{name}. {part}" for name, part in zip(names, parts, strict=False)]
         asked = [
@@ -241,19 +244,22 @@ class Env(Environment):
         done = [f"{part}\nResult: {result_in(result.text)}" for part, result in zip(listed, solved, strict=True)]
         (final,) = yield [self._chat(COMBINE.format(question=question, parts="\n".join(done), plan=plan.how or "-"))]
         tokens = sum(result.tokens for result in (*solved, final))
-        return self._over(
+        return self._graded(
             plan, prediction_in(final.text), tokens, independence([dict(enumerate(vector)) for vector in vectors])
         )
 
     def _chat(self, content: str) -> Request:
+        """Return a request to the worker."""
         limits = {"max_tokens": self.config.worker_tokens, "temperature": self.config.worker_temperature}
         return Request("chat", messages=[{"role": "user", "content": content}], **limits)
 
     def _no_plan(self) -> Step:
+        """Return the step of a reply without a plan."""
         metrics = dict.fromkeys(("correctness", "decomposition", "token_efficiency", "independence"), 0.0)
         return self._end(NO_PLAN, NO_PLAN_REWARD, False, metrics, valid=False)
 
-    def _over(self, plan: Plan, prediction: float | None, tokens: int, apart: float) -> Step:
+    def _graded(self, plan: Plan, prediction: float | None, tokens: int, apart: float) -> Step:
+        """Return the step of a plan, given the worker's prediction and tokens and the parts' independence."""
         right = prediction is not None and abs(prediction - self.problem.truth) < CLOSE
         efficiency = 1 - min(tokens / self.config.max_tokens, 1)
         cfg = self.config
@@ -301,7 +307,7 @@ def read_json(reply: str) -> Plan | None:
 
 
 def objects_in(text: str) -> list[dict]:
-    """Yield the JSON objects in a text, with any text around them."""
+    """Return the JSON objects in a text, whatever is between them."""
     decoder, at, found = json.JSONDecoder(strict=False), 0, []
     text = text[:MAX_REPLY]
     while (at := text.find("{", at)) >= 0:

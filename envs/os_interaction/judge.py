@@ -1,0 +1,192 @@
+"""Prepare os_interaction's machines and judge their state.
+
+A condition is a script that runs on the agent's machine, where the agent may have replaced any program. So before each
+condition `restore_programs` restores the system's own.
+"""
+
+import re
+import sys
+from copy import copy
+from functools import cache, lru_cache
+
+from envs import base
+from envs.os_interaction import data as os_data
+from envs.os_interaction.tasks import Python, Task
+from envs.simulators import sandbox
+from envs.simulators.shell import Machine, Shell, base_machine
+from envs.simulators.shell.files import Caller, Node
+
+PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
+LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
+
+
+def prepared(task: Task) -> Machine:
+    """Return a new machine in the initial state of a task."""
+    machine = base_machine()
+    for script in task.init:
+        Shell(machine).run(script)
+    return machine
+
+
+def twin(machine: Machine) -> Machine:
+    """Return a copy of a machine that shares no mutable state with it."""
+    copies: dict[int, Node] = {}
+
+    def copied(node: Node) -> Node:
+        known = copies.get(id(node))  # a node may have several names
+        if known is None:
+            known = Node(node.kind, node.mode, node.data, node.uid, node.gid, node.mtime, node.ino)
+            known.atime, known.nlink = node.atime, node.nlink
+            copies[id(node)] = known
+            if node.kind == "dir":
+                folders.append(known)
+        return known
+
+    folders: list[Node] = []  # folders to copy; a list, not recursion, since an agent can nest folders deeply
+    other = copy(machine)
+    other.frozen = False
+    other.root = copied(machine.root)
+    for folder in folders:
+        folder.data = {name: copied(child) for name, child in folder.data.items()}
+    return other
+
+
+@cache
+def _programs() -> dict[str, dict[str, bytes]]:
+    """Return the contents of the folders of system programs."""
+    root = Caller(base_machine())
+    return {folder: {name: node.data for name, node in root.lookup(folder).data.items()} for folder in PROGRAMS}
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(name for programs in _programs().values() for name in programs)
+
+
+def restore_programs(machine: Machine) -> None:
+    """Restore the system's programs and the paths to them, and remove anything that would shadow them."""
+    for path in ("/usr", "/usr/local", *PROGRAMS):
+        above, _, name = path.rpartition("/")
+        parent = machine.lookup(above or "/")
+        folder = parent.data.get(name)
+        if folder is None or folder.kind != "dir":
+            machine.change()
+            folder = parent.data[name] = Node("dir", 0o755, {})
+        if path in PROGRAMS and not _intact(folder.data, programs := _programs()[path]):
+            machine.change()
+            folder.data = {name: child for name, child in folder.data.items() if name not in _names()}
+            folder.data |= {name: Node("file", 0o755, data) for name, data in programs.items()}
+    for name, target in LINKS.items():
+        node = machine.root.data.get(name)
+        if node is None or node.kind != "link" or node.data != target:
+            machine.change()
+            machine.root.data[name] = Node("link", 0o777, target)
+
+
+def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
+    """Return whether a folder still has its original system programs and nothing else under their names."""
+    if len(there) > len(programs) and _names() & (there.keys() - programs.keys()):
+        return False
+    for name, data in programs.items():
+        node = there.get(name)
+        if node is None or node.data != data or node.mode != 0o755:
+            return False
+    return True
+
+
+def failing(machine: Machine, conditions: list[str]) -> list[str]:
+    """Return the conditions that do not hold."""
+    left = []
+    for place, condition in enumerate(conditions):
+        if not (place and machine.frozen):
+            restore_programs(machine)  # each time, since a condition may run the agent's own scripts
+        if Shell(machine).run(condition).status:
+            left.append(condition)
+    return left
+
+
+def judge(task: Task, machine: Machine, answer: str) -> str:
+    """Return the outcome: correct, incorrect, or unknown if the evaluation does not terminate even without an agent."""
+    if task.match:
+        kind, wanted = task.match
+        right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
+        return "correct" if right else "incorrect"
+    arguments = [answer] if task.answers else []
+    for condition in task.conditions:
+        if isinstance(condition, Python):
+            if not _python_passes(condition, arguments):
+                return "incorrect"
+            continue
+        restore_programs(machine)
+        result = Shell(machine).run(condition, args=arguments)
+        if result.timed_out and not _ends(task):
+            return "unknown"
+        if result.status:
+            return "incorrect"
+        arguments.append(result.output)
+    return "correct"
+
+
+@lru_cache(maxsize=4096)
+def _ends(task: Task) -> bool:
+    """Return whether all conditions of a task terminate on a freshly prepared machine."""
+    machine, arguments = prepared(task), ["None"] if task.answers else []
+    for condition in task.conditions:
+        if not isinstance(condition, Python):
+            result = Shell(machine).run(condition, args=arguments)
+            if result.timed_out:
+                return False
+            arguments.append(result.output)
+    return True
+
+
+def runs_python(task: Task) -> bool:
+    return any(isinstance(condition, Python) for condition in task.conditions)
+
+
+@lru_cache(maxsize=4096)
+def obstacle(task: Task) -> str:
+    """Return why a task is unusable, or "". It must fail at its start and pass after its own solution."""
+    if task.match:
+        return ""
+    machine = prepared(task)
+    before = judge(task, twin(machine), "None")
+    if before != "incorrect":
+        return "its check passes at the start" if before == "correct" else "its check does not end"
+    if not task.truth:
+        return "it has no solution that its check could be tried with"
+    for script in task.truth:
+        output = Shell(machine).run(script).output
+    answer = output.strip() if task.truth[-1] in task.conditions else "None"
+    right = "\n" not in answer and judge(task, machine, answer) == "correct"
+    return "" if right else "its own solution does not pass its check on this machine"
+
+
+@cache  # reported once per file and split
+def skipped(path: str, scripts: str, split: str) -> str:
+    """Describe the skipped tasks in a split of a file; also print this if any task is left."""
+    tasks = os_data.read(path, scripts)[split]
+    bad = [(task, why) for task in tasks if (why := obstacle(task))]
+    if not bad:
+        return ""
+    task, why = bad[0]
+    said = f"{len(bad)} of {len(tasks)} tasks are unusable; the first, {task.instruction[:60]!r}: {why}"
+    if len(bad) < len(tasks):
+        print(f"data: {path}, split {split}: {said}", file=sys.stderr)
+    return said
+
+
+def _python_passes(script: str, arguments: list[str]) -> bool:
+    """Return whether a Python script exits with status 0 on its arguments; it cannot access the machine."""
+    program = f"""import sys
+sys.argv = {["-c", *arguments]!r}
+try:
+    exec({str(script)!r}, {{"__name__": "__main__"}})
+except SystemExit as end:
+    if end.code:
+        raise SystemExit("failed")
+"""
+    try:
+        return not sandbox.run(program, "").stderr
+    except sandbox.SandboxFailed as error:
+        raise base.EnvironmentFailed(str(error)) from error
