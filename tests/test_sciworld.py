@@ -11,8 +11,8 @@ from envs.common import SPLITS
 from envs.sciworld import MAX_ACTION, MOST, Config, Env
 from envs.sciworld.goals import Progress
 from envs.sciworld.grammar import AMBIGUOUS, DROPPED, SHOWN, UNKNOWN
+from envs.sciworld.rooms import DOORS, ROOMS
 from envs.sciworld.tasks import FAMILIES, NEAR
-from envs.sciworld.things import DOORS, ROOMS
 
 IN_THE_KITCHEN = """
 go to kitchen; go through kitchen door; go to bathroom; open kitchen; open door to kitchen;
@@ -149,11 +149,11 @@ def test_the_map():
     }
     env = make()
     env.reset(0)
-    assert not any(door.open for door in env.world.doors)
+    assert not any(door.open for door in env.house.doors)
     for level, simplified in (("3", ""), ("4", "openDoors"), ("4", "easy")):
         env = make(level, simplifications=simplified)
         env.reset(0)
-        assert all(door.open for door in env.world.doors)
+        assert all(door.open for door in env.house.doors)
 
 
 def test_score_arithmetic():
@@ -191,7 +191,7 @@ def test_wrong_focus_fails_only_if_a_focus_is_due(due, fails):
     while env.progress.done < due:
         env.step(env.oracle())
     before = env.progress.score
-    step = env.step(f"focus on {env.world.room.name}")
+    step = env.step(f"focus on {env.house.room.name}")
     assert step.info["valid"] and step.terminated == fails
     assert step.info["score"] == (-100 if fails else before)
     assert fails or expert(env)[-1].info["success"]
@@ -230,7 +230,7 @@ def test_ambiguity_is_resolved_by_a_number_or_dropped():
 def test_long_lists_of_readings_are_cut():
     env = at("power-component", "workshop")
     said = env.step("connect anode to terminal 2").observation
-    assert said.count("\n") == SHOWN + 1 and len(env.world.pending) == SHOWN
+    assert said.count("\n") == SHOWN + 1 and len(env.house.pending) == SHOWN
 
 
 @pytest.mark.parametrize(
@@ -366,9 +366,9 @@ def test_shaped_reward_pays_each_goal_once_and_one_at_the_end():
 def test_a_refused_action_pays_nothing_and_takes_no_time():
     env = at("boil", ":water:kitchen:$")
     for action in ("open table", "pick up sink", "foo", "go to hallway", "activate counter", "use soap on table"):
-        before = env.world.iteration
+        before = env.house.iteration
         step = env.step(action)
-        assert not step.info["valid"] and step.reward == step.info["shaped"] == 0 and env.world.iteration == before
+        assert not step.info["valid"] and step.reward == step.info["shaped"] == 0 and env.house.iteration == before
 
 
 def test_only_some_actions_take_time():
@@ -384,8 +384,8 @@ def test_only_some_actions_take_time():
         "look at air": 1,
     }
     for action, iterations in takes.items():
-        before = env.world.iteration
-        assert env.step(action).info["valid"] and env.world.iteration - before == iterations, action
+        before = env.house.iteration
+        assert env.step(action).info["valid"] and env.house.iteration - before == iterations, action
 
 
 def test_a_long_reply_is_cut():

@@ -2,7 +2,7 @@
 
 Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature; close a
           circuit; test conductivity; mix paints; compare slopes or life spans. The 22 families are in tasks.py, the
-          things in things.py, the rules in rules.py. The rooms, every connection with a door:
+          things in things.py, the actions in actions.py. The rooms, every connection with a door:
     hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
     greenhouse - outside; outside - foundry.
 
@@ -30,7 +30,7 @@ Replies.  The door is now open. | The door is already open. | The door is not op
     anode on battery is now connected to terminal 1 on black wire
     Sodium chloride and water mix to produce salt water.
     Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
-    No known action matches that input.            and many more, all in rules.py
+    No known action matches that input.            and many more, all in actions.py
 
 Time.     One iteration passes with each executed action, ten with `wait`, none with look around, inventory, task and
           reset task. In a device that is on, things get warmer or colder by a fixed step up to the device's
@@ -77,10 +77,11 @@ from random import Random
 from envs import common
 from envs.base import Environment, Step
 from envs.common import split_of
+from envs.sciworld.actions import Refused
 from envs.sciworld.goals import Progress, Task, expert, phrase
-from envs.sciworld.rules import EASY, SIMPLIFICATIONS, Refused, World
+from envs.sciworld.house import EASY, SIMPLIFICATIONS, House
+from envs.sciworld.rooms import furnish
 from envs.sciworld.tasks import FAMILIES, NEAR, SHORT
-from envs.sciworld.things import furnish
 
 LEVELS = {  # level: families, simplifications
     "1": (NEAR, ("openDoors",)),
@@ -187,7 +188,7 @@ class Env(Environment):
         self._start(rng, task, family, level)
         self.turns, self.paid = 0, 0
         self.running = True
-        observation = f"{self.world.description}\n{self.world.room.look()}"
+        observation = f"{self.house.description}\n{self.house.room.look()}"
         return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT_PROMPT)
 
     def step(self, action_text: str) -> Step:
@@ -196,7 +197,7 @@ class Env(Environment):
         self.turns += 1
         valid, before = True, self.progress.score
         try:
-            observation = self.world.act(self._read(action_text))
+            observation = self.house.act(self._read(action_text))
             self._after_action()
         except Refused as refusal:
             observation, valid = str(refusal), False
@@ -212,7 +213,7 @@ class Env(Environment):
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
         action, *things = expert(self.progress, self.plan)
-        text = phrase(self.world, action, *things)
+        text = phrase(self.house, action, *things)
         return common.as_reply(self.config.prompt, REASONS.get(action, "This is the next thing to do."), text)
 
     def _start(self, rng: Random, task: Task, family: str, level: str) -> None:
@@ -220,21 +221,21 @@ class Env(Environment):
         simplified = self.config.simplified(level)
         if "power" in family or "conductivity" in family:
             simplified.discard("noElectricalAction")
-        self.world = World(simplified)
+        self.house = House(simplified)
         if level != "1":
-            furnish(self.world.rooms, rng)
-        steps, extras = task.place(self.world)
-        self.world.ready()
-        self.world.agent.put(self.world.rooms[task.start])
-        self.world.description = f"Your task is to {task.description}"
+            furnish(self.house.rooms, rng)
+        steps, extras = task.place(self.house)
+        self.house.ready()
+        self.house.agent.put(self.house.rooms[task.start])
+        self.house.description = f"Your task is to {task.description}"
         self.plan = task.plan
-        self.progress = Progress(self.world, steps, extras, task.start)
-        self.world.after = self.progress.update_steps
+        self.progress = Progress(self.house, steps, extras, task.start)
+        self.house.after = self.progress.update_steps
         self.progress.update_extras()
         self.progress.new()
 
     def _after_action(self) -> None:
-        if self.world.event[0] == "reset task":
+        if self.house.event[0] == "reset task":
             self.progress.reset()
         self.progress.update_extras()
 

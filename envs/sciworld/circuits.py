@@ -18,8 +18,10 @@ from envs.sciworld.goals import (
     toward,
     wired,
 )
-from envs.sciworld.rules import World, create, source
-from envs.sciworld.things import ROOMS, Thing
+from envs.sciworld.house import House
+from envs.sciworld.physics import source
+from envs.sciworld.rooms import ROOMS
+from envs.sciworld.things import Thing, create
 
 CONDUCTS = {
     **dict.fromkeys(("aluminum foil", "metal fork", "paper clip", "metal pot"), True),
@@ -33,11 +35,11 @@ def power(rng: Random, bare: bool, renewable: bool) -> Task:
     name, start, green = rng.choice(POWERED), rng.choice(ROOMS), rng.random() < 0.5
     supply = ("solar panel" if green else "gas generator") if renewable else "battery"
 
-    def place(world: World):
+    def place(house: House):
         for each in (*POWERED, "solar panel", "gas generator"):
-            if not called(world, each):
-                create(each).put(world.rooms["workshop"])
-        part = called(world, name)
+            if not called(house, each):
+                create(each).put(house.rooms["workshop"])
+        part = called(house, name)
         steps = [named(name), lambda p: bool(part.on)]
         if renewable:
             steps.append(lambda p: getattr(source(part, 0), "kind", "") == supply)
@@ -46,21 +48,21 @@ def power(rng: Random, bare: bool, renewable: bool) -> Task:
         return steps, [moved(), near(name), wired(part, 0), wired(part, 1), partly]
 
     def plan(p: Progress):
-        world = p.world
-        part, origin = called(world, name), called(world, supply)
+        house = p.house
+        part, origin = called(house, name), called(house, supply)
         if p.done == 0:
-            return access(world, part) or ("focus", part)
-        if supply == "solar panel" and origin.holder is not world.rooms["outside"]:
-            for thing in (part, origin, *_wires(world, 2)):
-                if world.inventory not in thing.chain():
-                    return access(world, thing) or ("pick up", thing)
-            return toward(world, world.rooms["outside"]) or ("put down", origin)
-        if action := access(world, origin) or access(world, part):
+            return access(house, part) or ("focus", part)
+        if supply == "solar panel" and origin.holder is not house.rooms["outside"]:
+            for thing in (part, origin, *_wires(house, 2)):
+                if house.inventory not in thing.chain():
+                    return access(house, thing) or ("pick up", thing)
+            return toward(house, house.rooms["outside"]) or ("put down", origin)
+        if action := access(house, origin) or access(house, part):
             return action
         if supply == "gas generator" and not origin.on:
             return "activate", origin
         anode, cathode = origin.terminals
-        return join(world, (cathode, part.terminals[0]), (anode, part.terminals[1])) or ("wait1",)
+        return join(house, (cathode, part.terminals[0]), (anode, part.terminals[1])) or ("wait1",)
 
     by = f" by powering it using a {'' if green else 'non'}renewable power source" if renewable else ""
     says = f"turn on the {name}{by}. First, focus on the {name}. Then, create an electrical circuit that powers it on."
@@ -78,36 +80,36 @@ def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
     right, wrong = (yes, no) if conducts else (no, yes)
     part = rng.choice(POWERED)
 
-    def place(world: World):
-        if not called(world, part):
-            create(part).put(world.rooms["workshop"])
-        while twin := called(world, name):  # the house may have another one, which works as well
+    def place(house: House):
+        if not called(house, part):
+            create(part).put(house.rooms["workshop"])
+        while twin := called(house, name):  # the house may have another one, which works as well
             twin.holder.inside.remove(twin)
-        thing = Thing(kind, name, conducts=conducts).put(world.rooms[room])
+        thing = Thing(kind, name, conducts=conducts).put(house.rooms[room])
         for box in (yes, no):
-            create(box).put(world.rooms["workshop"])
+            create(box).put(house.rooms["workshop"])
         is_thing, is_bulb = (lambda each: each is thing), (lambda each: each.kind == "light bulb")
         is_battery = lambda each: each.kind == "battery"  # noqa: E731
         extras = [moved(), near(name), wired(thing, 0), wired(thing, 1), linked(is_thing, is_battery)]
         extras += [linked(is_thing, is_bulb), linked(is_battery, is_bulb)]
-        world.target = thing
+        house.target = thing
         return [named(name), put_in(right, wrong)], extras
 
     def plan(p: Progress):
-        world, thing = p.world, p.world.target
+        house, thing = p.house, p.house.target
         if p.done == 0:
-            return access(world, thing) or ("focus", thing)
-        battery = called(world, "battery")
-        bulb = min((part for part in world.parts if part.kind == "light bulb"), key=lambda part: part.name)
+            return access(house, thing) or ("focus", thing)
+        battery = called(house, "battery")
+        bulb = min((part for part in house.parts if part.kind == "light bulb"), key=lambda part: part.name)
         if bulb in p.learned:
-            return deliver(world, thing, called(world, right))
-        if world.inventory not in thing.chain() and world.room_of(thing) is not world.rooms["workshop"]:
-            return access(world, thing) or ("pick up", thing)
-        if action := toward(world, world.rooms["workshop"]):
+            return deliver(house, thing, called(house, right))
+        if house.inventory not in thing.chain() and house.room_of(thing) is not house.rooms["workshop"]:
+            return access(house, thing) or ("pick up", thing)
+        if action := toward(house, house.rooms["workshop"]):
             return action
         (plus, minus), (first, second) = battery.terminals, thing.terminals
         pairs = (minus, bulb.terminals[0]), (plus, first), (second, bulb.terminals[1])
-        if action := access(world, bulb) or join(world, *pairs):
+        if action := access(house, bulb) or join(house, *pairs):
             return action
         return ("wait1",) if p.log[-1][0] == "connect" else ("look at", bulb)
 
@@ -119,7 +121,7 @@ def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
     return Task(f"{kind}:{room}:{right}:{wrong}:{start}", says, start, place, plan)
 
 
-def _wires(world: World, count: int) -> list[Thing]:
+def _wires(house: House, count: int) -> list[Thing]:
     """Return the wires to use, carried ones first."""
-    wires = [thing for room in world.rooms.values() for thing in room.everything() if thing.form == "wire"]
-    return sorted(wires, key=lambda wire: (world.inventory not in wire.chain(), wire.name))[:count]
+    wires = [thing for room in house.rooms.values() for thing in room.everything() if thing.form == "wire"]
+    return sorted(wires, key=lambda wire: (house.inventory not in wire.chain(), wire.name))[:count]

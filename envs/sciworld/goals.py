@@ -1,7 +1,7 @@
-"""SciWorld's goals, the progress of an episode, and the tools of its expert.
+"""SciWorld's goals, the progress of an episode, and the functions that its experts' plans use.
 
 A goal is a function of the progress that returns whether it is met now. Steps are met in order, extras in any order.
-The expert's tools depend only on the state, so that the expert can continue from any state.
+A plan depends only on the state, so that an expert can continue from any state.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from envs.sciworld.grammar import GRAMMAR, readings
-from envs.sciworld.rules import World
+from envs.sciworld.house import House
 from envs.sciworld.things import Thing, plain
 
 BOXES = ("red", "green", "blue", "orange", "yellow", "purple")  # colours of the boxes to put things into
@@ -22,15 +22,15 @@ class Task:
     key: str
     description: str
     start: str
-    place: Callable[[World], tuple[list, list]]  # puts its things into the house; returns the steps and the extras
+    place: Callable[[House], tuple[list, list]]  # puts its things into the house; returns the steps and the extras
     plan: Callable[["Progress"], tuple]  # the expert's next action and its things
 
 
 @dataclass
 class Progress:
-    """The progress of an episode."""
+    """The progress of an episode; `house` changes with each action."""
 
-    world: World
+    house: House
     steps: list
     extras: list
     start: str  # the room in which the agent started
@@ -48,7 +48,7 @@ class Progress:
 
     @property
     def score(self) -> int:
-        """100 times the share of steps met; all extras together count less than one step."""
+        """0 to 100, or -100 for a failed task. All extras together count less than one step."""
         if self.failed:
             return -100
         unit = 1 / (len(self.steps) + 1) / len(self.extras)
@@ -56,21 +56,22 @@ class Progress:
 
     @property
     def finished(self) -> bool:
+        """Whether the task has failed or all steps are met."""
         return self.failed or self.done == len(self.steps)
 
     def update_steps(self) -> None:
-        """Mark the next steps as met, as many as are true now."""
+        """Mark the next steps as met, up to the first that is not."""
         while not self.finished and self.steps[self.done](self):
             self.done += 1
 
     def update_extras(self) -> None:
-        """Mark the extras that are true after an action."""
-        self.visited.add(self.world.room.name)
-        action, things = self.world.event
+        """Log the last action and mark the extras that are met after it."""
+        self.visited.add(self.house.room.name)
+        action, things = self.house.event
         if action:
             self.log.append((action, things))
         if action == "look around" or not self.log:
-            self.seen.add(self.world.room.name)
+            self.seen.add(self.house.room.name)
         if action == "look at" and self._telling(things[0]):
             self.learned.add(things[0])
         for i, extra in enumerate(self.extras):
@@ -78,13 +79,14 @@ class Progress:
                 self.met.add(i)
 
     def new(self) -> int:
-        """Return how many goals are met for the first time in this episode."""
+        """Return how many goals are met for the first time in this episode, and mark them as paid."""
         reached = {("step", i) for i in range(self.done)} | {("extra", i) for i in self.met}
         first = len(reached - self.paid)
         self.paid |= reached
         return first
 
     def reset(self) -> None:
+        """Forget the steps, the extras and the subject, but not which goals have paid."""
         self.done, self.subject, self.met = 0, None, set()
 
     def _telling(self, thing: Thing) -> bool:
@@ -99,10 +101,10 @@ class Progress:
 
 
 def focus_on(test: Callable[[Thing], bool]):
-    """Goal: the agent focuses on a thing that passes the test; focusing on another thing fails the task."""
+    """Return the goal to focus on a thing that passes the test; focusing on another thing fails the task."""
 
     def goal(p: Progress) -> bool:
-        thing, p.world.focus = p.world.focus, None
+        thing, p.house.focus = p.house.focus, None
         if thing is None:
             return False
         p.failed = not test(thing)
@@ -114,11 +116,12 @@ def focus_on(test: Callable[[Thing], bool]):
 
 
 def named(name: str):
+    """Return the goal to focus on the thing with this name or label."""
     return focus_on(lambda thing: name in (thing.name, thing.label))
 
 
 def put_in(box: str, wrong: str = ""):
-    """Goal: the subject is in the box; in the wrong box, the task fails."""
+    """Return the goal to have the subject in a box; in the box `wrong`, the task fails."""
 
     def goal(p: Progress) -> bool:
         names = {holder.name for holder in p.subject.chain()}
@@ -129,70 +132,77 @@ def put_in(box: str, wrong: str = ""):
 
 
 def state_is(*states: str):
-    """Goal: the subject is solid, liquid or gas; burning counts as gas."""
+    """Return the goal that the subject is in one of the states; burning counts as gas."""
     return lambda p: p.subject.state in states or ("gas" in states and p.subject.burning)
 
 
 def moved(unless: str = ""):
-    return lambda p: p.world.room.name != p.start or p.start == unless
+    """Return the goal to leave the starting room; it is met at once if that is the room `unless`."""
+    return lambda p: p.house.room.name != p.start or p.start == unless
 
 
 def at(room: str, after: str = ""):
-    """Goal: the agent is in the room and, with `after`, has been in that other room."""
-    return lambda p: p.world.room.name == room and (not after or after in p.visited)
+    """Return the goal to be in a room and, with `after`, to have been in that other room."""
+    return lambda p: p.house.room.name == room and (not after or after in p.visited)
 
 
 def near(*names: str):
-    return lambda p: any(thing.name in names or thing.label in names for thing in p.world.room.everything())
+    """Return the goal that one of these things is in the agent's room."""
+    return lambda p: any(thing.name in names or thing.label in names for thing in p.house.room.everything())
 
 
 def alone(*names: str):
-    """Goal: one container in the room contains exactly these things."""
+    """Return the goal that one vessel in the room contains exactly these things."""
     wanted = sorted(names)
     size = len(wanted)
     return lambda p: any(
         len(thing.inside) == size and sorted(each.name for each in thing.inside) == wanted
-        for thing in p.world.room.everything()
+        for thing in p.house.room.everything()
         if thing.form == "vessel"
     )
 
 
 def running(kind: str):
-    return lambda p: any(thing.kind == kind and thing.on for thing in p.world.sources)
+    """Return the goal that a device of this kind is on."""
+    return lambda p: any(thing.kind == kind and thing.on for thing in p.house.sources)
 
 
 def holds(name: str):
-    return lambda p: any(thing.name == name for thing in p.world.inventory.inside)
+    """Return the goal that the agent carries a thing."""
+    return lambda p: any(thing.name == name for thing in p.house.inventory.inside)
 
 
 def inside(kind: str):
+    """Return the goal that the subject is in a container of this kind."""
     return lambda p: p.subject is not None and any(holder.kind == kind for holder in p.subject.chain())
 
 
 def warmer(degrees: float):
-    """Goal: the subject is warmer by this much than when the agent focused on it; colder for a negative number."""
+    """Return the goal that the subject is this much warmer (if negative, colder) than when the agent focused on it."""
     sign = 1 if degrees > 0 else -1
     return lambda p: p.subject is not None and sign * ((p.subject.temperature or 0) - p.temperature) >= abs(degrees)
 
 
 def did(action: str, *things: Thing):
+    """Return the goal to have done an action."""
     return lambda p: (action, things) in p.log
 
 
 def after(extra: int, goal: Callable):
-    """Goal: this goal, once that extra is met."""
+    """Return a goal that also requires the extra with this index to be met."""
     return lambda p: extra in p.met and goal(p)
 
 
 def wired(thing: Thing, end: int):
+    """Return the goal that a wire connects to a thing's terminal 0 or 1."""
     return lambda p: bool(thing.terminals[end].link) and thing.terminals[end].link.holder.form == "wire"
 
 
 def linked(test_a: Callable[[Thing], bool], test_b: Callable[[Thing], bool]):
-    """Goal: a wire connects one thing to another."""
+    """Return the goal that a wire connects a thing that passes one test to a thing that passes the other."""
 
     def goal(p: Progress) -> bool:
-        wires = [thing for thing in p.world.room.everything() if thing.form == "wire" and thing.terminals_]
+        wires = [thing for thing in p.house.room.everything() if thing.form == "wire" and thing.terminals_]
         for wire in wires:
             ends = [end.link.holder for end in wire.terminals if end.link]
             if len(ends) == 2 and any(test_a(x) and test_b(y) for x, y in (ends, ends[::-1])):
@@ -209,42 +219,42 @@ def expert(p: Progress, plan: Callable[[Progress], tuple]) -> tuple:
     """Return the next action of a plan, or first a look around a room whose things it needs."""
     action, *things = plan(p)
     here = (thing for thing in things if thing.form not in ("door", "room"))
-    unseen = p.world.room.name not in p.seen
-    if unseen and any(p.world.room in thing.chain() and p.world.inventory not in thing.chain() for thing in here):
+    unseen = p.house.room.name not in p.seen
+    if unseen and any(p.house.room in thing.chain() and p.house.inventory not in thing.chain() for thing in here):
         return ("look around",)
     return action, *things
 
 
-def toward(world: World, room: Thing) -> tuple | None:
+def toward(house: House, room: Thing) -> tuple | None:
     """Return the next action on the way to a room; None once there."""
-    if world.room is room:
+    if house.room is room:
         return None
-    first = {world.room.name: ""}
-    queue = [world.room.name]
+    first = {house.room.name: ""}
+    queue = [house.room.name]
     for name in queue:
-        for other in sorted(world.rooms[name].doors):
+        for other in sorted(house.rooms[name].doors):
             if other not in first:
                 first[other] = first[name] or other
                 queue.append(other)
-    door = world.room.doors[first[room.name]]
-    return ("go", world.rooms[first[room.name]]) if door.open else ("open", door)
+    door = house.room.doors[first[room.name]]
+    return ("go", house.rooms[first[room.name]]) if door.open else ("open", door)
 
 
-def distance(world: World, thing: Thing) -> int:
+def distance(house: House, thing: Thing) -> int:
     """Return how many doors away a thing is."""
-    away = {world.room.name: 0}
-    queue = [world.room.name]
+    away = {house.room.name: 0}
+    queue = [house.room.name]
     for name in queue:
-        for other in sorted(world.rooms[name].doors):
+        for other in sorted(house.rooms[name].doors):
             if other not in away:
                 away[other] = away[name] + 1
                 queue.append(other)
-    return away[world.room_of(thing).name]
+    return away[house.room_of(thing).name]
 
 
-def access(world: World, thing: Thing) -> tuple | None:
+def access(house: House, thing: Thing) -> tuple | None:
     """Return the next action to get a thing within reach; None once it is."""
-    if action := toward(world, world.room_of(thing)):
+    if action := toward(house, house.room_of(thing)):
         return action
     return next((("open", holder) for holder in reversed(thing.chain()) if holder.open is False), None)
 
@@ -255,36 +265,36 @@ def carrier(thing: Thing) -> Thing:
     return thing.holder if movable else thing
 
 
-def deliver(world: World, thing: Thing, to: Thing) -> tuple:
+def deliver(house: House, thing: Thing, to: Thing) -> tuple:
     """Return the next action to bring a thing into a container."""
-    if world.room_of(to) is world.room and (world.room_of(thing) is world.room):
+    if house.room_of(to) is house.room and (house.room_of(thing) is house.room):
         opening = ("open", to) if to.open is False else None
-        return access(world, thing) or access(world, to) or opening or ("move", thing, to)
-    if world.inventory not in thing.chain():
-        return access(world, thing) or ("pick up", thing)
-    return toward(world, world.room_of(to))
+        return access(house, thing) or access(house, to) or opening or ("move", thing, to)
+    if house.inventory not in thing.chain():
+        return access(house, thing) or ("pick up", thing)
+    return toward(house, house.room_of(to))
 
 
-def find_thing(world: World, test: Callable[[Thing], bool]) -> Thing | None:
+def find_thing(house: House, test: Callable[[Thing], bool]) -> Thing | None:
     """Return the least hidden thing that passes the test."""
-    found = [thing for room in world.rooms.values() for thing in room.everything() if test(thing)]
-    return min(found, key=lambda thing: (distance(world, thing), len(thing.chain())), default=None)
+    found = [thing for room in house.rooms.values() for thing in room.everything() if test(thing)]
+    return min(found, key=lambda thing: (distance(house, thing), len(thing.chain())), default=None)
 
 
-def called(world: World, name: str) -> Thing | None:
+def called(house: House, name: str) -> Thing | None:
     """Return the least hidden thing with this name or label."""
-    return find_thing(world, lambda thing: name in (thing.name, thing.label))
+    return find_thing(house, lambda thing: name in (thing.name, thing.label))
 
 
-def fill(world: World, vessel: Thing) -> tuple:
+def fill(house: House, vessel: Thing) -> tuple:
     """Return the next action to get water into a vessel."""
-    sink = find_thing(world, lambda thing: thing.kind == "sink")
+    sink = find_thing(house, lambda thing: thing.kind == "sink")
     if vessel.holder is not sink:
-        return deliver(world, vessel, sink)
-    return access(world, sink) or (("wait1",) if sink.on else ("activate", sink))
+        return deliver(house, vessel, sink)
+    return access(house, sink) or (("wait1",) if sink.on else ("activate", sink))
 
 
-def join(world: World, *pairs: tuple) -> tuple | None:
+def join(house: House, *pairs: tuple) -> tuple | None:
     """Return the next action to connect pairs of terminals, each by a wire; None once all are connected."""
     for a, b in pairs:
         for here, there in ((a, b), (b, a)):
@@ -298,29 +308,29 @@ def join(world: World, *pairs: tuple) -> tuple | None:
             return ("disconnect", here.holder)
         else:
             unused = lambda thing: thing.form == "wire" and not any(end.link for end in thing.terminals)  # noqa: E731
-            wire = find_thing(world, unused)
-            return access(world, wire) or ("connect", a, wire.terminals[0])
+            wire = find_thing(house, unused)
+            return access(house, wire) or ("connect", a, wire.terminals[0])
     return None
 
 
-def phrase(world: World, action: str, *things: Thing) -> str:
+def phrase(house: House, action: str, *things: Thing) -> str:
     """Return an unambiguous text of an action: the first names of its things that no other reading matches."""
-    if world.pending and (action, things) in world.pending:
-        return str(world.pending.index((action, things)))
+    if house.pending and (action, things) in house.pending:
+        return str(house.pending.index((action, things)))
     verbs, *words = GRAMMAR[action]
     says = ""
-    for names in product(*map(lambda thing: _names(world, thing), things)):
+    for names in product(*map(lambda thing: _names(house, thing), things)):
         parts = [" ".join([*before[:1], name]) for name, before in zip(names, words, strict=True)]
         text = " ".join([verbs[0].replace("go", "go to"), *parts])
         says = says or text
-        if readings(world, plain(text)) == [(action, things)]:
+        if readings(house, plain(text)) == [(action, things)]:
             return text
     return says
 
 
-def _names(world: World, thing: Thing) -> list[str]:
+def _names(house: House, thing: Thing) -> list[str]:
     if thing.form == "door":
-        return [f"door to {thing.other(world.room).name}"]
+        return [f"door to {thing.other(house.room).name}"]
     if thing.form == "terminal":
         return [f"{thing.holder.name} {thing.name}", f"{thing.name} in {thing.holder.label}"]
     plainly = [thing.name] if thing.burning else list(dict.fromkeys((thing.label, thing.name)))

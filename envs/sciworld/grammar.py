@@ -44,22 +44,22 @@ SHOWN = 30  # most readings of an ambiguous action listed
 MAX_NAMES = 60  # most names that `objects` lists
 
 
-def readings(world, text: str) -> list[tuple[str, tuple]]:
+def readings(house, text: str) -> list[tuple[str, tuple]]:
     """Return every (action, things) that the whole text can mean."""
     found, things = [], None
-    for action, (verbs, *words) in world.actions.items():
+    for action, (verbs, *words) in house.grammar.items():
         rests = [text[len(verb) :].strip() for verb in verbs if text.startswith(verb)]
         if rests and things is None:
-            things = _candidates(world, text)
+            things = _candidates(house, text)
         for rest in rests:
-            found += [(action, match) for match in _match(world, rest, words, things, action)]
+            found += [(action, match) for match in _match(house, rest, words, things, action)]
     return list(dict.fromkeys(found))
 
 
-def names(world, thing: Thing, contents: bool = False) -> tuple:
+def names(house, thing: Thing, contents: bool = False) -> tuple:
     """Return a thing's names in the agent's room; with `contents`, also names of a vessel by its content."""
     if thing.form == "door":
-        other = thing.other(world.room).name
+        other = thing.other(house.room).name
         return "door", f"door to {other}", f"{other} door"
     return thing.names(contents)
 
@@ -74,49 +74,49 @@ def shown(action: str, things: tuple) -> str:
     return " ".join(parts)
 
 
-def helped(world) -> str:
+def helped(house) -> str:
     """Return the answer to `help`."""
     lines = []
-    for verbs, *words in world.actions.values():
+    for verbs, *words in house.grammar.values():
         lines.append(" ".join([verbs[0], *(" ".join([*before[:1], "OBJ"]) for before in words)]))
     return "Possible actions: " + "".join(f"\n\t{line}" for line in sorted(lines))
 
 
-def objects(world) -> str:
+def objects(house) -> str:
     """Return the answer to `objects`."""
-    lines = sorted({names(world, thing)[thing.form == "door"] for thing in world.reach()})
+    lines = sorted({names(house, thing)[thing.form == "door"] for thing in house.reach()})
     return "Possible object references: " + "".join(f"\n\t{line}" for line in lines[:MAX_NAMES])
 
 
-def _candidates(world, text: str) -> list[tuple[Thing, tuple]]:
+def _candidates(house, text: str) -> list[tuple[Thing, tuple]]:
     """Return reachable things and their names; terminals and names by content only if the text can mean them."""
-    things = world.reach()
+    things = house.reach()
     if "terminal" in text or "anode" in text or "cathode" in text:
         things = [each for thing in things for each in (thing, *_ends(thing))]
     contents = " containing " in text
-    return [(thing, names(world, thing, contents)) for thing in things]
+    return [(thing, names(house, thing, contents)) for thing in things]
 
 
 def _ends(thing: Thing) -> tuple:
     return () if thing.form in ("terminal", "door") else thing.terminals
 
 
-def _match(world, text: str, words: list[tuple], things: list[tuple], action: str) -> list[tuple]:
+def _match(house, text: str, words: list[tuple], things: list[tuple], action: str) -> list[tuple]:
     """Return the things of every match of an action's remaining parts with the remaining text."""
     if not words:
         return [()] if not text else []
     before, *rest = words
     if before:
         tails = [text[len(word) :].strip() for word in before if text.startswith(word)]
-        return [one for tail in dict.fromkeys(tails) for one in _match(world, tail, [(), *rest], things, action)]
+        return [one for tail in dict.fromkeys(tails) for one in _match(house, tail, [(), *rest], things, action)]
     if action == "teleport":
-        return [(room,) for room in world.rooms.values() if room.name == text]
+        return [(room,) for room in house.rooms.values() if room.name == text]
     matches = []
     for thing, called in things:
         for name in called:
             if text.startswith(name):
                 for tail in _tails(text[len(name) :], thing):
-                    matches += [(thing, *one) for one in _match(world, tail, rest, things, action)]
+                    matches += [(thing, *one) for one in _match(house, tail, rest, things, action)]
     return matches
 
 

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from envs.sciworld.actions import MIXES
 from envs.sciworld.goals import (
     BOXES,
     Progress,
@@ -27,8 +28,11 @@ from envs.sciworld.goals import (
     state_is,
     warmer,
 )
-from envs.sciworld.rules import MIXES, SOURCES, World, create
-from envs.sciworld.things import MATTER, ROOMS, STATES, Thing
+from envs.sciworld.house import House
+from envs.sciworld.kinds import MATTER, STATES
+from envs.sciworld.physics import SOURCES
+from envs.sciworld.rooms import ROOMS
+from envs.sciworld.things import Thing, create
 
 KEPT = {  # location of the substance of a state-of-matter task
     **dict.fromkeys(("orange juice", "apple juice", "chocolate"), "fridge"),
@@ -56,21 +60,21 @@ def mix(rng: Random, bare: bool) -> Task:
     parts, made, _ = rng.choice([row for row in MIXES if "paint" not in row[0]])
     names, room, start = parts.split(", "), rng.choice(("kitchen", "workshop")), rng.choice(ROOMS)
 
-    def place(world: World):
-        Thing("recipe", text=(made, parts)).put(world.rooms[room])
+    def place(house: House):
+        Thing("recipe", text=(made, parts)).put(house.rooms[room])
         for name in names:
             there = {"water", "sodium chloride", "soap", "banana"} if room == "kitchen" else {"water"}
             if name not in there:
-                create(name).put(world.rooms[room])
-        recipe = called(world, "recipe")
+                create(name).put(house.rooms[room])
+        recipe = called(house, "recipe")
         extras = [moved(), *map(near, names), alone(*names), near(made), did("read", recipe)]
         return [named(made)], extras
 
     def plan(p: Progress):
-        recipe, pot = called(p.world, "recipe"), called(p.world, "metal pot")
-        if recipe and ("read", (recipe,)) not in p.log and not called(p.world, made):
-            return access(p.world, recipe) or ("read", recipe)
-        return _make(p, made, pot) or ("focus", called(p.world, made))
+        recipe, pot = called(p.house, "recipe"), called(p.house, "metal pot")
+        if recipe and ("read", (recipe,)) not in p.log and not called(p.house, made):
+            return access(p.house, recipe) or ("read", recipe)
+        return _make(p, made, pot) or ("focus", called(p.house, made))
 
     says = (
         f"use chemistry to create the substance '{made}'. A recipe and some of the ingredients might be found near "
@@ -87,9 +91,9 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
     middle = next((name for name in names if name in ("green paint", "violet paint", "orange paint")), "")
     first = next(row[0].split(", ") for row in MIXES if row[1] == (middle or made))
 
-    def place(world: World):
-        studio = world.rooms["art studio"]
-        world.target = next(thing for thing in studio.inside if thing.kind == "table").inside[0]
+    def place(house: House):
+        studio = house.rooms["art studio"]
+        house.target = next(thing for thing in studio.inside if thing.kind == "table").inside[0]
         cupboard = Thing("cupboard", "paint cupboard").put(studio)
         for kind in ("drawer", "wood cup", "wood cup", "wood cup"):
             Thing(kind).put(cupboard)
@@ -101,7 +105,7 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
 
     def plan(p: Progress):
         goal = middle if tertiary and p.done == 0 else made
-        return _make(p, goal, p.world.target) or ("focus", called(p.world, goal))
+        return _make(p, goal, p.house.target) or ("focus", called(p.house, goal))
 
     if tertiary:  # the original makes this mistake too: it names the secondary colour here
         says = (
@@ -119,12 +123,12 @@ def change_state(rng: Random, bare: bool, family: str) -> Task:
     name, start, broken = rng.choice(substances), rng.choice(ROOMS), rng.random() < 0.3
     cup = rng.choice(("glass cup", "paper cup", "plastic cup"))
 
-    def place(world: World):
-        subject = _keep(world, name, cup)
-        called(world, "stove").broken = broken
+    def place(house: House):
+        subject = _keep(house, name, cup)
+        called(house, "stove").broken = broken
         heat = [running(kind) for kind in HEATERS] + [inside(kind) for kind in (*HEATERS, "fire pit")]
         cool = [inside(kind) for kind in ("fridge", "freezer")]
-        wood, pit = called(world, "wood"), called(world, "fire pit")
+        wood, pit = called(house, "wood"), called(house, "fire pit")
         fire = [holds("lighter"), lambda p: wood.holder is pit, lambda p: wood.burning]
         extras = [near(name), alone(name)]
         if family in ("boil", "melt"):
@@ -137,18 +141,18 @@ def change_state(rng: Random, bare: bool, family: str) -> Task:
             steps = [named(name), *map(state_is, states)]
         else:
             steps = [named(name), lambda p: True, lambda p: p.subject.state != p.state]
-        world.target = subject
+        house.target = subject
         return steps, extras
 
     def plan(p: Progress):
-        world, thing = p.world, p.subject or p.world.target
+        house, thing = p.house, p.subject or p.house.target
         if thing is None:  # water comes from the tap
-            pot = called(world, "metal pot")
+            pot = called(house, "metal pot")
             thing = next((each for each in pot.inside if each.name == name), None)
             if thing is None:
-                return fill(world, pot)
+                return fill(house, pot)
         if p.done == 0:
-            return access(world, thing) or ("focus", thing)
+            return access(house, thing) or ("focus", thing)
         return _heat_or_cool(p, thing, states[p.done - 1] if states else "")
 
     says = f"{family.replace('-', ' ')} {name}. {BOIL_TOO * (family == 'boil')}{THEN_CHANGE}"
@@ -167,29 +171,29 @@ def thermometer(rng: Random, bare: bool) -> Task:
     above, below = f"{BOXES[i]} box", f"{BOXES[i + 1]} box"
     right, wrong = (above, below) if warm else (below, above)
 
-    def place(world: World):
-        thing = Thing(kind, name, temperature=float(degrees)).put(world.rooms[room])
+    def place(house: House):
+        thing = Thing(kind, name, temperature=float(degrees)).put(house.rooms[room])
         for box in (above, below):
-            create(box).put(world.rooms[boxes_room])
-        tool = called(world, "thermometer")
+            create(box).put(house.rooms[boxes_room])
+        tool = called(house, "thermometer")
         use = ("use", (tool, thing))
         extras = [near("thermometer"), holds("thermometer"), moved(), at(room), at(boxes_room, after=room), holds(name)]
-        extras += [did("use", tool, thing), lambda p: p.world.event == use and boxes_room in p.visited]
-        world.target = thing
+        extras += [did("use", tool, thing), lambda p: p.house.event == use and boxes_room in p.visited]
+        house.target = thing
         return [named("thermometer"), named(name), put_in(right, wrong)], extras
 
     def plan(p: Progress):
-        world, thing = p.world, p.world.target
-        tool = called(world, "thermometer")
-        if world.inventory not in tool.chain():
-            return access(world, tool) or ("pick up", tool)
+        house, thing = p.house, p.house.target
+        tool = called(house, "thermometer")
+        if house.inventory not in tool.chain():
+            return access(house, tool) or ("pick up", tool)
         if p.done == 0:
             return "focus", tool
         if p.done == 1:
-            return access(world, thing) or ("focus", thing)
+            return access(house, thing) or ("focus", thing)
         if ("use", (tool, thing)) not in p.log:
-            return access(world, thing) or ("use", tool, thing)
-        return deliver(world, thing, called(world, right))
+            return access(house, thing) or ("use", tool, thing)
+        return deliver(house, thing, called(house, right))
 
     says = (
         f"measure the temperature of {name}, which is located around the {room}. First, focus on the thermometer. "
@@ -200,13 +204,13 @@ def thermometer(rng: Random, bare: bool) -> Task:
     return Task(f"{kind}:{room}:{limit}:{right}:{wrong}:{boxes_room}:{start}", says, start, place, plan)
 
 
-def _keep(world: World, name: str, cup: str) -> Thing | None:
+def _keep(house: House, name: str, cup: str) -> Thing | None:
     """Put the substance of a state-of-matter task into its location; water must be fetched."""
-    if there := called(world, name) if name in ("orange juice", "soap") else None:
+    if there := called(house, name) if name in ("orange juice", "soap") else None:
         return there
     if not KEPT[name]:
         return None
-    place = world.rooms.get(KEPT[name]) or called(world, KEPT[name])
+    place = house.rooms.get(KEPT[name]) or called(house, KEPT[name])
     if KEPT[name] == "workshop":
         place = next(thing for thing in place.inside if thing.kind == "table")
     if place.name == "table" or name in ("apple juice", "ice cream"):
@@ -216,44 +220,44 @@ def _keep(world: World, name: str, cup: str) -> Thing | None:
 
 def _make(p: Progress, made: str, vessel: Thing) -> tuple | None:
     """Return the next action to mix a substance in a vessel; None once it exists within reach."""
-    world = p.world
-    if result := called(world, made):
-        return access(world, result)
+    house = p.house
+    if result := called(house, made):
+        return access(house, result)
     parts = next(row[0].split(", ") for row in MIXES if row[1] == made)
     held = [thing.name for thing in vessel.inside]
     for name in sorted(parts, key=lambda name: name != "water"):
         if name in held:
             continue
         if name == "water":
-            return fill(world, vessel)
+            return fill(house, vessel)
         if name in ("green paint", "violet paint", "orange paint"):
             return _make(p, name, vessel)
-        thing = find_thing(world, lambda thing: thing.name == name and thing.holder is not vessel)  # noqa: B023
+        thing = find_thing(house, lambda thing: thing.name == name and thing.holder is not vessel)  # noqa: B023
         if "paint" in name:
-            return access(world, thing) or access(world, vessel) or ("pour", thing.holder, vessel)
-        return deliver(world, thing, vessel)
-    return access(world, vessel) or ("mix", vessel)
+            return access(house, thing) or access(house, vessel) or ("pour", thing.holder, vessel)
+        return deliver(house, thing, vessel)
+    return access(house, vessel) or ("mix", vessel)
 
 
 def _heat_or_cool(p: Progress, thing: Thing, state: str) -> tuple:
     """Return the next action to bring a thing to a state; without one, to the nearest other state."""
-    world = p.world
+    house = p.house
     melts, boils, *_ = MATTER[thing.name]
     now = STATES.index(thing.state)
     hotter = STATES.index(state) > now if state else now == 0
     aim = melts if now == 0 or not hotter else boils
     fits = [
         device
-        for device in world.sources
+        for device in house.sources
         if device.kind in (HEATERS if hotter else COOLERS)
         and not device.broken
         and (SOURCES[device.kind][0] > aim if hotter else SOURCES[device.kind][0] < aim)
     ]
     device = min(
-        fits, key=lambda device: (device not in thing.chain(), distance(world, device), world.sources.index(device))
+        fits, key=lambda device: (device not in thing.chain(), distance(house, device), house.sources.index(device))
     )
     if device not in thing.chain():
-        return deliver(world, carrier(thing), device)
+        return deliver(house, carrier(thing), device)
     if not device.on:
-        return access(world, device) or ("activate", device)
+        return access(house, device) or ("activate", device)
     return ("wait",)

@@ -24,9 +24,10 @@ from envs.sciworld.goals import (
     put_in,
     toward,
 )
+from envs.sciworld.house import House
 from envs.sciworld.matter import STATE_TASKS, change_state, mix, paint, thermometer
-from envs.sciworld.rules import World, create
-from envs.sciworld.things import ROOMS, Thing
+from envs.sciworld.rooms import ROOMS
+from envs.sciworld.things import Thing, create
 
 PLANTS = ("apple tree", "cherry tree", "pea plant")
 ANIMALS = ("blue jay", "butterfly", "dove")
@@ -55,32 +56,32 @@ def find(rng: Random, bare: bool, what: str) -> Task:
     kinds = {"animal": ("animal",), "plant": ("plant",), "living thing": ("animal", "plant")}.get(what, (None,))
     box, pots = f"{colour} box", rng.sample(range(1, 10), 5)
 
-    def place(world: World):
-        create(box).put(world.rooms[room])
+    def place(house: House):
+        create(box).put(house.rooms[room])
         if bare:
             for name in shown:
-                _put(name, world.rooms[room], pots[0])
+                _put(name, house.rooms[room], pots[0])
         else:
             for name in ANIMALS:
-                _put(name, world.rooms["outside"])
+                _put(name, house.rooms["outside"])
             for name, pot in zip((*PLANTS, "", ""), pots, strict=True):
-                _put(name, world.rooms["greenhouse"], pot)
+                _put(name, house.rooms["greenhouse"], pot)
         steps = [
             focus_on(lambda thing: thing.alive in kinds and thing.kind not in ("room", "door", "agent")),
             put_in(box),
         ]
         return steps, [
-            lambda p: p.subject is not None and p.world.inventory in p.subject.chain(),
-            lambda p: any(door.open for door in p.world.room.doors.values()),
+            lambda p: p.subject is not None and p.house.inventory in p.subject.chain(),
+            lambda p: any(door.open for door in p.house.room.doors.values()),
             moved(),
             at(room),
         ]
 
     def plan(p: Progress):
         if p.done == 0:
-            thing = find_thing(p.world, lambda thing: thing.name == target)
-            return access(p.world, thing) or ("focus", thing)
-        return deliver(p.world, carrier(p.subject), called(p.world, box))
+            thing = find_thing(p.house, lambda thing: thing.name == target)
+            return access(p.house, thing) or ("focus", thing)
+        return deliver(p.house, carrier(p.subject), called(p.house, box))
 
     says = f"find a(n) {what}. First, focus on the thing. Then, move it to the {box} in the {room}."
     return Task(f"{box}:{room}:{','.join(sorted(shown)) if bare else start}", says, start, place, plan)
@@ -93,14 +94,14 @@ def lifespan(rng: Random, bare: bool, which: tuple[str, ...]) -> Task:
     right = [max(years, key=years.get) if side == "longest" else min(years, key=years.get) for side in which]
     start = rng.choice(("foundry", "greenhouse", "kitchen") if bare else ROOMS)
 
-    def place(world: World):
+    def place(house: House):
         for name in animals:
-            _put(name, world.rooms["outside"])
+            _put(name, house.rooms["outside"])
         return [named(name) for name in right], [moved(unless="outside"), at("outside")]
 
     def plan(p: Progress):
-        animal = called(p.world, right[p.done])
-        return access(p.world, animal) or ("focus", animal)
+        animal = called(p.house, right[p.done])
+        return access(p.house, animal) or ("focus", animal)
 
     if len(which) == 2:
         says = (
@@ -134,31 +135,31 @@ def planes(rng: Random, bare: bool, by: str) -> Task:
     fast = which in ("steepest", "least")
     right = labels[pace.index((max if fast else min)(pace))]
 
-    def place(world: World):
-        block = Thing("wood block").put(world.rooms["workshop"])
-        Thing("stopwatch").put(world.rooms["workshop"])
+    def place(house: House):
+        block = Thing("wood block").put(house.rooms["workshop"])
+        Thing("stopwatch").put(house.rooms["workshop"])
         for label, each in zip(labels, pace, strict=True):
-            Thing("inclined plane", label=label, called=(label,), number=each).put(world.rooms["workshop"])
-        clock = next(thing for thing in world.rooms["workshop"].inside if thing.form == "stopwatch")
+            Thing("inclined plane", label=label, called=(label,), number=each).put(house.rooms["workshop"])
+        clock = next(thing for thing in house.rooms["workshop"].inside if thing.form == "stopwatch")
         extras = [moved(unless="workshop"), at("workshop")]
         for label in labels:
             laid = len(extras)
             extras.append(lambda p, label=label: block.holder is not None and block.holder.label == label)
             extras += [after(laid, lambda p: clock.on), after(laid + 1, lambda p: not clock.on)]
-            extras.append(after(laid + 2, lambda p: p.world.event == ("look at", (clock,))))
+            extras.append(after(laid + 2, lambda p: p.house.event == ("look at", (clock,))))
         return [named(right)], extras
 
     def plan(p: Progress):
-        world = p.world
-        if action := toward(world, world.rooms["workshop"]):
+        house = p.house
+        if action := toward(house, house.rooms["workshop"]):
             return action
-        block = called(world, "wood block")
-        for plane in sorted(world.planes, key=lambda plane: labels.index(plane.label)):
+        block = called(house, "wood block")
+        for plane in sorted(house.planes, key=lambda plane: labels.index(plane.label)):
             if plane not in p.learned:
                 if block.holder is not plane:
-                    return deliver(world, block, plane)
+                    return deliver(house, block, plane)
                 return ("look at", plane) if block.number >= 20 else ("wait",)
-        return "focus", next(plane for plane in world.planes if plane.label == right)
+        return "focus", next(plane for plane in house.planes if plane.label == right)
 
     shown = f"({names[0]}, {names[1]})"
     what = f"the {which} angle" if by == "angle" else f"the {which} friction"

@@ -1,110 +1,16 @@
-"""SciWorld's ten rooms and the things in them, with their descriptions and their names.
+"""SciWorld's things: their state, names and descriptions. Rooms, doors and terminals are things too.
 
-A thing has a form, which decides its description; rooms, doors and terminals are things too. Lists are sorted by name,
-and things of one name by their order of arrival.
+A thing's form (table, vessel, part, ...) decides how it is described. Lists of things are sorted by name, and those of
+one name by their order of arrival.
 """
 
-from random import Random
+from envs.sciworld.kinds import CALLED, CONTAINERS, KINDS, MATTER, READS, SEALED, STATES, TEMPERATURE
 
-DOORS = (  # in the order in which a door's name lists its two rooms
-    *(("kitchen", "hallway"), ("living room", "hallway"), ("bedroom", "hallway"), ("bathroom", "kitchen")),
-    *(("workshop", "hallway"), ("greenhouse", "hallway"), ("art studio", "hallway"), ("kitchen", "outside")),
-    *(("greenhouse", "outside"), ("foundry", "outside")),
-)
-ROOMS = tuple(sorted({room for door in DOORS for room in door}))
-STATES = ("solid", "liquid", "gas")
 ARTICLES = ("a", "an", "the")  # ignored in actions and in names
-
-# name: melting point, boiling point, burning point, and its names in the three states
-MATTER = {
-    "water": (0, 100, None, ("ice", "water", "steam")),
-    "air": (-210, -194, None, ("solid air", "liquid air", "air")),
-    "orange juice": (0, 100, None, ("solid orange juice", "orange juice", "gaseous orange juice")),
-    "apple juice": (0, 100, None, ("solid apple juice", "apple juice", "gaseous apple juice")),
-    "chocolate": (35, 500, 150, ("chocolate", "liquid chocolate", "gaseous chocolate")),
-    "marshmallow": (45, 500, 150, ("marshmallow", "liquid marshmallow", "gaseous marshmallow")),
-    "ice cream": (0, 500, 150, ("ice cream", "liquid ice cream", "gaseous ice cream")),
-    "soap": (60, 500, 200, ("soap", "liquid soap", "gaseous soap")),
-    "wood": (1000, 2000, 250, ("wood", "liquid wood", "gaseous wood")),
-    "mercury": (-39, 357, None, ("solid mercury", "mercury", "gaseous mercury")),
-    "gallium": (30, 2400, None, ("gallium", "liquid gallium", "gaseous gallium")),
-    "caesium": (28, 671, None, ("caesium", "liquid caesium", "gaseous caesium")),
-    "tin": (232, 2602, None, ("tin", "liquid tin", "gaseous tin")),
-    "lead": (327, 1749, None, ("lead", "liquid lead", "gaseous lead")),
-    "salt water": (-2, 102, None, ("solid salt water", "salt water", "gaseous salt water")),
-    "soapy water": (0, 100, None, ("solid soapy water", "soapy water", "gaseous soapy water")),
-    **{f"{paint} paint": (-9, 150, None, (f"solid {paint} paint", f"{paint} paint", f"gaseous {paint} paint"))
-       for paint in ("red", "yellow", "blue", "green", "violet", "orange", "brown", "yellow-orange", "red-orange",
-                     "violet-red", "blue-violet", "green-blue", "yellow-green")},
-}  # fmt: skip
-
-# form and flags: names. fixed: cannot be moved. lid: can be opened. off: can be switched. dead: only power turns it on.
-# bare: a thermometer reads nothing from it. conducts: conducts electricity
-KINDS = {
-    name.strip(): (form.split()[0], frozenset(form.split()[1:]))
-    for line in """
-        seat: bed, chair, couch, mattress
-        table: counter, desk, table
-        cabinet lid: bee hive, closet, cupboard, large cupboard
-        cooler lid fixed off bare: freezer, fridge, ultra low temperature freezer
-        oven lid fixed off bare: blast furnace, oven
-        stove fixed off bare: stove
-        basin fixed off: bathtub, sink
-        toilet fixed off: toilet
-        drawer lid: drawer
-        vessel: bowl, ceramic cup, glass cup, jug, paper cup, plastic cup, tin cup, wood cup, book shelf, flower pot
-        vessel: fire pit, fountain
-        vessel conducts: metal pot
-        vessel lid: glass jar
-        vessel bare: box
-        vessel fixed bare: inventory
-        picture: drawing, finger painting, painting, picture
-        plain: pillow, shovel, wood block, metal fork, plastic fork, aluminum foil
-        plain: paper clip, unknown substance, soil
-        plain bare: agent
-        ground: ground
-        tool: axe, lighter
-        plain edible bare: almond, apple, banana, bread, cashew, jam, orange, peanut, potato
-        plain edible bare: mixed nuts, sandwich, smores
-        plain edible: apple juice, chocolate, ice cream, marshmallow, orange juice, paint
-        substance: acetic acid, air, caesium, gallium, lead, mercury, salt water, soap, soapy water, sodium acetate
-        substance: sodium bicarbonate, sodium chloride, sugar, sugar water, tin, water, wood
-        thermometer: thermometer
-        stopwatch off bare: stopwatch
-        recipe: recipe
-        plane bare: inclined plane
-        battery bare conducts: battery
-        wire conducts: wire
-        part dead bare conducts: electric buzzer, electric motor, light bulb, solar panel
-        part off bare conducts: gas generator, switch
-        living bare: animal, plant
-    """.strip().splitlines()
-    for form, _, names in [line.partition(":")]
-    for name in names.split(",")
-}
-READS = {  # descriptions other than "a NAME"
-    **{name: "an {}" for name in ("axe", "orange")},
-    **{name: "the {}" for name in ("agent", "ground")},
-    **{name: "A {}" for name in ("aluminum foil", "metal fork", "plastic fork", "paper clip")},
-    **dict.fromkeys(("almond", "bread", "cashew", "chocolate", "ice cream", "marshmallow", "peanut", "smores"), "{}"),
-    **dict.fromkeys(("apple juice", "orange juice", "paint", "mixed nuts", "soil", "unknown substance"), "{}"),
-    **{"apple": "a red {}", "jam": "red {}", "pillow": "a white {}"},
-}
-CALLED = {  # more names; a vessel is also called by the last word of its name and by its content
-    **dict.fromkeys(("light bulb",), ("light", "light bulb")),
-    **dict.fromkeys(("solar panel", "gas generator"), ("generator",)),
-    **dict.fromkeys(("wire", "switch"), ("component",)),
-    **{"wood block": ("block",), "pillow": ("white pillow",), "bowl": ("wood bowl",)},
-    **{"unknown substance": ("unknown substance",)},
-}
-CONTAINERS = ("seat", "table", "cabinet", "cooler", "oven", "stove", "basin", "toilet", "drawer", "vessel", "plane")
-CONTAINERS += ("ground", "room")
-SEALED = ("tool", "thermometer", "stopwatch")  # containers that stay closed
-TEMPERATURE = 10.0  # initial temperature unless a task sets another
 
 
 class Thing:
-    """Anything that can be named. `form` and `flags` are its properties, `holder` and `inside` its place."""
+    """Anything that an action can name. `holder` is the thing that it is in, `inside` the things in it."""
 
     __slots__ = (
         *("kind", "name", "label_", "form", "called", "reads", "fixed", "lid", "open", "on", "switchable", "broken"),
@@ -139,7 +45,7 @@ class Thing:
 
     @property
     def state(self) -> str:
-        """solid, liquid or gas, depending on the temperature."""
+        """One of STATES, depending on the temperature."""
         if not self.matter:
             return "solid"
         return STATES[(self.temperature >= self.matter[0]) + (self.temperature >= self.matter[1])]
@@ -174,14 +80,14 @@ class Thing:
         return self
 
     def within(self):
-        """Return everything that can be reached in an open container."""
+        """Yield everything inside, except behind closed lids."""
         for thing in self.inside:
             yield thing
             if thing.open:
                 yield from thing.within()
 
     def everything(self):
-        """Return everything in the thing, behind lids too."""
+        """Yield everything inside, behind closed lids too."""
         for thing in self.inside:
             yield thing
             yield from thing.everything()
@@ -199,7 +105,7 @@ class Thing:
         return bool(linked)
 
     def look(self, detail: bool = False) -> str:
-        """Return the thing's description in a list or, with `detail`, when the agent looks at it."""
+        """Return the thing's description in a list; with `detail`, the one for an agent that looks at it."""
         own = self.reads.format(self.label)
         the, state = self.name, "on" if self.on else "off"
         match self.form:
@@ -269,6 +175,7 @@ class Terminal(Thing):
 
     @property
     def other(self) -> "Terminal":
+        """The other terminal of the same thing."""
         first, second = self.holder.terminals
         return second if self is first else first
 
@@ -281,7 +188,7 @@ class Terminal(Thing):
 
 
 class Room(Thing):
-    """A room, with its doors by the rooms that they lead to."""
+    """A room. `doors` maps the name of each neighbouring room to the door between them."""
 
     __slots__ = ("doors",)
 
@@ -299,7 +206,7 @@ class Room(Thing):
 
 
 class Door(Thing):
-    """A door; its name depends on the room from which it is seen."""
+    """A door. Its names and its description depend on the room from which the agent sees it."""
 
     __slots__ = ("rooms",)
 
@@ -310,6 +217,7 @@ class Door(Thing):
         first.doors[second.name] = second.doors[first.name] = self
 
     def other(self, room: Room) -> Room:
+        """Return the room on the other side."""
         return self.rooms[room is self.rooms[0]]
 
     def seen_from(self, room: Room) -> str:
@@ -322,6 +230,7 @@ def plain(text: str) -> str:
 
 
 def in_order(things: list[Thing]) -> list[Thing]:
+    """Return things in the order in which descriptions list them."""
     return sorted(things, key=lambda thing: (thing.name, thing.label_))
 
 
@@ -341,61 +250,16 @@ def _slid(thing: Thing) -> str:
     return f"{thing.look()} approximately {int(thing.number)}% down the plane"
 
 
-def furnish(rooms: dict[str, Room], rng: Random) -> None:
-    """Put the things that every task has into the rooms."""
+def create(name: str) -> Thing:
+    """Create a thing by its full name."""
+    for kind in ("paint", "sandwich", "box", "wire", "light bulb"):
+        if name.endswith(" " + kind):
+            return Thing(kind, name)
+    return Thing(name)
 
-    def add(room: str, *kinds: str) -> list[Thing]:
-        return [Thing(kind).put(rooms[room]) for kind in kinds]
 
-    def fill(holder: Thing, *kinds: str) -> None:
-        for kind in kinds:
-            Thing(kind).put(holder)
-
-    def cups_of_paint(holder: Thing) -> None:
-        for colour in ("red", "blue", "yellow"):
-            Thing("paint", f"{colour} paint").put(Thing("wood cup").put(holder))
-
-    for room in ("bathroom", "bedroom", "hallway", "kitchen", "living room"):
-        artist, subject = rng.choice(("Alexandra", "Bob", "Owen")), rng.choice(("a cow", "a lush green meadow"))
-        kind = rng.choice(("drawing", "finger painting", "painting", "picture"))
-        Thing(kind, text=f"{subject}. The artist is listed as {artist}").put(rooms[room])
-
-    *_, toilet = add("bathroom", "bathtub", "glass cup", "sink", "toilet")
-    fill(toilet, "water")
-    bed, *_ = add("bedroom", "bed", "closet", "table")
-    fill(Thing("mattress").put(bed), "pillow")
-    add("kitchen", "chair", "lighter", "oven", "sink", "soap", "stopwatch", "stove", "thermometer")
-    counter, cupboard, fridge, _, table, jar = add(
-        "kitchen", "counter", "cupboard", "fridge", "freezer", "table", "glass jar"
-    )
-    fill(counter, "bowl", "drawer")
-    fill(counter.inside[0], "apple", "banana", "orange", "potato")
-    fill(cupboard, "ceramic cup", "drawer", "metal pot", "tin cup")
-    fill(Thing("wood cup").put(fridge), "orange juice")
-    fill(table, "glass cup")
-    fill(jar, "sodium chloride")
-    _, couch, table = add("living room", "chair", "couch", rng.choice(("desk", "table")))
-    fill(couch, "pillow")
-    if table.kind == "desk":
-        fill(table, "drawer")
-    for room in ("bedroom", "living room"):
-        if rng.random() < 0.5:
-            add(room, "book shelf")
-    table, _ = add("workshop", "table", "ultra low temperature freezer")
-    for colour in rng.sample(("red", "green", "blue", "yellow", "orange", "violet"), 3):
-        Thing("light bulb", f"{colour} light bulb").put(table)
-    for colour in rng.sample(("red", "green", "blue", "yellow", "orange", "black"), 3):
-        Thing("wire", f"{colour} wire").put(table)
-    fill(table, "switch", "battery")
-    hive, *_ = add("greenhouse", "bee hive", "jug", "sink")
-    for _ in range(5):
-        Thing("animal", "bee", label="adult bee", called=("adult bee",), alive="animal").put(hive)
-    table, cupboard = add("art studio", "table", "large cupboard")
-    fill(table, rng.choice(("glass cup", "bowl", "jug")))
-    fill(cupboard, "drawer")
-    cups_of_paint(rooms["art studio"])
-    cups_of_paint(cupboard)
-    *_, fountain = add("outside", "axe", "ground", "fire pit", "wood", "fountain")
-    fill(fountain, "water")
-    add("foundry", "blast furnace", "sink", "table")
-    add(rng.choice(("greenhouse", "outside")), "shovel")
+def remove(thing: Thing) -> None:
+    """Remove a thing from the house."""
+    thing.disconnect()
+    thing.holder.inside.remove(thing)
+    thing.holder = None

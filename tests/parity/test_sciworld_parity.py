@@ -40,8 +40,8 @@ def ours(family: str, description: str, start: str, simplifications: str) -> Env
     for split in ("train", "val", "test"):
         for seed in range(4000):
             env.reset(seed, split)
-            broken = any(thing.broken for thing in env.world.sources)
-            if env.world.description == description and start in ("", env.progress.start) and not broken:
+            broken = any(thing.broken for thing in env.house.sources)
+            if env.house.description == description and start in ("", env.progress.start) and not broken:
                 return env
     raise AssertionError(f"no task of ours says {description!r} from {start}")
 
@@ -49,7 +49,7 @@ def ours(family: str, description: str, start: str, simplifications: str) -> Env
 def match_house(env: Env, workshop: str, studio: str) -> None:
     """Give our house the parts that each house draws anew: colours of bulbs and wires, and the paints to mix."""
     table = re.search(r"On the table is: ([^\n]*)", workshop)[1]
-    tables = {room: next(t for t in env.world.rooms[room].inside if t.kind == "table") for room in STUDIOS}
+    tables = {room: next(t for t in env.house.rooms[room].inside if t.kind == "table") for room in STUDIOS}
     for kind in ("light bulb", "wire"):
         names = sorted(re.findall(rf"a (\w+ {kind})", table))
         things = sorted((t for t in tables["workshop"].inside if t.kind == kind), key=lambda t: t.name)
@@ -59,7 +59,7 @@ def match_house(env: Env, workshop: str, studio: str) -> None:
     vessel = Thing(re.search(r"On the table is: a ([\w ]+) \(", studio)[1])
     old = tables["art studio"].inside.pop()
     vessel.put(tables["art studio"])
-    env.world.target = vessel if env.world.target is old else env.world.target
+    env.house.target = vessel if env.house.target is old else env.house.target
 
 
 def neutral(reply: str) -> str:
