@@ -220,9 +220,9 @@ def test_descriptions_of_objects():
         ({"hot", "clean", "sliced"}, "This is a hot and clean sliced apple 1."),
         ({"cool", "clean", "sliced"}, "This is a cool and clean sliced apple 1."),
     ]
-    env.held = "apple 1"
+    env.house.held = "apple 1"
     for adjectives, reply in seen:
-        env.states = {(adjective, "apple 1") for adjective in adjectives}
+        env.house.states = {(adjective, "apple 1") for adjective in adjectives}
         assert env.step("examine apple 1").observation == reply
 
 
@@ -309,7 +309,7 @@ def test_brackets():
         Nothing happens.
         """,
     )
-    assert env.held == "knife 1"
+    assert env.house.held == "knife 1"
 
 
 def test_native_reads_everything_after_the_last_marker():
@@ -327,7 +327,7 @@ def test_native_reads_everything_after_the_last_marker():
 def test_short_reads_the_first_line():
     env = at(Goal("heat", "apple", "desk"))
     assert env.step("\n inventory \ngo to desk 1").observation == "You are not carrying anything."
-    assert not env.near
+    assert not env.house.near
     assert env.step("look" + " " * MAX_ACTION + "x").info["valid"]  # lines that are not read do not count
 
 
@@ -656,16 +656,22 @@ HOSTILE = [
 ]
 
 
+def state(env: Env) -> dict:
+    """Everything that an action may change, but the count of turns."""
+    kept = {key: value for key, value in vars(env).items() if key not in ("turns", "config", "house")}
+    return kept | vars(env.house)
+
+
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_hostile_replies_change_nothing(prompt):
     env = at(Goal("heat", "apple", "desk"), prompt=prompt)
     env.step("Action: go to countertop 1" if prompt == "native" else "go to countertop 1")
-    before = {key: value for key, value in deepcopy(vars(env)).items() if key not in ("turns", "config")}
+    before = deepcopy(state(env))
     for text in HOSTILE:
         for reply in (text, f"Action: {text}"):
             step = env.step(reply)
             assert step.observation == "Nothing happens." and not step.info["valid"] and not step.info["shaped"]
-    assert {key: value for key, value in vars(env).items() if key not in ("turns", "config")} == before
+    assert state(env) == before
 
 
 def test_any_reply_gets_an_observation():

@@ -24,9 +24,9 @@ Actions.  Spelled exactly, and only if possible now (Env.admissible lists these)
     slice O with K          K in hand, a knife or a butterknife; O is food of the kind that is sliced, and here
     examine R, examine O    at R, or with O in hand
     look, inventory, help
-          Brackets accept an incomplete name, `goto[table]`, `take[mug]`, `clean[mug]`, `put[mug]`. They stand for the
-          first possible action, by kind and number, whose object, or else receptacle, is of that kind or of a kind
-          that begins or ends so. Full names work too: `take[mug 1 from desk 1]`.
+          Brackets accept an incomplete name: `goto[table]`, `take[mug]`, `clean[mug]`, `put[mug]`. They mean the first
+          possible action, by kind and number, whose object (or receptacle, if it has no object) is of that kind or of
+          a kind that begins or ends with that word. Full names work too: `take[mug 1 from desk 1]`.
 
 Replies.  You arrive at fridge 1. The fridge 1 is closed.         if the receptacle does not open:
     On the desk 1, you see a pen 2, a pen 1, and a mug 1.         two: `a pen 1, and a mug 1`; none: `nothing`
@@ -56,10 +56,10 @@ Reward.   1 when the task is done, else 0. info["shaped"]: 0.2 the first time th
 Ending.   Terminated when the task is done; truncated, outcome "timeout", after `max_turns` replies of any kind.
 
 From ALFWorld's text games (MIT; the grammar and rules of 0.4) under AgentGym's server, with these differences:
-- Rooms are random, not taken from simulated houses; the original's table says which object may lie where.
+- Rooms are random, not taken from simulated houses; the original's table says which receptacle may hold which object.
 - Splits differ in goals (type, object and target), so that a held-out goal is never trained on, in any room.
 - The original has `move`, its older games `put`: both work, each with its own reply. The brackets are the guide's.
-- Objects lie in receptacles only. A lamp never lies in a receptacle that opens.
+- Objects are only in receptacles. A lamp is never in a receptacle that opens.
 - The instructions are in our words. Only 400 characters of an action are read.
 """
 
@@ -68,23 +68,9 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common
-from envs.alfworld.rooms import (
-    CONTAINS,
-    KNIVES,
-    LAMPS,
-    LEVELS,
-    OPENABLE,
-    SLICEABLE,
-    TEMPLATES,
-    TOOLS,
-    VESSELS,
-    Goal,
-    Room,
-    canonical,
-    draw,
-    kind_of,
-    order,
-)
+from envs.alfworld.expert import next_action, turns_needed
+from envs.alfworld.house import House, listed
+from envs.alfworld.rooms import LEVELS, TEMPLATES, TOOLS, Goal, Room, canonical, draw, kind_of, order
 from envs.base import Environment, Step
 
 INSTRUCTIONS = """\
@@ -104,21 +90,6 @@ Action:
 the action"""
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one command: go to R, open R, take X from R, move X to R, use X, or clean, heat or cool X with R."
-HELP = """Available commands:
-  look:                             look around your current location
-  inventory:                        check your current inventory
-  go to (receptacle):               move to a receptacle
-  open (receptacle):                open a receptacle
-  close (receptacle):               close a receptacle
-  take (object) from (receptacle):  take an object from a receptacle
-  move (object) to (receptacle):  place an object in or on a receptacle
-  examine (something):              examine a receptacle or an object
-  use (object):                     use an object
-  heat (object) with (receptacle):  heat an object using a receptacle
-  clean (object) with (receptacle): clean an object using a receptacle
-  cool (object) with (receptacle):  cool an object using a receptacle
-  slice (object) with (object):     slice an object using a sharp object
-"""
 NOTHING = "Nothing happens."
 MAX_ACTION = 400  # characters read of an action
 PROGRESS = 0.2  # shaped reward of a stage reached for the first time
@@ -152,12 +123,12 @@ class Env(Environment):
         rng = Random(f"alfworld {split} {seed}")
         level = rng.choice(self.config.difficulty.split(","))
         while True:
-            self.begin(*draw(rng, level, split))
-            if self._expert_turns(LEVELS[level].turns) <= LEVELS[level].turns:
+            goal, room = draw(rng, level, split)
+            if turns_needed(House(goal, room), LEVELS[level].turns) <= LEVELS[level].turns:
                 break
-        self.begin(self.goal, self.room)
+        self.begin(goal, room)
         wording = rng.choice(TEMPLATES[self.goal.task]).format(kind=self.goal.kind, target=self.goal.target)
-        around = f"You are in the middle of a room. Looking quickly around you, you see {_listed(self.room.spots)}."
+        around = f"You are in the middle of a room. Looking quickly around you, you see {listed(self.room.spots)}."
         observation = f"{around}\nYour task is to: {wording}."
         if self.config.prompt == "native":
             observation += f"\nAVAILABLE ACTIONS: {','.join(self.admissible())}"
@@ -166,15 +137,7 @@ class Env(Environment):
     def begin(self, goal: Goal, room: Room) -> None:
         """Start an episode with a given goal and room."""
         self.goal, self.room = goal, room
-        self.inside = {place: list(objects) for place, objects in room.inside.items()}
-        self.goes = {f"go to {place}": ("go to", "", place) for place in room.spots}
-        self.homes = [place for place in room.spots if kind_of(place) == goal.target]
-        self.near: list[str] = []  # the receptacles at the agent's place; none in the middle of the room
-        self.held = ""
-        self.opened: set[str] = set()
-        self.states: set[tuple[str, str]] = set()  # (adjective, object): clean, hot, cool, sliced, on
-        self.left: set[tuple[str, str]] = set()  # (object, the receptacle that it was taken from)
-        self.seen: set[str] = set()  # receptacles whose contents the agent has seen
+        self.house = House(goal, room)
         self.paid: set[tuple] = set()  # stages that have paid their shaped reward
         self.turns = 0
         self.running = True
@@ -185,11 +148,11 @@ class Env(Environment):
         self.turns += 1
         action = self._plain(self._read(action_text))
         old = re.fullmatch(r"put (.+) in/on (.+)", action)
-        act = self._meant(f"move {old[1]} to {old[2]}" if old else action)
-        observation = self._do(*act) if act else NOTHING
+        act = self.house.meant(f"move {old[1]} to {old[2]}" if old else action)
+        observation = self.house.do(*act) if act else NOTHING
         if act and old:
             observation = f"You put the {old[1]} in/on the {old[2]}."
-        won = self._done()
+        won = self.house.done()
         shaped = 1.0 if won else self._progress(*act) if act else 0.0
         truncated = not won and self.turns >= self.config.max_turns
         self.running = not (won or truncated)
@@ -199,47 +162,12 @@ class Env(Environment):
     def oracle(self) -> str:
         """Return the reply of an expert that knows only what the agent has seen, and searches for the rest."""
         common.check_running(self.running)
-        action, reason = self._next()
+        action, reason = next_action(self.house)
         return common.as_reply(self.config.prompt, reason, action)
 
     def admissible(self) -> list[str]:
         """Return all possible commands, sorted as in the original."""
-        return sorted(self.commands())
-
-    def commands(self) -> dict[str, tuple[str, str, str]]:
-        """Return all possible commands as {command: (verb, object, receptacle)}; "" where there is none."""
-        return {text: act for text, act in self.goes.items() if act[2] not in self.near} | self._here()
-
-    def _meant(self, command: str) -> tuple[str, str, str] | None:
-        """Return `self.commands().get(command)` without listing every place to go to."""
-        go = self.goes.get(command)
-        return self._here().get(command) if go is None else None if go[2] in self.near else go
-
-    def _here(self) -> dict[str, tuple[str, str, str]]:
-        """Return the possible commands other than going elsewhere."""
-        held = self.held
-        found = {verb: (verb, "", "") for verb in ("look", "inventory", "help")}
-        if held:
-            found[f"examine {held}"] = ("examine", held, "")
-        for place in self.near:
-            kind = kind_of(place)
-            found[f"examine {place}"] = ("examine", "", place)
-            if kind in OPENABLE:
-                verb = "close" if place in self.opened else "open"
-                found[f"{verb} {place}"] = (verb, "", place)
-            if held and self._open(place) and kind_of(held) in CONTAINS[kind]:
-                found[f"move {held} to {place}"] = ("move", held, place)
-            for thing in self.inside[place]:
-                if kind_of(thing) in LAMPS:
-                    found[f"use {thing}"] = ("use", thing, place)
-                elif not held and self._open(place):
-                    found[f"take {thing} from {place}"] = ("take", thing, place)
-                elif held and kind_of(held) in KNIVES and kind_of(thing) in SLICEABLE:
-                    found[f"slice {thing} with {held}"] = ("slice", thing, place)
-            for verb, (tool, _, able) in TOOLS.items():
-                if held and kind == tool and kind_of(held) in able:
-                    found[f"{verb} {held} with {place}"] = (verb, held, place)
-        return found
+        return sorted(self.house.commands())
 
     def _read(self, reply: str) -> str:
         """Return the action in a reply."""
@@ -254,110 +182,13 @@ class Env(Environment):
             return action
         verb = {"goto": "go to", "put": "move"}.get(match[1], match[1])
         fitting = []
-        for text, (found, thing, place) in self.commands().items():
+        for text, (found, thing, place) in self.house.commands().items():
             if found == verb and (fit := _fit(match[2], thing or place)):
                 fitting.append((fit, text))
         if not fitting:
             return f"{match[1].replace('goto', 'go to')} {match[2].strip()}".strip()
         plain = min(fitting)[1]
         return re.sub("move (.*) to (.*)", r"put \1 in/on \2", plain) if match[1] == "put" else plain
-
-    def _open(self, place: str) -> bool:
-        return kind_of(place) not in OPENABLE or place in self.opened
-
-    def _do(self, verb: str, thing: str, place: str) -> str:
-        """Execute a possible action. Return the reply."""
-        if verb == "go to":
-            self.near = [name for name, spot in self.room.spots.items() if spot == self.room.spots[place]]
-            return f"You arrive at {place}. {self._view(place)}"
-        if verb == "open":
-            self.opened.add(place)
-            return f"You open the {place}. {self._view(place)}"
-        if verb == "close":
-            self.opened.remove(place)
-            return f"You close the {place}."
-        if verb == "take":
-            self.inside[place].remove(thing)
-            self.held = thing
-            self.left.add((thing, place))
-            return f"You pick up the {thing} from the {place}."
-        if verb == "move":
-            self.inside[place] = sorted([*self.inside[place], thing], key=order)
-            self.held = ""
-            self.left.discard((thing, place))
-            return f"You move the {thing} to the {place}."
-        if verb in TOOLS:
-            self.states -= {("hot", thing), ("cool", thing)} if verb != "clean" else set()
-            self.states.add((TOOLS[verb][1], thing))
-            return f"You {verb} the {thing} using the {place}."
-        if verb == "use":
-            self.states.add(("on", thing))
-            return f"You turn on the {thing}."
-        if verb == "slice":
-            self.states.add(("sliced", thing))
-            return f"You sliced the {thing} with the {self.held}."
-        if verb == "examine":
-            return self._view(place) if place else self._nature(thing)
-        if verb == "look":
-            return self._around()
-        if verb == "inventory":
-            return f"You are carrying: a {self.held}." if self.held else "You are not carrying anything."
-        return HELP
-
-    def _view(self, place: str) -> str:
-        """Describe a receptacle and, if it is open, its contents."""
-        if not self._open(place):
-            return f"The {place} is closed."
-        self.seen.add(place)
-        where = f"The {place} is open. In it" if kind_of(place) in OPENABLE else f"On the {place}"
-        return f"{where}, you see {_listed(self.inside[place])}."
-
-    def _nature(self, thing: str) -> str:
-        """Describe the object in hand."""
-        if kind_of(thing) in VESSELS:
-            return f"This is a normal {thing}. In it, you see nothing."
-        hot, cool, clean, sliced = (
-            (adjective, thing) in self.states for adjective in ("hot", "cool", "clean", "sliced")
-        )
-        if cool and not clean and not sliced:
-            return f"This is a cold {thing}."
-        treated = " and ".join(["hot"] * hot + ["cool"] * cool + ["clean"] * clean)
-        words = " ".join(filter(None, [treated, "sliced" * sliced]))
-        return f"This is a {words} {thing}." if words else f"There's nothing special about {thing}."
-
-    def _around(self) -> str:
-        if not self.near:
-            return "You are in the middle of a room. Looking quickly around you, you see nothing."
-        things = sorted((thing for place in self.near for thing in self.inside[place]), key=order)
-        loose = [thing for thing in things for place in self.near if (thing, place) in self.left]
-        return f"You are facing the {_joined(self.near)}. Next to it, you see {_listed(loose)}."
-
-    def _ready(self, thing: str) -> bool:
-        """Return whether an object has the goal's kind and the goal's treatment (clean, hot, cool)."""
-        task, kind, _ = self.goal
-        return kind_of(thing) == kind and (task not in TOOLS or (TOOLS[task][1], thing) in self.states)
-
-    def _done(self) -> bool:
-        if self.goal.task == "look":
-            lit = any(("on", lamp) in self.states for lamp in self._lamps(self.near))
-            return bool(self.held) and kind_of(self.held) == self.goal.kind and lit
-        return self._home()[1] >= 1 + (self.goal.task == "two")
-
-    def _lamps(self, places) -> list[str]:
-        return [thing for place in places for thing in self.inside[place] if kind_of(thing) == self.goal.target]
-
-    def _home(self) -> tuple[str, int]:
-        """Return the target receptacle and how many of the goal's objects it contains.
-
-        Of the receptacles of the target kind: the one with most such objects; if none has any, the one where the agent
-        stands, else an open one, else the first.
-        """
-        counts = {place: sum(map(self._ready, self.inside[place])) for place in self.homes}
-        if any(counts.values()):
-            home = max(counts, key=counts.get)
-        else:
-            home = max(counts, key=lambda place: (place in self.near, self._open(place)))
-        return home, counts[home]
 
     def _progress(self, verb: str, thing: str, place: str) -> float:
         """Return the shaped reward of an action. Each stage pays once."""
@@ -368,85 +199,28 @@ class Env(Environment):
         return PROGRESS
 
     def _stage(self, verb: str, thing: str, place: str) -> tuple[str, int] | None:
-        """Return the stage that an action has reached and the number of objects already placed; None for no stage."""
-        task, kind, target = self.goal
-        home, count = ("", 0) if task == "look" else self._home()
-        ours = bool(self.held) and kind_of(self.held) == kind
+        """Return the stage that an action reaches and the number of objects already placed; None for no stage."""
+        house, (task, kind, target) = self.house, self.goal
+        home, count = ("", 0) if task == "look" else house.home()
+        ours = bool(house.held) and kind_of(house.held) == kind
         if not ours and verb in ("go to", "open", "examine"):
-            shown = self.inside[place] if place in self.seen and self._open(place) else []
-            away = [name for name in shown if kind_of(name) == kind and not (place == home and self._ready(name))]
+            shown = house.inside[place] if place in house.seen and house.is_open(place) else []
+            away = [name for name in shown if kind_of(name) == kind and not (place == home and house.ready(name))]
             return ("seen", count) if away else None
         if ours and verb == "go to":
             if task == "look":
-                return ("at the lamp", 0) if self._lamps(self.near) else None
-            aim, stage = (target, "at the target") if self._ready(self.held) else (TOOLS[task][0], "at the tool")
-            return (stage, count) if any(kind_of(name) == aim for name in self.near) else None
+                return ("at the lamp", 0) if house.lamps(house.near) else None
+            aim, stage = (target, "at the target") if house.ready(house.held) else (TOOLS[task][0], "at the tool")
+            return (stage, count) if any(kind_of(name) == aim for name in house.near) else None
         if verb == "open":
-            return ("opened", count) if self._ready(self.held) and kind_of(place) == target else None
+            return ("opened", count) if house.ready(house.held) and kind_of(place) == target else None
         if thing and kind_of(thing) == kind and verb in ("take", task):
             return (verb, count)
         return ("placed", count) if verb == "move" and count else None
 
-    def _next(self) -> tuple[str, str]:
-        """Return an expert's next action and its reason."""
-        task, kind, target = self.goal
-        held = self.held
-        if held and kind_of(held) != kind:
-            places = [place for place in self.room.spots if kind_of(held) in CONTAINS[kind_of(place)]]
-            place = max(places, key=lambda place: (place in self.near, self._open(place)))
-            return self._reach(place) or (f"move {held} to {place}", f"I need my hands for a {kind}: I put this down.")
-        if held and task == "look":
-            for place in self.room.spots:
-                if place in self.seen and (lamps := self._lamps([place])):
-                    return self._reach(place) or (
-                        f"use {lamps[0]}",
-                        f"I hold the {kind} at the {target}: I turn it on.",
-                    )
-            return self._search(target, LAMPS[target])
-        if held and not self._ready(held):
-            tool = next(place for place in self.room.spots if kind_of(place) == TOOLS[task][0])
-            go = f"go to {tool}", f"I {task} the {kind} at the {kind_of(tool)}."
-            return (f"{task} {held} with {tool}", f"I am at the {kind_of(tool)}.") if tool in self.near else go
-        home = self._home()[0] if task != "look" else ""
-        if held:
-            return self._reach(home) or (f"move {held} to {home}", f"This is the place for the {kind}: I put it here.")
-        known = [
-            (place, thing)
-            for place in self.room.spots
-            for thing in self.inside[place]
-            if kind_of(thing) == kind and place in self.seen and not (place == home and self._ready(thing))
-        ]
-        if known:
-            place, thing = max(known, key=lambda candidate: candidate[0] in self.near)
-            return self._reach(place) or (f"take {thing} from {place}", f"There is a {kind}: I take it.")
-        return self._search(
-            kind, [place for place in CONTAINS if kind in CONTAINS[place] and (task, place) != ("place", target)]
-        )
-
-    def _reach(self, place: str) -> tuple[str, str] | None:
-        """Return the next action towards a receptacle and its reason; None if the agent stands at it and it is open."""
-        if place not in self.near:
-            return f"go to {place}", f"I want to be at the {place}."
-        return None if self._open(place) else (f"open {place}", f"The {place} is closed.")
-
-    def _search(self, kind: str, places) -> tuple[str, str]:
-        """Return the next action of a search in unseen receptacles of these kinds, near and open ones first."""
-        unseen = [place for place in self.room.spots if place not in self.seen and kind_of(place) in places]
-        place = max(unseen, key=lambda place: (place in self.near, self._open(place)))
-        action, _ = self._reach(place) or (f"examine {place}", "")
-        return action, f"There may be a {kind} in or on the {place}."
-
-    def _expert_turns(self, most: int) -> int:
-        """Play the expert to the end. Return its number of actions, or `most` + 1 if it needs more than `most`."""
-        turns = 0
-        while turns <= most and not self._done():
-            self._do(*self._meant(self._next()[0]))
-            turns += 1
-        return turns
-
 
 def _fit(words: str, name: str) -> tuple | None:
-    """Return a sort key for how well the words of an action name an object (less is better); None if they do not."""
+    """Return a sort key for how well words name an object (less is better); None if they do not name it."""
     if not name:
         return None
     sought = words.replace(" ", "").lower()
@@ -454,12 +228,3 @@ def _fit(words: str, name: str) -> tuple | None:
     exact = sought in (kind, name.replace(" ", ""))
     part = len(sought) > 2 and (kind.startswith(sought) or kind.endswith(sought))
     return (not exact, kind, -number) if exact or part else None
-
-
-def _joined(words) -> str:
-    words = list(words)
-    return ", ".join(words[:-1]) + ", and " + words[-1] if len(words) > 1 else "".join(words) or "nothing"
-
-
-def _listed(names) -> str:
-    return _joined(f"a {name}" for name in names)

@@ -1,4 +1,4 @@
-"""ALFWorld's tables (where objects may lie, which tools work on them), its goals, and the generator of rooms.
+"""ALFWorld's tables (which receptacles hold which objects, which tools work on them), goals, and random rooms.
 
 A name is a kind and a number, "mug 1". Lists sort kinds ascending and numbers descending: cabinet 2, cabinet 1.
 """
@@ -120,6 +120,7 @@ ROOMS = {  # room -> its task types; least and most of each receptacle; its obje
 
 
 def _counts(text: str) -> dict[str, tuple[int, int]]:
+    """Return {receptacle: (least, most)} of a line of ROOMS."""
     pairs = (part.split() for part in text.split(","))
     return {kind: tuple(map(int, span.split("-"))) for kind, span in pairs}
 
@@ -157,6 +158,7 @@ class Room(NamedTuple):
 
 
 def kind_of(name: str) -> str:
+    """Return the kind in a name."""
     return name[: name.rindex(" ")]
 
 
@@ -182,10 +184,12 @@ def sources(goal: Goal, room: str, level: Level) -> list[str]:
 
 
 def _places(room: str, level: Level) -> list[str]:
+    """Return the kinds of receptacle in a room of a level."""
     return [place for place in ROOMS[room][1] if level.doors or place not in OPENABLE]
 
 
 def _stands(lamp: str, room: str) -> list[str]:
+    """Return the kinds of receptacle in a room that a lamp may stand on."""
     return [place for place in LAMPS[lamp] if place in ROOMS[room][1]]
 
 
@@ -204,6 +208,7 @@ def _goals() -> dict[tuple[str, str, str], dict[Goal, list[str]]]:
 
 
 def canonical(goal: Goal) -> str:
+    """Return the canonical task of a goal."""
     return f"alfworld:{goal.task} {goal.kind} {goal.target}"
 
 
@@ -218,7 +223,7 @@ def draw(rng: Random, level: str, split: str) -> tuple[Goal, Room]:
 
 
 def furnish(rng: Random, goal: Goal, room: str, level: Level) -> Room:
-    """Draw a room's receptacles and objects, with everything that the goal needs and without fulfilling it."""
+    """Draw a room's receptacles and objects, with everything that the goal needs. The goal is not reached yet."""
     names = _receptacles(rng, goal, room, level)
     spots: dict[str, int] = {}
     for name, before in zip(names, [None, *names], strict=False):
@@ -245,6 +250,7 @@ def furnish(rng: Random, goal: Goal, room: str, level: Level) -> Room:
 
 
 def _receptacles(rng: Random, goal: Goal, room: str, level: Level) -> list[str]:
+    """Draw the names of a room's receptacles, among them those that the goal needs."""
     spans = ROOMS[room][1]
     needed = [rng.choice(sources(goal, room, level))]
     needed.append(rng.choice(_stands(goal.target, room)) if goal.task == "look" else goal.target)

@@ -31,7 +31,7 @@ POWERED = ("red light bulb", "green light bulb", "blue light bulb", "electric mo
 
 
 def power(rng: Random, bare: bool, renewable: bool) -> Task:
-    """Family: power a part with a circuit; with `renewable`, from a given power source."""
+    """Draw a task: power a part with a circuit; with `renewable`, from a given power source."""
     name, start, green = rng.choice(POWERED), rng.choice(ROOMS), rng.random() < 0.5
     supply = ("solar panel" if green else "gas generator") if renewable else "battery"
 
@@ -70,7 +70,7 @@ def power(rng: Random, bare: bool, renewable: bool) -> Task:
 
 
 def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
-    """Family: test with a circuit whether a thing conducts and put it into the matching box."""
+    """Draw a task: test with a circuit whether a thing conducts and put it into the matching box."""
     kind = "unknown substance" if unknown else rng.choice(list(CONDUCTS))
     name = f"{kind} {rng.choice('BCDEFGH')}" if unknown else kind
     conducts = rng.random() < 0.5 if unknown else CONDUCTS[kind]

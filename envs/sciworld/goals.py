@@ -72,7 +72,7 @@ class Progress:
             self.log.append((action, things))
         if action == "look around" or not self.log:
             self.seen.add(self.house.room.name)
-        if action == "look at" and self._telling(things[0]):
+        if action == "look at" and self._shows_result(things[0]):
             self.learned.add(things[0])
         for i, extra in enumerate(self.extras):
             if i not in self.met and extra(self):
@@ -89,7 +89,7 @@ class Progress:
         """Forget the steps, the extras and the subject, but not which goals have paid."""
         self.done, self.subject, self.met = 0, None, set()
 
-    def _telling(self, thing: Thing) -> bool:
+    def _shows_result(self, thing: Thing) -> bool:
         """Return whether a look at a thing shows an experiment's result: a sliding block, a part in a circuit."""
         if thing.form == "plane":
             return any(each.number >= 20 for each in thing.inside)

@@ -56,7 +56,7 @@ MEASURED = ("unknown substance", "metal fork", "sodium chloride", "wood")
 
 
 def mix(rng: Random, bare: bool) -> Task:
-    """Family: make a substance by a recipe."""
+    """Draw a task: make a substance by a recipe."""
     parts, made, _ = rng.choice([row for row in MIXES if "paint" not in row[0]])
     names, room, start = parts.split(", "), rng.choice(("kitchen", "workshop")), rng.choice(ROOMS)
 
@@ -84,7 +84,7 @@ def mix(rng: Random, bare: bool) -> Task:
 
 
 def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
-    """Family: mix two primary colours; with `tertiary`, mix the result with another primary one."""
+    """Draw a task: mix two primary colours; with `tertiary`, mix the result with another primary one."""
     rows = [row for row in MIXES if "paint" in row[0] and ("-" in row[1]) == tertiary]
     parts, made, _ = rng.choice(rows)
     start, names = rng.choice(ROOMS), parts.split(", ")
@@ -118,7 +118,7 @@ def paint(rng: Random, bare: bool, tertiary: bool) -> Task:
 
 
 def change_state(rng: Random, bare: bool, family: str) -> Task:
-    """Family: boil, melt or freeze a substance."""
+    """Draw a task: boil, melt or freeze a substance."""
     states, substances = STATE_TASKS[family]
     name, start, broken = rng.choice(substances), rng.choice(ROOMS), rng.random() < 0.3
     cup = rng.choice(("glass cup", "paper cup", "plastic cup"))
@@ -160,7 +160,7 @@ def change_state(rng: Random, bare: bool, family: str) -> Task:
 
 
 def thermometer(rng: Random, bare: bool) -> Task:
-    """Family: measure a temperature and put the thing into the matching box."""
+    """Draw a task: measure a temperature and put the thing into the matching box."""
     kind = rng.choice(MEASURED)
     name = f"{kind} {rng.choice('BCDEFGH')}" if kind.startswith("unknown") else kind
     rooms = ("living room", "bedroom", "bathroom")

@@ -46,7 +46,7 @@ PACE = 9.0  # per cent of a plane per iteration without loss
 
 
 def find(rng: Random, bare: bool, what: str) -> Task:
-    """Family: find a thing of a kind and bring it to a box."""
+    """Draw a task: find a thing of a kind and bring it to a box."""
     colour = rng.choice(BOXES)
     room = rng.choice(ROOMS if bare else ("bathroom", "bedroom", "kitchen", "living room", "workshop"))
     start = room if bare else rng.choice(ROOMS)
@@ -88,7 +88,7 @@ def find(rng: Random, bare: bool, what: str) -> Task:
 
 
 def lifespan(rng: Random, bare: bool, which: tuple[str, ...]) -> Task:
-    """Family: focus on the animal with the longest or shortest life span, or on both."""
+    """Draw a task: focus on the animal with the longest or shortest life span, or on both."""
     animals = [rng.choice(list(group)) for group in LIFESPANS]
     years = {name: group[name] for name, group in zip(animals, LIFESPANS, strict=True)}
     right = [max(years, key=years.get) if side == "longest" else min(years, key=years.get) for side in which]
@@ -118,7 +118,7 @@ def lifespan(rng: Random, bare: bool, which: tuple[str, ...]) -> Task:
 
 
 def planes(rng: Random, bare: bool, by: str) -> Task:
-    """Family: let a block slide down two planes and focus on the one described by angle or friction."""
+    """Draw a task: let a block slide down two planes and focus on the one described by angle or friction."""
     start = rng.choice(ROOMS)
     if by == "angle":
         names = rng.sample("BCDEFGH", 2)
