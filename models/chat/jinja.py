@@ -1,8 +1,9 @@
 """A restricted Jinja environment for chat templates, with Hugging Face's semantics. Chat templates are untrusted.
 
-jinja2's immutable environment keeps a template from files and from Python. The limits here keep it from running for
-ever or filling the memory: they count steps (calls, filters, operations, loop iterations), sizes of results, and time.
-Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with torch and is imported only here.
+jinja2's immutable sandbox denies a template access to files and to Python. The limits here stop one that would run
+forever or fill the memory: they count steps (calls, filters, operations, loop iterations), sizes of results, and time.
+Padding, formatting and powers are refused. jinja2 (3.1.6 or newer) comes with torch and is imported only here, inside
+functions, so that everything else works without it.
 """
 
 import json
@@ -36,7 +37,8 @@ FILTERS = {
 def compiled(source: str) -> Callable[..., str]:
     """Return a chat template as a function of its variables.
 
-    Both raise ValueError with one line: for the template's own refusals, its errors, and exceeded limits.
+    This function and the returned one raise ValueError, with a message of one line, for a template's own refusals
+    (raise_exception), its errors, and exceeded limits.
     """
     try:
         import jinja2  # noqa: F401
@@ -100,7 +102,7 @@ class Budget:
 
 
 def _size(value: object) -> int:
-    """Return the characters of a value and everything inside it, exact up to SIZE."""
+    """Return the number of characters in a value and everything inside it, exact up to SIZE."""
     total, waiting = 0, [value]
     while waiting and total <= SIZE:
         value = waiting.pop()
@@ -116,7 +118,10 @@ def _size(value: object) -> int:
 
 
 def _growth(value: object, name: str, args: tuple, named: dict) -> int:
-    """Return a bound on the result's size for replace and join. value: the text, the list or the separator."""
+    """Return an upper bound on the size of the result of replace or join; 0 for other methods and filters.
+
+    value: the text, the list or the separator that the method or filter is applied to.
+    """
     if name == "replace":
         old, new = map(str, args[:2]) if len(args) > 1 else ("", str([*args, *named.values()]))
         return len(str(value)) + str(value).count(old) * len(new)
@@ -127,70 +132,83 @@ def _growth(value: object, name: str, args: tuple, named: dict) -> int:
 
 
 def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    """Return a value as JSON, with Hugging Face's defaults for the filter tojson."""
     if len(str(indent)) + len(str(separators)) > 30 or (isinstance(indent, int) and indent > 16):
         raise ValueError("tojson with such an indent or separators is not supported here")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _range(*args):
+    """Return a range of at most STEPS numbers."""
     if len(range(*args)) > STEPS:
         raise ValueError(f"a range of more than {STEPS:,}")
     return range(*args)
 
 
 def _raise_exception(message):
+    """Raise ValueError: a template calls this to refuse a conversation."""
     raise ValueError(message)
 
 
-@cache
-def _environment():
-    """Return jinja2's restricted environment with Hugging Face's additions and the limits."""
-    import jinja2
+def _generation_block() -> type:
+    """Return the extension for `{% generation %}` around the assistant's messages, which leaves the text unchanged."""
     from jinja2 import nodes
     from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.visitor import NodeTransformer
-
-    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < (3, 1, 6):
-        raise ValueError(f"jinja2 {jinja2.__version__} lets templates escape; install 3.1.6 or newer")
 
     class Generation(Extension):
-        """`{% generation %}` around the assistant's messages, which changes nothing in the text."""
-
         tags = {"generation"}
 
         def parse(self, parser):
             line = next(parser.stream).lineno
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
-    class Bound(NodeTransformer):
-        """Wraps expressions that make texts and lists without a call in the filter `bounded`, loops in `counted`."""
+    return Generation
 
-        def around(self, node, name="bounded", *args):
-            args = [nodes.Const(value) for value in args]
-            return nodes.Filter(node, name, args, [], None, None, lineno=getattr(node, "lineno", 1))
 
+def _size_checks() -> type:
+    """Return the class that adds size checks to a template's syntax tree, where no call would trigger one.
+
+    It wraps expressions that make texts and lists in the filter `bounded`, and the items of loops in `counted`.
+    """
+    from jinja2 import nodes
+    from jinja2.visitor import NodeTransformer
+
+    def around(node, name="bounded", *args):
+        args = [nodes.Const(value) for value in args]
+        return nodes.Filter(node, name, args, [], None, None, lineno=getattr(node, "lineno", 1))
+
+    class SizeChecks(NodeTransformer):
         def visit_For(self, node):
             fixed = [part.data for part in node.find_all(nodes.TemplateData)]
             fixed += [str(part.value) for part in node.find_all(nodes.Const)]
             node = self.generic_visit(node)
-            node.iter = self.around(node.iter, "counted", sum(map(len, fixed)))
+            node.iter = around(node.iter, "counted", sum(map(len, fixed)))
             return node
 
         def visit_Concat(self, node):
-            return self.around(self.generic_visit(node))
+            return around(self.generic_visit(node))
 
         visit_List = visit_Dict = visit_Concat
 
         def visit_Tuple(self, node):
             node = self.generic_visit(node)
-            return self.around(node) if node.ctx == "load" else node
+            return around(node) if node.ctx == "load" else node
 
-    class Environment(ImmutableSandboxedEnvironment):
+    return SizeChecks
+
+
+def _limited_sandbox() -> type:
+    """Return jinja2's sandbox with the methods and operators restricted, and every operation counted by `budget`."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    size_checks = _size_checks()
+
+    class LimitedSandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset({"+", "*", "**", "%"})
+        budget: Budget
 
         def _parse(self, source, name, filename):
-            tree = Bound().visit(super()._parse(source, name, filename))
+            tree = size_checks().visit(super()._parse(source, name, filename))
             tree.set_environment(self)
             return tree
 
@@ -217,7 +235,7 @@ def _environment():
                     self.budget.step(size=_size(one) * (other if isinstance(other, int) else 1))
             return self.budget.step(super().call_binop(context, operator, left, right))
 
-        def filtered(self, name, function):
+        def counted_filter(self, name, function):
             @wraps(function)  # keeps jinja2's mark of filters that take the context as first argument
             def call(*args, **kwargs):
                 if name not in FILTERS:
@@ -228,7 +246,14 @@ def _environment():
 
             return call
 
-    class Namespace(jinja2.utils.Namespace):
+    return LimitedSandbox
+
+
+def _namespace_function() -> Callable:
+    """Return the templates' function `namespace`, whose result takes no names that begin with an underscore."""
+    from jinja2.utils import Namespace
+
+    class SafeNamespace(Namespace):
         def __setitem__(self, name, value):
             if name.startswith("_"):
                 raise ValueError(f"a namespace may not hold {name!r}")
@@ -238,23 +263,32 @@ def _environment():
             return "namespace"
 
     def namespace(*args, **kwargs):
-        made = Namespace()
+        made = SafeNamespace()
         for name, value in dict(*args, **kwargs).items():
             made[name] = value
         return made
 
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
+    return namespace
+
+
+@cache
+def _environment():
+    """Return jinja2's restricted environment with Hugging Face's additions and the limits."""
+    import jinja2
+
+    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < (3, 1, 6):
+        raise ValueError(f"jinja2 {jinja2.__version__} lets templates escape; install 3.1.6 or newer")
+    extensions = [_generation_block(), "jinja2.ext.loopcontrols"]
+    environment = _limited_sandbox()(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
     environment.finalize = lambda value: environment.budget.write(value)
     filters = {**environment.filters, "tojson": _tojson}
-    environment.filters = {name: environment.filtered(name, function) for name, function in filters.items()}
+    environment.filters = {name: environment.counted_filter(name, function) for name, function in filters.items()}
     environment.filters["bounded"] = lambda value: environment.budget.step(value)
     environment.filters["counted"] = lambda items, length: environment.budget.count(items, length)
     environment.globals = {
         "range": _range,
         "dict": lambda *args, **kwargs: dict(*args, **kwargs),
-        "namespace": namespace,
+        "namespace": _namespace_function(),
         "raise_exception": _raise_exception,
         "strftime_now": TODAY.strftime,
     }
