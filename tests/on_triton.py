@@ -22,7 +22,8 @@ DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_under_the_interpreter runs it")
 compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
-SHARED_KIB = {80: 163, 90: 227, 100: 227, 120: 99}  # shared memory of a program, by architecture
+SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}  # bytes of a program, by architecture
+TENSOR_CORES = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}  # their instruction
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -119,6 +120,13 @@ def compiled(kernel, args, kwargs, arch: int):
     key = (kernel, str(signature), str(constants), str(attributes), str(options))
     source = ASTSource(kernel, signature, constants, attributes)
     return key, lambda: triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def check_binary(binary, arch: int, tensor_cores: bool = True):
+    """Assert that the binary is for `arch` and, unless tensor_cores=False, multiplies on its tensor cores."""
+    name = binary.metadata.name
+    assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"], name
+    assert not tensor_cores or TENSOR_CORES[arch] in binary.asm["ptx"], name
 
 
 def spilled(binary, folder: Path) -> int:

@@ -96,21 +96,27 @@ def test_nothing_imports_a_program(program):
     assert [module for module, path in FILES.items() if program in imports(path)] == []
 
 
-@pytest.mark.xfail(strict=False, reason="4,380 lines today")
-def test_reading_path_stays_within_its_lines():
-    found = reading_path()
+@pytest.fixture(scope="module")
+def found() -> dict[str, int]:
+    return reading_path()
+
+
+def test_files_of_the_reading_path_have_at_most_300_lines(found):
+    assert len(found) > 20 and max(found.values()) <= 300, table(found)
+
+
+@pytest.mark.xfail(strict=True, reason="4,380 lines today; once it passes, remove this mark")
+def test_reading_path_stays_within_its_lines(found):
     assert sum(found.values()) <= 4000, table(found)
-    assert max(found.values()) <= 300, table(found)
 
 
 def test_decoder_and_its_imports_stay_within_their_lines():
     assert sum(decoder_files().values()) <= 1200, table(decoder_files())
 
 
-def test_the_readme_lists_the_reading_path():
+def test_the_readme_lists_the_reading_path(found):
     """The files, and their lines within 3 %; `python -m benchmarks.reading_path readme=true` writes the table."""
     table = (ROOT / "README.md").read_text().split(MARKER)[1]
     listed = {name: int(count) for name, count in re.findall(r"`([\w/]+\.py)` (\d+)", table)}
-    found = reading_path()
     assert set(listed) == set(found)
     assert sum(listed.values()) == pytest.approx(sum(found.values()), rel=0.03)

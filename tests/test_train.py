@@ -161,7 +161,9 @@ def test_an_earlier_versions_run_resumes(tmp_path):
         assert got[1][name] == expected[1][name], name
     for name in ("reward_mean", "loss", "value_loss", "entropy", "grad_norm"):
         assert got[1][name] == pytest.approx(expected[1][name], rel=1e-3), name
-    assert (run / "checkpoint-2" / "manifest.json").is_file()
+    saved = [load_file(run / f"checkpoint-{epoch}" / "optimizer.safetensors") for epoch in (1, 2)]
+    steps = [{float(x) for name, x in tensors.items() if name.endswith(".step")} for tensors in saved]
+    assert steps == [{1.0}, {2.0}], "the optimizer's state continues"
 
 
 def test_resumed_run_keeps_its_reference(tmp_path, capsys):

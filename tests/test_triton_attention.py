@@ -8,8 +8,9 @@ from conftest import random_model
 from on_triton import (
     DEVICE,
     FLOATS,
-    SHARED_KIB,
+    SHARED,
     assert_within_the_error_of,
+    check_binary,
     compiled,
     compiles,
     needs_no_device,
@@ -257,12 +258,9 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monk
     binaries = []
     for launch in launches_of(*heads, dtype, monkeypatch):
         binaries.append(binary := compiled(*launch, arch)[1]())
+        check_binary(binary, arch)
         name = binary.metadata.name
-        assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]
-        assert binary.metadata.shared <= SHARED_KIB[arch] * 1024 * (0.5 if name == "_forward" and arch > 80 else 1), (
-            name
-        )
-        assert {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch] in binary.asm["ptx"], name
+        assert binary.metadata.shared <= SHARED[arch] * (0.5 if name == "_forward" and arch > 80 else 1), name
     for binary in binaries:
         name = binary.metadata.name
         assert spilled(binary, tmp_path) <= (spill if name == "_backward_keys" else 0), name
@@ -271,9 +269,9 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monk
 @compiles
 def test_the_backward_fits_a_chip_with_little_shared_memory(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(attention_triton, "shared_memory", lambda device: SHARED_KIB[120] * 1024)
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda device: SHARED[120])
     for launch in launches_of(28, 4, 128, torch.bfloat16, monkeypatch):
-        assert compiled(*launch, 120)[1]().metadata.shared <= SHARED_KIB[120] * 1024, launch[0].__name__
+        assert compiled(*launch, 120)[1]().metadata.shared <= SHARED[120], launch[0].__name__
 
 
 @compiles

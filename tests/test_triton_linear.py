@@ -7,8 +7,9 @@ from conftest import random_model, randomize
 from on_triton import (
     DEVICE,
     FLOATS,
-    SHARED_KIB,
+    SHARED,
     assert_within_the_error_of,
+    check_binary,
     compiled,
     compiles,
     needs_no_device,
@@ -192,10 +193,8 @@ def test_it_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
     """Two programs fit on a processor, with all sums in registers."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     binary = compiled(*launched(300, 3584, 18944, dtype, monkeypatch), arch)[1]()
-    assert f".target sm_{arch}" in binary.asm["ptx"] and binary.asm["cubin"]
-    assert 2 * binary.metadata.shared <= SHARED_KIB[arch] * 1024
-    if dtype != torch.float32:
-        assert {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}[arch] in binary.asm["ptx"]
+    check_binary(binary, arch, tensor_cores=dtype != torch.float32)
+    assert 2 * binary.metadata.shared <= SHARED[arch]
     assert spilled(binary, tmp_path) == 0
 
 
