@@ -702,7 +702,7 @@ def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
     env = Env(Config(data=str(tmp_path / "problems.jsonl"), scripts=str(tmp_path)))
     env.reset(0, "val")
     assert env.slow and solve(env)[-1].info["success"]
-    with pytest.raises(ValueError, match="scripts must be the folder of AgentBench's scripts: there is no "):
+    with pytest.raises(ValueError, match="scripts must be the folder of AgentBench's scripts: no file "):
         os_data.read(str(tmp_path / "problems.jsonl"), str(tmp_path / "check"))
 
 
@@ -711,11 +711,11 @@ def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
     [
         ([{"description": "x"}], "data: entry 0 of {path} lacks 'evaluation'"),
         ({"7": {"instruction": "x"}}, "data: entry 7 of {path} lacks 'evaluation_info'"),
-        (5, "data: {path} holds no tasks, but only 5"),
-        (None, "data: {path} holds no tasks, but only None"),
-        (["x"], "data: entry 0 of {path} is no object, but 'x'"),
-        ([lifelong(5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is no text"),
-        ([lifelong("x", init=5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is no text"),
+        (5, "data: {path} must be a list or an object of tasks, not 5"),
+        (None, "data: {path} must be a list or an object of tasks, not None"),
+        (["x"], "data: entry 0 of {path} must be an object, not 'x'"),
+        ([lifelong(5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
+        ([lifelong("x", init=5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
         (
             [problem({"match": {"regex": "("}})],
             "data: entry 0 of {path} has a field of the wrong kind: missing ), unterminated subpattern at position 0",

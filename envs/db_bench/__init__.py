@@ -174,6 +174,7 @@ class Env(Environment):
         return self._operation("The table is not as it was; I put the right rows in it.", self._repair())
 
     def _draw(self, rng: Random, split: str) -> Task:
+        """Return a generated task or one of the file."""
         skills = [skill for skill in self.config.skill.split(",") if skill]
         if self.tasks is None:
             return draw(
@@ -187,7 +188,7 @@ class Env(Environment):
         return rng.choice(self.tasks[split][rng.choice(there)])
 
     def _run(self, sql: str) -> tuple[list | None, str]:
-        """Run statements. Return the rows of the last one (None after an error) and the observation."""
+        """Run SQL. Return the rows of the last statement (None after an error) and the observation."""
         try:
             rows = self.database.run(sql)
         except MySQLError as error:
@@ -205,14 +206,17 @@ class Env(Environment):
         return FOUND
 
     def _right(self, answer: str) -> bool:
+        """Return whether the answer, or for a change the table, is right."""
         if self.goal.answer is None:
             return self._state_right()
         return matches(answer, self.goal.answer, self.config.strict)
 
     def _state_right(self) -> bool:
+        """Return whether the table equals the one after the true SQL."""
         return digest(self.database.rows()) == self.goal.state
 
     def _untouched(self) -> bool:
+        """Return whether the table is as it was at the start."""
         return self.database.rows() == [tuple(row) for row in self.goal.rows]
 
     def _repair(self) -> str:
@@ -240,11 +244,9 @@ def read_native(reply: str) -> tuple[str, str]:
         return "fail", f"Can not find action in agent response. Pattern: {ACTION}"
     if action[1] == "Answer":
         answer = re.search(FINAL, reply)
-        return (
-            ("answer", answer[1])
-            if answer
-            else ("fail", f"Can not find final answer in agent response. Pattern: {FINAL}")
-        )
+        if answer:
+            return "answer", answer[1]
+        return "fail", f"Can not find final answer in agent response. Pattern: {FINAL}"
     start = reply.find("```sql\n") + len("```sql\n")
     end = reply.find("\n```", start)
     if start < len("```sql\n") or end < 0:
@@ -318,6 +320,7 @@ def equal(text: str, right, strict: bool) -> bool:
 
 
 def unquoted(text: str) -> str:
+    """Return a text without a quote at either end."""
     text = text[1:] if text[:1] in ("'", '"') else text
     return text[:-1] if text[-1:] in ("'", '"') else text
 

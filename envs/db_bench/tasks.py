@@ -1,7 +1,7 @@
 """Draw db_bench's tasks from templates of one skill each, and read files in LifelongAgentBench's layout.
 
 The templates and the tables' contents are in templates.py. Numbers, days and names never repeat in a column, so that no
-order has ties; every question has at least one row as its answer, and few.
+order has ties. The answer to a question has at least one row, and few.
 """
 
 import json
@@ -99,6 +99,7 @@ def ways_at(level: str, levels: str, ways: list[str]) -> list[str]:
 
 
 def header(table: str, columns: list) -> str:
+    """Return the sentence about a table that ends an instruction."""
     names = ", ".join(name for name, _ in columns)
     return f"The name of this table is {table}, and the headers of this table are {names}."
 
@@ -129,6 +130,7 @@ def draw_values(rng: Random, kind: str, count: int, level: str, distinct: bool) 
 
 @lru_cache(maxsize=64)
 def pool(kind: str, plain: bool) -> list[str]:
+    """Return the strings of a pool; `plain` ones are single words."""
     first, bar, second = POOLS[kind].partition("|")
     if not bar or plain:
         return (second or first).split()
@@ -156,7 +158,7 @@ def bind(rng: Random, table: str, columns: list, rows: list, new: list) -> dict:
     values |= {"some": ordered[-1 - few] if high else ordered[few], "low": ordered[1]}
     values |= {"mid": rng.choice(ordered[1:-1]), "mid2": rng.choice(sorted(at[m])[1:-1])}
     values |= {"e": names[-1], "day": sorted(at[names[-1]])[-1 - few]}
-    for name, measure in MEASURES.items():  # not the largest, if they differ: at least one group exceeds it
+    for name, measure in MEASURES.items():  # not the largest value, so that at least one group exceeds it
         measured = sorted(set(map(measure, groups.values())))
         values[name] = rng.choice(measured[:-1] or measured)
     values |= {
@@ -171,10 +173,12 @@ def bind(rng: Random, table: str, columns: list, rows: list, new: list) -> dict:
 
 
 def literal(row: list) -> str:
+    """Return a row as SQL."""
     return "(" + ", ".join(str(value) if isinstance(value, int) else f"'{value}'" for value in row) + ")"
 
 
 def said(names: list, row: list) -> str:
+    """Return a row in words."""
     return ", ".join(f"{name} {value}" for name, value in zip(names, row, strict=True))
 
 
@@ -226,7 +230,7 @@ def entry_of(task: Task) -> dict:
 
 @lru_cache(maxsize=4)
 def read_entries(path: str) -> dict[str, list[dict]]:
-    """Return {skill: entries} of a file of {number: entry} or {skill: [entry, ...]}; entries with several skills go."""
+    """Return {skill: entries} of a file of {number: entry} or {skill: [entry, ...]}; skip entries of several skills."""
     check_file("a file of LifelongAgentBench's entries", path)
     try:
         data = json.loads(Path(path).read_text())

@@ -1,8 +1,8 @@
 """The data behind db_bench's tasks: tables, their values, and templates of one skill each.
 
 TABLES    one table per line: its name, and its columns, each with a pool of strings, `date`, or a range of numbers.
-POOLS     strings. Of two lists: one word of each; at level 1 a word of the second only.
-TEMPLATES below each skill its templates: their levels and SQL, then one wording per line. If level 1 is among the
+POOLS     the strings of a pool. With two lists and a bar between them: a word of each, at level 1 of the second only.
+TEMPLATES the templates below each skill: their levels and SQL, then one wording per line. If level 1 is among the
           levels, the first wording is level 1's. Level 2 uses the next one, level 3 any of the rest.
           envs.db_bench.tasks.bind draws the values of names in braces.
 """

@@ -1,4 +1,4 @@
-"""Read os_interaction's tasks from a file of LifelongAgentBench's entries or AgentBench's problems.
+"""Read os_interaction's tasks from a file of LifelongAgentBench or AgentBench.
 
 LifelongAgentBench, `entry_dict.json`: an object of objects with `instruction`, `skill_list`,
 `initialization_command_item`, and in `evaluation_info` `evaluation_command_item` and `ground_truth_command_item`. Each
@@ -39,10 +39,10 @@ def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
 
 
 def _check(task: Task) -> None:
-    """Raise TypeError for a field that must be text and is not, re.error for an answer's bad pattern."""
+    """Raise TypeError for a field that must be a text, re.error for a bad pattern of an answer."""
     texts = (task.instruction, *task.init, *task.truth, *task.conditions, *(task.match or ()))
     if wrong := [text for text in texts if not isinstance(text, str)]:
-        raise TypeError(f"{wrong[0]!r} is no text")
+        raise TypeError(f"{wrong[0]!r} is not a text")
     if task.match and task.match[0] == "regex":
         re.compile(task.match[1])
 
@@ -62,14 +62,15 @@ def _entries(path: str) -> dict[str, dict]:
     if isinstance(data, list):
         data = {str(number): entry for number, entry in enumerate(data)}
     if not isinstance(data, dict):
-        raise ValueError(f"data: {path} holds no tasks, but only {str(data)[:40]}")
+        raise ValueError(f"data: {path} must be a list or an object of tasks, not {str(data)[:40]}")
     for name, entry in data.items():
         if not isinstance(entry, dict):
-            raise ValueError(f"data: entry {name} of {path} is no object, but {str(entry)[:40]!r}")
+            raise ValueError(f"data: entry {name} of {path} must be an object, not {str(entry)[:40]!r}")
     return data
 
 
 def _lifelong(entry: dict) -> Task:
+    """Return a task of LifelongAgentBench."""
     info = entry["evaluation_info"]
     init = entry["initialization_command_item"]["script"]
     check, truth = (info[f"{kind}_command_item"]["script"].strip() for kind in ("evaluation", "ground_truth"))
@@ -110,7 +111,7 @@ def _script(item, folder: str) -> str | None:
     else:
         path = Path(folder, item["file"])
         if not path.is_file():
-            raise ValueError(f"scripts must be the folder of AgentBench's scripts: there is no {path}")
+            raise ValueError(f"scripts must be the folder of AgentBench's scripts: no file {path}")
         text = path.read_text(encoding="utf-8")
     language = item.get("language", "bash")
     return text if language == "bash" else Python(text) if language == "python" else None

@@ -7,8 +7,8 @@ Task.     `Hi. I would like to cancel my order #W3420226.` A customer has wishes
     2         one wish, with the order's number; sometimes a forbidden wish before it or one out of scope after it
     3         one to four wishes in any mood; a customer may know an order by its item only, change a wish, or give name
               and zip code instead of a forgotten email address
-          21 templates: cancel, modify_items, modify_payment, order_address, user_address, return, return_all, exchange,
-          exchange_difference; paid, tracking, cheapest, balance (to be answered); cancel_sent, other_reason,
+          The 21 templates: cancel, modify_items, modify_payment, order_address, user_address, return, return_all,
+          exchange, exchange_difference; paid, tracking, cheapest, balance (to be answered); cancel_sent, other_reason,
           other_product, unavailable, other_method, poor_gift_card, of_a_friend (to be refused); out_of_scope (to be
           handed over).
 
@@ -56,8 +56,8 @@ From tau-bench's retail domain (MIT) at 59a200c. The differences:
 - The shop, the wording of rules and tools, and the customers are ours. `data=folder` reads the original's users.json,
   products.json, orders.json, and its tasks (Python code there) as tasks.json: a list of objects with user_id,
   instruction, actions [{name, kwargs}] and outputs. Their scripted customer says the whole instruction at once.
-- The scripted customer never leaves before the wishes are met or refused: putting the customer off, or handing over too
-  early, is worth 0. Each generated task needs a change, an answer or a transfer, so that idleness never pays.
+- The scripted customer never leaves before the wishes are met or refused: an agent that puts the customer off, or hands
+  over too early, gets 0. Each generated task needs a change, an answer or a transfer, so that idleness never pays.
 - `user=model`: the base model plays the customer, as in the original, through Step.requests; the first line is still
   the scripted one (in the original's tasks: its first sentence).
 - calculate takes at most 200 characters and has its own error messages. Python's message about wrong arguments is that
@@ -144,7 +144,7 @@ class Env(Environment):
         """Execute the agent's reply; every reply counts as a turn. With requests, `answer` completes it."""
         common.check_running(self.running)
         if self.waiting:
-            raise RuntimeError("the customer has not answered yet: call answer() first")
+            raise RuntimeError("the step has a request: pass its result to answer() first")
         self.turns += 1
         name, arguments, formed = self._read(action_text)
         if name == "respond":
@@ -156,10 +156,10 @@ class Env(Environment):
         return self._result(f"API output: {result}", valid, shaped, over)
 
     def answer(self, results: list[Result]) -> Step:
-        """Finish the step that requested the customer's line, the only result."""
+        """Return the step that requested the customer's line, given that line as the only result."""
         common.check_running(self.running)
         if not self.waiting:
-            raise RuntimeError("nothing was asked for: call step() first")
+            raise RuntimeError("the step has no request: call step() first")
         self.waiting = False
         line = " ".join(results[0].text.split())[:MAX_ANSWER] or "Could you say that again?"
         self.chat.append({"role": "assistant", "content": line})
@@ -188,6 +188,7 @@ class Env(Environment):
         return "respond", {"content": action}, False
 
     def _respond(self, arguments: dict, formed: bool) -> Step:
+        """Pass the agent's text to the customer. Return the step, with a request if a model plays the customer."""
         text = arguments.get("content")
         self.formed = formed and isinstance(text, str)
         text = whole(text) if isinstance(text, str) else ""
@@ -220,7 +221,7 @@ class Env(Environment):
         return earned
 
     def _result(self, observation: str, valid: bool, shaped: float, over: bool) -> Step:
-        """Return the step; the last one has the reward."""
+        """Return the step. Only the last one of an episode has a reward."""
         won = over and not self.unsaid and self.db.fingerprint() == self.truth
         truncated = not over and self.turns >= self.config.max_turns
         self.running = not (over or truncated)

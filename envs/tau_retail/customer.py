@@ -1,8 +1,8 @@
-"""The customer: a script, or an instruction for a model.
+"""The customer: a script, or the messages that make a model play one.
 
-A scripted customer has a list of wishes and states them in order. The agent's text is searched for topics of questions,
-for a request to confirm, and for a refusal. The customer answers a question with the fact that it asks for and reveals
-nothing before; without a question, the customer repeats the wish.
+A scripted customer has a list of wishes and states them in order. It searches the agent's text for questions about a
+topic, for a request to confirm, and for a refusal. It answers a question with the fact about that topic, which it does
+not reveal before. A text without any of these gets the wish again.
 """
 
 import re
@@ -78,10 +78,11 @@ class Customer:
         return self.wishes[self.index] if self.index < len(self.wishes) else None
 
     def opening(self) -> str:
+        """Return the customer's first line."""
         return self.task.opening or f"{self.mood.greets} {self.wishes[0].says}".strip()
 
     def saw(self) -> None:
-        """Note a change to the database; the customer takes it as the wish fulfilled."""
+        """Count a change to the database. The customer assumes that it belongs to the current wish."""
         self.changes += 1
 
     def hear(self, text: str) -> str:
@@ -108,19 +109,22 @@ class Customer:
     def _begin(self) -> None:
         """Start with the next wish."""
         self.changes, self.agreed = 0, False
-        self.told = set(self.wish.known) if self.wish else set()
+        self.revealed = set(self.wish.known) if self.wish else set()
         self.unsaid = set(self.wish.outputs) if self.wish else set()
 
     def _go_on(self, word: str) -> str:
+        """Return a word and the next wish, or STOP after the last one."""
         self.index += 1
         self._begin()
         return f"{word} {self.wish.says}" if self.wish else STOP
 
     def _satisfied(self, wish: Wish) -> bool:
+        """Return whether the agent has made all changes and written all outputs of a wish."""
         needed = sum(name in CHANGING for name, _ in wish.calls)
         return bool(needed or wish.outputs) and self.changes >= needed and not self.unsaid
 
     def _asked_to_agree(self, wish: Wish, text: str, answers: list[str]) -> str:
+        """Return the reply to a request to confirm: an objection, a changed wish, or the answers and a yes."""
         if mistaken := self._mistaken(wish, text):
             return mistaken
         if wish.change:
@@ -140,14 +144,15 @@ class Customer:
         return ""
 
     def _knows(self, topic: str) -> bool:
-        return self.identified if topic == "identity" else topic in self.told
+        """Return whether the agent knows a fact already."""
+        return self.identified if topic == "identity" else topic in self.revealed
 
     def _tell(self, topic: str) -> str:
         """Return the fact that a question asks for, or "" if there is none."""
         if topic == "identity":
             self.identified = True
             return self.identity
-        self.told.add(topic)
+        self.revealed.add(topic)
         return self.wish.facts.get(topic, "")
 
 

@@ -1,4 +1,4 @@
-"""The expert: it knows the task, yet asks, looks up, and requests confirmation before each change."""
+"""The expert. It knows the task, but still asks, looks things up, and requests confirmation before each change."""
 
 from envs.tau_retail.customer import Customer
 from envs.tau_retail.tasks import Task
@@ -28,7 +28,7 @@ def next_action(task: Task, customer: Customer, db: Database, known: bool, done:
     for name, arguments in () if task.easy else wish.reads:
         if key(name, arguments) not in done:
             return name, arguments, "I look this up."
-    missing = [topic for topic in wish.facts if topic not in customer.told and topic != "order"]  # already found
+    missing = [topic for topic in wish.facts if topic not in customer.revealed and topic != "order"]  # already found
     if missing:
         return _say(" ".join(ASKS[topic] for topic in missing), f"I have to ask about: {', '.join(missing)}.")
     if wish.refused:

@@ -34,7 +34,7 @@ class Shop:
 
 
 class _Ids:
-    """Unique numbers with a fixed count of digits."""
+    """Draw unique ids with a fixed number of digits."""
 
     def __init__(self, rng: Random, short: bool):
         self.rng, self.short, self.taken = rng, short, set()
@@ -90,9 +90,9 @@ def read_json(folder: str, name: str, kind: type):
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"data: {path} is no JSON: {error}") from None
+        raise ValueError(f"data: {path} is not JSON: {error}") from None
     if not isinstance(found, kind) or not found:
-        raise ValueError(f"data: {path} must hold a {'list' if kind is list else 'table'} with something in it")
+        raise ValueError(f"data: {path} must be a {'list' if kind is list else 'table'} that is not empty")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tasks: drawn by level from the templates of wishes, or read from a file of the original's."""
+"""Draw retail tasks from the templates of wishes, or read the original's from a file."""
 
 import re
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ class Task:
 
     @property
     def outputs(self) -> list[str]:
+        """The texts that the agent must write for every wish in its final form."""
         return [text for wish in self.wishes for text in (wish.change or wish).outputs]
 
     def truth(self, shop: Shop) -> Database:
@@ -63,7 +64,7 @@ def draw_task(level: str, split: str, rng: Random) -> Task:
     """Draw a task of a level."""
     shop, users = make_shop(level == "1"), customers(level == "1")[split]
     for attempt in range(TRIES):
-        if attempt % 50 == 0:  # it may be that no customer has all the orders that a plan needs
+        if attempt % 50 == 0:  # perhaps no customer has all the orders that the last plan needs
             drawn = _easy_plan(rng) if level == "1" else _plan(level, rng)
         user_id = rng.choice(users)
         draw = Draw(shop, user_id, rng, level)
@@ -96,10 +97,12 @@ def _plan(level: str, rng: Random) -> list:
 
 
 def _easy_plan(rng: Random) -> list:
+    """Draw the only template of a task of level 1."""
     return [rng.choice((_cancel_now, _cancel_now, _pay_now, _return_now, _swap_now, _transfer_now))]
 
 
 def _said(d: Draw, kind: str, tool: str, arguments: dict, *phrases: str) -> Wish:
+    """Return a wish for one call, stated in one of the phrases with the call's arguments."""
     words = {"order": arguments.get("order_id"), "payment": arguments.get("payment_method_id")} | arguments
     return Wish(kind, d.rng.choice(phrases).format(**words), calls=((tool, arguments),))
 
@@ -178,7 +181,7 @@ def _from_row(row: dict) -> Task:
     calls = tuple((each["name"], dict(each.get("kwargs", each.get("arguments", {})))) for each in row["actions"])
     calls = tuple(each for each in calls if each[0] != "respond")
     if unknown := next((name for name, _ in calls if name not in TOOLS), None):
-        raise ValueError(f"there is no tool {unknown}")
+        raise ValueError(f"unknown tool {unknown}")
     outputs = tuple(map(str, row.get("outputs") or ()))
     answer = "I can tell you: " + ", ".join(outputs) if outputs else "I am sorry, I cannot do that."
     opening = first_person(row["instruction"])

@@ -1,4 +1,4 @@
-"""The sixteen tools with the original's order of checks, messages and arithmetic, and their database.
+"""The sixteen tools of the agent and their database, with the original's order of checks, messages and arithmetic.
 
 `call` executes a tool by its name. A result is a string: the record read or changed as JSON, or a line that begins with
 `Error: `.
@@ -20,16 +20,18 @@ ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
 
 
 class Database:
-    """A shop with copy-on-write: changed records are copies, the shop itself stays unchanged."""
+    """A shop with copy-on-write: an episode changes copies of records, and the shop stays unchanged."""
 
     def __init__(self, shop: Shop):
         self.shop, self.products = shop, shop.products
         self.copies: dict[str, dict[str, dict]] = {"orders": {}, "users": {}}
 
     def order(self, order_id: str) -> dict | None:
+        """Return an order as it is now; None if there is none with this id."""
         return self.copies["orders"].get(order_id) or self.shop.orders.get(order_id)
 
     def user(self, user_id: str) -> dict | None:
+        """Return a customer's profile as it is now; None if there is none with this id."""
         return self.copies["users"].get(user_id) or self.shop.users.get(user_id)
 
     def own_order(self, order_id: str) -> dict:
@@ -50,7 +52,7 @@ class Database:
         return texts
 
     def fingerprint(self) -> str:
-        """Return a hash that is equal for two databases over one shop exactly if all their records are equal."""
+        """Return a hash. Those of two databases over one shop are equal exactly if all their records are."""
         return sha256(_text(self.changes()).encode()).hexdigest()
 
     def _own(self, table: str, name: str) -> dict:
@@ -145,10 +147,8 @@ def transfer_to_human_agents(db: Database, summary: str) -> str:
 
 def cancel_pending_order(db: Database, order_id: str, reason: str) -> str:
     order = db.order(order_id)
-    if order is None:
-        return "Error: order not found"
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be cancelled"
+    if error := _not_in(order, "pending", "cancelled"):
+        return error
     if reason not in REASONS:
         return "Error: invalid reason"
     order = db.own_order(order_id)
@@ -166,10 +166,8 @@ def modify_pending_order_address(
     db: Database, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
     order = db.order(order_id)
-    if order is None:
-        return "Error: order not found"
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be modified"
+    if error := _not_in(order, "pending", "modified"):
+        return error
     order = db.own_order(order_id)
     order["address"] = _address(address1, address2, city, state, country, zip)
     return json.dumps(order)
@@ -179,18 +177,14 @@ def modify_pending_order_items(
     db: Database, order_id: str, item_ids: list, new_item_ids: list, payment_method_id: str
 ) -> str:
     order = db.order(order_id)
-    if order is None:
-        return "Error: order not found"
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be modified"
+    if error := _not_in(order, "pending", "modified"):
+        return error
     difference = _difference(db, order, item_ids, new_item_ids)  # unrounded, as in the original's history
     if isinstance(difference, str):
         return difference
     method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
-    if method is None:
-        return "Error: payment method not found"
-    if method["source"] == "gift_card" and method["balance"] < difference:
-        return "Error: insufficient gift card balance to pay for the new item"
+    if error := _cannot_pay(method, difference, "the new item"):
+        return error
     order = db.own_order(order_id)
     kind = "payment" if difference > 0 else "refund"
     order["payment_history"].append(_entry(kind, abs(difference), payment_method_id))
@@ -206,10 +200,8 @@ def modify_pending_order_items(
 
 def modify_pending_order_payment(db: Database, order_id: str, payment_method_id: str) -> str:
     order = db.order(order_id)
-    if order is None:
-        return "Error: order not found"
-    if order["status"] != "pending":
-        return "Error: non-pending order cannot be modified"
+    if error := _not_in(order, "pending", "modified"):
+        return error
     method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
     if method is None:
         return "Error: payment method not found"
@@ -244,19 +236,15 @@ def exchange_delivered_order_items(
     db: Database, order_id: str, item_ids: list, new_item_ids: list, payment_method_id: str
 ) -> str:
     order = db.order(order_id)
-    if order is None:
-        return "Error: order not found"
-    if order["status"] != "delivered":
-        return "Error: non-delivered order cannot be exchanged"
+    if error := _not_in(order, "delivered", "exchanged"):
+        return error
     difference = _difference(db, order, item_ids, new_item_ids)
     if isinstance(difference, str):
         return difference
     difference = round(difference, 2)
     method = db.user(order["user_id"])["payment_methods"].get(payment_method_id)
-    if method is None:
-        return "Error: payment method not found"
-    if method["source"] == "gift_card" and method["balance"] < difference:
-        return "Error: insufficient gift card balance to pay for the price difference"
+    if error := _cannot_pay(method, difference, "the price difference"):
+        return error
     order = db.own_order(order_id)
     order["status"] = "exchange requested"
     order["exchange_items"] = sorted(item_ids)
@@ -268,10 +256,8 @@ def exchange_delivered_order_items(
 
 def return_delivered_order_items(db: Database, order_id: str, item_ids: list, payment_method_id: str) -> str:
     order = db.order(order_id)
-    if order is None:
-        return "Error: order not found"
-    if order["status"] != "delivered":
-        return "Error: non-delivered order cannot be returned"
+    if error := _not_in(order, "delivered", "returned"):
+        return error
     if payment_method_id not in db.user(order["user_id"])["payment_methods"]:
         return "Error: payment method not found"
     if "gift_card" not in payment_method_id and payment_method_id != order["payment_history"][0]["payment_method_id"]:
@@ -288,24 +274,43 @@ def return_delivered_order_items(db: Database, order_id: str, item_ids: list, pa
 # -- shared helpers
 
 
+def _not_in(order: dict | None, status: str, verb: str) -> str:
+    """Return the error for an order that does not exist or is in another status; "" if it is in this one."""
+    if order is None:
+        return "Error: order not found"
+    return "" if order["status"] == status else f"Error: non-{status} order cannot be {verb}"
+
+
+def _cannot_pay(method: dict | None, amount: float, what: str) -> str:
+    """Return the error for a payment method that does not exist or does not cover an amount; "" if it does."""
+    if method is None:
+        return "Error: payment method not found"
+    poor = method["source"] == "gift_card" and method["balance"] < amount
+    return f"Error: insufficient gift card balance to pay for {what}" if poor else ""
+
+
 def _address(*lines: str) -> dict:
     return dict(zip(ADDRESS, lines, strict=True))
 
 
 def _users(db: Database):
+    """Yield each customer's id and profile, in the shop's order."""
     return ((name, db.copies["users"].get(name, user)) for name, user in db.shop.users.items())
 
 
 def _entry(kind: str, amount: float, method: str) -> dict:
+    """Return an entry of an order's payment history."""
     return {"transaction_type": kind, "amount": amount, "payment_method_id": method}
 
 
 def _credit(db: Database, order: dict, method: str, amount: float) -> None:
+    """Add an amount to a gift card of the order's customer."""
     card = db.own_user(order["user_id"])["payment_methods"][method]
     card["balance"] = round(card["balance"] + amount, 2)
 
 
 def _item(order: dict, item_id: str) -> dict:
+    """Return the first item of an order with this id."""
     return next(item for item in order["items"] if item["item_id"] == item_id)
 
 
@@ -316,7 +321,7 @@ def _surplus(order: dict, item_ids: list) -> str | None:
 
 
 def _difference(db: Database, order: dict, item_ids: list, new_item_ids: list) -> float | str:
-    """Return the price difference, summed as floats in the items' order, or the error why it cannot be computed."""
+    """Return the price difference, summed as floats in the items' order; if it has none, the error."""
     missing = _surplus(order, item_ids)
     if missing is not None:
         return f"Error: {missing} not found"
@@ -379,6 +384,7 @@ def _text(record: dict) -> str:
 
 
 def _copied(value):
+    """Return a deep copy of a JSON value."""
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The templates of customers' wishes, each drawn for one customer of the shop.
+"""The templates of customers' wishes.
 
 A wish has the customer's first line, answers to questions, the calls that fulfil it, and the outputs that the agent
 must write. A template is a function from a Draw to a Wish, or to None if this customer lacks a needed order or payment
@@ -35,7 +35,7 @@ class Wish:
 
 
 class Draw:
-    """The source of the templates' draws: one customer's orders, each used once."""
+    """Draw what the templates need for one customer. No two wishes get the same order."""
 
     def __init__(self, shop: Shop, user_id: str, rng: Random, level: str):
         self.shop, self.rng, self.level = shop, rng, level
@@ -89,7 +89,7 @@ class Draw:
 
 
 def _swap(item: dict, variant: dict, whole: bool = False) -> str:
-    """Describe a variant by the options in which it differs from an item, or by all of its options."""
+    """Describe a variant by the options in which it differs from an item; with `whole`, by all of its options."""
     old = {} if whole else item["options"]
     new = [f"{key} {value}" for key, value in variant["options"].items() if old.get(key) != value]
     return f"the {item['name']} with {' and '.join(new)}"
@@ -113,6 +113,7 @@ def cancel(d: Draw) -> Wish | None:
 
 
 def _wavers(d: Draw) -> bool:
+    """Draw whether the customer changes the wish when asked to confirm it."""
     return d.level == "3" and d.rng.random() < 0.4
 
 
@@ -172,6 +173,7 @@ def exchange_difference(d: Draw) -> Wish | None:
 
 
 def _with_difference(wish: Wish, d: Draw) -> Wish:
+    """Return a wish to exchange items that also asks for the price difference."""
     name, arguments = wish.calls[0]
     order = json.loads(call(Database(d.shop), name, arguments))
     amount = _amount(abs(order["exchange_price_difference"]))
@@ -192,6 +194,7 @@ def modify_payment(d: Draw) -> Wish | None:
 
 
 def _spoken(address: dict) -> str:
+    """Return the customer's words for a new address."""
     return f"The new address is {', '.join(address[line] for line in ADDRESS if line != 'zip')}, zip {address['zip']}."
 
 
