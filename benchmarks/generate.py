@@ -2,7 +2,7 @@
 
 decode:     all prompts of one length, all replies of another; greedily, and sampled at temperature 1.
 mixed:      prompts and replies of any length between two, greedily. The peer pads the prompts on the left and decodes
-            every row to the longest reply; only the tokens that were asked for count.
+            every row to the longest reply; only the requested tokens count.
 multi-turn: prompts, then turns of sampled and observed tokens, greedily: slots that keep their keys and values, beside
             the same engine with reuse off, where each turn opens a new slot and feeds the whole history.
 

@@ -239,7 +239,7 @@ def notes_of(missing: list[str]) -> list[str]:
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
-    make = lru_cache(1)(make_inputs)  # those of one dtype at a time
+    make = lru_cache(1)(make_inputs)  # keeps the inputs of one dtype at a time
 
     def plan(sides: dict[str, Callable]) -> Parts:
         made = {}

@@ -1,8 +1,8 @@
 """Decoder layers with LoRA, forward and backward, beside peft and beside the same layers without adapters; and a group
 of samples with their prompt computed once, beside each with its own: python -m benchmarks.lora
 
-The hidden states that enter ask for a gradient on every side, as in the middle of a model, and the loss is a random
-weighting of those that leave. The floor is ours with the adapters off: the frozen base, and that gradient alone.
+The input hidden states require a gradient on every side, as in the middle of a model, and the loss is a random
+weighting of the output. The floor is ours with the adapters off: the frozen base, and that gradient alone.
 """
 
 import sys

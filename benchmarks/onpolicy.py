@@ -1,7 +1,7 @@
-"""How far sampling and training are apart, and what it costs that they are not: python -m benchmarks.onpolicy
+"""Measure how far sampling and training differ, and the cost of equal bits: python -m benchmarks.onpolicy
 
 agreement: episodes of TextCraft, as train.py plays them; every sampled token's log-probability beside the one that the
-           training forward gives it. Beside it, on prompts of its own, transformers' `generate` with a PEFT adapter
+           training forward gives it. Beside it, on other prompts, transformers' `generate` with a PEFT adapter
            against the same model's forward.
 cost:      a rollout of several turns and the training pass over it, with our attention and with torch's
            scaled_dot_product_attention in its place (benchmarks/inexact.py), everywhere or in training alone; or, on a

@@ -311,8 +311,8 @@ def main(options: Options) -> None:
         "tok/s counts sampled tokens.",
         "trl: beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
         "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",
-        "sampling runs from the step's begin until the rewards are asked for, decoding included.",
-        "ours: the log-probabilities that come with the samples are those of the training forward, bit for bit on a "
+        "sampling runs from the start of the step until the rewards are computed, decoding included.",
+        "ours: the log-probabilities of sampling equal those of the training forward, bit for bit on a "
         "CPU (checked in each step); the prompt of a group goes through the model once to sample and once "
         "to train.",
         "peak: resident memory of two steps above the loaded model, each side alone in a process.",

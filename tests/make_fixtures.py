@@ -34,7 +34,7 @@ NESTED = {
 }
 SLIDES = {"use_sliding_window": True, "sliding_window": 8}
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
-CASES = {  # what differs from SMALL; the biases of Qwen2, and whatever the others ask for, are random too
+CASES = {  # the fields that differ from SMALL; all biases are random too
     "qwen2 grouped queries": {"model_type": "qwen2", "head_dim": None, "attention_bias": False},
     "qwen2 tied": {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": True},
     "qwen2 one kv head, odd vocabulary": {

@@ -114,7 +114,7 @@ def test_dropping_zero_advantages_changes_no_gradient():
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-9) and found[0][2]["entropy"] != found[1][2]["entropy"]
     for name, gradient in found[0][0].items():
         torch.testing.assert_close(found[1][0][name], gradient, atol=1e-10, rtol=1e-9)
-    assert drop_zero_advantage(fewer) is fewer, "what all matters stays as it is"
+    assert drop_zero_advantage(fewer) is fewer, "the batch is returned unchanged"
     equal = replace(batch, advantages_N=torch.zeros_like(batch.advantages_N))
     assert drop_zero_advantage(equal) is equal, "a step needs something to compute"
 

@@ -326,7 +326,7 @@ def test_numbers_have_three_digits_and_missed_targets_two():
 
 
 def test_a_target_within_the_spread_of_the_repeats_is_marked():
-    """Of [0.2, 0.3, 0.4, 0.5, 0.6] the middle half reaches from 0.3 to 0.5."""
+    """The middle half of [0.2, 0.3, 0.4, 0.5, 0.6] reaches from 0.3 to 0.5."""
     values = {"ours": [2.0, 3.0, 4.0, 5.0, 6.0], "theirs": [10.0] * 5}
     reported = [Row("a", values, targets={"theirs": bound}).target("theirs") for bound in (0.25, 0.35, 0.45, 0.55)]
     assert [text.split(": ")[1] for text in reported] == [

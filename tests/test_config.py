@@ -177,7 +177,7 @@ def test_lora_r_0_needs_environments_without_requests():
     everything = ["lora.r=0", "planner.worker=model", "tau_retail.user=model"]
     assert parse([*everything, "env=sat,textcraft"]).lora.r == 0
     assert parse(["lora.r=0", "planner.worker=rules", "env=planner"]).lora.r == 0
-    assert parse([*everything, "env=planner"], "eval.py").lora.r == 0, "what is not trained stays as it is"
+    assert parse([*everything, "env=planner"], "eval.py").lora.r == 0, "eval.py does not check lora.r=0"
 
 
 def everything() -> dict:

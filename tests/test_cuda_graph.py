@@ -72,7 +72,7 @@ def test_forty_episodes_match_those_of_the_plain_engine(model, max_rows, tempera
 
 
 def test_a_sequence_outgrows_every_graph():
-    """From 62 tokens to max_len = 256, the end of four blocks; then 200 more of another sequence, from 55."""
+    """One sequence grows from 62 tokens to max_len = 256, the end of four blocks; another from 55 by 200."""
     model, rows = random_model(), []
     for engine in (Engine(model, 1, 256), ahead(model, 1, 256)):
         for key, fed in (((0, 0), 62), ((0, 1), 55)):

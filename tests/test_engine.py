@@ -411,7 +411,7 @@ def test_given_version_function_decides_if_caches_are_stale():
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_moving_slots_to_the_front_of_the_cache_changes_nothing(model, closed):
-    """Of eight slots six are idle, open or closed, while the last two move to the front and are sampled."""
+    """Six of eight slots are idle, open or closed, while the last two move to the front and are sampled."""
     engine, fed = Engine(model, max_rows=8), {}
     for episode in range(8):
         slot = engine.open((7, episode))

@@ -269,7 +269,7 @@ def test_only_one_of_two_answers_counts(name, prompt):
         assert not (right(f"{ours[i]}\n{theirs[j]}") and right(f"{theirs[i]}\n{ours[j]}"))
 
 
-# In a process of its own: the demonstrations that `python -m envs NAME` prints, and the cases of the golden file.
+# Run in another process: the demonstrations that `python -m envs NAME` prints, and the cases of the golden file.
 PROGRAM = """
 import contextlib, io, json, runpy, sys
 import golden

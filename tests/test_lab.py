@@ -183,8 +183,6 @@ def test_the_guides_two_curl_lines(kind):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_program_serves_both_and_ends_cleanly(name):
-    if name not in envs.NAMES:
-        pytest.skip(f"there is no envs.{name}")
     process = command(f"env={name}", "port=0", "items_port=0", f"{name}.difficulty=1")
     ports = re.findall(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
     env = envs.http.Env(envs.http.Config(url=f"http://127.0.0.1:{ports[0]}/api/", kind=name, retries=0))
@@ -643,8 +641,6 @@ def test_hostile_replies_are_the_same_as_in_process(kind):
 @pytest.mark.parametrize("name", KINDS)
 def test_real_environments_are_the_same_as_in_process(name, prompt):
     """Except for `valid` and `shaped`, which the protocol does not carry."""
-    if name not in envs.NAMES:
-        pytest.skip(f"there is no envs.{name}")
     solved = 0
     with served(name, prompt=prompt) as server:
         here, there = envs.make(name, prompt=prompt), remote(server, kind=name, prompt=prompt)

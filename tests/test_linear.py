@@ -14,7 +14,7 @@ WIDTHS = (32, 48, 16)
 
 @pytest.fixture(params=["plain", "fast"])
 def layout(request, monkeypatch):
-    """Run a test with the plain products, and with those of models/fast if it is installed."""
+    """Run a test with the plain products, and with those in models/fast if it is installed."""
     if request.param == "plain":
         for name, function in vars(Kernels()).items():
             monkeypatch.setattr(kernels, name, function)
@@ -30,7 +30,7 @@ def layers(dtype=torch.float32, frozen=True, inputs=32) -> list[Linear]:
 
 
 def adapted(ranks=(3, 0, 5), scale=0.7, **keys) -> list[nn.Module]:
-    """Return the layers with an adapter of nonzero B on those that have a rank."""
+    """Return the layers; each one with a rank has an adapter whose B is not zero."""
     model = nn.ModuleList(layers(**keys))
     for i, r in enumerate(ranks):
         if r:

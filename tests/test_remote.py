@@ -1,4 +1,4 @@
-"""eval.py server=: a server's answers are judged like those of a model in this process."""
+"""eval.py server=: the answers of a server are judged like those from a model in this process."""
 
 import json
 import threading

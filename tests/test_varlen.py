@@ -70,7 +70,7 @@ def test_packed_attention_matches_padded_attention(name, window, request):
         calls = request.getfixturevalue("packing")
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=2e-5 * float(one.abs().max()), rtol=1e-5)
-    assert len(calls) == 3, "two layers of one forward, and of the other the last asks for some rows alone"
+    assert len(calls) == 3, "two layers of one forward, one of the other: its last one has few rows"
     rows = ids_BT.numel() - 3 if name == "padded and packed" else ids_BT.numel()
     assert set(calls) == {rows}, "each row is a query once"
 

@@ -252,7 +252,7 @@ def _undated(row: str) -> str:
 
 # -- lines drawn at random
 
-# what stands for {F}, {T}, ... in a template: between two blanks each, EMPTY for nothing
+# replacements of {F}, {T}, ... in a template, separated by two blanks; EMPTY for an empty text
 CHOICES = r"""
 F  a.txt  b.txt  noend  data.csv  pw  nums  tabs  log  empty.txt  run.sh  link  sub/y.txt  bin  long
 T  a.txt  b.txt  noend  data.csv  pw  nums  tabs  log  empty.txt  sub/y.txt  long

@@ -7,7 +7,7 @@ has, which adds noughts there, and to tens of a product, which is exact there; a
 DELETE changes, which MySQL refuses (1093); ORDER BY what has no one value in a group, or is not among what is
 DISTINCT (1055 and 3065 in MySQL); columns that WHERE holds to one value, which MySQL takes without GROUP BY; HAVING
 without groups (1463); a derived table without a name (1248 in MySQL); the order of groups without ORDER BY, and which
-of two texts that are equal but for case stands for both; accents and blanks at the end of texts, which are equal there;
+of two texts that are equal but for case represents both; accents and blanks at the end of texts, which are equal there;
 where signs sort; division by 0 in a change (1365); last digits of doubles.
 """
 

@@ -88,7 +88,7 @@ def episode(original, family: str, variation: int, simplifications: str) -> Env:
     return env
 
 
-EXPERT = {  # families and variations of which ours can say and hold the same; the truth that is looked for has to agree
+EXPERT = {  # families and variations that ours can represent; the solutions must agree
     "find-animal": (0,),
     "find-non-living-thing": (0,),
     "chemistry-mix": (0, 1, 2, 3, 4, 6, 7, 8, 16, 24),
