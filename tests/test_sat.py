@@ -66,13 +66,13 @@ def straight_line(task_id: int, n: int, k: int, ratio: float) -> tuple[list[bool
 @pytest.mark.parametrize(("n", "k", "ratio"), [(15, 10, 4.26), (10, 3, 4.2), (20, 5, 4.2), (3, 2, 1.7), (1, 1, 1.0)])
 def test_formulas_follow_the_originals_order_of_draws(n, k, ratio):
     for task_id in [*range(50), STRIDE + 7, 10**12]:
-        hidden, clauses = formula(task_id, n, k, int(ratio * n))
-        assert (list(hidden.values()), clauses) == straight_line(task_id, n, k, ratio)
+        solution, clauses = formula(task_id, n, k, int(ratio * n))
+        assert (list(solution.values()), clauses) == straight_line(task_id, n, k, ratio)
 
 
 def test_golden_formulas_of_the_originals_parameters():
-    hidden, clauses = formula(0, 15, 10, 63)
-    assert "".join(str(int(value)) for value in hidden.values()) == "001000000110110"
+    solution, clauses = formula(0, 15, 10, 63)
+    assert "".join(str(int(value)) for value in solution.values()) == "001000000110110"
     assert clauses[0] == [-15, 9, -12, -10, -3, -5, 2, -14, -7, -6]
     assert clauses[-1] == [-4, 3, -8, 2, -7, 11, -5, 9, -15, 14]
     text = repr([formula(task_id, 15, 10, 63)[1] for task_id in range(100)])
