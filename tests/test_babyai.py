@@ -19,11 +19,11 @@ BY_LETTER = {colour[0]: colour for colour in grid.COLOURS if colour != "grey"} |
 KINDS = {"k": KEY, "b": BALL, "x": BOX, "O": DOOR, "C": DOOR, "L": DOOR}
 
 
-def draw(plan: str) -> grid.World:
+def draw(plan: str) -> grid.Grid:
     """Return rooms of 8 from a drawing: `rk` a red key, `ex` a grey box, `gC` a green closed door, `> ` the agent."""
     lines = [line.split("|")[1] for line in plan.strip().splitlines()]
     width, height = len(lines[0]) // 3, len(lines)
-    world = grid.World(8, height // 7, width // 7)
+    world = grid.Grid(8, height // 7, width // 7)
     for y, line in enumerate(lines):
         for x in range(width):
             sign, place = line[3 * x : 3 * x + 2], grid.cell(x, y)
@@ -36,13 +36,13 @@ def draw(plan: str) -> grid.World:
     return world
 
 
-def bound(world: grid.World, mission, steps: int = 64) -> Game:
+def bound(world: grid.Grid, mission, steps: int = 64) -> Game:
     for desc in descs(mission):
         desc.bind(world)
     return Game(world, mission, steps)
 
 
-def at(world: grid.World, mission, steps: int = 64, **options) -> Env:
+def at(world: grid.Grid, mission, steps: int = 64, **options) -> Env:
     """Return an environment in an episode of this mission."""
     env = Env(Config(**{"prompt": "native", "max_turns": 99} | options))
     env.reset(seed=0)
@@ -112,7 +112,7 @@ def test_objects_are_named_from_near_to_far_and_counted_by_name():
     assert look(world).facing == ("box", 2)
 
 
-def rows(world: grid.World) -> list[str]:
+def rows(world: grid.Grid) -> list[str]:
     """Return the view as a drawing, the farthest row first; a blank is unseen."""
     letters = ""
     for what in world.view():
@@ -153,7 +153,7 @@ def test_agents_own_cell_shows_the_carried_object():
 
 
 def test_an_empty_hall_without_walls_in_view():
-    world = grid.World(20, 1, 1)
+    world = grid.Grid(20, 1, 1)
     world.pos, world.dir = grid.cell(10, 10), 0
     assert look(world).native() == (
         "You cannot see any objects within sight.The room has walls around you. You are not carrying anything."
@@ -175,7 +175,7 @@ def test_primitives():
         |## .  .  .  .  .  .  ## |
         |## ## ## ## ## ## ## ## |"""
     )
-    world.hidden[world.things[grid.cell(3, 4)]] = 99, grid.code(KEY, "red")
+    world.contents[world.things[grid.cell(3, 4)]] = 99, grid.code(KEY, "red")
     start = world.pos
 
     def there() -> str:
@@ -359,7 +359,7 @@ def test_paths_equal_the_originals():
     found = Counter()
     rng = Random(5)
     for _ in range(60):
-        world = grid.World(8, 3, 3)
+        world = grid.Grid(8, 3, 3)
         for place in (grid.cell(x, y) for x in range(22) for y in range(22)):
             if world.cells[place] == grid.EMPTY and rng.random() < 0.4:
                 kind = rng.choice((DOOR, DOOR, KEY, BALL, BOX))
@@ -541,24 +541,24 @@ def test_brackets_equal_the_plain_form():
     for prompt in ("native", "short"):
         env = at(draw(HALL), Sequence(PickUp(Desc(BOX)), GoTo(Desc(KEY))), prompt=prompt)
         assert does(env, "turn[right]") == (env.sight.short() if prompt == "short" else env.sight.native())
-        assert env.sight.held is None and env.game.world.dir == 1
+        assert env.sight.held is None and env.game.grid.dir == 1
         does(env, "pickup[blue box 1]")
         assert env.sight.held == "blue box"
         does(env, "drop[]")
         assert env.sight.held is None
         does(env, "turn [left]")
         does(env, "GOTO[ green key 1 ]")
-        assert grid.NAMES[env.game.world.cells[env.game.world.front]] == "green key"
+        assert grid.NAMES[env.game.grid.cells[env.game.grid.front]] == "green key"
 
 
 def test_native_reads_one_action_and_filters_it():
     env = at(draw(HALL), PickUp(Desc(KEY)))
     assert does(env, "  **Turn   LEFT!**  \nand then I rest").startswith("In front")
-    assert env.game.world.dir == 3
+    assert env.game.grid.dir == 3
     step = env.step("turn left")
     assert step.observation.startswith("No change in state.\nAvailable actions: [") and not step.info["valid"]
     step = env.step("Action: turn left\nAction: turn right")
-    assert step.observation == SEVERAL and not step.info["valid"] and env.game.world.dir == 3
+    assert step.observation == SEVERAL and not step.info["valid"] and env.game.grid.dir == 3
     assert does(env, "turn left" + "x" * 10**5) == UNKNOWN
     assert MAX_ACTION == 400
 
@@ -568,7 +568,7 @@ def test_short_reads_one_line_and_replies_briefly():
     assert env.step("\n turn right \nturn right").observation == (
         "red ball 1: ahead 0 left 1\nblue box 1: ahead 2\ngreen key 1: ahead 0 left 2\nbox: ahead 2\ncarry nothing"
     )
-    assert env.game.world.dir == 1
+    assert env.game.grid.dir == 1
     assert env.step("dance").observation == UNKNOWN
     (message,) = Env(Config(prompt="short", difficulty="1")).reset(1)
     instruction, goal, *seen = message["content"].splitlines()
@@ -587,7 +587,7 @@ def test_every_level_matches_its_family():
         for seed in range(3):
             env.reset(seed)
             assert env.level == name
-            world, mission = env.game.world, env.game.mission
+            world, mission = env.game.grid, env.game.mission
             room, rows, cols = LEVELS[name].room, LEVELS[name].rows, LEVELS[name].cols
             assert (world.pitch + 1, world.rows, world.cols) == (room, rows, cols)
             assert env.game.max_steps == (LEVELS[name].steps or mission.walks * room**2 * rows * cols)
@@ -709,7 +709,7 @@ def test_task_string_covers_the_initial_state():
         lambda world: setattr(world, "pos", grid.cell(2, 2)),
         lambda world: setattr(world, "held", (9, grid.code(KEY, "red"))),
         lambda world: world.put(grid.cell(6, 6), grid.code(BOX, "red"), 60),
-        lambda world: world.hidden.update({world.things[grid.cell(2, 5)]: (9, grid.code(KEY, "red"))}),
+        lambda world: world.contents.update({world.things[grid.cell(2, 5)]: (9, grid.code(KEY, "red"))}),
     ):
         for mission in (GoTo(Desc(BALL)), PickUp(Desc(BALL)), Sequence(GoTo(Desc(BALL)), PickUp(Desc(KEY)))):
             world = draw(HALL)

@@ -166,7 +166,7 @@ class Env(Environment):
         rng = Random(f"babyai {split} {seed}")
         self.level = self.config.draw_level(rng)
         self.game, self.task = self._draw(rng, split)
-        self.sight = look(self.game.world)
+        self.sight = look(self.game.grid)
         self.turns = 0
         self.running = True
         goal = re.sub("then|after you", "and", str(self.game.mission))
@@ -219,7 +219,7 @@ class Env(Environment):
             refusal = UNKNOWN if action and way is None else "No change in state."
             return self._said(self.sight.refusals.get(action, refusal) if way is None else refusal), False, 0.0
         verdict = self.game.play(way)
-        self.sight = look(self.game.world)
+        self.sight = look(self.game.grid)
         done = "" if verdict is None else "\n The task is completed."
         reward = self.game.reward if verdict else 0.0
         return self._said(self._seen() + done), True, reward if reward > LATE else 0.0
@@ -237,21 +237,19 @@ class Env(Environment):
 
 def canonical(game: Game) -> str:
     """Return a string that determines the whole initial state of a task."""
-    world = game.world
-    (x, y), carried = xy(world.pos), world.held and world.held[1]
-    hidden = [content for _, content in world.hidden.values()]
-    rows = [
-        world.cells[cell(0, y) : cell(world.cols * world.pitch + 1, y)] for y in range(world.rows * world.pitch + 1)
-    ]
-    grid = "/".join(row.hex() for row in rows)
-    return f"babyai:{game.mission}; at {x} {y} {world.dir} with {carried}; {hidden} in {grid}"
+    grid = game.grid
+    (x, y), carried = xy(grid.pos), grid.held and grid.held[1]
+    contents = [content for _, content in grid.contents.values()]
+    rows = [grid.cells[cell(0, y) : cell(grid.cols * grid.pitch + 1, y)] for y in range(grid.rows * grid.pitch + 1)]
+    cells = "/".join(row.hex() for row in rows)
+    return f"babyai:{game.mission}; at {x} {y} {grid.dir} with {carried}; {contents} in {cells}"
 
 
 def solvable(game: Game, turns: int) -> bool:
     """Return whether the expert completes the mission within this many turns."""
     game = game.copy()
     for _ in range(turns):
-        sight = look(game.world)
+        sight = look(game.grid)
         action, _ = next_action(game, sight)
         if not sight.actions[action]:
             return False

@@ -1,7 +1,7 @@
-"""BabyAI's expert: it knows the whole grid but acts through the same text layer as the agent.
+"""BabyAI's expert. It knows the whole grid but acts through the same text actions as the agent.
 
-`_errand` returns what to do next: face one of a set of cells, then execute a primitive (the deed). `next_action` gets
-there in few turns: looking two actions ahead, it takes the available one after which the remaining path is shortest.
+`_errand` returns the next errand: face one of a set of cells, then execute a primitive, the deed. `next_action` returns
+the action towards it: it looks two actions ahead and takes the one after which the remaining path is shortest.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from envs.babyai.grid import (
     RIGHT,
     TOGGLE,
     WALL,
-    World,
+    Grid,
     code,
 )
 from envs.babyai.missions import And, Game, GoTo, Open, PickUp, PutNext, Sequence
@@ -56,21 +56,21 @@ def next_action(game: Game, sight: Sight) -> tuple[str, str]:
             continue
     else:
         return CHECK, "I do not see how this can still be done."
-    world = game.world
-    if world.front in goals:
+    grid = game.grid
+    if grid.front in goals:
         return _deed(deed, sight), REASONS[deed]
     views = {}
-    best, action = _best(world, sight, goals, deed, steps, views)
+    best, action = _best(grid, sight, goals, deed, steps, views)
     best = 1 + best / STRIDES if best else 0
-    start = world.pos, world.dir
+    start = grid.pos, grid.dir
     for first in ("turn left", "turn right", "move forward") if best else ():
         if first in sight.actions:
-            _walk(world, sight.actions[first], views)
-            if world.front not in goals and (world.pos, world.dir) != start:
-                then = 2 + _best(world, look(world, _view(world, views)), goals, deed, steps, views)[0] / STRIDES
+            _walk(grid, sight.actions[first], views)
+            if grid.front not in goals and (grid.pos, grid.dir) != start:
+                then = 2 + _best(grid, look(grid, _view(grid, views)), goals, deed, steps, views)[0] / STRIDES
                 if then < best:
                     best, action = then, first
-            world.pos, world.dir = start
+            grid.pos, grid.dir = start
     return action, REASONS[deed]
 
 
@@ -81,54 +81,54 @@ def _deed(deed: int | None, sight: Sight) -> str:
 
 
 def _best(
-    world: World, sight: Sight, goals: set[int], deed: int | None, steps: dict[int, int], views: dict
+    grid: Grid, sight: Sight, goals: set[int], deed: int | None, steps: dict[int, int], views: dict
 ) -> tuple[float, str]:
     """Return the path cost left after the best available action (0 if it executes the deed), and that action."""
     best, chosen = float("inf"), CHECK
-    start = world.pos, world.dir
+    start = grid.pos, grid.dir
     for action, way in sight.actions.items():
         takes, passes = way[-1:] == [PICKUP], way[-2:] == [TOGGLE, FORWARD]
         moves = way[:-1] if takes else way[:-2] if passes else way
         if not way or moves in ([DROP], [TOGGLE]) or (takes and deed != PICKUP):
             continue
-        _walk(world, moves, views)
-        front, there = world.front, world.front in goals
+        _walk(grid, moves, views)
+        front, there = grid.front, grid.front in goals
         if takes:
             left = 0 if there else float("inf")
         elif not passes:
-            left = (0 if deed is FACE else 1) if there else _left(world.pos, world.dir, goals, steps)
-        elif front not in steps or world.cells[front] & 7 != DOOR or (there and deed == TOGGLE):
+            left = (0 if deed is FACE else 1) if there else _left(grid.pos, grid.dir, goals, steps)
+        elif front not in steps or grid.cells[front] & 7 != DOOR or (there and deed == TOGGLE):
             left = float("inf")  # walking through a door that the mission wants open would not count
         else:
-            left = 0 if there and deed == FORWARD else _left(front, world.dir, goals, steps)
-        world.pos, world.dir = start
+            left = 0 if there and deed == FORWARD else _left(front, grid.dir, goals, steps)
+        grid.pos, grid.dir = start
         if left < best:
             best, chosen = left, action
     return best, chosen
 
 
-def _walk(world: World, moves: list[int], views: dict[tuple[int, int], bytes]) -> None:
+def _walk(grid: Grid, moves: list[int], views: dict[tuple[int, int], bytes]) -> None:
     """Move the agent as an action does: stop at the first move that does not change the view."""
-    pose = world.pos, world.dir
+    pose = grid.pos, grid.dir
     for move in moves:
         position, direction = pose
         if move != FORWARD:
             pose = position, (direction + (1 if move == RIGHT else -1)) % 4
-        elif world.cells[position + MOVES[direction]] in FREE:
+        elif grid.cells[position + MOVES[direction]] in FREE:
             pose = position + MOVES[direction], direction
         else:
             return
-        before = _view(world, views)
-        world.pos, world.dir = pose
-        if _view(world, views) == before:
+        before = _view(grid, views)
+        grid.pos, grid.dir = pose
+        if _view(grid, views) == before:
             return
 
 
-def _view(world: World, views: dict[tuple[int, int], bytes]) -> bytes:
+def _view(grid: Grid, views: dict[tuple[int, int], bytes]) -> bytes:
     """Return the view from the agent's pose, cached in `views`."""
-    pose = world.pos, world.dir
+    pose = grid.pos, grid.dir
     if pose not in views:
-        views[pose] = world.view()
+        views[pose] = grid.view()
     return views[pose]
 
 
@@ -138,22 +138,22 @@ def _left(position: int, direction: int, goals: set[int], steps: dict[int, int])
         return float("inf")
     far = steps[position]
     on = [d for d, move in enumerate(MOVES) if steps.get(position + move, far) == (far - 1 if far else 1)]
-    turns = min(((0, 1, 2, 1)[d - direction] for d in on), default=9)
-    return 3 * (far or 2) + turns
+    rotations = min(((0, 1, 2, 1)[d - direction] for d in on), default=9)
+    return 3 * (far or 2) + rotations
 
 
-def _flood(world: World, goals: Iterable[int], spared: set[int], with_key: bool = True, whole: bool = False):
+def _flood(grid: Grid, goals: Iterable[int], spared: set[int], with_key: bool = True, whole: bool = False):
     """Return {cell: steps to the nearest goal} for cells from which only doors that can be opened are in the way.
 
     Unless `whole`, leave out cells that are more than two steps farther away than the agent.
     """
-    cells = world.cells
-    key = world.held[1] if world.held and with_key else EMPTY
+    cells = grid.cells
+    key = grid.held[1] if grid.held and with_key else EMPTY
     fitting = code(DOOR, COLOURS[key >> 3 & 7], LOCKED) if key & 7 == KEY else None
     steps = dict.fromkeys(goals, 0)
     queue, reach = list(steps), len(cells)
     for position in queue:
-        if position == world.pos and not whole:
+        if position == grid.pos and not whole:
             reach = steps[position] + 2
         if steps[position] > reach:
             break
@@ -169,7 +169,7 @@ def _flood(world: World, goals: Iterable[int], spared: set[int], with_key: bool 
     return steps
 
 
-def _obstacles(world: World, start: int, goals: set[int]) -> tuple[list[int], list[int]]:
+def _obstacles(grid: Grid, start: int, goals: set[int]) -> tuple[list[int], list[int]]:
     """Return a path to a goal with few obstacles, and these obstacles (objects and locked doors)."""
     costs, queue, came = {start: 0}, [(0, start)], {}
     while queue:
@@ -179,10 +179,10 @@ def _obstacles(world: World, start: int, goals: set[int]) -> tuple[list[int], li
             while path[-1] != start:
                 path.append(came[path[-1]])
             inner = path[-2:0:-1]
-            return path, [p for p in inner if world.cells[p] & 7 > DOOR or world.cells[p] >> 6 == LOCKED]
+            return path, [p for p in inner if grid.cells[p] & 7 > DOOR or grid.cells[p] >> 6 == LOCKED]
         for move in MOVES:
             beside = position + move
-            there = world.cells[beside]
+            there = grid.cells[beside]
             if there == WALL:
                 continue
             kind, locked = there & 7, there >> 6 == LOCKED
@@ -194,17 +194,18 @@ def _obstacles(world: World, start: int, goals: set[int]) -> tuple[list[int], li
 
 
 def _spared(game: Game) -> set[int]:
-    """Return the doors that a later part of the mission opens: they must stay closed until then."""
-    mission, world = game.mission, game.world
+    """Return the doors that must stay closed for now, because a later part of the mission opens them."""
+    mission, grid = game.mission, game.grid
     if not isinstance(mission, Sequence) or mission.done:
         return set()
     later = mission.second
     instructions = (later.first, later.second) if isinstance(later, And) else (later,)
     meant = set().union(*(part.desc.meant for part in instructions if isinstance(part, Open)))
-    return {position for position, identity in world.things.items() if identity in meant}
+    return {position for position, identity in grid.things.items() if identity in meant}
 
 
 def _next_errand(game: Game, spared: set[int]) -> Errand:
+    """Return the errand of the first unfinished part of the mission that is possible. Raise Stuck if none is."""
     mission = game.mission
     if isinstance(mission, Sequence):
         mission = mission.second if mission.done else mission.first
@@ -220,57 +221,60 @@ def _next_errand(game: Game, spared: set[int]) -> Errand:
 
 
 def _errand(game: Game, part: GoTo | Open | PickUp | PutNext, spared: set[int]) -> Errand:
-    world = game.world
-    chart = _Chart(world, spared)
+    """Return the next errand of a part. Raise Stuck if the part is not possible."""
+    grid = game.grid
+    chart = _Chart(grid, spared)
     if isinstance(part, GoTo):
         return chart.reach(part.desc.places, FACE) if part.desc.places else chart.put_down()
     if isinstance(part, Open):
-        doors = {p for p in chart.where(part.desc.meant) if world.cells[p] >> 6 != OPEN}
-        locked = {p for p in doors if world.cells[p] >> 6 == LOCKED and not chart.has_key(p)}
+        doors = {p for p in chart.where(part.desc.meant) if grid.cells[p] >> 6 != OPEN}
+        locked = {p for p in doors if grid.cells[p] >> 6 == LOCKED and not chart.has_key(p)}
         if doors - locked or not doors:
             return chart.reach(doors - locked, TOGGLE)
         return chart.unlock(min(locked))
     if isinstance(part, PickUp):
         there = chart.where(part.desc.meant)
-        return chart.collect(there) if there or not world.held else chart.put_down()
+        return chart.collect(there) if there or not grid.held else chart.put_down()
     fixed = chart.where(part.fixed.meant)
-    spots = {p + move for p in fixed for move in MOVES if world.cells[p + move] == EMPTY}
-    if world.held and world.held[0] in part.moved.meant:
+    spots = {p + move for p in fixed for move in MOVES if grid.cells[p + move] == EMPTY}
+    if grid.held and grid.held[0] in part.moved.meant:
         return chart.reach(spots, DROP)
-    return chart.fetch(chart.where(part.moved.meant), spots) if spots or not world.held else chart.put_down()
+    return chart.fetch(chart.where(part.moved.meant), spots) if spots or not grid.held else chart.put_down()
 
 
 class _Chart:
     """Find the errand that must come first so that another one becomes possible."""
 
-    def __init__(self, world: World, spared: set[int]):
-        self.world, self.spared = world, spared
+    def __init__(self, grid: Grid, spared: set[int]):
+        self.grid, self.spared = grid, spared
         self.depth = 0
         self.kept_free: set[int] = set()  # cells of paths that must stay free of dropped objects
 
     def where(self, identities: set[int]) -> set[int]:
-        return {position for position, identity in self.world.things.items() if identity in identities}
+        """Return the positions of objects."""
+        return {position for position, identity in self.grid.things.items() if identity in identities}
 
     def has_key(self, door: int) -> bool:
-        return bool(self.world.held) and self.world.held[1] == self.world.cells[door] & 0b111000 | KEY
+        """Return whether the agent carries a door's key."""
+        return bool(self.grid.held) and self.grid.held[1] == self.grid.cells[door] & 0b111000 | KEY
 
     def reach(self, goals: set[int], deed: int | None) -> Errand:
         """Return the errand to reach one of the goals, or to clear what is in the way."""
         if not goals:
             raise Stuck
-        steps = _flood(self.world, goals, self.spared)
-        if self.world.pos in steps:
+        steps = _flood(self.grid, goals, self.spared)
+        if self.grid.pos in steps:
             return goals, deed, steps
-        return self.clear(self.world.pos, goals)
+        return self.clear(self.grid.pos, goals)
 
     def clear(self, start: int, goals: set[int]) -> Errand:
         """Return the errand to remove the first object on the path to a goal, or to unlock the first door."""
-        path, obstacles = _obstacles(self.world, start, goals)
+        path, obstacles = _obstacles(self.grid, start, goals)
         if not obstacles:
             raise Stuck
         self.kept_free |= set(path)
         obstacle = obstacles[0]
-        if self.world.cells[obstacle] & 7 == DOOR:
+        if self.grid.cells[obstacle] & 7 == DOOR:
             return self.unlock(obstacle)
         return self.collect({obstacle})
 
@@ -278,29 +282,30 @@ class _Chart:
         """Return the errand to pick up one of the goals, first emptying the hands."""
         if not goals:
             raise Stuck
-        steps = _flood(self.world, goals, self.spared, with_key=False)
-        if self.world.pos not in steps:
-            return self.clear(self.world.pos, goals)
-        return self.put_down() if self.world.held else (goals, PICKUP, steps)
+        steps = _flood(self.grid, goals, self.spared, with_key=False)
+        if self.grid.pos not in steps:
+            return self.clear(self.grid.pos, goals)
+        return self.put_down() if self.grid.held else (goals, PICKUP, steps)
 
     def unlock(self, door: int) -> Errand:
+        """Return the errand to open a locked door, or to fetch its key first."""
         self.depth += 1
         if self.depth > 6:
             raise Stuck
         if self.has_key(door):
             return self.reach({door}, FORWARD)
-        key = self.world.cells[door] & 0b111000 | KEY
-        keys = {p for p in self.world.things if self.world.cells[p] == key}
+        key = self.grid.cells[door] & 0b111000 | KEY
+        keys = {p for p in self.grid.things if self.grid.cells[p] == key}
         if keys:
             return self.fetch(keys, {door})
-        boxes = {identity for identity, (_, content) in self.world.hidden.items() if content == key}
+        boxes = {identity for identity, (_, content) in self.grid.contents.items() if content == key}
         return self.reach(self.where(boxes), TOGGLE)
 
     def fetch(self, goals: set[int], to: set[int]) -> Errand:
         """Return the errand to pick up one of the goals after clearing its path `to` the place where it is needed."""
         if not goals or not to:
             raise Stuck
-        steps = _flood(self.world, to, self.spared, with_key=False, whole=True)
+        steps = _flood(self.grid, to, self.spared, with_key=False, whole=True)
         near = {goal for goal in goals if any(goal + move in steps for move in MOVES)}
         if not near:
             return self.clear(min(goals), to)
@@ -309,8 +314,8 @@ class _Chart:
     def put_down(self) -> Errand:
         """Return the errand to drop the carried object where it blocks nothing."""
         passable = FREE | {code(DOOR, colour, state) for colour in COLOURS for state in range(3)}
-        cells, found = self.world.cells, set()
-        seen, queue = {self.world.pos}, [self.world.pos]
+        cells, found = self.grid.cells, set()
+        seen, queue = {self.grid.pos}, [self.grid.pos]
         for position in queue:
             for move in MOVES:
                 beside = position + move

@@ -1,4 +1,4 @@
-"""BabyAI's world: the grid, the agent's view of it, and the primitives that change it.
+"""BabyAI's grid: its cells, the agent in it and its view, and the primitives that change it.
 
 A position is an index into a padded grid with rows of STRIDE cells; a step adds one of MOVES. A cell's code packs
 Minigrid's own numbers of kind, colour and state, so that tests compare views with Minigrid's byte by byte. Every object
@@ -21,6 +21,7 @@ VIEW = 7  # the view is 7 x 7 cells, the agent in the middle of the nearest row
 
 
 def code(kind: int, colour: str, state: int = 0) -> int:
+    """Return a cell's code."""
     return kind | COLOURS.index(colour) << 3 | state << 6
 
 
@@ -38,15 +39,17 @@ _MASKS = [int.from_bytes(bytes(255 * (lit >> 6 - i & 1) for i in range(VIEW))) f
 
 
 def cell(x: int, y: int) -> int:
+    """Return the position of a column and a row."""
     return (y + PAD) * STRIDE + x + PAD
 
 
 def xy(position: int) -> tuple[int, int]:
+    """Return the column and the row of a position."""
     return position % STRIDE - PAD, position // STRIDE - PAD
 
 
-class World:
-    """The state of the grid and of the agent in it; not an environment."""
+class Grid:
+    """The state of the grid and of the agent in it."""
 
     def __init__(self, room: int, rows: int, cols: int):
         self.pitch = room - 1  # distance between neighbouring rooms, which share a wall
@@ -57,7 +60,7 @@ class World:
                 if x % self.pitch and y % self.pitch:
                     self.cells[cell(x, y)] = EMPTY
         self.things: dict[int, int] = {}  # position of an object or door -> its identity
-        self.hidden: dict[int, tuple[int, int]] = {}  # identity of a box -> identity and code of its content
+        self.contents: dict[int, tuple[int, int]] = {}  # identity of a box -> identity and code of its content
         self.held: tuple[int, int] | None = None  # identity and code of what the agent carries
         self.pos = self.dir = self.steps = 0
 
@@ -87,7 +90,7 @@ class World:
                 self.put(front, self.held[1], self.held[0])
                 self.held = None
         elif there & 7 == BOX:
-            identity, content = self.hidden.pop(self.things[front], (None, EMPTY))
+            identity, content = self.contents.pop(self.things[front], (None, EMPTY))
             self.put(front, content, identity)
         elif there & 7 == DOOR:
             state, colour = there >> 6, COLOURS[there >> 3 & 7]
@@ -95,7 +98,7 @@ class World:
                 self.put(front, code(DOOR, colour, CLOSED if state == OPEN else OPEN), self.things[front])
 
     def put(self, position: int, what: int, identity: int | None = None) -> None:
-        """Set a cell to this code, with this object's identity or with none."""
+        """Set a cell to a code, and the identity of the object there (None: no object)."""
         self.cells[position] = what
         if identity is None:
             self.things.pop(position, None)
@@ -103,9 +106,9 @@ class World:
             self.things[position] = identity
 
     def view(self) -> bytes:
-        """Return the agent's view: 49 codes, the farthest row first, each row from left to right. The agent's own cell
-        shows what it carries.
+        """Return the agent's view: 49 codes, the farthest row first, each row from left to right.
 
+        The agent's own cell has the code of the object that it carries.
         Light starts at the agent and spreads from the nearest row to the farthest: see `_sweep`.
         """
         ahead, right = MOVES[self.dir], MOVES[(self.dir + 1) % 4]
@@ -121,6 +124,7 @@ class World:
         return b"".join(reversed(rows))
 
     def room(self, position: int) -> tuple[int, int]:
+        """Return the column and the row of the room of a position."""
         x, y = xy(position)
         return x // self.pitch, y // self.pitch
 
@@ -128,10 +132,10 @@ class World:
         """Return whether a position is in a room, its walls included."""
         return all(0 <= at - side * self.pitch <= self.pitch for at, side in zip(xy(position), room, strict=True))
 
-    def copy(self) -> "World":
-        twin = object.__new__(World)
+    def copy(self) -> "Grid":
+        twin = object.__new__(Grid)
         twin.__dict__ |= self.__dict__
-        twin.cells, twin.things, twin.hidden = self.cells[:], self.things.copy(), self.hidden.copy()
+        twin.cells, twin.things, twin.contents = self.cells[:], self.things.copy(), self.contents.copy()
         return twin
 
 

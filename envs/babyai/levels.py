@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from envs.babyai.grid import BALL, BOX, COLOURS, DOOR, EMPTY, KEY, LOCKED, PLACES, World, code
+from envs.babyai.grid import BALL, BOX, COLOURS, DOOR, EMPTY, KEY, LOCKED, PLACES, Grid, code
 from envs.babyai.maze import Maze, Redraw, Room
 from envs.babyai.missions import And, Desc, Game, GoTo, Mission, Open, PickUp, PutNext, Sequence, descs, parts
 
@@ -150,7 +150,7 @@ def unlock_pick_up(maze: Maze, blocked: bool) -> Mission:
     box = maze.add((1, 0), BOX)
     door = maze.door((0, 0), 0, locked=True)
     if blocked:
-        maze.world.put(maze.spots[(0, 0), 0] - 1, code(BALL, maze.colour()), maze.identity())
+        maze.grid.put(maze.spots[(0, 0), 0] - 1, code(BALL, maze.colour()), maze.identity())
     maze.add((0, 0), KEY, door[1])
     if not blocked:
         maze.scatter(4)
@@ -227,8 +227,8 @@ def synth(
     def describe(kinds: tuple) -> Desc:
         for _ in range(100):
             where = rng.choice(PLACES) if places and rng.random() < 0.5 else None
-            desc = Desc(rng.choice(kinds), rng.choice((None, *COLOURS)), where).bind(maze.world)
-            outside = [p for p in desc.places if not (vault and maze.world.in_room(p, vault))]
+            desc = Desc(rng.choice(kinds), rng.choice((None, *COLOURS)), where).bind(maze.grid)
+            outside = [p for p in desc.places if not (vault and maze.grid.in_room(p, vault))]
             if outside or (through_locked and desc.places):
                 return desc
         raise Redraw("nothing fits any words")
@@ -246,7 +246,7 @@ def synth(
         return action(describe({GoTo: (KEY, BALL, BOX, DOOR), PickUp: (KEY, BALL, BOX), Open: (DOOR,)}[action]))
 
     mission = instruct(shapes)
-    if vault and unblock and any(set(_keys_of(maze.world)) & desc.meant for desc in descs(mission)):
+    if vault and unblock and any(set(_keys_of(maze.grid)) & desc.meant for desc in descs(mission)):
         raise Redraw("the key is needed elsewhere")
     return mission
 
@@ -259,10 +259,10 @@ def _lock(maze: Maze) -> Room:
     return vault
 
 
-def _keys_of(world: World) -> list[int]:
+def _keys_of(grid: Grid) -> list[int]:
     """Return the identities of the keys that fit a locked door."""
-    fitting = {what & 0b111000 | KEY for what in world.cells if what & 7 == DOOR and what >> 6 == LOCKED}
-    return [identity for position, identity in world.things.items() if world.cells[position] in fitting]
+    fitting = {what & 0b111000 | KEY for what in grid.cells if what & 7 == DOOR and what >> 6 == LOCKED}
+    return [identity for position, identity in grid.things.items() if grid.cells[position] in fitting]
 
 
 @dataclass(frozen=True)
@@ -277,9 +277,9 @@ class Level:
     def draw(self, rng: Random) -> Game:
         """Draw a grid and a mission. Raise Redraw if they do not fit."""
         maze = Maze(rng, self.room, self.rows, self.cols)
-        mission, world = self.build(maze), maze.world
+        mission, grid = self.build(maze), maze.grid
         for desc in descs(mission):
-            desc.bind(world)
+            desc.bind(grid)
         for part in parts(mission):
             if isinstance(part, PutNext) and (
                 part.moved.meant & part.fixed.meant or any(map(part.adjacent, part.moved.places))
@@ -287,9 +287,9 @@ class Level:
                 raise Redraw("the object is already next to its target")
         if self.carrying:
             (position,) = mission.moved.places
-            world.held = world.things[position], world.cells[position]
-            world.put(position, EMPTY)
-        return Game(world, mission, self.steps or mission.walks * self.room**2 * self.rows * self.cols)
+            grid.held = grid.things[position], grid.cells[position]
+            grid.put(position, EMPTY)
+        return Game(grid, mission, self.steps or mission.walks * self.room**2 * self.rows * self.cols)
 
 
 LEVELS = {

@@ -1,13 +1,13 @@
 """Generate a BabyAI grid: rooms, doors between them, objects in them, and the agent.
 
-Rooms form rows and columns and share walls; the sides of a room are 0 right, 1 down, 2 left, 3 up. A draw that does not
-fit raises Redraw, and the level is drawn again.
+Rooms form rows and columns and share walls. The sides of a room are 0 right, 1 down, 2 left, 3 up. Methods raise Redraw
+if something does not fit; then the level is drawn again.
 """
 
 from collections.abc import Iterable
 from random import Random
 
-from envs.babyai.grid import BALL, BOX, CLOSED, COLOURS, DOOR, EMPTY, KEY, LOCKED, MOVES, WALL, World, cell, code
+from envs.babyai.grid import BALL, BOX, CLOSED, COLOURS, DOOR, EMPTY, KEY, LOCKED, MOVES, WALL, Grid, cell, code
 
 SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
 Room = tuple[int, int]  # column and row
@@ -19,11 +19,11 @@ class Redraw(Exception):
 
 
 class Maze:
-    """A grid world under construction."""
+    """A grid under construction."""
 
     def __init__(self, rng: Random, room: int, rows: int, cols: int):
         self.rng = rng
-        self.world = World(room, rows, cols)
+        self.grid = Grid(room, rows, cols)
         self.rooms = [(i, j) for j in range(rows) for i in range(cols)]
         self.made = 0  # number of identities assigned
         self.doors: dict[tuple[Room, int], What | None] = {}  # (room, side) of both its rooms -> door; None: no wall
@@ -33,11 +33,12 @@ class Maze:
             for side in (0, 1):
                 if self.neighbour((i, j), side):
                     along = rng.randrange(1, room - 1)
-                    x, y = (self.world.pitch, along) if side == 0 else (along, self.world.pitch)
-                    self.spots[(i, j), side] = cell(i * self.world.pitch + x, j * self.world.pitch + y)
+                    x, y = (self.grid.pitch, along) if side == 0 else (along, self.grid.pitch)
+                    self.spots[(i, j), side] = cell(i * self.grid.pitch + x, j * self.grid.pitch + y)
                     self.spots[self.neighbour((i, j), side), side + 2] = self.spots[(i, j), side]
 
     def neighbour(self, room: Room, side: int) -> Room | None:
+        """Return the room on a side; None if there is none."""
         beside = room[0] + SIDES[side][0], room[1] + SIDES[side][1]
         return beside if beside in self.rooms else None
 
@@ -53,31 +54,31 @@ class Maze:
             locked = self.rng.random() < 0.5
         if locked:
             self.locked.add(room)
-        self.world.put(self.spots[room, side], code(*what, LOCKED if locked else CLOSED), self.identity())
+        self.grid.put(self.spots[room, side], code(*what, LOCKED if locked else CLOSED), self.identity())
         self.doors[room, side] = self.doors[self.neighbour(room, side), (side + 2) % 4] = what
         return what
 
     def open_wall(self, room: Room, side: int) -> None:
         """Remove the wall between two rooms."""
-        x, y = (at * self.world.pitch for at in room)
-        for along in range(1, self.world.pitch):
-            dx, dy = ((self.world.pitch, along), (along, self.world.pitch), (0, along), (along, 0))[side]
-            self.world.put(cell(x + dx, y + dy), EMPTY)
+        x, y = (at * self.grid.pitch for at in room)
+        for along in range(1, self.grid.pitch):
+            dx, dy = ((self.grid.pitch, along), (along, self.grid.pitch), (0, along), (along, 0))[side]
+            self.grid.put(cell(x + dx, y + dy), EMPTY)
         self.doors[room, side] = self.doors[self.neighbour(room, side), (side + 2) % 4] = None
 
     def add(self, room: Room | None = None, kind: int | None = None, colour: str | None = None, content=None) -> What:
         """Add an object to a room, not beside the agent. Return its kind and colour."""
         what = kind or self.rng.choice((KEY, BALL, BOX)), colour or self.colour()
-        near = {self.world.pos, *(self.world.pos + move for move in MOVES)}
+        near = {self.grid.pos, *(self.grid.pos + move for move in MOVES)}
         position = self._empty(room or self.rng.choice(self.rooms), near)
-        self.world.put(position, code(*what), self.identity())
+        self.grid.put(position, code(*what), self.identity())
         if content:
-            self.world.hidden[self.world.things[position]] = self.identity(), code(*content)
+            self.grid.contents[self.grid.things[position]] = self.identity(), code(*content)
         return what
 
     def scatter(self, count: int, room: Room | None = None, unique: bool = True) -> list[What]:
         """Add random objects; unique ones differ from all others. Return their kinds and colours."""
-        there = {code(kind, colour) for kind in (KEY, BALL, BOX) for colour in COLOURS} & set(self.world.cells)
+        there = {code(kind, colour) for kind in (KEY, BALL, BOX) for colour in COLOURS} & set(self.grid.cells)
         made = []
         while len(made) < count:
             what = self.rng.choice((KEY, BALL, BOX)), self.colour()
@@ -90,9 +91,9 @@ class Maze:
     def agent(self, room: Room | None = None) -> None:
         """Place the agent, facing a wall or an empty cell."""
         for _ in range(1000):
-            self.world.pos = self._empty(room or self.rng.choice(self.rooms))
-            self.world.dir = self.rng.randrange(4)
-            if self.world.cells[self.world.front] in (EMPTY, WALL):
+            self.grid.pos = self._empty(room or self.rng.choice(self.rooms))
+            self.grid.dir = self.rng.randrange(4)
+            if self.grid.cells[self.grid.front] in (EMPTY, WALL):
                 return
         raise Redraw("no place for the agent")
 
@@ -111,29 +112,31 @@ class Maze:
 
     def reachable(self) -> bool:
         """Return whether the agent can reach every object without moving any; every door counts as open."""
-        cells, seen, ways = self.world.cells, set(), [self.world.pos]
+        cells, seen, ways = self.grid.cells, set(), [self.grid.pos]
         while ways:
             position = ways.pop()
             if position not in seen:
                 seen.add(position)
                 if cells[position] == EMPTY or cells[position] & 7 == DOOR:
                     ways += [position + move for move in MOVES]
-        return seen >= self.world.things.keys()
+        return seen >= self.grid.things.keys()
 
     def need_reachable(self) -> None:
+        """Raise Redraw if the agent cannot reach every object."""
         if not self.reachable():
             raise Redraw("an object is blocked")
 
     def identity(self) -> int:
+        """Return a new object's identity."""
         self.made += 1
         return self.made
 
     def _empty(self, room: Room, near: set[int] = frozenset()) -> int:
-        x, y = (at * self.world.pitch for at in room)
+        x, y = (at * self.grid.pitch for at in room)
         for _ in range(1000):
-            side = self.world.pitch
+            side = self.grid.pitch
             position = cell(x + self.rng.randrange(1, side), y + self.rng.randrange(1, side))
-            if self.world.cells[position] == EMPTY and position not in near:
+            if self.grid.cells[position] == EMPTY and position not in near:
                 return position
         raise Redraw("the room is full")
 

@@ -1,9 +1,12 @@
-"""BabyAI's missions: their text, and their verdict after each primitive (True: done, False: failed, None: not yet)."""
+"""BabyAI's missions and their texts.
+
+`verify` returns a mission's verdict after a primitive: True if it is done, False if it has failed, None if neither.
+"""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from envs.babyai.grid import COLOURS, DOOR, DROP, KINDS, MOVES, OPEN, PICKUP, TOGGLE, World, turned, xy
+from envs.babyai.grid import COLOURS, DOOR, DROP, KINDS, MOVES, OPEN, PICKUP, TOGGLE, Grid, turned, xy
 
 
 @dataclass
@@ -17,24 +20,26 @@ class Desc:
     places: set[int] = field(default_factory=set)  # their positions at the start or at the last drop
 
     def fits(self, what: int) -> bool:
+        """Return whether an object with this code fits the words, wherever it is."""
         return self.kind in (None, what & 7) and self.colour in (None, COLOURS[what >> 3 & 7])
 
-    def bind(self, world: World) -> "Desc":
-        self.places = {p for p in world.things if self.fits(world.cells[p]) and self._is_where(p, world)}
-        self.meant = {world.things[p] for p in self.places}
+    def bind(self, grid: Grid) -> "Desc":
+        """Find the objects that the description matches in the initial grid. Return the description."""
+        self.places = {p for p in grid.things if self.fits(grid.cells[p]) and self._is_where(p, grid)}
+        self.meant = {grid.things[p] for p in self.places}
         return self
 
-    def follow(self, world: World) -> None:
+    def follow(self, grid: Grid) -> None:
         """Update the positions; a carried object has none."""
-        self.places = {p for p, identity in world.things.items() if identity in self.meant}
+        self.places = {p for p, identity in grid.things.items() if identity in self.meant}
 
-    def _is_where(self, position: int, world: World) -> bool:
+    def _is_where(self, position: int, grid: Grid) -> bool:
         if self.where is None:
             return True
-        (x, y), (agent_x, agent_y) = xy(position), xy(world.pos)
-        ahead, right = turned(x - agent_x, y - agent_y, world.dir)
+        (x, y), (agent_x, agent_y) = xy(position), xy(grid.pos)
+        ahead, right = turned(x - agent_x, y - agent_y, grid.dir)
         side = {"left": -right, "right": right, "front": ahead, "behind": -ahead}[self.where]
-        return side > 0 and world.in_room(position, world.room(world.pos))
+        return side > 0 and grid.in_room(position, grid.room(grid.pos))
 
     def __str__(self) -> str:
         words = f"{self.colour} " if self.colour else ""
@@ -50,8 +55,8 @@ class GoTo:
     desc: Desc
     walks: int = 1  # budget of the mission in areas of all rooms
 
-    def verify(self, world: World, primitive: int) -> bool | None:
-        return True if world.front in self.desc.places else None
+    def verify(self, grid: Grid, primitive: int) -> bool | None:
+        return True if grid.front in self.desc.places else None
 
     def __str__(self) -> str:
         return f"go to {self.desc}"
@@ -63,11 +68,11 @@ class Open:
     strict: bool = False  # toggling another door or closing the right one fails the mission
     walks: int = 1
 
-    def verify(self, world: World, primitive: int) -> bool | None:
-        there = world.cells[world.front]
+    def verify(self, grid: Grid, primitive: int) -> bool | None:
+        there = grid.cells[grid.front]
         if primitive != TOGGLE or there & 7 != DOOR:
             return None
-        if world.things[world.front] in self.desc.meant and there >> 6 == OPEN:
+        if grid.things[grid.front] in self.desc.meant and there >> 6 == OPEN:
             return True
         return False if self.strict else None
 
@@ -82,13 +87,13 @@ class PickUp:
     walks: int = 1
     before: int | None = None  # identity carried at the previous verdict
 
-    def verify(self, world: World, primitive: int) -> bool | None:
-        before, self.before = self.before, world.held and world.held[0]
+    def verify(self, grid: Grid, primitive: int) -> bool | None:
+        before, self.before = self.before, grid.held and grid.held[0]
         if primitive != PICKUP:
             return None
         if before is None and self.before in self.desc.meant:
             return True
-        return False if self.strict and world.held else None
+        return False if self.strict and grid.held else None
 
     def __str__(self) -> str:
         return f"pick up {self.desc}"
@@ -101,11 +106,11 @@ class PutNext:
     walks: int = 2
     before: int | None = None
 
-    def verify(self, world: World, primitive: int) -> bool | None:
-        before, self.before = self.before, world.held and world.held[0]
+    def verify(self, grid: Grid, primitive: int) -> bool | None:
+        before, self.before = self.before, grid.held and grid.held[0]
         if primitive != DROP or before not in self.moved.meant or self.before is not None:
             return None
-        return True if self.adjacent(world.front) else None  # the dropped object is ahead
+        return True if self.adjacent(grid.front) else None  # the dropped object is ahead
 
     def adjacent(self, position: int) -> bool:
         return any(position + move in self.fixed.places for move in MOVES)
@@ -124,9 +129,9 @@ class And:
     def walks(self) -> int:
         return self.first.walks + self.second.walks
 
-    def verify(self, world: World, primitive: int) -> bool | None:
+    def verify(self, grid: Grid, primitive: int) -> bool | None:
         for i, part in enumerate((self.first, self.second)):
-            self.done[i] = self.done[i] or part.verify(world, primitive) is True
+            self.done[i] = self.done[i] or part.verify(grid, primitive) is True
         return all(self.done) or None
 
     def __str__(self) -> str:
@@ -144,13 +149,13 @@ class Sequence:
     def walks(self) -> int:
         return self.first.walks + self.second.walks
 
-    def verify(self, world: World, primitive: int) -> bool | None:
+    def verify(self, grid: Grid, primitive: int) -> bool | None:
         if not self.done:
-            verdict = self.first.verify(world, primitive)
+            verdict = self.first.verify(grid, primitive)
             if not verdict:
                 return verdict
             self.done = True
-        return self.second.verify(world, primitive)
+        return self.second.verify(grid, primitive)
 
     def __str__(self) -> str:
         return f"{self.second} after you {self.first}" if self.after else f"{self.first}, then {self.second}"
@@ -175,26 +180,26 @@ def descs(mission: Mission) -> list[Desc]:
 
 @dataclass
 class Game:
-    """A grid world and a mission in it."""
+    """A grid and a mission in it."""
 
-    world: World
+    grid: Grid
     mission: Mission
     max_steps: int  # number of primitives after which the reward has fallen to 0.1
 
     def act(self, primitive: int) -> bool | None:
         """Execute a primitive. Return the mission's verdict."""
-        self.world.act(primitive)
+        self.grid.act(primitive)
         if primitive == DROP:
             for desc in descs(self.mission):
-                desc.follow(self.world)
-        return self.mission.verify(self.world, primitive)
+                desc.follow(self.grid)
+        return self.mission.verify(self.grid, primitive)
 
     def play(self, way: list[int]) -> bool | None:
         """Execute an action's primitives up to the first that does not change the view. Return the last verdict."""
-        verdict, view = None, self.world.view()
+        verdict, view = None, self.grid.view()
         for primitive in way:
             verdict = self.act(primitive)
-            before, view = view, self.world.view()
+            before, view = view, self.grid.view()
             if view == before:
                 break
         return verdict
@@ -202,7 +207,7 @@ class Game:
     @property
     def reward(self) -> float:
         """The reward if the mission is done now."""
-        return 1 - 0.9 * self.world.steps / self.max_steps
+        return 1 - 0.9 * self.grid.steps / self.max_steps
 
     def copy(self) -> "Game":
-        return Game(self.world.copy(), deepcopy(self.mission), self.max_steps)
+        return Game(self.grid.copy(), deepcopy(self.mission), self.max_steps)

@@ -1,7 +1,7 @@
-"""BabyAI's text layer: the view in words, and the available high-level actions, each a list of primitives.
+"""BabyAI's observations in words, and the available text actions, each a list of primitives.
 
-It reproduces AgentGym's, quirks included: a path (`way`) treats unseen cells and closed doors as free, so walking it
-stops short there; among equally short paths, the choice is not the first one found.
+Both are AgentGym's, quirks included. A path (`way`) treats unseen cells and closed doors as free, so an agent that
+walks it stops short there. Among equally short paths, the choice is not the first one found.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from envs.babyai.grid import (
     TOGGLE,
     VIEW,
     WALL,
-    World,
+    Grid,
 )
 
 CHECK = "check available actions"
@@ -69,9 +69,9 @@ class Sight:
         return "\n".join([*lines, f"carry {self.held or 'nothing'}"])
 
 
-def look(world: World, view: bytes | None = None) -> Sight:
-    """Return what the agent sees and can do. Pass `view` if world.view() is known already."""
-    view = view or world.view()
+def look(grid: Grid, view: bytes | None = None) -> Sight:
+    """Return what the agent sees and can do. Pass `view` if grid.view() is known already."""
+    view = view or grid.view()
     seen = [spot for spot in zip(_NEAR_FIRST(view), _SPOTS, strict=True) if spot[0] in NAMES]
     column = view[_MIDDLE::-VIEW]  # cells straight ahead, near to far
     facing = next(((KINDS[c & 7], ahead) for ahead, c in enumerate(column, 1) if c == WALL or c & 7 == BOX), None)
@@ -83,7 +83,7 @@ def look(world: World, view: bytes | None = None) -> Sight:
         actions["move forward"] = [FORWARD]
 
     things, count = [], {}
-    ways = _Ways(view, world.dir) if seen else None
+    ways = _Ways(view, grid.dir) if seen else None
     spots = []  # (name, code, number, path to face it, index in the view)
     for what, (place, ahead, right) in seen:
         name = NAMES[what]
@@ -91,19 +91,19 @@ def look(world: World, view: bytes | None = None) -> Sight:
         things.append((name, count[name], ahead, right))
         spots.append((name, what, count[name], ways.facing(place), place))
 
-    if world.held is None:
+    if grid.held is None:
         _offer("pickup", [PICKUP], [spot for spot in spots if spot[1] & 7 != DOOR], actions, refusals)
         refusals["drop"] = "You cannot drop the object, as you are not carrying anything."
     elif column[0] == WALL or column[0] & 7 > DOOR:
         refusals["drop"] = "You cannot drop the object, as there is already an object in front of you."
     else:
         actions["drop"] = [DROP]
-    _offer_doors(spots, ways, world.held, actions, refusals)
-    if column[0] & 7 == BOX and world.things[world.front] in world.hidden:
+    _offer_doors(spots, ways, grid.held, actions, refusals)
+    if column[0] & 7 == BOX and grid.things[grid.front] in grid.contents:
         actions["toggle"] = [TOGGLE]  # a fix: in AgentGym, the level with a key in a box cannot be solved
     _offer("go to", [], spots, actions, refusals)
     actions[CHECK] = []
-    held = NAMES[world.held[1]] if world.held else None
+    held = NAMES[grid.held[1]] if grid.held else None
     return Sight(things, facing, not seen and WALL not in view, held, actions, refusals)
 
 

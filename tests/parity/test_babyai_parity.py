@@ -27,7 +27,7 @@ class Copy(RoomGridLevel):
 
     def __init__(self, game: missions.Game):
         self.game = game
-        world = game.world
+        world = game.grid
         super().__init__(room_size=world.pitch + 1, num_rows=world.rows, num_cols=world.cols)
         self.reset(seed=0)
         assert game.mission.walks * (world.pitch + 1) ** 2 * world.rows * world.cols == self.max_steps
@@ -39,11 +39,11 @@ class Copy(RoomGridLevel):
 
     def _gen_grid(self, width, height):
         RoomGrid._gen_grid(self, width, height)
-        world = self.game.world
+        world = self.game.grid
         for x in range(width):
             for y in range(height):
                 place = ours.cell(x, y)
-                hidden = world.hidden.get(world.things.get(place), (None, ours.EMPTY))[1]
+                hidden = world.contents.get(world.things.get(place), (None, ours.EMPTY))[1]
                 self.grid.set(x, y, thing(world.cells[place], hidden))
         if world.held:
             (place,) = self.game.mission.moved.places
@@ -102,7 +102,7 @@ def primitives(game: missions.Game, rng: Random, expert: bool):
     while True:
         way = []
         if expert:
-            sight = look(game.world)
+            sight = look(game.grid)
             way = sight.actions[next_action(game, sight)[0]]
         yield from way
         if not way or rng.random() < 0.1:
@@ -126,22 +126,22 @@ def test_every_step_is_minigrids(name):
         assert other.mission == str(game.mission)
         steps = primitives(game, rng, expert=episode % 2 == 0)
         for _ in range(min(STEPS, game.max_steps)):
-            assert game.world.view() == seen(other)
+            assert game.grid.view() == seen(other)
             primitive = next(steps)
             verdict = game.act(primitive)
             their_verdict, reward = other.verdict(primitive)
             assert verdict == their_verdict, (name, episode)
             assert not verdict or game.reward == pytest.approx(reward)
-            assert (game.world.held and thing(game.world.held[1]).encode()) == (
+            assert (game.grid.held and thing(game.grid.held[1]).encode()) == (
                 other.carrying and other.carrying.encode()
             )
-            assert ours.xy(game.world.pos) == tuple(map(int, other.agent_pos)) and game.world.dir == other.agent_dir
+            assert ours.xy(game.grid.pos) == tuple(map(int, other.agent_pos)) and game.grid.dir == other.agent_dir
             verdicts[verdict] += 1
         assert other.grid.encode().tolist() == [
             [
                 [code & 7, code >> 3 & 7, code >> 6]
                 for y in range(other.grid.height)
-                for code in [game.world.cells[ours.cell(x, y)]]
+                for code in [game.grid.cells[ours.cell(x, y)]]
             ]
             for x in range(other.grid.width)
         ]
