@@ -1,4 +1,4 @@
-"""ABD: the input in a reply, what is let through, when outputs are equal, the programs, rows of a file."""
+"""ABD: reading a reply, valid inputs, equality of outputs, the programs, and rows of a file."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""AlfWorld: every message to the letter, every task solvable, what is possible, what pays, and whole transcripts."""
+"""AlfWorld: exact messages, possible actions, solvable tasks, rewards, and whole transcripts."""
 
 import re
 from collections.abc import Iterator
@@ -659,7 +659,7 @@ HOSTILE = [
 
 
 def state(env: Env) -> dict:
-    """Everything that an action may change, but the count of turns."""
+    """Return everything that an action may change, except the number of turns."""
     kept = {key: value for key, value in vars(env).items() if key not in ("turns", "config", "house")}
     return kept | vars(env.house)
 

@@ -1,4 +1,4 @@
-"""BabyAI: the view, the primitives, every message and verdict to the letter, the 40 levels, the expert, what pays."""
+"""BabyAI: the view, the primitives, exact messages and verdicts, the 40 levels, the expert, and rewards."""
 
 import re
 from collections import Counter

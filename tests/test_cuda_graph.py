@@ -39,7 +39,7 @@ def ahead(model, max_rows: int, max_len: int, **how) -> Engine:
     return engine
 
 
-def check_how(steps: Steps, attention=attend, stacked: bool = False) -> None:
+def check_steps(steps: Steps, attention=attend, stacked: bool = False) -> None:
     """Assert that the steps were computed by this attention, from stacked copies or from the layers themselves."""
     products = {type(product) for layer in steps.decoder.layers for product in (layer.qkv, layer.gate_up)}
     assert steps.attention is attention and products == {Stacked if stacked else Unstacked}
@@ -59,7 +59,7 @@ def test_episodes_match_the_plain_engine_bitwise(model, expected, max_rows, temp
     """Prompts and observations of all lengths, several turns, every stop reason, reused slots."""
     engine = ahead(model, max_rows, 256)
     assert sampled(play(engine, range(EPISODES), temperature=temperature)) == expected[temperature]
-    check_how(engine._ahead.steps)
+    check_steps(engine._ahead.steps)
     assert engine._ahead.steps.chunks > 0, "the plain engine sampled"
 
 
@@ -91,7 +91,7 @@ def test_stacked_adapters_of_some_layers_and_of_several_scales():
     for engine in (Engine(model, 2, 100), stacked := ahead(model, 2, 100, stacked=True)):
         engine.feed(engine.open((0, 0)), [5, 6, 7])
         rows += engine.run(40, 1.0, frozenset())
-    check_how(stacked._ahead.steps, stacked=True)
+    check_steps(stacked._ahead.steps, stacked=True)
     torch.testing.assert_close(*(torch.tensor(row.logprobs) for row in rows), atol=1e-5, rtol=0)
     assert rows[0].ids == rows[1].ids
 
@@ -100,7 +100,7 @@ def test_stacked_adapters_of_some_layers_and_of_several_scales():
 def test_stacked_weights_or_static_attention_sample_equal_ids(model, expected, how):
     engine = ahead(model, 24, 256, **how)
     got = sampled(play(engine, range(EPISODES)))
-    check_how(engine._ahead.steps, **how)
+    check_steps(engine._ahead.steps, **how)
     assert got.keys() == expected[0.8].keys()
     for episode, turns in expected[0.8].items():
         assert [(ids, reason) for ids, _, reason in got[episode]] == [(ids, reason) for ids, _, reason in turns]
@@ -222,7 +222,7 @@ def test_changed_adapters_are_used_and_old_caches_refused(stacked):
             each.feed(slot, [5, 6, 7])
             rows += each.run(12, 1.0, frozenset())
             each.close(slot)
-        check_how(steps, stacked=stacked)
+        check_steps(steps, stacked=stacked)
         prepared.append([id(layer) for layer in steps.decoder.layers])
         torch.testing.assert_close(torch.tensor(rows[0].logprobs), torch.tensor(rows[1].logprobs), atol=1e-5, rtol=0)
         assert rows[0].ids == rows[1].ids

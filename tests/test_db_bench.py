@@ -1,4 +1,4 @@
-"""DB Bench: parsing and messages to the letter, what an answer may look like, what pays, tasks, files, episodes."""
+"""DB Bench: parsing, exact messages, forms of answers, rewards, tasks, files, and episodes."""
 
 import json
 import os

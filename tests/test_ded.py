@@ -1,4 +1,4 @@
-"""DED: the program in a reply, the cases of both types, what passes, brute force, the tasks, rows of a file."""
+"""DED: the program in a reply, test cases of both types, brute force, the tasks, and rows of a file."""
 
 import json
 from collections import Counter

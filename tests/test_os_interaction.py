@@ -1,4 +1,4 @@
-"""OS interaction: every template sound, turns and messages to the letter, what pays, files of tasks, transcripts."""
+"""OS interaction: sound templates, exact turns and messages, rewards, files of tasks, and transcripts."""
 
 import json
 import shutil

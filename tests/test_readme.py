@@ -1,4 +1,4 @@
-"""Files, links, commands and keys that the README and docs/ name exist."""
+"""Files, links, commands and keys in the README and docs/ exist."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""SAT: the original's formulas bit for bit, answers graded by the clauses, prompts to the letter, levels and splits."""
+"""SAT: the original's formulas bit for bit, grading by the clauses, exact prompts, levels and splits."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""SciWorld: the words to the letter, the score, the expert, splits, what pays, hostile replies."""
+"""SciWorld: exact texts, the score, the expert, splits, rewards, and hostile replies."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -11,7 +11,7 @@ FILES = sorted((ROOT / "envs" / "simulators").rglob("*.py"))
 
 
 def own_imports(path: Path) -> set[str]:
-    """Modules of this project that a file imports anywhere."""
+    """Return the modules of this project that a file imports."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Retail: every check, message and sum of the tools, the shop, the customers, the reward, the files of the original."""
+"""Retail: the tools' checks, messages and sums, the shop, the customers, the reward, and the original's files."""
 
 import json
 from collections import Counter
@@ -77,7 +77,7 @@ def toy() -> Shop:
 
 
 def lines(text: str) -> list[tuple[str, str]]:
-    """`tool arguments -> result` lines, arguments in the short form."""
+    """Return (call, result) of each line `tool arguments -> result`."""
     pairs = [line.strip().split(" -> ") for line in text.strip().splitlines()]
     return [(action, result) for action, result in pairs]
 
@@ -445,17 +445,17 @@ def customer(*wishes: Wish, **options) -> Customer:
     return Customer(Task("t", "ada_berg_1", wishes, **options), toy())
 
 
-def talk(who: Customer, text: str) -> None:
-    """`agent -> customer` lines."""
+def talk(buyer: Customer, text: str) -> None:
+    """Assert the customer's reply in each line `agent -> customer`."""
     for said, answer in lines(text):
-        assert who.hear(said) == answer, said
+        assert buyer.hear(said) == answer, said
 
 
 def test_facts_are_revealed_only_on_request():
-    who = customer(LAMP)
-    assert who.opening() == "Hi. I would like to cancel my order with the Lamp."
+    buyer = customer(LAMP)
+    assert buyer.opening() == "Hi. I would like to cancel my order with the Lamp."
     talk(
-        who,
+        buyer,
         f"""
         Good morning! -> {LAMP.says}
         What can I do? Anything about the colour? -> I cannot tell you more about that. {LAMP.says}
@@ -465,19 +465,20 @@ def test_facts_are_revealed_only_on_request():
         I will cancel #W1 because it is no longer needed. Is that right? -> Yes, please.
         I am afraid that I cannot cancel it. -> Are you sure? Please look again. {LAMP.says}""",
     )
-    who.saw()
-    assert who.hear("It is cancelled. Anything else?") == STOP == who.hear("Hello?")
+    buyer.saw()
+    assert buyer.hear("It is cancelled. Anything else?") == STOP == buyer.hear("Hello?")
     assert customer(LAMP, by_email=False).hear("Who is this, what is your name?") == (
         "My name is Ada Berg, and my zip code is 89501."
     )
 
 
 def test_confirmation_comes_with_its_facts():
-    who = customer(LAMP)
-    assert who.hear("For what reason? And shall I cancel it?") == "I no longer need it. Yes, please." and who.agreed
-    who = customer(LAMP)
+    buyer = customer(LAMP)
+    assert buyer.hear("For what reason? And shall I cancel it?") == "I no longer need it. Yes, please." and buyer.agreed
+    buyer = customer(LAMP)
     assert (
-        who.hear("Shall I go ahead once I have your email?") == "My email is Ada.Berg1@example.com." and not who.agreed
+        buyer.hear("Shall I go ahead once I have your email?") == "My email is Ada.Berg1@example.com."
+        and not buyer.agreed
     )
 
 
@@ -489,21 +490,21 @@ def test_wishes_change_once_before_confirmation():
         (),
         (("cancel_pending_order", {"order_id": "#W1", "reason": "ordered by mistake"}),),
     )
-    who = customer(Wish(LAMP.kind, LAMP.says, LAMP.facts, calls=LAMP.calls, change=final))
+    buyer = customer(Wish(LAMP.kind, LAMP.says, LAMP.facts, calls=LAMP.calls, change=final))
     talk(
-        who,
+        buyer,
         f"""
         I will cancel #W1. Do you agree (yes or no)? -> Wait: ordered by mistake.
         Mumble. -> {LAMP.says}
         I will cancel #W1, ordered by mistake. Do you agree (yes or no)? -> Yes, please.""",
     )
-    assert who.task.calls == list(final.calls)
+    assert buyer.task.calls == list(final.calls)
 
 
 def test_wishes_are_stated_in_order():
-    who = customer(NEVER, ASKED, HUMAN, mood="annoyed")
+    buyer = customer(NEVER, ASKED, HUMAN, mood="annoyed")
     talk(
-        who,
+        buyer,
         f"""
         To find you I need your email; without it I cannot help. -> My email is Ada.Berg1@example.com.
         I am sorry, that is not possible. -> Typical. Let it be, then. {ASKED.says}

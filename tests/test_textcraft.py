@@ -1,4 +1,4 @@
-"""TextCraft: every message to the letter, every goal solvable, the book, what is shown, what pays."""
+"""TextCraft: exact messages, solvable goals, the recipe book, shown recipes, and rewards."""
 
 from collections import Counter
 from random import Random

@@ -167,7 +167,7 @@ def test_an_earlier_versions_run_resumes(tmp_path):
 
 
 def test_resumed_run_keeps_its_reference(tmp_path, capsys):
-    """Also if the adapter's folder has changed since."""
+    """The adapter's folder is deleted before the resume."""
     trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
     words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1"]
     trained(f"out={tmp_path}/whole", "epochs=2", *words)

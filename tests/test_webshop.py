@@ -1,4 +1,4 @@
-"""WebShop: pages, buttons and score to the letter, the catalogue, what a search finds, what pays, the expert."""
+"""WebShop: exact pages, buttons and scores, the catalogue, the search, rewards, and the expert."""
 
 import re
 from collections import Counter
