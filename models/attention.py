@@ -44,8 +44,7 @@ def attend(
     1/sqrt(E). Position -1 marks padding, whose output is finite and meaningless. exact: bitwise on CUDA too.
     """
     if q_BHTE.device.type == "cpu":
-        blocked = ExactAttention.apply if torch.is_grad_enabled() else exact_attention
-        return blocked(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
+        return ExactAttention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, window)
     out_BHTE = kernels.attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, exact)
     if out_BHTE is None:
         from models.sdpa import masked_attention
@@ -109,23 +108,6 @@ def span(positions_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]
     return first, seen, most // KEY_BLOCK + 1
 
 
-def exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, lse_BHT=None) -> torch.Tensor:
-    """Return what `attend` does; write the base-2 log-sum-exp of the scores into lse_BHT if it is given."""
-    (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], torch.promote_types(q_BHTE.dtype, torch.float32)
-    K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
-    for tile in tiles(positions_BT, K, window):
-        here, T = (tile.rows, slice(None), tile.queries), tile.positions_BT.shape[1]
-        queries_ZME = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), K)
-        scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
-        score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
-        _mask(scores_UZML, tile, window, G)
-        out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=G * T)
-        out_BHTE[here] = out.to(q_BHTE.dtype).reshape(-1, H, T, E)
-        if lse_BHT is not None:
-            lse_BHT[here] = total.log2_().add_(peak).view(-1, H, T)
-    return out_BHTE
-
-
 def score(queries_ZME: torch.Tensor, k_UZEL: torch.Tensor, out_UZML: torch.Tensor) -> None:
     """Write the queries' products with the keys of each block; few queries in one call."""
     if queries_ZME.shape[1] <= KEY_BLOCK and k_UZEL.is_contiguous():
@@ -157,8 +139,18 @@ class ExactAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None):
-        lse_BHT = q_BHTE.new_empty(q_BHTE.shape[:3], dtype=torch.promote_types(q_BHTE.dtype, torch.float32))
-        out_BHTE = exact_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window, lse_BHT)
+        (B, H, _, E), Z, wide = q_BHTE.shape, k_UZEL.shape[1], torch.promote_types(q_BHTE.dtype, torch.float32)
+        K, G, out_BHTE = Z // B, H * B // Z, torch.zeros_like(q_BHTE)
+        lse_BHT = out_BHTE.new_empty(out_BHTE.shape[:3], dtype=wide)  # base-2 log-sum-exp of the scores
+        for tile in tiles(positions_BT, K, window):
+            here, T = (tile.rows, slice(None), tile.queries), tile.positions_BT.shape[1]
+            queries_ZME = _group(q_BHTE[here].to(wide) * (LOG2E * E**-0.5), K)
+            scores_UZML = queries_ZME.new_empty(tile.end - tile.first, *queries_ZME.shape[:2], KEY_BLOCK)
+            score(queries_ZME, tile.blocks(k_UZEL).to(wide), scores_UZML)
+            _mask(scores_UZML, tile, window, G)
+            out, total, peak = weigh(scores_UZML, tile.blocks(v_UZLE), used=G * T)
+            out_BHTE[here] = out.to(q_BHTE.dtype).reshape(-1, H, T, E)
+            lse_BHT[here] = total.log2_().add_(peak).view(-1, H, T)
         ctx.window = window
         ctx.save_for_backward(q_BHTE, k_UZEL, v_UZLE, positions_BT, out_BHTE, lse_BHT)
         return out_BHTE

@@ -1,6 +1,7 @@
 """Rotary position embeddings (Su et al. 2021): the settings of each layer, and the frequencies. Rarer settings are read
 and computed in models/checkpoints/rope_settings.py and rope_scaling.py."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -12,18 +13,12 @@ THETA = 10000.0
 
 @dataclass(frozen=True)
 class Rope:
-    """The numbers that define a layer's angles. Fields that its kind does not use keep their defaults."""
+    """The numbers that define a layer's angles."""
 
     kind: str = "default"  # default | linear | dynamic | yarn | llama3
     theta: float = THETA
-    factor: float = 1.0  # linear, dynamic, yarn, llama3: how many times longer sequences became
+    stretch: Hashable = None  # for other kinds than the default: models/checkpoints/rope_scaling.py's Stretch
     max_length: int | None = None  # dynamic: up to this length the angles do not depend on the length
-    original_length: int = 0  # yarn, llama3: the longest sequence before stretching
-    beta_fast: float = 32.0  # yarn: pairs that rotate more often than this in original_length keep their frequency;
-    beta_slow: float = 1.0  # pairs that rotate less often have it divided by factor; pairs in between are blended
-    truncate: bool = True  # yarn: round the ends of that range outwards to whole pairs
-    low_freq_factor: float = 1.0  # llama3: like beta_slow
-    high_freq_factor: float = 4.0  # llama3: like beta_fast
     scaling: float = 1.0  # yarn: multiplies cos and sin, so attention scores grow by its square
 
 
@@ -35,7 +30,7 @@ def frequencies(rope: Rope, head_dim: int, device=None) -> tuple[torch.Tensor, f
     if rope.kind not in ("default", "dynamic"):
         from models.checkpoints.rope_scaling import stretched
 
-        return stretched(rope, head_dim, device), rope.scaling
+        return stretched(rope.kind, rope.theta, rope.stretch, head_dim, device), rope.scaling
     pairs = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     return 1.0 / rope.theta**pairs, rope.scaling
 

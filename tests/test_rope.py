@@ -67,9 +67,9 @@ def test_cases_cover_kept_blended_and_slowed_pairs(case):
     (rope,) = set(parse_config(raw).ropes)
     plain, _ = frequencies(Rope(theta=rope.theta), raw["head_dim"])
     slower = plain / frequencies(rope, raw["head_dim"])[0]
-    kept, slowed = slower.isclose(torch.tensor(1.0)), slower.isclose(torch.tensor(rope.factor))
+    kept, slowed = slower.isclose(torch.tensor(1.0)), slower.isclose(torch.tensor(rope.stretch.factor))
     assert kept.any() and slowed.any() and not (kept | slowed).all()
-    assert rope.original_length < 96  # the tests' sequences go beyond
+    assert rope.stretch.original_length < 96  # the tests' sequences go beyond
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ with the published templates.
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,15 +24,12 @@ class Format(Protocol):
     """Writes conversations as text in which control tokens have the names that Marks gives them."""
 
     end: str  # the token that ends a reply
-
-    def render(self, messages: list[dict], header: bool = True) -> str:
-        """Return a conversation, with `header` followed by the header that opens the assistant's next reply."""
-
-    def reply(self, content: str) -> tuple[str, str]:
-        """Return (the text before a reply, the reply as the model would sample it)."""
-
-    def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
-        """Return (the end of the previous reply, the text that follows it). The text ends the reply if not `closed`."""
+    # (messages, header=True) -> a conversation, and if `header` the header that opens the assistant's next reply
+    render: Callable[..., str]
+    # (content) -> (the text before a reply, the reply as the model would sample it)
+    reply: Callable[[str], tuple[str, str]]
+    # (closed, messages) -> (the end of the previous reply, the text that follows, which ends the reply if not closed)
+    follow_up: Callable[[bool, list[dict]], tuple[str, str]]
 
 
 class Marks:

@@ -4,36 +4,50 @@ Imported only for a checkpoint whose config.json names one of them (models/rope.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 
 from models.json_file import number
 
 
-def stretched(rope, head_dim: int, device=None) -> torch.Tensor:
+@dataclass(frozen=True)
+class Stretch:
+    """The numbers of the stretched kinds. Fields that a kind does not use keep their defaults."""
+
+    factor: float = 1.0  # how many times longer sequences became
+    original_length: int = 0  # yarn, llama3: the longest sequence before stretching
+    beta_fast: float = 32.0  # yarn: pairs that rotate more often than this in original_length keep their frequency;
+    beta_slow: float = 1.0  # pairs that rotate less often have it divided by factor; pairs in between are blended
+    truncate: bool = True  # yarn: round the ends of that range outwards to whole pairs
+    low_freq_factor: float = 1.0  # llama3: like beta_slow
+    high_freq_factor: float = 4.0  # llama3: like beta_fast
+
+
+def stretched(kind: str, theta: float, stretch: Stretch, head_dim: int, device=None) -> torch.Tensor:
     """Return the radians per position of each pair, float32 [head_dim / 2], for a models.rope.Rope.
 
     linear: Chen et al. 2023, section 2.3; yarn: Peng et al. 2023, equations 17 to 22; llama3: the code of Llama 3.1.
     """
     pairs = torch.arange(0, head_dim, 2, device=device).float() / head_dim
-    plain = 1.0 / rope.theta**pairs
-    if rope.kind == "linear":
-        return plain / rope.factor
-    if rope.kind == "yarn":
-        slowed = 1.0 / (rope.factor * rope.theta**pairs)
-        keep = 1 - yarn_ramp(rope, head_dim, device)
+    plain = 1.0 / theta**pairs
+    if kind == "linear":
+        return plain / stretch.factor
+    if kind == "yarn":
+        slowed = 1.0 / (stretch.factor * theta**pairs)
+        keep = 1 - yarn_ramp(stretch, theta, head_dim, device)
         return slowed * (1 - keep) + plain * keep
-    keep = llama3_ramp(rope, plain)
-    return (1 - keep) * plain / rope.factor + keep * plain
+    keep = llama3_ramp(stretch, plain)
+    return (1 - keep) * plain / stretch.factor + keep * plain
 
 
-def yarn_ramp(rope, head_dim: int, device) -> torch.Tensor:
+def yarn_ramp(stretch: Stretch, theta: float, head_dim: int, device) -> torch.Tensor:
     """Return 0 for pairs that keep their frequency, 1 for pairs that have it divided, values between for the rest."""
     low, high = (
-        head_dim * math.log(rope.original_length / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
-        for rotations in (rope.beta_fast, rope.beta_slow)
+        head_dim * math.log(stretch.original_length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+        for rotations in (stretch.beta_fast, stretch.beta_slow)
     )
-    if rope.truncate:
+    if stretch.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     if low == high:
@@ -41,10 +55,10 @@ def yarn_ramp(rope, head_dim: int, device) -> torch.Tensor:
     return ((torch.arange(head_dim // 2, device=device).float() - low) / (high - low)).clamp(0, 1)
 
 
-def llama3_ramp(rope, plain: torch.Tensor) -> torch.Tensor:
+def llama3_ramp(stretch: Stretch, plain: torch.Tensor) -> torch.Tensor:
     """Return 1 for pairs that keep their frequency, 0 for pairs that have it divided, values between for the rest."""
-    rotations = rope.original_length / (2 * math.pi / plain)
-    return ((rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
+    rotations = stretch.original_length / (2 * math.pi / plain)
+    return ((rotations - stretch.low_freq_factor) / (stretch.high_freq_factor - stretch.low_freq_factor)).clamp(0, 1)
 
 
 def read_scaling(kind: str, settings: dict, max_length: int) -> dict:
@@ -53,23 +67,19 @@ def read_scaling(kind: str, settings: dict, max_length: int) -> dict:
 
 
 def _linear(settings: dict, max_length: int) -> dict:
-    return {"factor": _factor(settings, "linear")}
+    return {"stretch": Stretch(_factor(settings, "linear"))}
 
 
 def _dynamic(settings: dict, max_length: int) -> dict:
-    return {"factor": _factor(settings, "dynamic"), "max_length": max_length}
+    return {"stretch": Stretch(_factor(settings, "dynamic")), "max_length": max_length}
 
 
 def _llama3(settings: dict, max_length: int) -> dict:
     low, high = (number(key, settings.get(key)) for key in ("low_freq_factor", "high_freq_factor"))
     if high <= low:
         raise ValueError(f"high_freq_factor {high} must be greater than low_freq_factor {low}")
-    return {
-        "factor": _factor(settings, "llama3"),
-        "original_length": _original_length(settings, max_length),
-        "low_freq_factor": low,
-        "high_freq_factor": high,
-    }
+    factor, original = _factor(settings, "llama3"), _original_length(settings, max_length)
+    return {"stretch": Stretch(factor, original, low_freq_factor=low, high_freq_factor=high)}
 
 
 def _yarn(settings: dict, max_length: int) -> dict:
@@ -84,8 +94,10 @@ def _yarn(settings: dict, max_length: int) -> dict:
         raise ValueError("beta_fast {beta_fast} must not be less than beta_slow {beta_slow}".format(**betas))
     null = "factor" in settings and settings["factor"] is None
     factor = max_length / original if null else _factor(settings, "yarn")
-    scaling = _yarn_scaling(settings, factor)
-    return {"factor": factor, "original_length": original, "truncate": truncate, "scaling": scaling, **betas}
+    return {
+        "stretch": Stretch(factor, original, **betas, truncate=truncate),
+        "scaling": _yarn_scaling(settings, factor),
+    }
 
 
 def _yarn_scaling(settings: dict, factor: float) -> float:
