@@ -62,8 +62,7 @@ class LoRALinear(nn.Module):
         scales = [None if adapter is None else adapter.scale for adapter in adapters]
         factors = [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
         y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
-        outputs = y.split([base.out_features for base in bases], -1)
-        return tuple(out.view(*x.shape[:-1], out.shape[-1]) for out in outputs)
+        return y.view(*x.shape[:-1], y.shape[-1]).split([base.out_features for base in bases], -1)
 
     def fuses(self) -> bool:
         """Return whether `FusedLoRA` computes this layer now: not with dropout or a base that trains."""

@@ -29,14 +29,7 @@ QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
 
 
-def attend(
-    q_BHTE: torch.Tensor,
-    k_UZEL: torch.Tensor,
-    v_UZLE: torch.Tensor,
-    positions_BT: torch.Tensor,
-    window: int | None = None,
-    exact: bool = False,
-) -> torch.Tensor:
+def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window: int | None = None, exact: bool = False) -> torch.Tensor:
     """Return out_BHTE, causal attention over U blocks of L = KEY_BLOCK keys, in the dtype of q.
 
     Query t of sequence b sees the keys 0..positions_BT[b, t], or the last `window` of them. Z = B*K: the K key heads of

@@ -121,15 +121,7 @@ class CausalLM(nn.Module):
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     @fast_matmul()
-    def forward(
-        self,
-        ids_BT: torch.Tensor,
-        positions_BT: torch.Tensor | None = None,
-        segments_BT: torch.Tensor | None = None,
-        cache=None,
-        sequences_ST: torch.Tensor | None = None,
-        wanted: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, ids_BT, positions_BT=None, segments_BT=None, cache=None, sequences_ST=None, wanted=None):
         """Return hidden states after the final norm, [B, T, D], in the dtype of the weights.
 
         All indices are int64.

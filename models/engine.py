@@ -32,22 +32,17 @@ PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only t
 class Engine:
     """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
 
-    version: returns a value that changes with the weights; RuntimeError if it is no longer that of cached keys and
+    version: function of a value that changes with the weights; RuntimeError if it is no longer that of cached keys and
         values. The default counts in-place writes to parameters; lora.adapter_version also sees a switched adapter.
     graph: enqueue steps ahead of the host if models/fast can; by default on CUDA.
     """
 
     def __init__(
-        self,
-        model: CausalLM,
-        max_rows: int = 64,
-        max_len: int = 2048,
-        version: Callable[[], Hashable] | None = None,
-        graph: bool | None = None,
+        self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph: bool | None = None
     ):
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
         parameters = list(model.parameters())
-        self.version = version or (lambda: sum(p._version for p in parameters))
+        self.version: Callable[[], Hashable] = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, Slot] = {}
         self._version: Hashable = None  # of the weights, at the last check
         self._step: Callable | None = None  # the faster decode step, if there is one for these weights
@@ -114,7 +109,11 @@ class Engine:
             if not busy and not finished:
                 return
             if busy:
-                self._fill(busy)
+                if any(state.parent is not None for state in self._slots.values()):
+                    from models.forks import copy_from_parents
+
+                    copy_from_parents(self._slots, self._cache, self._compute)
+                self._compute(busy)
                 self._check_version(busy)
                 if self._ahead is None:
                     finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
@@ -133,14 +132,6 @@ class Engine:
             if state.room(self.max_len) < 1:
                 full.append(state.row)
         return full
-
-    def _fill(self, slots: list[int]) -> None:
-        """Compute the tokens of the slots until each has one pending token left; those of forks' parents first."""
-        if any(state.parent is not None for state in self._slots.values()):
-            from models.forks import copy_from_parents
-
-            copy_from_parents(self._slots, self._cache, self._compute)
-        self._compute(slots)
 
     def _compute(self, slots: list[int]) -> None:
         """Compute all pending tokens of the slots but the last, PREFILL_TOKENS at a time."""

@@ -24,13 +24,7 @@ ROWS = 2048  # rows at once: a slab's logits take 32 MiB in float32 at most, whi
 
 
 @fast_matmul()
-def token_logprobs(
-    hidden_ND: torch.Tensor,
-    weight_VD: torch.Tensor,
-    targets_N: torch.Tensor,
-    temperature: float = 1.0,
-    entropy_grad: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def token_logprobs(hidden_ND, weight_VD, targets_N, temperature: float = 1.0, entropy_grad: bool = False):
     """Return (logprobs_N, entropy_N in nats) of softmax(hidden @ weight.T / temperature), in float32 at least.
 
     logprobs carry a gradient to hidden, and to weight if it requires one; entropy only with entropy_grad=True, because
@@ -121,13 +115,10 @@ def _slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tenso
     padding = -len(hidden_ND) % ROW_MULTIPLE
     hidden_ND = F.pad(hidden_ND, (0, 0, 0, padding)) if padding else hidden_ND
     wide = torch.promote_types(weight_VD.dtype, torch.float32)
-    half = weight_VD.is_cuda and weight_VD.dtype != wide  # CUDA can sum products of 16 bits into float32
-    hidden_ND = hidden_ND if half else hidden_ND.to(wide)
     for start in range(0, len(weight_VD), SLAB):
         logits = kernels.slab_logits(hidden_ND, weight_VD, start, SLAB, wide)
         if logits is None:
-            slab = weight_VD[start : start + SLAB]
-            logits = torch.mm(hidden_ND, slab.mT, out_dtype=wide) if half else F.linear(hidden_ND, slab.to(wide))
+            logits = F.linear(hidden_ND.to(wide), weight_VD[start : start + SLAB].to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)
 
 

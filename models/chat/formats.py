@@ -3,8 +3,7 @@
     <|im_start|>user\\nGoal: craft a door.<|im_end|>\\n<|im_start|>assistant\\n ...
 
 Here is ChatML and what all formats share. The formats of Qwen and Llama 3 (models/chat/qwen.py, llama3.py) and
-checkpoints' own chat templates (templates.py) are imported when a checkpoint needs them. The tests compare the formats
-with the published templates.
+checkpoints' own chat templates (templates.py) are imported when a checkpoint needs them.
 """
 
 import secrets

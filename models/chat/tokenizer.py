@@ -73,8 +73,7 @@ class Tokenizer:
         return self._full.decode([i for i in ids if i < self.vocab_size], skip_special_tokens=False)
 
     def prompt(self, messages: list[dict], header: bool = True) -> list[int]:
-        """Return the ids of a conversation in the chat format, followed by the header of the assistant's next reply if
-        `header`."""
+        """Return the ids of a conversation, with `header` followed by the header of the assistant's next reply."""
         check(messages)
         with self._naming_folder():
             return self.encode(self._format.render(messages, header))
@@ -89,10 +88,7 @@ class Tokenizer:
             return self._after(*self._format.follow_up(last_id == self._end, messages))
 
     def reply(self, content: str) -> list[int]:
-        """Return the ids of an assistant's reply as the model would sample it: the text and the end token.
-
-        In a format with thoughts, a think block comes first.
-        """
+        """Return the ids of a reply as the model samples it: a think block if the format has one, text, end token."""
         with self._naming_folder():
             return self._after(*self._format.reply(content))
 

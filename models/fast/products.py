@@ -33,7 +33,11 @@ def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torc
 def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
     """Fill the slot of models/kernels.py: the logits of one slab of the head, or None."""
     packed = onednn.slab_copies(weight_VD, size, dtype)
-    return None if packed is None else onednn.multiply(hidden_ND, packed[start // size])
+    if packed is not None:
+        return onednn.multiply(hidden_ND.to(dtype), packed[start // size])
+    if weight_VD.is_cuda and weight_VD.dtype != dtype:  # CUDA can sum products of 16 bits into float32
+        return torch.mm(hidden_ND, weight_VD[start : start + size].mT, out_dtype=dtype)
+    return None
 
 
 def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor | None:
