@@ -154,10 +154,9 @@ class CausalLM(nn.Module):
         dtype = self.model.norm.weight.dtype
         for rope, (cos, _) in self._tables.items():
             if rope.max_length is not None and length > rope.max_length:
-                raise ValueError(
-                    f"a sequence of {length} tokens is longer than max_position_embeddings {rope.max_length}: the "
-                    "angles of dynamic RoPE would change with the longest sequence of the batch"
-                )
+                from models.checkpoints.rope_scaling import refuse_length
+
+                refuse_length(length, rope.max_length)
             if cos.shape[0] < length or cos.dtype != dtype or cos.device != device:
                 positions = torch.arange(-(-length // 1024) * 1024, device=device)
                 inverse, scaling = frequencies(rope, self.config.head_dim, device)

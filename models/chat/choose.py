@@ -6,7 +6,7 @@ Imported unless the checkpoint has the plain ChatML of models/chat/formats.py.
 from collections.abc import Callable
 from pathlib import Path
 
-from models.chat.formats import ChatML, Format, Marks
+from models.chat.formats import CHATML_TEMPLATE, ChatML, Format, Marks
 from models.chat.llama3 import Llama3
 from models.chat.names import show
 from models.chat.qwen import QWEN_SYSTEM, Qwen
@@ -37,10 +37,18 @@ class NoFormat:
 
 
 def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
-    """Return the format of a checkpoint whose chat template is `template`, or None.
+    """Return the format of a checkpoint. template: the chat_template of its tokenizer_config.json, or None.
 
-    Without a template the control tokens decide. Raise ValueError with one line if neither gives a format.
+    The file chat_template.jinja goes before it. Without a template the control tokens decide. Raise ValueError with one
+    line if neither gives a format.
     """
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        template = path.read_text()
+    elif template == "":
+        template = None
+    if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
+        return ChatML(mark)
     formats, source = hand_written(mark, thinking), default_template(template)
     if source is None:
         if not formats:

@@ -107,15 +107,12 @@ class Tokenizer:
 
     def _choose_format(self, mark: Marks, thinking: bool) -> Format:
         template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
-        template = None if template == "" else template
-        path = self.folder / "chat_template.jinja"
-        if path.is_file():
-            template = path.read_text()
-        if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
-            return ChatML(mark)
-        from models.chat.choose import choose_format
+        other = template != CHATML_TEMPLATE or (self.folder / "chat_template.jinja").is_file()
+        if other or not {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
+            from models.chat.choose import choose_format
 
-        return choose_format(template, self.folder, mark, thinking)
+            return choose_format(template, self.folder, mark, thinking)
+        return ChatML(mark)
 
     def _read_eos(self, added: dict[str, int]) -> set[int]:
         found = set()

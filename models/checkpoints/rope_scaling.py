@@ -61,6 +61,14 @@ def llama3_ramp(stretch: Stretch, plain: torch.Tensor) -> torch.Tensor:
     return ((rotations - stretch.low_freq_factor) / (stretch.high_freq_factor - stretch.low_freq_factor)).clamp(0, 1)
 
 
+def refuse_length(length: int, max_length: int) -> None:
+    """Raise ValueError: the sequence is too long for dynamic RoPE."""
+    raise ValueError(
+        f"a sequence of {length} tokens is longer than max_position_embeddings {max_length}: the "
+        "angles of dynamic RoPE would change with the longest sequence of the batch"
+    )
+
+
 def read_scaling(kind: str, settings: dict, max_length: int) -> dict:
     """Return the fields of models.rope.Rope that this kind sets. Raise ValueError that names the setting."""
     return _READERS[kind](settings, max_length)
