@@ -53,9 +53,12 @@ class Linear(nn.Linear):
         """Return the output of each layer for x [..., in]."""
         if any(layer.weight.requires_grad for layer in layers):
             return tuple((layer.matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers)
-        differentiable = torch.is_grad_enabled() and x.requires_grad
-        y = _FrozenProduct.apply(x, layers) if differentiable else Linear.product(x, layers)
-        return y.split([layer.out_features for layer in layers], -1)
+        product = Linear.product
+        if torch.is_grad_enabled() and x.requires_grad:
+            from models.frozen_product import FrozenProduct
+
+            product = FrozenProduct.apply
+        return product(x, layers).split([layer.out_features for layer in layers], -1)
 
     @staticmethod
     def product(x: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
@@ -83,16 +86,3 @@ def joint_linear(x: torch.Tensor, *layers: LinearLayer) -> tuple[torch.Tensor, .
     """Return the outputs of layers that read the same input, as one product where that is possible."""
     wrapper = next((layer for layer in layers if not isinstance(layer, Linear)), layers[0])
     return wrapper.joint(x, layers)
-
-
-class _FrozenProduct(torch.autograd.Function):
-    """`Linear.product` with a gradient for its input alone; saves no tensor for the backward."""
-
-    @staticmethod
-    def forward(ctx, x, layers):
-        ctx.layers = layers
-        return Linear.product(x, layers)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return Linear.product_back(grad.contiguous(), ctx.layers), None

@@ -25,7 +25,9 @@ PROBES = (  # conversations on which no two formats agree
 
 
 class NoFormat:
-    """The format of a checkpoint without one: writing a conversation raises ValueError(reason)."""
+    """The format of a checkpoint without one: writing a conversation raises ValueError(reason), plain text works."""
+
+    end = ""
 
     def __init__(self, reason: str):
         self.reason = reason
@@ -39,9 +41,16 @@ class NoFormat:
 def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
     """Return the format of a checkpoint. template: the chat_template of its tokenizer_config.json, or None.
 
-    The file chat_template.jinja goes before it. Without a template the control tokens decide. Raise ValueError with one
-    line if neither gives a format.
+    The file chat_template.jinja goes before it. Without a template the control tokens decide. If neither gives a
+    format, return NoFormat with the reason in one line.
     """
+    try:
+        return _choose(template, folder, mark, thinking)
+    except ValueError as error:
+        return NoFormat(str(error))
+
+
+def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
     path = folder / "chat_template.jinja"
     if path.is_file():
         template = path.read_text()

@@ -22,7 +22,7 @@ CHATML_TEMPLATE = (  # recognised by its text, so that the embedded model does n
 class Format(Protocol):
     """Writes conversations as text in which control tokens have the names that Marks gives them."""
 
-    end: str  # the token that ends a reply
+    end: str  # the token that ends a reply; "" without a chat format
     # (messages, header=True) -> a conversation, and if `header` the header that opens the assistant's next reply
     render: Callable[..., str]
     # (content) -> (the text before a reply, the reply as the model would sample it)

@@ -43,15 +43,10 @@ class Tokenizer:
             raise ValueError(f"{path}: the control token {moved[0]!r} is not distinct from text in this vocabulary")
         self.control_ids = frozenset(added.values())
         self.vocab_size = self._full.get_vocab_size()
-        self.eos_ids = frozenset(self._read_eos(added))
-        try:
-            self._format = self._choose_format(mark, thinking)
-            self._end = self.encode(self._format.end)[0]
-            self.eos_ids |= {self._end}
-        except ValueError as error:  # raised again when a conversation is encoded; plain text needs no format
-            from models.chat.choose import NoFormat
-
-            self._format, self._end = NoFormat(str(error)), None
+        self._format = self._choose_format(mark, thinking)
+        ends = self.encode(self._format.end)[:1] if self._format.end else []
+        self._end = ends[0] if ends else None
+        self.eos_ids = frozenset([*self._read_eos(added), *ends])
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text. Half a surrogate pair is encoded as "?".
