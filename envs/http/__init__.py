@@ -1,8 +1,8 @@
-"""HTTP: an environment behind a server: AgentGym's, LifelongAgentBench's, or ours (`python -m envs.serve`).
+"""HTTP: play an environment behind a server: AgentGym's, LifelongAgentBench's, or ours (`python -m envs.serve`).
 
-Task.     The server's task of a task number. Of every ten numbers the first eight are train, then one val and one
-          test (in babyai, where number % 40 is the level, of every ten blocks of 40), and seeds count the numbers of
-          a split. So no number is in two splits. The originals' servers have a fixed number of tasks and then repeat;
+Task.     The server's task with a number. In every ten numbers the first eight are train, the next is val, the last
+          is test (in babyai, where number % 40 is the level, in every ten blocks of 40). Seeds count the numbers of a
+          split, so no number is in two splits. The originals' servers have a fixed number of tasks and then repeat;
           ours has no end and plays the episode of that seed and split, with the same text as in process.
 
 Actions.  The environment's. The client extracts the action of a reply and sends it:
@@ -155,7 +155,7 @@ class Env(Environment):
             except Lost as error:
                 self.client.drop()
                 reason = error
-                self._tell(f"{self.config.address}: {reason}")
+                self._announce(f"{self.config.address}: {reason}")
             except BaseException:
                 self.client.drop()
                 self.running = False
@@ -164,8 +164,8 @@ class Env(Environment):
         times = f"{self.config.retries + 1} attempts" if self.config.retries else "one attempt"
         raise ServerFailed(f"{self.config.address} failed after {times}: {reason}")
 
-    def _tell(self, what: str) -> None:
-        """Print that the client is waiting for the server, once until the server answers again."""
+    def _announce(self, what: str) -> None:
+        """Print once that the client is waiting for the server; print again only after the server has answered."""
         if self.config.retries and not self.client.server.failing:
             self.client.server.failing = True
             most = sum(min(self.config.wait * 2**attempt, 60) for attempt in range(self.config.retries))

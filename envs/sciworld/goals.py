@@ -276,13 +276,13 @@ def deliver(house: House, thing: Thing, to: Thing) -> tuple:
 
 
 def find_thing(house: House, test: Callable[[Thing], bool]) -> Thing | None:
-    """Return the least hidden thing that passes the test."""
+    """Return the nearest thing that passes the test: the fewest doors away, then in the fewest containers."""
     found = [thing for room in house.rooms.values() for thing in room.everything() if test(thing)]
     return min(found, key=lambda thing: (distance(house, thing), len(thing.chain())), default=None)
 
 
 def called(house: House, name: str) -> Thing | None:
-    """Return the least hidden thing with this name or label."""
+    """Return the nearest thing with this name or label."""
     return find_thing(house, lambda thing: name in (thing.name, thing.label))
 
 

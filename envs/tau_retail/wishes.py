@@ -308,8 +308,8 @@ def _refused(d: Draw, kind: str, order: dict, says: str, why: str, **facts: str)
     """Return a wish about an order that the agent must refuse. `says` has `{}` in place of the order."""
     name, number, known = d.reference(order)
     answer = f"I am sorry, I cannot do that: {why}."
-    told = {"order": number} | facts
-    return Wish(kind, says.format(name), told, known, reads=tuple(d.lookups(order, known)), answer=answer, refused=True)
+    answers = {"order": number} | facts
+    return Wish(kind, says.format(name), answers, known, (), (), tuple(d.lookups(order, known)), answer, refused=True)
 
 
 def cancel_sent(d: Draw) -> Wish | None:

@@ -4,8 +4,8 @@ Task.     `Find me quick drying hand towels with color: red, and size: 20 x 32, 
           product of a catalogue, some of its attributes, a value of each of its options, a price limit. The levels of
           difficulty:
     1     a shop of eight products, each of another shelf; one attribute, no options; 3 turns
-    2     a shop of one shelf, 80 products; two attributes, one option; 4 turns and more
-    3     all 1,200 products, on 15 shelves; two or three attributes, up to three options; 3 to 6 turns and more
+    2     a shop of one shelf, 80 products; two attributes, one option; at least 4 turns
+    3     all 1,200 products, on 15 shelves; two or three attributes, up to three options; at least 3 to 6 turns
 
 Actions.  A name and an argument: the text of the first line before its last `[`, and from there to its last `]`.
     search[words]     from any page; leaves the product and forgets the options
@@ -34,8 +34,9 @@ Reward.   At Buy Now: type x (attributes found + options right + price kept) / (
           options:    a chosen value, cut to its first base colour, is similar to the pair of option and value; so
                       `large` will do for `x-large`
           price:      1 if it is at most the limit
-          type:       1; but if the product belongs to another query and shares fewer than two levels of category, then
-                      0.5 for at most a fifth of the nouns of the wanted name, 0.1 for under a tenth, 0 for none
+          type:       0 if the product's name has none of the nouns of the wanted name, 0.1 if it has under a tenth of
+                      them; 0.5 if it has at most a fifth, belongs to another query and shares fewer than two levels
+                      of category; else 1
           info["shaped"]: 0.1 for the first page of results that shows the wanted product; 0.3 the first time that any
           product is opened that can earn a reward of 1; the reward at Buy Now.
 
@@ -47,8 +48,8 @@ The differences:
 - The catalogue is ours. No product has a rating or a review.
 - A search ranks by a small BM25 of our own with a rough stemmer; `<r>`, `<a>`, `<c>`, `<q>` are words like any other.
 - Nouns are the words of a name that are in no attribute and not in a list of stop words; the original uses a parser.
-- A goal's attributes and its price limit are drawn with the episode. A hash of the product decides the split, so that
-  a held-out product is never the goal in training.
+- A goal's attributes and its price limit are drawn with the episode. A hash of the product's name decides the split, so
+  that a held-out product is never the goal in training.
 - The instructions are in our words. Only 400 characters of a search are read.
 """
 
@@ -82,7 +83,7 @@ PER_PAGE = 10  # results per page
 MAX_QUERY = 400  # characters read of a search
 FOUND, OPENED = 0.1, 0.3  # shaped rewards, each paid once
 SUB_PAGES = ("description", "features", "reviews")
-# a chosen value is cut to the first of these that it contains anywhere, even "tan" in "standard"
+# `_cut` reduces a chosen value to the first of these that it contains anywhere, even "tan" in "standard"
 BASE_COLOURS = """alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown
 burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral
 cranberry cream crystal dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green
@@ -209,10 +210,12 @@ class Env(Environment):
         return (line[:start], line[start + 1 : end][:MAX_QUERY].lower()) if start > 0 else ("", "")
 
     def _start(self) -> None:
+        """Show the start page."""
         self.page, self.hits, self.query = "start", [], ""
         self.product, self.options = None, {}
 
     def _search(self, query: str) -> None:
+        """Show the first page of results."""
         self._start()
         self.page, self.number, self.query = "results", 1, query
         self.hits = catalogue().search(query, self.shop)
@@ -250,6 +253,7 @@ class Env(Environment):
         return earned
 
     def _listed(self) -> list[Product]:
+        """Return the products on the page of results."""
         return self.hits[(self.number - 1) * PER_PAGE : self.number * PER_PAGE]
 
     def _next_action(self) -> tuple[str, str]:
@@ -286,7 +290,7 @@ def score(product: Product, goal: Goal, chosen: dict[str, str]) -> float:
 
 
 def type_score(product: Product, wanted: Product) -> float:
-    """Return the type's factor of the reward."""
+    """Return the factor of the reward for the type of the product bought."""
     named, nouns = set(catalogue().nouns(product.name)), catalogue().nouns(wanted.name)
     overlap = len(named & set(nouns)) / len(nouns) if nouns else 0.2
     related = product.query == wanted.query or len(set(product.category) & set(wanted.category)) >= 2
@@ -306,13 +310,14 @@ def text_ratio(left: str, right: str) -> int:
     a, b = " ".join(sorted(rest)), " ".join(sorted(other_rest))
     common = len(" ".join(shared))
     with_a, with_b = (common + bool(common) + len(text) for text in (a, b))
-    ratios = [_likeness(len(a) + len(b) - 2 * _common_subsequence(a, b), with_a + with_b)]
+    ratios = [_similarity(len(a) + len(b) - 2 * _common_subsequence(a, b), with_a + with_b)]
     if common:
-        ratios += [_likeness(with_a - common, common + with_a), _likeness(with_b - common, common + with_b)]
+        ratios += [_similarity(with_a - common, common + with_a), _similarity(with_b - common, common + with_b)]
     return round(max(ratios))
 
 
-def _likeness(distance: int, length: int) -> float:
+def _similarity(distance: int, length: int) -> float:
+    """Return a similarity of 0 to 100, given the edit distance and the sum of the lengths."""
     return 100.0 - 100.0 * distance / length
 
 
@@ -341,6 +346,7 @@ def _cut(text: str | tuple[str, str]) -> str | tuple[str, str]:
 
 
 def _can_score_1(product: Product, goal: Goal) -> bool:
+    """Return whether a product can earn a reward of 1."""
     offered = {name: value for name, value in goal.options.items() if value in product.options.get(name, ())}
     return score(product, goal, offered) == 1
 
@@ -357,11 +363,12 @@ def _shop(product: Product, level: str, rng: Random) -> list[Product] | None:
 
 
 def _joined(*parts: str) -> str:
+    """Return the text of a page."""
     return " [SEP] ".join(parts)
 
 
 def _receipt(product: Product, options: dict[str, str], reward: float) -> str:
-    """Return the last page; the original leaves most of its fields empty too."""
+    """Return the last page, with most fields empty as in the original."""
     chosen = dumps(options, sort_keys=True).replace("'", "\\u0027")
     purchased = "asin", product.asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"
     target = "asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query"

@@ -1,8 +1,9 @@
 """WebShop's catalogue: 1,200 products (120 types on 15 shelves, ten products each), a BM25 index, and goals.
 
-A product has a brand, a type, two attributes before the type ("quick drying"), one or two that it comes with ("hanging
-loop"), one that it is for ("guest bathrooms"), and up to three options. Within a type the pair of attributes before the
-type is unique; within the catalogue the name is. The catalogue is drawn from one fixed seed, on first use.
+A product has a brand, a type, and attributes: two that an instruction names before the type ("quick drying"), one or
+two after `with` ("hanging loop"), one after `for` ("guest bathrooms"). It has up to three options. No two products of a
+type have the same attributes before it, and no two products the same name. The catalogue is drawn from one fixed seed
+on first use.
 """
 
 import re
@@ -170,6 +171,8 @@ STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Product:
+    """A product of the catalogue."""
+
     asin: str
     name: str
     query: str  # the type in the plural, "bath towels"; in the original, the query that found the product
@@ -185,15 +188,19 @@ class Product:
 
     @property
     def attributes(self) -> tuple[str, ...]:
+        """All attributes, in the order in which an instruction names them."""
         return (*self.before, *self.having, self.use)
 
     @property
     def shelf(self) -> tuple[str, str]:
+        """The department and the shelf."""
         return self.category[:2]
 
 
 @dataclass(frozen=True)
 class Goal:
+    """A product to buy, and what the instruction says about it."""
+
     product: Product
     attributes: list[str]
     options: dict[str, str]
@@ -202,6 +209,7 @@ class Goal:
 
     @property
     def instruction(self) -> str:
+        """The text that says what to buy."""
         options = ", and ".join(f"{name}: {value}" for name, value in self.options.items())
         return (
             f"Find me {self.wish}{options and ' with '}{options}, and price lower than {self.price_upper:.2f} dollars"
@@ -235,7 +243,7 @@ class Catalogue:
         return [self.products[asin] for asin in nsmallest(HITS, scores, key=lambda asin: (-scores[asin], asin))]
 
     def nouns(self, name: str) -> list[str]:
-        """Return the nouns of a name: its words that are in no attribute and no stop words."""
+        """Return the nouns of a name: its words except those of attributes and stop words."""
         words = re.findall(r"[a-z]+", name.lower())
         return [word for word in words if word not in self.describing and word not in STOP_WORDS]
 
@@ -280,6 +288,7 @@ def terms(text: str) -> list[str]:
 
 
 def _singular(word: str) -> str:
+    """Return a word without its plural ending."""
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith(("ches", "shes", "sses", "xes")):
@@ -288,7 +297,7 @@ def _singular(word: str) -> str:
 
 
 def _stocked(lines: list[str], first: int, rng: Random) -> list[Product]:
-    """Return the products of a shelf."""
+    """Draw the products of a shelf. lines: its paragraph of SHELVES; first: the number of its first product."""
     (department, shelf), prices = lines[0].split(" > "), lines[1].split("-")
     types, before, having, use = (line.split(", ") for line in lines[2:6])
     options = [group.split(": ") for group in " ".join(lines[6:]).split("; ")]
@@ -350,12 +359,13 @@ def _indexed(product: Product) -> str:
 
 
 def _description(brand: str, kind: str, before: tuple, having: tuple, use: str) -> str:
+    """Return the text on a product's description page."""
     comes = f" and {having[1]}" if len(having) > 1 else ""
     return f"These {kind} by {brand} are {before[0]} and {before[1]}. They come with {having[0]}{comes}, for {use}."
 
 
 def _price(low: int, high: int, rng: Random) -> tuple[float, str]:
-    """Return a price and its tag: the price, or a range that contains it; a missing price is 100."""
+    """Draw a price and its tag: the price, or a range that contains it. A few prices count as missing, which is 100."""
     kind = rng.random()
     if kind < 0.03:
         return 100.0, "$100.0"
@@ -373,4 +383,5 @@ def _values(values: list[str], rng: Random) -> tuple[str, ...]:
 
 
 def _title(text: str) -> str:
+    """Return a text with a capital at the start of each word."""
     return " ".join(word[:1].upper() + word[1:] for word in text.split())
