@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -101,7 +101,7 @@ def main(cfg: Any, keys: Keys) -> None:
             for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():
                 print(f"    {env}: {one['success']:.1%} ({one['low']:.1%} to {one['high']:.1%}, n={one['episodes']})")
     if keys.json:
-        Path(keys.json).write_text(json.dumps({"config": config.to_dict(cfg), "results": results}, indent=2) + "\n")
+        Path(keys.json).write_text(json.dumps({"config": asdict(cfg), "results": results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

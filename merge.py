@@ -20,7 +20,7 @@ from models import load_model, load_tokenizer
 from models.checkpoints.export import save_model
 from models.logprob import head_logits
 from models.weights import resolve
-from rl import arguments
+from rl import program
 from rl.checkpoint import copy_tokenizer
 from rl.folders import new_folder
 
@@ -177,7 +177,7 @@ def print_report(report: dict, out: str) -> None:
 
 
 if __name__ == "__main__":
-    [keys] = arguments.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
+    [keys] = program.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
     try:
         main(keys)
     except (OSError, ValueError) as error:

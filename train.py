@@ -12,9 +12,10 @@ from typing import Any
 import envs
 import lora
 from models import Tokenizer
-from rl import config, setup
+from rl import setup
 from rl.batch import add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
+from rl.config import Common, algorithm_module, parse
 from rl.evaluate import describe, evaluate, progress_bar
 from rl.log import Run, epoch_line, rollout_stats, token_stats
 from rl.records import Batch, Episode
@@ -25,7 +26,7 @@ from rl.tasks import make_tasks
 from rl.update import update
 
 
-def main(cfg: Any) -> None:
+def main(cfg: Common) -> None:
     # 1. The model with its adapter, the critic, the optimizer: everything that changes is in `state`.
     cfg, run, tokenizer, state, demos = setup.start(cfg)
     try:
@@ -40,7 +41,7 @@ def main(cfg: Any) -> None:
     print(f"done: {run.folder}/epoch_{state.epoch}, curves and episodes in {run.folder}/report.html")
 
 
-def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Any) -> None:
+def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
     began = time.monotonic()
 
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
@@ -69,59 +70,57 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
         save_checkpoint(state, run.folder)  # last: a run that stops before it repeats the epoch with resume=
 
 
-def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Any) -> list[Episode]:
+def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> list[Episode]:
     """Return the epoch's episodes: played, demonstrated by experts, or read from data=."""
-    algo_cfg = getattr(cfg, cfg.algo)
-    first, groups = state.groups, cfg.episodes // algo_cfg.group_size
+    size = cfg.algorithm.group_size
+    first, groups = state.groups, cfg.episodes // size
     state.groups += groups
     if demos:
         return demos.train
-    tasks = make_tasks(cfg, first, groups, algo_cfg.group_size, "train", cfg.seed, cfg.order, cfg.max_samples)
+    tasks = make_tasks(cfg, first, groups, size, "train", cfg.seed, cfg.order, cfg.max_samples)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
-        if algo_cfg.source == "demonstrations":
+        if cfg.algorithm.source == "demonstrations":
             from rl.demonstrations import demonstrations
 
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
         return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.adapter_hash())
 
 
-def score(state: TrainState, episodes: list[Episode], cfg: Any) -> Batch:
+def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
     """Return the batch of the episodes with everything that the algorithm's loss needs, advantages last."""
-    algo_cfg = getattr(cfg, cfg.algo)
     batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
     if cfg.reward.whiten:
         from rl.groups import whiten_rewards
 
         batch = whiten_rewards(batch)
-    if algo_cfg.critic:
+    if cfg.algorithm.critic:
         batch = add_values(batch, state.model, state.critic, cfg.micro_tokens)
-    if algo_cfg.reference:
+    if cfg.algorithm.reference:
         from rl.reference import add_reference
 
         with lora.use_adapter(state.model, state.reference):
             batch = add_reference(batch, state.model, cfg.temperature, cfg.micro_tokens)
-    return config.algorithm(cfg.algo).advantages(batch, algo_cfg)
+    return algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
 
 
-def learn(state: TrainState, batch: Batch, cfg: Any) -> dict:
+def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
     """Take the epoch's optimizer steps and return their metrics."""
-    algo_cfg = getattr(cfg, cfg.algo)
-    with progress_bar(algo_cfg.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
-        losses = update(state, batch, config.algorithm(cfg.algo), cfg, progress)
+    with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
+        losses = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
     state.epoch += 1
     state.baseline = batch.baseline
-    if algo_cfg.reference:
+    if cfg.algorithm.reference:
         from rl.reference import adapted
 
-        losses["kl_coef"], state.kl_coef = state.kl_coef, adapted(batch, algo_cfg)
+        losses["kl_coef"], state.kl_coef = state.kl_coef, adapted(batch, cfg.algorithm)
     return losses
 
 
-def finished(state: TrainState, cfg: Any) -> bool:
+def finished(state: TrainState, cfg: Common) -> bool:
     return state.epoch >= cfg.epochs or bool(cfg.max_steps and state.step >= cfg.max_steps)
 
 
-def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Any) -> None:
+def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
     if cfg.algo == "sft":
@@ -131,14 +130,15 @@ def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: A
         if result:
             run.metrics({**at, **result})
             print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
-    for temperature in (cfg.temperature, 0.0) if cfg.eval_episodes and not demos else ():
-        result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
-        run.metrics({**at, "eval": result})
-        print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
+    if cfg.eval_episodes and not demos:
+        for temperature in (cfg.temperature, 0.0):
+            result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
+            run.metrics({**at, "eval": result})
+            print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
 
 
 if __name__ == "__main__":
-    cfg = config.parse(sys.argv[1:], "train.py")
+    cfg = parse(sys.argv[1:], "train.py")
     try:
         main(cfg)
     except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:

@@ -26,7 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rl import arguments
+from rl import program
 from rl.arguments import Positive
 
 ENOUGH = 3  # measured repeats of a row that takes long
@@ -48,7 +48,7 @@ def parse(options: type[T], words: list[str]) -> T:
     """Return the options that key=value words give. Print the help and exit with 0 on --help; print one line and exit
     with 2 on a wrong word."""
     module = sys.modules[options.__module__]
-    [given] = arguments.parse(words, f"benchmarks.{Path(module.__file__).stem}", options, about=module.__doc__)
+    [given] = program.parse(words, f"benchmarks.{Path(module.__file__).stem}", options, about=module.__doc__)
     return given
 
 

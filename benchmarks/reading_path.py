@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rl import arguments
+from rl import program
 
 ROOT = Path(__file__).parents[1]
 READING_ORDER = {  # a step of README's table: its files
@@ -98,7 +98,7 @@ class Keys:
 
 
 if __name__ == "__main__":
-    [keys] = arguments.parse(sys.argv[1:], "benchmarks.reading_path", Keys, about=__doc__)
+    [keys] = program.parse(sys.argv[1:], "benchmarks.reading_path", Keys, about=__doc__)
     found = reading_path()
     print(table(found))
     if keys.readme:

@@ -309,7 +309,7 @@ if __name__ == "__main__":
         sys.path[0] = os.getcwd()
         serve(int(sys.argv[2]))
     else:
-        from rl import arguments
+        from rl import program
 
-        [given] = arguments.parse(sys.argv[1:], "benchmarks.versions", Keys, about=__doc__)
+        [given] = program.parse(sys.argv[1:], "benchmarks.versions", Keys, about=__doc__)
         main(given)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import envs
-from rl import arguments
+from rl import arguments, program
 from rl.arguments import NotNegative
 from rl.help import quiet_on_closed_pipe
 
@@ -54,12 +54,12 @@ def parse(words: list[str]) -> list:
     """Return this program's Keys and the environment's Config. Raise ValueError for an unknown environment."""
     words = words[:] or ["--help"]
     if arguments.wants_help(words[:1]):
-        return arguments.parse(words, "envs", Keys, about=__doc__, positional="env")
+        return program.parse(words, "envs", Keys, about=__doc__, positional="env")
     name = words[0].removeprefix("env=")
     config = envs.config_class(name)
     words[1:] = [word.removeprefix(f"{name}.") for word in words[1:]]  # train.py's form of the keys works too
     words[1:1] = [f"{key}={value}" for key, value in envs.WITHOUT_MODEL.get(name, {}).items()]
-    return arguments.parse(words, "envs", Keys, config, about=__doc__, positional="env")
+    return program.parse(words, "envs", Keys, config, about=__doc__, positional="env")
 
 
 def demonstrate(env: envs.Environment, keys: Keys) -> None:

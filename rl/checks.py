@@ -32,7 +32,7 @@ def check(cfg: Any) -> None:
 
 def check_training(cfg: Any) -> None:
     """Raise ArgumentError for values that do not go together in training."""
-    algo = getattr(cfg, cfg.algo)
+    algo = cfg.algorithm
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
     if algo.source == "rollouts" and cfg.data:

@@ -10,8 +10,8 @@ Groups load on demand: a Config has the fields of Common, `lora`, `reward`, and 
 environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft.
 """
 
-import dataclasses
-from dataclasses import dataclass, make_dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, make_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -87,21 +87,26 @@ class Common:
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a model under 10 million parameters, else all
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
+    @property
+    def algorithm(self) -> Any:
+        """The settings of the algorithm that `algo` names."""
+        return getattr(self, self.algo)
+
 
 GROUPS = ("lora", "reward", *ALGORITHMS, *envs.NAMES)
 UNCHECKED = ("recipe embedded", "saved settings")  # have keys of groups that a run does not use and need not load
 
 
-def algorithm(name: str) -> ModuleType:
+def algorithm_module(name: str) -> ModuleType:
     """Return the algorithm's module: Config, advantages, loss."""
     return import_module(ALGORITHMS[name])
 
 
 def group_class(name: str) -> type:
     """Return the dataclass of a group."""
-    if name in ("lora", "reward"):
-        return {"lora": Lora, "reward": Reward}[name]
-    return algorithm(name).Config if name in ALGORITHMS else envs.config_class(name)
+    if name in ALGORITHMS:
+        return algorithm_module(name).Config
+    return {"lora": Lora, "reward": Reward}.get(name) or envs.config_class(name)
 
 
 def parse(words: list[str], program: str = "train.py", also: type | None = None) -> Any:
@@ -140,47 +145,42 @@ def help_text(program: str, also: type | None = None) -> str:
 
 
 def resolve(given: dict[str, str], also: type | None = None) -> Any:
-    """Return the Config of the given keys over the recipes, or over the settings of the run that is resumed.
+    """Return the Config of the given keys over the recipes, or over the settings of the run that is resumed."""
+    layers = layers_of(given)
+    common = arguments.build(Common, merged(layers))
+    in_use = {"lora", "reward", common.algo, *mixture(common.env)} | groups_of(given)
+    checked = in_use | groups_of(merged([layer for layer in layers if layer[0] not in UNCHECKED]))
+    ignored = set(GROUPS) - checked
+    settings = {key: value for key, value in merged(layers).items() if not groups_of([key]) & ignored}
+    classes = {name: group_class(name) for name in GROUPS if name in checked}
+    known = {key for name, cls in classes.items() for key in arguments.keys_of(cls, name)}
+    unknown = [key for key in settings if key not in known.union(arguments.keys_of(Common))]
+    if unknown:
+        from rl.refusals import unknown_key
 
-    recipes/embedded.toml and saved settings may have keys of groups that this run does not use: these are ignored.
-    """
-    layers = [*layers_beneath(given), ("command line", given)]
-    settings = merged(layers)
-    if settings.get("algo", Common.algo) not in ALGORITHMS and settings["algo"] in recipes.names():
-        algo = settings["algo"]
-        raise ArgumentError(f"algo={algo} is not one of {', '.join(ALGORITHMS)}; did you mean recipe={algo}?")
-    if settings.get("reward.rule") == "seed":
-        raise ArgumentError("reward.rule=seed is now called reward.rule=shaped")
-    common = arguments.build(Common, settings)
-    try:
-        environments = mixture(common.env)
-    except ValueError as error:
-        raise ArgumentError(f"env={common.env}: {error}") from None
-    settings = merged(limit_turns(layers, list(environments)))
-    in_use = {"lora", "reward", common.algo, *environments} | groups_of(given)
-    classes = {name: group_class(name) for name in GROUPS if name in in_use}
-    checked = merged([layer for layer in layers if layer[0] not in UNCHECKED])
-    others = {name: group_class(name) for name in GROUPS if name in groups_of(checked) - in_use}
-    known = set(arguments.keys_of(Common))
-    known.update(key for name, cls in (classes | others).items() for key in arguments.keys_of(cls, name))
-    for key in settings:
-        unused = key not in checked and key.partition(".")[0] in set(GROUPS) - classes.keys()
-        if key not in known and not unused:
-            every = [("", cls) for cls in (Common, also) if cls] + [(name, group_class(name)) for name in GROUPS]
-            raise arguments.unknown_key(key, [k for group, cls in every for k in arguments.keys_of(cls, group)])
-    groups = {name: arguments.build(cls, settings, name) for name, cls in (classes | others).items()}
-    config_class = make_dataclass("Config", classes.items(), bases=(Common,), frozen=True, kw_only=True)
-    return config_class(**vars(replace(common, max_turns=0)), **{name: groups[name] for name in classes})
+        every = [("", cls) for cls in (Common, also) if cls] + [(name, group_class(name)) for name in GROUPS]
+        keys = [key for group, cls in every for key in arguments.keys_of(cls, group)]
+        raise ArgumentError(unknown_key(unknown[0], keys))
+    groups = {name: arguments.build(cls, settings, name) for name, cls in classes.items()}
+    fields = [(name, cls) for name, cls in classes.items() if name in in_use]
+    config_class = make_dataclass("Config", fields, bases=(Common,), frozen=True, kw_only=True)
+    return config_class(**vars(common), **{name: groups[name] for name, _ in fields})
 
 
-def layers_beneath(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return (source, keys) of the recipes in effect, or of the resumed run's settings; later ones win."""
+def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (source, keys) of the recipes or of the resumed run, and of the command line; later ones win."""
     if given.get("resume"):
         from rl.resume import saved_settings
 
-        return [("saved settings", {**saved_settings(given["resume"]), "out": given["resume"]})]
-    found = recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model)
-    return [(f"recipe {name}", keys) for name, keys in found]
+        layers = [("saved settings", saved_settings(given["resume"]))]
+    else:
+        layers = recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model)
+    layers.append(("command line", given))
+    if merged(layers).get("max_turns"):
+        from rl.turn_limit import limit_turns
+
+        return limit_turns(layers, merged(layers).get("env", Common.env))
+    return layers
 
 
 def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -188,46 +188,21 @@ def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     return {key: value for _, keys in layers for key, value in keys.items()}
 
 
-def groups_of(keys: dict[str, Any]) -> set[str]:
+def groups_of(keys: Iterable[str]) -> set[str]:
     """Return the groups of the dotted keys."""
     return {key.partition(".")[0] for key in keys if "." in key}
 
 
-def limit_turns(layers: list[tuple[str, dict[str, Any]]], environments: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the layers with max_turns as the key of each environment, in the last layer that sets max_turns.
-
-    An environment's own key wins in the same layer and in later ones. With max_turns=0 every environment keeps its own.
-    """
-    limited = [env for env in environments if hasattr(envs.config_class(env), "max_turns")]
-    value = arguments.convert("max_turns", merged(layers).get("max_turns", 0), NotNegative[int])
-    if value == 0:
-        return layers
-    last = max(n for n, (_, keys) in enumerate(layers) if "max_turns" in keys)
-    found = [(source, {key: keys[key] for key in keys if key != "max_turns"}) for source, keys in layers]
-    source, keys = found[last]
-    found[last] = (source, {f"{env}.max_turns": value for env in limited} | keys)
-    return found
-
-
-def to_dict(cfg: Any) -> dict:
-    """Return what is saved with a run: every key in use with its resolved value."""
-    return dataclasses.asdict(cfg)
-
-
-def describe_sources(cfg: Any) -> str:
+def describe_sources(cfg: Common) -> str:
     """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
     named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe")}
-    base = {"resume": cfg.resume} if cfg.resume else named
-    without_words, source_of = recipes.flatten(to_dict(resolve(base))), {}
-    layers = [] if cfg.resume else limit_turns(layers_beneath(named), list(mixture(cfg.env)))
+    without_words = recipes.flatten(asdict(resolve({"resume": cfg.resume} if cfg.resume else named)))
+    layers = [] if cfg.resume else layers_of(named)[:-1]
+    source_of = {key: source for source, keys in layers for key in keys}
     parts = {source: [] for source, _ in layers}
-    for source, keys in layers:
-        source_of |= dict.fromkeys(keys, source)
-    for key, value in recipes.flatten(to_dict(cfg)).items():
-        if key in named or key not in without_words:
-            continue
-        source = source_of.get(key) if value == without_words[key] else "command line"
-        if source:
+    for key, value in recipes.flatten(asdict(cfg)).items():
+        source = source_of.get(key) if value == without_words.get(key) else "command line"
+        if source and key in without_words and key not in named:
             parts.setdefault(source, []).append(f"{key}={shown(value)}")
     start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
     start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""

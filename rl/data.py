@@ -39,7 +39,7 @@ class Demonstrations:
 
 
 def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
-    """Read at most cfg.max_samples rows of the file cfg.data.
+    """Read at most cfg.max_samples rows of the file cfg.data, and print their counts.
 
     Raises ValueError for a row that is neither a conversation nor a pair, or if nothing is left to learn from.
     """
@@ -61,6 +61,7 @@ def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
         (found.held_out if digest in held_out else found.train).append(episode)
     if not found.train:
         raise ValueError(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {found.cut} cut by max_len")
+    print(f"data: {found.describe(cfg.max_len)}")
     return found
 
 

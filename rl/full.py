@@ -14,7 +14,7 @@ ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))
 
 def check(cfg: Any) -> None:
     """Raise ArgumentError for settings that need a frozen base."""
-    if getattr(cfg, cfg.algo).reference:
+    if cfg.algorithm.reference:
         raise ArgumentError(f"{cfg.algo}.kl_coef needs a frozen base as its reference, which lora.r=0 trains away")
     for env, key, role in ASK_BASE:
         if env in mixture(cfg.env) and getattr(getattr(cfg, env), key) == "model":

@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
-from rl.config import to_dict
+from rl.config import Common
 from rl.records import Episode
 
 PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
@@ -18,30 +17,27 @@ PRINTED += ("sampler_gap",)
 class Run:
     """The folder a run writes into. Raises FileExistsError if another run is there, unless this one resumes it."""
 
-    def __init__(self, cfg: Any):
+    def __init__(self, cfg: Common):
         env = cfg.env.replace(",", "+").replace(":", "x")
         self.folder = Path(cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=timestamp()))
         if not cfg.resume and (self.folder / "config.json").exists():
-            resumable = any(self.folder.glob("checkpoint-*"))
-            way = f"resume={self.folder} goes on with it" if resumable else "it has no checkpoint; choose another out="
-            raise FileExistsError(f"out={self.folder}: a run is there already; {way}")
+            from rl import taken
 
-    def begin(self, cfg: Any) -> Any:
+            raise taken.refusal(self.folder)
+
+    def begin(self, cfg: Common) -> Common:
         """Make the folder, write config.json and return the configuration with the folder in `out`."""
-        name, number = self.folder.name, 1
-        while not cfg.resume:
+        if not cfg.resume:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 open(self.folder / "config.json", "x").close()
-                break
-            except FileExistsError:
-                if "{timestamp}" not in cfg.out:
-                    raise FileExistsError(f"out={self.folder}: another run has begun there") from None
-                number += 1  # another run began in the same second
-                self.folder = self.folder.with_name(f"{name}-{number}")
+            except FileExistsError:  # another run has begun there since __init__
+                from rl import taken
+
+                self.folder = taken.next_folder(self.folder, cfg.out)
         print(f"run: {self.folder}", flush=True)
         cfg = replace(cfg, out=str(self.folder))
-        (self.folder / "config.json").write_text(json.dumps(to_dict(cfg), indent=2) + "\n")
+        (self.folder / "config.json").write_text(json.dumps(asdict(cfg), indent=2) + "\n")
         return cfg
 
     def metrics(self, record: dict) -> None:

@@ -1,12 +1,15 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+import lora
+from models import CausalLM
 from rl import recipes
 from rl.arguments import ArgumentError
 from rl.checkpoint import checkpoints
@@ -29,7 +32,7 @@ def check_words(given: dict[str, str]) -> None:
 
 
 def saved_settings(run: str) -> dict[str, Any]:
-    """Return the keys of the config.json that a run was started with."""
+    """Return the keys of the config.json that a run was started with, and its folder as `out`."""
     path = Path(run) / "config.json"
     if not path.is_file():
         raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
@@ -41,7 +44,7 @@ def saved_settings(run: str) -> dict[str, Any]:
         keys["reward.rule"] = "shaped"
     if keys.get("max_turns"):  # in runs before 0 was saved here, it won over the environments' own
         keys = {key: value for key, value in keys.items() if not key.endswith(".max_turns")}
-    return keys
+    return {**keys, "out": run}
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -100,6 +103,23 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
     counters = json.loads((folder / "state.json").read_text())
     for name in COUNTERS:
         setattr(state, name, counters[name])
+
+
+def copy_adapter(model: CausalLM, cfg: Any) -> tuple[list[str], str, Any]:
+    """Give the model two copies of the adapter in cfg.resume_from: one that trains, and a frozen one, "reference".
+
+    A run keeps the reference in its folder, where resume= finds it. Return the names of the adapted layers, their ranks
+    and alphas in words, and cfg.lora with the adapter's own settings.
+    """
+    folder = Path(cfg.resume) / "reference" if cfg.resume else Path(cfg.resume_from)
+    lora.load_adapter(model, folder, name="reference", trainable=False)
+    names, layers = lora.load_adapter(model, folder), dict(lora.lora_layers(model))
+    adapters = [layers[name].adapters["default"] for name in names]
+    ranks, alphas = sorted({len(adapter.A) for adapter in adapters}), sorted({adapter.alpha for adapter in adapters})
+    size = f"r={'/'.join(f'{r:g}' for r in ranks)} alpha={'/'.join(f'{alpha:g}' for alpha in alphas)}"
+    first, targets = adapters[0], ",".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
+    own = {"r": len(first.A), "alpha": first.alpha, "rslora": first.rslora, "targets": targets}
+    return names, size, replace(cfg.lora, **own, dropout=layers[names[0]].dropout)
 
 
 def forget_after(folder: Path, epoch: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import envs
+from rl.arguments import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -21,23 +22,24 @@ class Task:
 def mixture(text: str) -> dict[str, float]:
     """Return environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight.
 
-    Raises ValueError for a name that is unknown or given twice, and for a weight that is not positive.
+    Raises ArgumentError for a name that is unknown or given twice, and for a weight that is not positive.
     """
     weights = {}
-    for part in text.split(","):
-        name, colon, given = part.strip().partition(":")
-        try:
-            weight = float(given if colon else 1)
-        except ValueError:
-            raise ValueError(f"weight {given!r} of {name} is not a number") from None
-        if not 0 < weight < float("inf"):
-            raise ValueError(f"weight {given} of {name} must be positive and finite")
-        members = envs.GROUPS.get(name, [name])
-        for member in members:
-            envs.config_class(member)  # raises ValueError with the nearest name
-            if member in weights:
-                raise ValueError(f"{member} is named twice")
-            weights[member] = weight / len(members)
+    try:
+        for part in text.split(","):
+            name, colon, given = part.strip().partition(":")
+            members, weight = envs.GROUPS.get(name, [name]), float(given if colon else 1)
+            if not 0 < weight < float("inf"):
+                raise ValueError
+            for member in members:
+                envs.config_class(member)  # raises ValueError for an unknown name
+                if member in weights:
+                    raise ValueError(f"{member} is named twice")
+                weights[member] = weight / len(members)
+    except ValueError as error:
+        from rl.refusals import wrong_mixture
+
+        raise ArgumentError(wrong_mixture(text, error)) from None
     return weights
 
 

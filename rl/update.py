@@ -22,7 +22,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Any) -> torch.op
     """Return cfg.optimizer over the trainable parameters: adapter or model at cfg.lr, the critic at its own rate."""
     groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": cfg.lr}]
     if critic is not None:
-        groups.append({"params": list(critic.parameters()), "lr": getattr(cfg, cfg.algo).critic_lr})
+        groups.append({"params": list(critic.parameters()), "lr": cfg.algorithm.critic_lr})
     for group in groups:
         group["base_lr"] = group["lr"]
     return OPTIMIZERS[cfg.optimizer](groups, weight_decay=cfg.weight_decay)
@@ -30,7 +30,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Any) -> torch.op
 
 def total_steps(cfg: Any) -> int:
     """Return the number of optimizer steps of a whole run."""
-    steps = cfg.epochs * getattr(cfg, cfg.algo).epochs * math.ceil(cfg.episodes / cfg.batch_size)
+    steps = cfg.epochs * cfg.algorithm.epochs * math.ceil(cfg.episodes / cfg.batch_size)
     return min(steps, cfg.max_steps or steps)
 
 
@@ -41,7 +41,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any, progress
     changed.
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
-    algo_cfg, steps, within_target_kl = getattr(cfg, cfg.algo), [], True
+    algo_cfg, steps, within_target_kl = cfg.algorithm, [], True
     state.model.train(algo_cfg.source == "demonstrations")  # dropout: in rl it would make the first ratio differ from 1
     for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
         seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
@@ -68,7 +68,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) 
 
     The step is skipped, but counted, if its gradient is not finite or if KL(old || new) is past 1.5 * target_kl.
     """
-    algo_cfg, stats, sampler_gap = getattr(cfg, cfg.algo), defaultdict(float), 0.0
+    algo_cfg, stats, sampler_gap = cfg.algorithm, defaultdict(float), 0.0
     if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):
         from rl.groups import drop_zero_advantage
 

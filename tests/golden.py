@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rl import arguments
+from rl import program
+from rl.refusals import hint
 
 FOLDER = Path(__file__).with_name("golden")
 ENVIRONMENTS = ["abd", "alfworld", "babyai", "db_bench", "ded", "os_interaction", "planner", "sat", "sciworld"]
@@ -88,7 +89,7 @@ class Keys:
         self.names = self.only.replace(",", " ").split() or known
         for name in self.names:
             if name not in known:
-                raise ValueError(f"only={name} is not one of {', '.join(known)}{arguments.hint(name, known)}")
+                raise ValueError(f"only={name} is not one of {', '.join(known)}{hint(name, known)}")
 
 
 def main(keys: Keys) -> None:
@@ -102,4 +103,4 @@ def main(keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    main(*arguments.parse(sys.argv[1:], "tests/golden.py", Keys, about=__doc__))
+    main(*program.parse(sys.argv[1:], "tests/golden.py", Keys, about=__doc__))

@@ -15,7 +15,7 @@ import torch
 from conftest import SMALL, randomize
 from safetensors.torch import save_file
 
-from rl import arguments
+from rl import program
 
 FROZEN = Path(__file__).parent / "fixtures" / "decoder.safetensors"
 
@@ -155,4 +155,4 @@ def main(keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    main(*arguments.parse(sys.argv[1:], "tests/make_fixtures.py", Keys, about=__doc__))
+    main(*program.parse(sys.argv[1:], "tests/make_fixtures.py", Keys, about=__doc__))

@@ -10,10 +10,11 @@ from typing import Literal
 
 import pytest
 
-from rl import arguments
+from rl import arguments, program
 from rl.arguments import NotNegative, Positive
 
 SOURCE = Path(arguments.__file__)
+PARSER = ("arguments", "program", "refusals", "help")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Group:
 
 
 def parse(*words: str) -> tuple[Keys, Group]:
-    return tuple(arguments.parse(["out=x", *words], "prog.py", Keys, about="About it.", team=Group))
+    return tuple(program.parse(["out=x", *words], "prog.py", Keys, about="About it.", team=Group))
 
 
 @pytest.mark.parametrize(
@@ -93,15 +94,15 @@ def test_wrong_word_is_one_line_and_status_2(word, line, capsys):
 
 def test_missing_key_is_named(capsys):
     with pytest.raises(SystemExit) as end:
-        arguments.parse([], "prog.py", Keys)
+        program.parse([], "prog.py", Keys)
     assert end.value.code == 2 and capsys.readouterr().err == "prog.py: out= is missing; --help lists the keys\n"
 
 
 def test_first_bare_word_sets_the_positional_key(capsys):
-    [keys] = arguments.parse(["here", "rate=2"], "prog.py", Keys, positional="out")
+    [keys] = program.parse(["here", "rate=2"], "prog.py", Keys, positional="out")
     assert (keys.out, keys.rate) == ("here", 2.0)
     with pytest.raises(SystemExit):
-        arguments.parse(["rate=2", "here"], "prog.py", Keys, positional="out")
+        program.parse(["rate=2", "here"], "prog.py", Keys, positional="out")
     assert "'here' is not key=value" in capsys.readouterr().err
 
 
@@ -130,8 +131,10 @@ def test_help_to_a_closed_pipe_or_full_disk_has_no_traceback(full):
 
 
 def test_parser_imports_only_the_standard_library():
-    for path in (SOURCE, SOURCE.with_name("help.py")):
+    for path in [SOURCE.with_name(f"{name}.py") for name in PARSER]:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [f"{node.module}.{a.name}" for a in node.names] if isinstance(node, ast.ImportFrom) else []
-            assert all(name.partition(".")[0] in sys.stdlib_module_names or name == "rl.help" for name in names)
+            ours = [name.split(".")[1] for name in names if name.startswith("rl.")]
+            assert set(ours) <= set(PARSER)
+            assert all(name.partition(".")[0] in {*sys.stdlib_module_names, "rl"} for name in names)

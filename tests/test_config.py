@@ -221,7 +221,7 @@ def test_help_explains_every_key_with_its_default(capsys):
 )
 def test_words_become_values_of_the_fields_type(word, value):
     key = word.lstrip("-").split("=")[0]
-    found = recipes.flatten(config.to_dict(parse([word])))[key]
+    found = recipes.flatten(dataclasses.asdict(parse([word])))[key]
     assert found == value and type(found) is type(value)
 
 
@@ -316,7 +316,7 @@ def test_max_turns_is_recorded_as_the_environments(text, words, wanted, recipe, 
     cfg = parse([recipe(text), "env=textcraft,sat", *words.split()])
     assert cfg.textcraft.max_turns == make_env(cfg, "textcraft").config.max_turns == wanted
     assert make_env(cfg, "sat"), "an environment of one turn has no such key"
-    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
     assert parse([f"resume={tmp_path}"]).textcraft.max_turns == wanted
 
 
@@ -327,7 +327,7 @@ def test_start_line_names_the_source_of_max_turns(recipe):
 
 def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
     cfg = parse(["algo=grpo", "lr=7"])
-    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
     line = config.describe_sources(parse([f"resume={tmp_path}", "epochs=99"]))
     saved = f"saved in {tmp_path}/config.json: the rest"
     assert line == f"algo=grpo env=textcraft model=tiny; {saved}; command line: epochs=99"
@@ -339,7 +339,7 @@ def test_only_groups_in_use_are_loaded_and_present():
     for words, loaded in (([], ""), (["grpo.clip=0.1", "env=os_interaction"], "rl.grpo envs.os_interaction")):
         done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
         assert done.stdout.strip() == loaded
-    assert set(recipes.flatten(config.to_dict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
+    assert set(recipes.flatten(dataclasses.asdict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
     assert not hasattr(parse([]), "grpo") and hasattr(parse(["grpo.clip=0.1"]), "grpo")
 
 
@@ -394,17 +394,18 @@ def test_every_key_of_every_recipe_is_known():
 
 def test_resume_reads_the_runs_own_settings(tmp_path):
     cfg = parse(["lr=7", "algo=grpo", "grpo.group_size=4", "ppo.value_clip=none", "recipe=dapo", "out=elsewhere"])
-    (tmp_path / "config.json").write_text(json.dumps(config.to_dict(cfg)))
-    again = config.to_dict(parse([f"resume={tmp_path}", "epochs=99", "ppo.clip=0.3"]))
+    (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
+    again = dataclasses.asdict(parse([f"resume={tmp_path}", "epochs=99", "ppo.clip=0.3"]))
     assert (again["epochs"], again["out"], again["resume"]) == (99, str(tmp_path), str(tmp_path))
-    assert again.pop("ppo") == config.to_dict(cfg)["ppo"] | {"clip": 0.3}
+    assert again.pop("ppo") == dataclasses.asdict(cfg)["ppo"] | {"clip": 0.3}
     same = {"epochs": cfg.epochs, "out": cfg.out, "resume": ""}
-    assert {**again, **same, "ppo": config.to_dict(cfg)["ppo"]} == config.to_dict(cfg)
+    assert {**again, **same, "ppo": dataclasses.asdict(cfg)["ppo"]} == dataclasses.asdict(cfg)
 
 
 def test_resume_reads_configs_of_earlier_versions(tmp_path):
     """They have every group, reward.rule=seed is now called shaped, and max_turns won over an environment's own."""
-    saved = recipes.flatten(config.to_dict(parse(["algo=grpo"]))) | everything() | {"algo": "grpo", "recipe": "default"}
+    saved = recipes.flatten(dataclasses.asdict(parse(["algo=grpo"]))) | everything()
+    saved |= {"algo": "grpo", "recipe": "default"}
     nested = {key: value for key, value in saved.items() if "." not in key}
     for key, value in saved.items():
         group, dot, name = key.partition(".")

@@ -12,6 +12,7 @@ from benchmarks.reading_path import MARKER, decoder_files, reading_path, table
 ROOT = Path(__file__).parents[1]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
+PARSER = {"rl.arguments", "rl.program", "rl.refusals", "rl.help"}  # programs, which nobody imports, may use it
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
 # Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
 OPTIONAL = {"wandb", "tensorboard", "matplotlib", "jinja2"}
@@ -48,7 +49,7 @@ def test_rooms_import_only_the_rooms_they_may(module):
     allowed = {room, *ROOMS.get(room, ROOMS)}
     names = imports(FILES[module])
     if module.endswith("__main__") or module == "models.tiny.make_tiny":
-        names -= {"rl.arguments", "rl.help"}  # programs may use the one parser
+        names -= PARSER
     tops = {name.split(".")[0] for name in names}
     assert tops & (set(ROOMS) | PROGRAMS | {"tests", "benchmarks"}) <= allowed, "the import rule"
 

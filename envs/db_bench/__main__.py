@@ -15,7 +15,7 @@ from random import Random
 from envs.common import SPLITS, level_list
 from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, read_tasks
 from envs.simulators.mysql import Database
-from rl import arguments
+from rl import program
 from rl.arguments import NotNegative, Positive
 from rl.help import quiet_on_closed_pipe
 
@@ -38,7 +38,7 @@ class Keys:
 @quiet_on_closed_pipe()
 def main(words: list[str]) -> int:
     """Run the program and return its exit status; exit with 2 on a wrong word and with 1 on a failure."""
-    [keys] = arguments.parse(words, "envs.db_bench", Keys, about=__doc__)
+    [keys] = program.parse(words, "envs.db_bench", Keys, about=__doc__)
     try:
         if keys.data:
             read_tasks(keys.data)  # raises ValueError for an entry that is not a task

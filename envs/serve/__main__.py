@@ -18,7 +18,8 @@ import envs
 from envs.http import KINDS
 from envs.http.lab import KINDS as LAB
 from envs.serve import Server, agentgym, lab
-from rl import arguments
+from rl import arguments, program
+from rl.refusals import hint
 
 NEEDS_MODEL = {"planner": "worker", "tau_retail": "user"}  # environment -> the option whose value may be "model"
 RANGES = {"port": (0, 65535), "items_port": (0, 65535), "sessions": (1, 10**6), "idle": (1, 10**9)}
@@ -37,7 +38,7 @@ class Keys:
 
     def __post_init__(self):
         if self.env not in KINDS:
-            raise ValueError(f"env={self.env} is not one of {', '.join(KINDS)}{arguments.hint(self.env, KINDS)}")
+            raise ValueError(f"env={self.env} is not one of {', '.join(KINDS)}{hint(self.env, KINDS)}")
         if self.port is None:
             self.port = 8000 if self.env in LAB else 36001
         for name, (low, high) in RANGES.items():
@@ -54,7 +55,7 @@ def parse(words: list[str]) -> tuple[Keys, dict]:
         kinds = (kind,) if kind in KINDS else ()  # Keys refuses another name
     groups = {kind: envs.config_class(kind) for kind in kinds}
     usual = [f"{kind}.{key}={value}" for kind in kinds for key, value in envs.WITHOUT_MODEL.get(kind, {}).items()]
-    keys, *configs = arguments.parse(usual + words, "envs.serve", Keys, about=__doc__, **groups)
+    keys, *configs = program.parse(usual + words, "envs.serve", Keys, about=__doc__, **groups)
     options = vars(configs[0])
     option = NEEDS_MODEL.get(keys.env)
     if options.get(option) == "model":

@@ -20,7 +20,7 @@ from models.checkpoints.export import save_model
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.logprob import token_logprobs
-from rl import arguments
+from rl import program
 from rl.arguments import NotNegative, Positive
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -146,5 +146,5 @@ def main(keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    [keys] = arguments.parse(sys.argv[1:], "models.tiny.make_tiny", Keys, about=__doc__, positional="corpus")
+    [keys] = program.parse(sys.argv[1:], "models.tiny.make_tiny", Keys, about=__doc__, positional="corpus")
     main(keys)
