@@ -83,7 +83,9 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
             from rl.demonstrations import demonstrations
 
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
-        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.adapter_hash())
+        played = rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress)
+    adapter_hash = state.adapter_hash()
+    return [replace(episode, adapter_hash=adapter_hash) for episode in played]
 
 
 def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:

@@ -6,6 +6,7 @@ from statistics import fmean, median, pstdev
 from tqdm import tqdm
 
 from models import CausalLM, Tokenizer
+from rl.config import Common
 from rl.log import env_metrics
 from rl.records import Episode
 from rl.rollout import rollout
@@ -15,11 +16,8 @@ from rl.tasks import make_tasks
 EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
 
 
-def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, split: str, episodes: int) -> dict:
-    """Play `episodes` tasks of a split at a temperature (0 is greedy), the same tasks every time.
-
-    Returns the `summary` of all episodes, and under "by_env" that of each environment.
-    """
+def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
+    """Play `episodes` tasks of a split at a temperature (0 is greedy), the same tasks every time. Return `judged`."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     kind = "greedy" if temperature == 0 else "sampled"
     with progress_bar(episodes, f"evaluate {kind} on {split}") as progress:
@@ -28,15 +26,12 @@ def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg, temperature: float, spl
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:
-    """Return the result of `evaluate` for played episodes. Episodes whose environment failed are only counted; raises
-    ValueError if all failed."""
-    failed = [e for e in played if e.infrastructure_failed]
-    played = [e for e in played if not e.infrastructure_failed]
-    if not played:
-        raise ValueError(f"all {len(failed)} episodes failed because of the environment, not the agent")
-    by_env = {name: summary([e for e in played if e.env == name]) for name in sorted({e.env for e in played})}
-    at = {"temperature": temperature, "split": split, "infrastructure_failed": len(failed)}
-    return {**summary(played), **at, "by_env": by_env}
+    """Return the `summary` of all episodes, and under "by_env" that of each environment. Episodes whose environment
+    failed are only counted; at least one must be whole."""
+    whole = [e for e in played if not e.infrastructure_failed]
+    by_env = {name: summary([e for e in whole if e.env == name]) for name in sorted({e.env for e in whole})}
+    at = {"temperature": temperature, "split": split, "infrastructure_failed": len(played) - len(whole)}
+    return {**summary(whole), **at, "by_env": by_env}
 
 
 def summary(episodes: list[Episode]) -> dict:

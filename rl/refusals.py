@@ -1,4 +1,4 @@
-"""The lines that refuse a wrong word, with the nearest valid one. Imported when there is one; standard library alone."""
+"""The lines that refuse a wrong word and name the nearest valid one. Imported when needed; standard library alone."""
 
 import difflib
 from pathlib import Path

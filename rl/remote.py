@@ -133,6 +133,8 @@ def evaluate(server: Server, name: str, cfg, temperature: float, split: str, epi
         except BaseException:
             server.left.set()  # running episodes end with their next request
             raise
+    if all(episode.infrastructure_failed for episode in played):
+        raise ValueError(f"all {len(played)} episodes failed because of the environment, not the agent")
     return judged(played, temperature, split)
 
 

@@ -41,23 +41,25 @@ def _evaluation(epoch: int, e: dict) -> str:
     return f"<tr><td>{epoch}<td>{play}<td>{e['success']:.1%}<td>{interval}<td>{e['episodes']} of {e['split']}</tr>"
 
 
-def _curve(name: str, points: list[tuple[float, float]], width: int = 300, height: int = 110) -> str:
+def _curve(name: str, points: list[tuple[float, float]]) -> str:
+    """Return the curve through points (epoch, value) as an SVG."""
     low, high = min(y for _, y in points), max(y for _, y in points)
-    first, last, span = points[0][0], points[-1][0], (high - low) or 1.0
-    left, right, top, bottom = 50, width - 8, 12, height - 20
-    across = lambda x: left + (x - first) / ((last - first) or 1) * (right - left)  # noqa: E731
-    path = " ".join(f"{across(x):.1f},{bottom - (y - low) / span * (bottom - top):.1f}" for x, y in points)
+    first, last = points[0][0], points[-1][0]
+    left, right, top, bottom = 50, 292, 12, 90  # the axes, in pixels
+    xs = [left + (x - first) / ((last - first) or 1) * (right - left) for x, _ in points]
+    ys = [bottom - (y - low) / ((high - low) or 1.0) * (bottom - top) for _, y in points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
     marks = [
         f'<polyline points="{left},{top} {left},{bottom} {right},{bottom}" fill="none" stroke="#999"/>',
         f'<text x="{left - 4}" y="{bottom}" text-anchor="end">{low:.3g}</text>',
-        f'<text x="{left}" y="{height - 6}">epoch {first:g}</text>',
-        f'<text x="{right}" y="{height - 6}" text-anchor="end">{last:g}</text>',
+        f'<text x="{left}" y="104">epoch {first:g}</text>',
+        f'<text x="{right}" y="104" text-anchor="end">{last:g}</text>',
         f'<polyline points="{path}" fill="none" stroke="#3b6ea5" stroke-width="1.5"/>',
     ]
     if high > low:
         marks.append(f'<text x="{left - 4}" y="{top + 4}" text-anchor="end">{high:.3g}</text>')
     caption = f"<figcaption>{name}: {points[0][1]:.3g} to {points[-1][1]:.3g}</figcaption>"
-    return f'<figure><svg width="{width}" height="{height}">{"".join(marks)}</svg>{caption}</figure>'
+    return f'<figure><svg width="300" height="110">{"".join(marks)}</svg>{caption}</figure>'
 
 
 def _episode(tokenizer: Tokenizer, episode: Episode) -> str:

@@ -5,7 +5,7 @@ are decoded for the environment and never encoded again.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ import lora
 from models import CausalLM, Tokenizer
 from models.engine import Engine, Row
 from rl import reward
+from rl.config import Common
 from rl.records import Episode
 from rl.tasks import Task, make_env
 
@@ -30,13 +31,7 @@ CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "
 
 
 def rollout(
-    model: CausalLM,
-    tokenizer: Tokenizer,
-    tasks: Iterable[Task],
-    cfg: Any,
-    temperature: float,
-    progress: tqdm,
-    adapter_hash: str = "",
+    model: CausalLM, tokenizer: Tokenizer, tasks: list[Task], cfg: Common, temperature: float, progress: tqdm
 ) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
@@ -48,7 +43,7 @@ def rollout(
     if cfg.max_len > positions:
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
-    games = _Games(model, engine, tokenizer, deque(enumerate(tasks)), cfg, progress, adapter_hash)
+    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress)
     try:
         games.start()
         while games.playing:
@@ -62,14 +57,13 @@ def rollout(
                 games.take_steps(wait=True)
     finally:
         games.pool.shutdown(wait=False, cancel_futures=True)
-    return [games.finished[index] for index in sorted(games.finished)]
+    return [games.finished[task.key] for task in tasks]
 
 
 @dataclass
 class _Game:
     """An episode that is being played."""
 
-    index: int  # of its task
     task: Task
     env: envs.Environment
     episode: Episode
@@ -82,12 +76,11 @@ class _Games:
     model: CausalLM
     engine: Engine
     tokenizer: Tokenizer
-    waiting: deque[tuple[int, Task]]
-    cfg: Any
+    waiting: deque[Task]
+    cfg: Common
     progress: tqdm
-    adapter_hash: str
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
-    finished: dict[int, Episode] = field(default_factory=dict)  # by index
+    finished: dict[tuple[int, int], Episode] = field(default_factory=dict)  # by Task.key
     steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Any = None  # rl.answer.Base with the waiting requests, made for the first one
@@ -99,22 +92,21 @@ class _Games:
         ready = deque()  # (env, function that returns the first messages) of the next tasks: slow ones reset together
         while self.waiting and self.engine.free:
             if not ready:
-                ready += [self.reset(task) for _, task in islice(self.waiting, self.engine.free)]
-            (index, task), (env, opening) = self.waiting.popleft(), ready.popleft()
-            episode = Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash)
+                ready += [self.reset(task) for task in islice(self.waiting, self.engine.free)]
+            task, (env, opening) = self.waiting.popleft(), ready.popleft()
+            game = _Game(task, env, Episode(task.env, task.seed, task.group))
             try:
-                messages = opening()
+                game.episode.append(self.tokenizer.prompt(opening()))
             except envs.EnvironmentFailed as error:
-                self.fail(index, episode, error)
+                self.fail(game, error)
                 continue
-            episode.append(self.tokenizer.prompt(messages))
             if sibling and sibling[0] == task.group:
                 slot = self.engine.open(task.key, parent=sibling[1])
             else:
                 slot = self.engine.open(task.key)
-                self.engine.feed(slot, episode.ids_T)
+                self.engine.feed(slot, game.episode.ids_T)
             sibling = (task.group, slot)
-            self.playing[slot] = _Game(index, task, env, episode)
+            self.playing[slot] = game
 
     def reset(self, task: Task) -> tuple[envs.Environment, Callable[[], list[dict]]]:
         """Return an environment and a function that returns its first messages."""
@@ -152,8 +144,7 @@ class _Games:
             result = step()
         except envs.EnvironmentFailed as error:
             self.engine.close(slot)
-            del self.playing[slot]
-            self.fail(game.index, game.episode, error)
+            self.fail(self.playing.pop(slot), error)
         else:
             if result.requests:
                 from rl.answer import Base  # few environments ask the base
@@ -166,23 +157,22 @@ class _Games:
                 self.engine.feed(slot, observation_ids)
                 return
             self.engine.close(slot)
-            del self.playing[slot]
-            self.finished[game.index] = game.episode
+            self.finished[game.task.key] = self.playing.pop(slot).episode
         self.progress.update()
         self.start()
 
-    def fail(self, index: int, episode: Episode, error: envs.EnvironmentFailed) -> None:
+    def fail(self, game: _Game, error: envs.EnvironmentFailed) -> None:
         """Mark the episode as failed: train.py leaves it out. Raise ValueError if all failed and none is playing."""
-        episode.infrastructure_failed, episode.truncated = True, True
-        self.finished[index] = episode
-        self.progress.write(f"{episode.env}: {error}; the episode is left out")
+        game.episode.infrastructure_failed = game.episode.truncated = True
+        self.finished[game.task.key] = game.episode
+        self.progress.write(f"{game.task.env}: {error}; the episode is left out")
         none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
         if none_whole and (len(self.finished) >= GIVE_UP or not self.waiting):
             tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
             raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
 
 
-def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Any) -> list[int]:
+def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Common) -> list[int]:
     """Append the environment's step to the episode and set the last turn's reward. Return the observation's ids, or []
     if the episode is over: by the step, or because max_len has no room for the observation and a token more."""
     ids = []
