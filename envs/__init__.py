@@ -10,9 +10,9 @@ To add an environment, write a module with `Config`, a dataclass, and `Env`, an 
 from dataclasses import fields
 from importlib import import_module
 
-from envs.base import Environment, EnvironmentFailed, Request, Result, Step
+from envs.base import Environment, EnvironmentFailed, Step
 
-__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Request", "Result", "Step", "config_class", "make"]
+__all__ = ["GROUPS", "NAMES", "Environment", "EnvironmentFailed", "Step", "config_class", "make"]
 
 NAMES = {
     "textcraft": "envs.textcraft",

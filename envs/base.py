@@ -8,26 +8,6 @@ class EnvironmentFailed(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Request:
-    """An environment's request to the base model, to be answered before the step is complete."""
-
-    kind: str  # "chat": continue `messages`; "embed": a vector for each of `texts`
-    messages: list | None = None  # [{role, content}, ...] of a chat request
-    texts: list | None = None  # the strings of an embed request
-    max_tokens: int = 256  # most tokens of the answer to a chat request
-    temperature: float = 0.0  # sampling temperature of the answer; 0 is greedy
-
-
-@dataclass(frozen=True)
-class Result:
-    """The answer to one Request, passed to `env.answer`."""
-
-    text: str = ""  # the sampled answer to a chat request
-    tokens: int = 0  # number of tokens sampled for it
-    vector: list | None = None  # embed request: for each text, the mean of the base model's last hidden states
-
-
-@dataclass(frozen=True)
 class Step:
     """The result of one action."""
 
@@ -37,7 +17,7 @@ class Step:
     truncated: bool  # the turn limit ended the episode
     info: dict  # "outcome": correct|incorrect|timeout|unknown, final once over; "success": bool; "valid": bool, the
     # action was understood and executed; "shaped": float, the denser reward that reward.rule=shaped pays
-    requests: list[Request] = field(default_factory=list)  # if any, the step is incomplete until `answer`
+    requests: list = field(default_factory=list)  # of envs.requests.Request; if any, the step needs `answer` first
 
 
 class Environment:
@@ -53,8 +33,8 @@ class Environment:
         """Execute the agent's turn."""
         raise NotImplementedError
 
-    def answer(self, results: list[Result]) -> Step:
-        """Return the next step, given one result for each of the last step's requests."""
+    def answer(self, results: list) -> Step:
+        """Return the next step, given an envs.requests.Result for each of the last step's requests."""
         raise NotImplementedError
 
     def oracle(self) -> str:

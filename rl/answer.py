@@ -15,7 +15,7 @@ from itertools import count, islice
 import torch
 
 import lora
-from envs import Request, Result
+from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
 from models.engine import Engine, Row
 from models.random import fold_all

@@ -36,8 +36,9 @@ def make_batch(episodes: list[Episode]) -> Batch:
 
 def _as_step(batch: Batch) -> Batch:
     """Return the batch as a whole optimizer step: its own counts are the denominators."""
-    turns = int(batch.turn_first_N.sum())
-    return replace(batch, total_tokens=len(batch.episode_N), total_turns=turns, total_episodes=len(batch.episodes))
+    tokens, turns = len(batch.episode_N), int(batch.turn_first_N.sum())
+    counts = {"total_tokens": tokens, "total_turns": turns, "total_episodes": len(batch.episodes)}
+    return replace(batch, **counts, learned_tokens=tokens)
 
 
 def select(batch: Batch, indices: list[int]) -> Batch:

@@ -43,10 +43,9 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.split("-")[1]))
 
 
-def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> Path:
+def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> None:
     """Write run/epoch_N: the adapter in PEFT's files (or the whole model), training_stats.json and the tokenizer."""
-    target = run / f"epoch_{state.epoch}"
-    with new_folder(target) as folder:
+    with new_folder(run / f"epoch_{state.epoch}") as folder:
         if lora.lora_layers(state.model):
             lora.save_adapter(state.model, folder, base_model)
         else:
@@ -55,7 +54,6 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
             full.save(state.model, tokenizer, folder)
         (folder / "training_stats.json").write_text(json.dumps(stats, indent=2) + "\n")
         copy_tokenizer(tokenizer, folder)
-    return target
 
 
 def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

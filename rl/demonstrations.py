@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-import envs
+from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
 from rl.answer import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
@@ -41,7 +41,7 @@ def demonstrations(
     return [finished[index] for index in range(len(playing))]
 
 
-def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[envs.Request], list[envs.Result], Episode]:
+def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[Request], list[Result], Episode]:
     """Return the expert's episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
     episode = Episode(task.env, task.seed, task.group)

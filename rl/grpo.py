@@ -98,5 +98,5 @@ def loss(batch: Batch, cfg: Config) -> tuple[torch.Tensor, dict[str, float]]:
         "reference_kl": kl.measured(batch),
         "entropy": batch.entropy_N,
     }
-    metrics = {name: x.detach().sum().item() / batch.metric_tokens for name, x in tokens.items() if x is not None}
+    metrics = {name: x.detach().sum().item() / batch.learned_tokens for name, x in tokens.items() if x is not None}
     return total, {"loss": total.item(), **metrics}

@@ -77,12 +77,7 @@ class Batch:
     returns_N: torch.Tensor | None = None  # targets of values_N
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
-    learned_tokens: int | None = None  # how many of total_tokens are in episodes that have a gradient; None: all
-
-    @property
-    def metric_tokens(self) -> int:
-        """The denominator of metrics that are means over the tokens in a forward pass."""
-        return self.total_tokens if self.learned_tokens is None else self.learned_tokens
+    learned_tokens: int = 0  # how many of total_tokens are in a forward pass; metrics are means over these
 
     @property
     def turn_first_N(self) -> torch.Tensor:

@@ -26,8 +26,8 @@ from http.client import HTTPException
 from tqdm import tqdm
 
 import envs
-from envs import Request, Result
 from envs.http.wire import DIRECT
+from envs.requests import Request, Result
 from models.chat.formats import without_thoughts
 from rl import reward
 from rl.evaluate import EVAL_STREAM, judged

@@ -3,13 +3,13 @@
 import math
 from collections import defaultdict
 from types import ModuleType
-from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from models import CausalLM, fast_matmul
 from rl.batch import forward, micro_batches, optimizer_steps
+from rl.config import Common
 from rl.core import learning_rate_factor
 from rl.critic import Critic
 from rl.records import Batch
@@ -18,23 +18,19 @@ from rl.state import TrainState
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Any) -> torch.optim.Optimizer:
+def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch.optim.Optimizer:
     """Return cfg.optimizer over the trainable parameters: adapter or model at cfg.lr, the critic at its own rate."""
-    groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": cfg.lr}]
+    trainable, rate = [p for p in model.parameters() if p.requires_grad], cfg.lr
+    groups = [{"params": trainable, "lr": rate, "base_lr": rate}]
     if critic is not None:
-        groups.append({"params": list(critic.parameters()), "lr": cfg.algorithm.critic_lr})
-    for group in groups:
-        group["base_lr"] = group["lr"]
+        rate = cfg.algorithm.critic_lr
+        groups.append({"params": list(critic.parameters()), "lr": rate, "base_lr": rate})
     return OPTIMIZERS[cfg.optimizer](groups, weight_decay=cfg.weight_decay)
 
 
-def total_steps(cfg: Any) -> int:
-    """Return the number of optimizer steps of a whole run."""
-    steps = cfg.epochs * cfg.algorithm.epochs * math.ceil(cfg.episodes / cfg.batch_size)
-    return min(steps, cfg.max_steps or steps)
-
-
-def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any, progress: tqdm | None = None) -> dict[str, Any]:
+def update(
+    state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None
+) -> dict[str, Any]:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
     `sampler_gap` is the largest |log p sampled - log p recomputed| over the tokens of the first step, before any weight
@@ -63,7 +59,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any, progress
     return stats | ({"sampler_gap": gaps[0] if gaps else None} if algo_cfg.source == "rollouts" else {})
 
 
-def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) -> dict[str, Any]:
+def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -> dict:
     """Take one step on the whole batch, in micro-batches, and return its metrics.
 
     The step is skipped, but counted, if its gradient is not finite or if KL(old || new) is past 1.5 * target_kl.
@@ -85,7 +81,9 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) 
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in state.optimizer.param_groups[0]["params"]:
             p.grad = None  # the optimizer skips the policy
-    factor = learning_rate_factor(state.step, total_steps(cfg), cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
+    total = cfg.epochs * algo_cfg.epochs * math.ceil(cfg.episodes / cfg.batch_size)  # optimizer steps of the whole run
+    total = min(total, cfg.max_steps or total)
+    factor = learning_rate_factor(state.step, total, cfg.schedule, cfg.warmup_steps, cfg.min_lr_ratio)
     norms = []
     for group in state.optimizer.param_groups:  # policy and critic apart: one's gradient must not scale the other's
         group["lr"] = group["base_lr"] * factor

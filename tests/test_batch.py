@@ -104,7 +104,7 @@ def test_dropping_zero_advantages_changes_no_gradient():
     batch.reward_N = torch.where(batch.episode_N < 6, 0.0, batch.reward_N)
     batch = grpo.advantages(batch, cfg)
     fewer, found = drop_zero_advantage(batch), []
-    assert [e.seed for e in fewer.episodes] == [6, 7, 0] and fewer.metric_tokens == len(fewer.advantages_N)
+    assert [e.seed for e in fewer.episodes] == [6, 7, 0] and fewer.learned_tokens == len(fewer.advantages_N)
     assert (fewer.total_tokens, fewer.total_episodes) == (batch.total_tokens, batch.total_episodes)
     for piece in (batch, fewer):
         model.zero_grad()

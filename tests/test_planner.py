@@ -18,11 +18,11 @@ from tqdm import tqdm
 import envs
 import lora
 from envs import planner
-from envs.base import Result
 from envs.common import SPLITS, split_of
 from envs.planner import Config, Env, independence, objects_in, prediction_in, read_json, read_lines, word_problems
 from envs.planner.arithmetic import arithmetic_in, in_words, work_out
 from envs.planner.word_problems import ANSWER, LEVELS, of_row
+from envs.requests import Result
 from models import load_model, load_tokenizer
 from rl import config
 from rl.batch import forward, make_batch

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import eval as eval_program
-from envs import Request, planner
+from envs import planner
+from envs.requests import Request
 from models import load_model, load_tokenizer
 from rl import config, remote
 from rl.answer import Base

@@ -10,7 +10,7 @@ from tqdm import tqdm
 import envs
 import lora
 from envs import textcraft
-from envs.base import Request
+from envs.requests import Request
 from models import load_model, load_tokenizer
 from models.engine import Engine
 from rl import config

@@ -12,8 +12,8 @@ from conftest import no_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.base import Result
 from envs.common import SPLITS, split_of
+from envs.requests import Result
 from envs.tau_retail import MAX_ACTION, Config, Env, _from_line, _line
 from envs.tau_retail.customer import MOODS, STOP, Customer
 from envs.tau_retail.policy import DESCRIPTIONS, NATIVE, schema

@@ -54,10 +54,11 @@ from math import isfinite, sqrt
 from random import Random
 
 from envs import common, rows
-from envs.base import Environment, Request, Result, Step
+from envs.base import Environment, Step
 from envs.common import split_of
 from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, number_of, work_out
 from envs.planner.word_problems import LEVELS, of_row
+from envs.requests import Request, Result
 
 WORKERS = ("model", "rules")
 HELPERS = {

@@ -70,7 +70,8 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common
-from envs.base import Environment, Request, Result, Step
+from envs.base import Environment, Step
+from envs.requests import Request, Result
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
 from envs.tau_retail.expert import next_action
 from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
