@@ -28,9 +28,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
     return OPTIMIZERS[cfg.optimizer](groups, weight_decay=cfg.weight_decay)
 
 
-def update(
-    state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None
-) -> dict[str, Any]:
+def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None) -> dict:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
     `sampler_gap` is the largest |log p sampled - log p recomputed| over the tokens of the first step, before any weight
