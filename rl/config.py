@@ -60,7 +60,7 @@ class Common:
     seed: NotNegative[int] = 0  # of everything: initial adapter, tasks, sampling, order
     order: Literal["random", "sequential"] = "random"  # of tasks, and of episodes or rows in an epoch's updates
     max_samples: NotNegative[int] = 0  # number of different tasks, or of rows of data=; 0: unlimited
-    epochs: Positive[int] = 10  # rounds of collecting episodes and learning from them
+    epochs: Positive[int] = 10  # each collects episodes and learns from them in one or several passes (ppo.epochs)
     episodes: Positive[int] = 64  # episodes collected per epoch
     batch_size: Positive[int] = 64  # episodes per optimizer step
     max_steps: NotNegative[int] = 0  # stop after this many optimizer steps; 0: no limit
@@ -118,7 +118,9 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     if arguments.wants_help(words):
         from rl import help
 
-        help.print_and_exit(help_text(program, also))
+        names = {"recipes": recipes.names(), "environments": list(envs.NAMES)}
+        groups = {name: group_class(name) for name in GROUPS}
+        help.print_and_exit(help.settings_text(program, also, Common, groups, names))
     try:
         given = arguments.split(words)
         if {"resume", "resume_from", "data"} & given.keys():
@@ -134,14 +136,6 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     except ArgumentError as error:
         arguments.fail(program, error)
     return (cfg, keys) if also else cfg
-
-
-def help_text(program: str, also: type | None = None) -> str:
-    """Return the text of --help of train.py or eval.py."""
-    from rl import help
-
-    names = {"recipes": recipes.names(), "environments": list(envs.NAMES)}
-    return help.settings_text(program, also, Common, {name: group_class(name) for name in GROUPS}, names)
 
 
 def resolve(given: dict[str, str], also: type | None = None) -> Any:

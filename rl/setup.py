@@ -35,7 +35,7 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
         from rl import data
 
         demos = data.load(cfg, tokenizer)
-        cfg = replace(cfg, episodes=len(demos.train))  # an epoch is a pass over them
+        cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
     torch.manual_seed(cfg.seed)
     keep_memory()
     model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
@@ -83,14 +83,12 @@ def adapt(model: CausalLM, cfg: Common) -> Lora:
         f"lora on: {size}{' rslora' * settings.rslora} on {len(names)} layers ({kinds}); "
         f"{trainable:,} of {total:,} parameters train"
     )
-    if cfg.log == "debug":
-        for name in names:
-            print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
+    for name in names if cfg.log == "debug" else ():
+        print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
     return settings
 
 
 def base_name(cfg: Common) -> str:
     """Return the model's name as PEFT can load the base from it."""
-    if cfg.model == "tiny":
-        return str(TINY.resolve())
-    return str(Path(cfg.model).resolve()) if Path(cfg.model).is_dir() else cfg.model
+    folder = TINY if cfg.model == "tiny" else Path(cfg.model)
+    return str(folder.resolve()) if folder.is_dir() else cfg.model

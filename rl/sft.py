@@ -3,8 +3,8 @@
 loss = - sum over the expert's tokens of log pi(token) / number of them in the optimizer step
 
 Differs from the textbook in nothing. The expert is the environment's own, or a file (`data=rows.jsonl`, see
-rl/data.py), where an epoch is a pass over it. The tokens of prompts and observations are not trained on. The dropout of
-`lora.dropout` is active here, and only here.
+rl/data.py), all of which each epoch learns from. The tokens of prompts and observations are not trained on. The dropout
+of `lora.dropout` is active here, and only here.
 """
 
 from dataclasses import dataclass, replace

@@ -149,6 +149,9 @@ def test_help_of_eval_lists_exactly_the_keys_it_reads(capsys):
     cfg, keys = config.parse(["n=1", "max_new_tokens=2", "textcraft.max_turns=1"], "eval.py", eval_program.Keys)
     read = Read(cfg)
     eval_program.main(read, keys)
-    listed = set(re.findall(r"^  (\w+)[=.]", config.help_text("eval.py", eval_program.Keys), re.M))
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        config.parse(["--help"], "eval.py", eval_program.Keys)
+    listed = set(re.findall(r"^  (\w+)[=.]", capsys.readouterr().out, re.M))
     assert read.keys == listed - {*vars(keys), *RESOLVED, *envs.NAMES} | {"textcraft"}
     assert set(envs.NAMES) <= listed

@@ -70,14 +70,16 @@ def test_every_command_exists(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_key_in_a_command_is_a_key(page):
+def test_every_key_in_a_command_is_a_key(page, capsys):
     import merge
     from eval import Keys
     from rl import config
     from rl.arguments import keys_of
 
     text = (ROOT / page).read_text()
-    known = set(re.findall(r"^  ([\w.]+)=", config.help_text("train.py", Keys), re.M)) | set(keys_of(merge.Keys))
+    with pytest.raises(SystemExit):
+        config.parse(["--help"], "train.py", Keys)
+    known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M)) | set(keys_of(merge.Keys))
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip"}  # placeholders
     others |= {"demos", "difficulty", "prompt", "readme"}  # of other programs
