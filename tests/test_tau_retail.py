@@ -16,12 +16,14 @@ from envs.common import SPLITS, split_of
 from envs.requests import Result
 from envs.tau_retail import MAX_ACTION, Config, Env, _from_line, _line
 from envs.tau_retail.customer import MOODS, STOP, Customer
+from envs.tau_retail.database import Database
 from envs.tau_retail.policy import DESCRIPTIONS, NATIVE, schema
 from envs.tau_retail.shop import Shop, make_shop
 from envs.tau_retail.tasks import MOODS as MOOD_NAMES
 from envs.tau_retail.tasks import Task, draw_task, first_person, load_tasks
-from envs.tau_retail.tools import CHANGING, PARAMETERS, TOOLS, Database, call, failed
-from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING, Draw, Wish
+from envs.tau_retail.tools import CHANGING, PARAMETERS, TOOLS, call, failed
+from envs.tau_retail.wish import Draw, Wish
+from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING
 
 LEVELS = ("1", "2", "3")
 PLACE = {"address1": "1 Ash Street", "address2": "", "city": "Reno", "country": "USA", "state": "NV", "zip": "89501"}

@@ -73,11 +73,12 @@ from envs import common
 from envs.base import Environment, Step
 from envs.requests import Request, Result
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
+from envs.tau_retail.database import Database
 from envs.tau_retail.expert import next_action
 from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
 from envs.tau_retail.shop import load_shop, make_shop
 from envs.tau_retail.tasks import draw_task, load_tasks
-from envs.tau_retail.tools import CHANGING, PARAMETERS, Database, call, failed, key, whole
+from envs.tau_retail.tools import CHANGING, PARAMETERS, call, failed, key, whole
 
 MAX_ACTION = 8000  # characters read of an action
 MAX_ANSWER = 1000  # most characters of a model customer's line

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from envs.tau_retail.shop import Shop
 from envs.tau_retail.tasks import Task
 from envs.tau_retail.tools import CHANGING
-from envs.tau_retail.wishes import Wish
+from envs.tau_retail.wish import Wish
 
 STOP = "###STOP###"
 HEARD = 2000  # characters read of the agent's text

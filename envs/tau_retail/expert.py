@@ -1,9 +1,10 @@
 """The expert. It knows the task, but still asks, looks things up, and requests confirmation before each change."""
 
 from envs.tau_retail.customer import Customer
+from envs.tau_retail.database import Database
 from envs.tau_retail.tasks import Task
-from envs.tau_retail.tools import ADDRESS, CHANGING, Database, key
-from envs.tau_retail.wishes import Wish
+from envs.tau_retail.tools import ADDRESS, CHANGING, key
+from envs.tau_retail.wish import Wish
 
 ASKS = {
     "identity": "Hello! Please tell me your email, or else your name and zip code.",

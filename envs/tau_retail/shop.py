@@ -1,7 +1,7 @@
 """The shop's data: fifty products in some six hundred variants, five hundred customers, a thousand orders.
 
 Records have tau-bench's layout and order of keys. A shop is made once per process, or read from the original's JSON
-files, and never changed: an episode writes to copies of the few records that it changes (tools.Database).
+files, and never changed: an episode writes to copies of the few records that it changes (database.py).
 """
 
 import json

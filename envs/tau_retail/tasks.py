@@ -6,9 +6,11 @@ from functools import lru_cache
 from random import Random
 
 from envs.common import SPLITS, split_of
+from envs.tau_retail.database import Database
 from envs.tau_retail.shop import REASONS, Shop, load_shop, make_shop, read_json
-from envs.tau_retail.tools import ADDRESS, CHANGING, TOOLS, Database, call, failed
-from envs.tau_retail.wishes import ASKING, FORBIDDEN, OUT_OF_SCOPE, WRITING, Draw, Wish, out_of_scope
+from envs.tau_retail.tools import ADDRESS, CHANGING, TOOLS, call, failed
+from envs.tau_retail.wish import Draw, Wish
+from envs.tau_retail.wishes import ASKING, FORBIDDEN, OUT_OF_SCOPE, WRITING, out_of_scope
 
 MOODS = ("plain", "brisk", "friendly", "annoyed", "unsure", "talkative")  # moods at level 3; see customer.MOODS
 TRIES = 2000  # draws before a plan counts as impossible

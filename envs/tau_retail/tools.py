@@ -1,64 +1,19 @@
-"""The sixteen tools of the agent and their database, with the original's order of checks, messages and arithmetic.
+"""The sixteen tools of the agent, with the original's order of checks, messages and arithmetic.
 
 `call` executes a tool by its name. A result is a string: the record read or changed as JSON, or a line that begins with
 `Error: `.
 """
 
-import ast
 import json
-import operator
 from collections.abc import Callable
-from hashlib import sha256
 from inspect import signature
 
-from envs.tau_retail.shop import REASONS, Shop
+from envs.tau_retail.calculator import evaluate
+from envs.tau_retail.database import Database
+from envs.tau_retail.shop import REASONS
 
-MAX_EXPRESSION = 200  # most characters of an expression for calculate
-MAX_BITS = 4096  # most bits of a power of whole numbers in calculate
 MAX_ERROR = 300  # most characters of an error
 ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
-
-
-class Database:
-    """A shop with copy-on-write: an episode changes copies of records, and the shop stays unchanged."""
-
-    def __init__(self, shop: Shop):
-        self.shop, self.products = shop, shop.products
-        self.copies: dict[str, dict[str, dict]] = {"orders": {}, "users": {}}
-
-    def order(self, order_id: str) -> dict | None:
-        """Return an order as it is now; None if there is none with this id."""
-        return self.copies["orders"].get(order_id) or self.shop.orders.get(order_id)
-
-    def user(self, user_id: str) -> dict | None:
-        """Return a customer's profile as it is now; None if there is none with this id."""
-        return self.copies["users"].get(user_id) or self.shop.users.get(user_id)
-
-    def own_order(self, order_id: str) -> dict:
-        """Return a writable copy of an order."""
-        return self._own("orders", order_id)
-
-    def own_user(self, user_id: str) -> dict:
-        """Return a writable copy of a customer's profile."""
-        return self._own("users", user_id)
-
-    def changes(self) -> dict[str, str]:
-        """Return the records that differ from the shop's, as JSON with sorted keys."""
-        texts = {}
-        for table, copies in self.copies.items():
-            for name, record in copies.items():
-                if (text := _text(record)) != _text(getattr(self.shop, table)[name]):
-                    texts[f"{table} {name}"] = text
-        return texts
-
-    def fingerprint(self) -> str:
-        """Return a hash. Those of two databases over one shop are equal exactly if all their records are."""
-        return sha256(_text(self.changes()).encode()).hexdigest()
-
-    def _own(self, table: str, name: str) -> dict:
-        if name not in self.copies[table]:
-            self.copies[table][name] = _copied(getattr(self.shop, table)[name])
-        return self.copies[table][name]
 
 
 def call(db: Database, name: str, arguments: dict) -> str:
@@ -94,11 +49,7 @@ def failed(result: str) -> bool:
 
 
 def calculate(db: Database, expression: str) -> str:
-    if not all(character in "0123456789+-*/(). " for character in expression[: MAX_EXPRESSION + 1]):
-        return "Error: invalid characters in expression"
-    if len(expression) > MAX_EXPRESSION:
-        return "Error: expression too long"
-    return str(round(float(_value(ast.parse(expression.lstrip(" "), "<string>", "eval").body)), 2))
+    return evaluate(expression)
 
 
 def find_user_id_by_email(db: Database, email: str) -> str:
@@ -337,33 +288,6 @@ def _difference(db: Database, order: dict, item_ids: list, new_item_ids: list) -
     return difference
 
 
-OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-    ast.UAdd: operator.pos,
-    ast.USub: operator.neg,
-}
-
-
-def _value(node: ast.expr):
-    """Return the value of an expression. Raise ArithmeticError, TypeError or ValueError."""
-    if isinstance(node, ast.UnaryOp):
-        return OPERATORS[type(node.op)](_value(node.operand))
-    if isinstance(node, ast.BinOp):
-        left, right = _value(node.left), _value(node.right)
-        whole = isinstance(left, int) and isinstance(right, int)
-        if isinstance(node.op, ast.Pow) and whole and abs(right) * max(left.bit_length(), 1) > MAX_BITS:
-            raise OverflowError("int too large to convert to float")
-        return OPERATORS[type(node.op)](left, right)
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
-    raise TypeError("the expression is no number")
-
-
 def _misfit(name: str, arguments: dict) -> str:
     """Return Python's message about unexpected or missing arguments of a tool; "" if they fit."""
     called = name.title().replace("_", "") + ".invoke()"
@@ -377,17 +301,6 @@ def _misfit(name: str, arguments: dict) -> str:
     listed = ", ".join(missing[:-1]) + ("," if len(missing) > 2 else "") + " and " if len(missing) > 1 else ""
     plural = "s" if len(missing) > 1 else ""
     return f"{called} missing {len(missing)} required positional argument{plural}: {listed}{missing[-1]}"
-
-
-def _text(record: dict) -> str:
-    return json.dumps(record, sort_keys=True)
-
-
-def _copied(value):
-    """Return a deep copy of a JSON value."""
-    if isinstance(value, dict):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 WRITES = (
