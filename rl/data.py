@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import Tokenizer
+from rl.config import Common
 from rl.records import Episode, Turn
 
 ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
@@ -38,7 +39,7 @@ class Demonstrations:
         )
 
 
-def load(cfg, tokenizer: Tokenizer) -> Demonstrations:
+def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
     """Read at most cfg.max_samples rows of the file cfg.data, and print their counts.
 
     Raises ValueError for a row that is neither a conversation nor a pair, or if nothing is left to learn from.

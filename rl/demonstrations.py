@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Generator, Iterable
-from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -11,6 +10,7 @@ from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
 from rl.answer import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
+from rl.config import Common
 from rl.data import Demonstrations
 from rl.evaluate import EVAL_STREAM, progress_bar
 from rl.records import Episode, Turn
@@ -19,7 +19,7 @@ from rl.tasks import Task, make_env, make_tasks
 
 
 def demonstrations(
-    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Any, progress: tqdm, model: CausalLM | None = None
+    tokenizer: Tokenizer, tasks: Iterable[Task], cfg: Common, progress: tqdm, model: CausalLM | None = None
 ) -> list[Episode]:
     """Return the expert's episodes, with the ids that the model would have sampled; log-probabilities are 0.
 
@@ -41,7 +41,7 @@ def demonstrations(
     return [finished[index] for index in range(len(playing))]
 
 
-def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[Request], list[Result], Episode]:
+def _play(tokenizer: Tokenizer, task: Task, cfg: Common) -> Generator[list[Request], list[Result], Episode]:
     """Return the expert's episode. Yields the environment's requests to the base model and is sent the results."""
     env = make_env(cfg, task.env)
     episode = Episode(task.env, task.seed, task.group)
@@ -62,7 +62,7 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Any) -> Generator[list[Request]
     return episode
 
 
-def evaluate_held_out(model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Any) -> dict | None:
+def evaluate_held_out(model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Common) -> dict | None:
     """Return `held_out_loss` on the held-out demonstrations of the file or, without a file, on those of the
     environments' experts in cfg.eval_split. None if there are none."""
     if demos:
@@ -77,7 +77,7 @@ def evaluate_held_out(model: CausalLM, tokenizer: Tokenizer, demos: Demonstratio
 
 
 @torch.no_grad()
-def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg) -> dict:
+def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Common) -> dict:
     """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
     batch, total = make_batch(demonstrations), 0.0
     for piece in micro_batches(batch, cfg.micro_tokens):

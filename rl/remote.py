@@ -30,6 +30,7 @@ from envs.http.wire import DIRECT
 from envs.requests import Request, Result
 from models.chat.formats import without_thoughts
 from rl import reward
+from rl.config import Common
 from rl.evaluate import EVAL_STREAM, judged
 from rl.records import Episode, Turn
 from rl.rollout import CUT, MAX_THREADS
@@ -118,7 +119,7 @@ class Server:
             raise ValueError(f"{self.url} gives no embeddings of {name}: {error}") from None
 
 
-def evaluate(server: Server, name: str, cfg, temperature: float, split: str, episodes: int) -> dict:
+def evaluate(server: Server, name: str, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
     """Evaluate the server's model `name` as rl.evaluate.evaluate does; cfg.model is the server's base model."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
     with (
@@ -138,7 +139,7 @@ def evaluate(server: Server, name: str, cfg, temperature: float, split: str, epi
     return judged(played, temperature, split)
 
 
-def play(server: Server, name: str, cfg, temperature: float, task: Task) -> Episode:
+def play(server: Server, name: str, cfg: Common, temperature: float, task: Task) -> Episode:
     """Play one episode, without ids. A conversation that is too long for the server ends it with outcome "timeout"."""
     episode = Episode(task.env, task.seed, task.group)
     draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
