@@ -191,6 +191,17 @@ def _counted(function):
     return counting, calls
 
 
+@pytest.mark.parametrize(("graph", "chunks"), [(True, 2), (False, 0), (None, 0)])
+def test_engine_samples_ahead_only_with_a_graph(graph, chunks, monkeypatch):
+    calls, enqueue = [], Steps.enqueue
+    monkeypatch.setattr(Steps, "enqueue", lambda steps: calls.append(steps) or enqueue(steps))
+    model = random_model()
+    engine = Engine(model, 1, 100, graph=graph)
+    engine.feed(engine.open((0, 0)), [1, 2])
+    (row,) = engine.run(2 * CHUNK, 1.0, frozenset())
+    assert len(row.ids) == 2 * CHUNK and len(calls) == chunks and all(steps.model is model for steps in calls)
+
+
 def test_only_needed_steps_are_enqueued():
     engine = ahead(random_model(), 2, 200)
     engine._ahead.steps.enqueue, calls = _counted(engine._ahead.steps.enqueue)
