@@ -142,8 +142,8 @@ def logprobs(model, ids_BT: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def measure(layer: lora.LoRALinear, dtype: torch.dtype) -> Cast:
     """Return what a cast to `dtype` does to a layer's update."""
-    parts = layer.parts()
-    W, D = parts.weight, parts.scale * (parts.B @ parts.A)
+    W, adapter = layer.base_layer.weight, layer.adapter
+    D = adapter.scale * (adapter.B @ adapter.A)
     cast = (W + D).to(dtype)
     error, size = ((x.double() ** 2).sum().item() for x in (cast.float() - W - D, D))
     return Cast((cast != W.to(dtype)).sum().item(), W.numel(), error, size)
