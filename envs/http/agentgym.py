@@ -169,6 +169,7 @@ class Client:
             raise ValueError(f"{self.config.address} serves {self.kind}.prompt={served}, but {asked}")
 
     def _create(self) -> int:
+        """Return a new session."""
         self._greet()
         reply = self._request("create", {})
         session = reply if self.kind == "webshop" else reply.get("id") if isinstance(reply, dict) else None
@@ -178,6 +179,7 @@ class Client:
         return session
 
     def _reset(self, number: int) -> str:
+        """Start a task. Return the first observation."""
         more = {"world_type": "Text"} if self.kind == "alfworld" else {}
         reply = self._request("reset", self._named() | {NUMBER.get(self.kind, "data_idx"): number} | more)
         if self.kind == "webshop":
@@ -197,6 +199,7 @@ class Client:
         return opening
 
     def _step(self, action: str) -> dict:
+        """Send an action. Return the reply, checked to have the fields of its kind."""
         reply = self._request("step", self._named() | {"action": action})
         if not isinstance(reply, dict):
             raise Lost(f"/step answered {short(reply)} instead of an object")
@@ -210,12 +213,15 @@ class Client:
         return reply
 
     def _named(self) -> dict:
+        """Return the field that names the session in a request."""
         return {ID.get(self.kind, "id"): self.session}
 
     def _said(self, reply: dict) -> str:
+        """Return the observation in a reply."""
         return reply.get(OBSERVATION.get(self.kind, "observation"))
 
     def _refused(self, action: str, observation: str) -> bool:
+        """Return whether an observation says that the action was not valid."""
         if self.kind == "webshop":
             verb, _, argument = action.lower().rpartition("]")[0].rpartition("[")
             known = verb == "search" or (verb == "click" and argument in self.page.lower().split(" [sep] "))
@@ -223,11 +229,13 @@ class Client:
         return self.kind in REFUSED and bool(re.match(REFUSED[self.kind], observation))
 
     def _solved(self, reply: dict) -> bool:
+        """Return whether the last reply of an episode means success."""
         if self.kind == "sciworld":
             return reply["score"] >= 100
         return reply["reward"] > 0 if self.kind == "babyai" else reply["reward"] >= 1
 
     def _request(self, path: str, body: dict | None = None):
+        """Return the JSON of a request. Raise Lost or ServerFailed if it has none."""
         try:
             reply = request(f"{self.config.address}/{path}", body, self.config.timeout)
         except ConnectionError:

@@ -125,11 +125,13 @@ class Client:
         return outcome
 
     def _keep(self, session: dict) -> None:
+        """Store the session that the server has answered."""
         self.session = session
         if not self.many:
             self.server.current = session
 
     def _name(self, number: int) -> str | int:
+        """Return the server's name of a task number."""
         return self.server.samples[number] if self.server.samples else str(number)
 
     def _turns(self) -> int:
@@ -165,6 +167,7 @@ class Client:
         return new
 
     def _post(self, path: str, body: dict):
+        """Return the JSON of a request. Raise Lost or ServerFailed if it has none."""
         try:
             return request(f"{self.config.address}/api/{path}", body, self.config.timeout)
         except ConnectionError:

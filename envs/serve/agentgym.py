@@ -64,6 +64,7 @@ class Session:
         self.reward, self.score, self.done, self.info = 0, 0, False, {}
 
     def step(self, action: str) -> None:
+        """Execute an action and store the step's parts."""
         whole = self._short() or self.kind in OURS
         step = self.env.step(action if whole else f"Action:\n{action}")
         self.observation, self.reward, self.info = step.observation, step.reward, step.info
@@ -77,6 +78,7 @@ class Session:
         return self.env.clickables() if self.kind == "webshop" else self.env.admissible()
 
     def said(self, *names: str) -> dict:
+        """Return some of the stored parts by name."""
         return {name: getattr(self, name) for name in names}
 
     def _short(self) -> bool:

@@ -171,6 +171,7 @@ class Env(Environment):
         raise ActionFailed(f"Could not execute {action}")
 
     def _get(self, count: int, text: str) -> tuple[str, str | None]:
+        """Execute `get`. Return the observation and the item; None if the count is 0."""
         item = text.replace("_", " ")
         if item not in BASE:
             raise ActionFailed(f"Could not find {text}")
@@ -180,6 +181,7 @@ class Env(Environment):
         return f"Got {count} {text}", item
 
     def _craft(self, product: str, ingredients: str) -> tuple[str, str]:
+        """Execute `craft`. Return the observation and the item."""
         item, count = _counted(product) or (product.replace("_", " "), 1)
         parts = []
         for text in ingredients.split(","):
@@ -209,11 +211,13 @@ def plain_action(action: str) -> str:
 
 
 def _counted(text: str) -> tuple[str, int] | None:
+    """Return the item and the count of `2 oak log`; None for a text of another form."""
     match = re.match(r"([0-9]{1,6}) (.*)", text)
     return (match[2].replace("_", " "), int(match[1])) if match else None
 
 
 def _id(item: str) -> str:
+    """Return an item's id in Minecraft's form."""
     return "minecraft:" + item.replace(" ", "_")
 
 

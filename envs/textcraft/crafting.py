@@ -88,11 +88,13 @@ class Recipe:
 
 
 def _counted(text: str) -> tuple[str, int]:
+    """Return the item and the count of `2 oak log`."""
     count, name = text.strip().split(" ", 1)
     return name, int(count)
 
 
 def _read(line: str) -> Recipe:
+    """Return the recipe of a line of FORMS, with the material filled in."""
     (item, count), ingredients = _counted(line.split(":")[0]), line.split(":")[1].split(",")
     return Recipe(item, count, tuple(map(_counted, ingredients)))
 
@@ -142,6 +144,7 @@ def next_action(goal: str, inventory: dict[str, int], known: dict[str, str]) -> 
     stock = Counter(inventory)
 
     def pick(name: str, count: int) -> str:
+        """Return the member of a tag to use, preferably one in stock or known; return any other item unchanged."""
         members = TAGS.get(name, [name])
         return max(members, key=lambda member: (stock[member] >= count, member in known, stock[member]))
 
