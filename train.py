@@ -126,12 +126,9 @@ def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: C
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
     if cfg.algo == "sft":
-        from rl.demonstrations import evaluate_held_out
+        from rl.demonstrations import report_held_out
 
-        result = evaluate_held_out(state.model, tokenizer, demos, cfg)
-        if result:
-            run.metrics({**at, **result})
-            print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
+        report_held_out(run, at, prefix, state.model, tokenizer, demos, cfg)
     if cfg.eval_episodes and not demos:
         for temperature in (cfg.temperature, 0.0):
             result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)

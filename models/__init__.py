@@ -1,5 +1,4 @@
-"""Decoder language models from Hugging Face checkpoints: configuration, weights, tokenizer, generation,
-log-probabilities.
+"""Decoder language models from Hugging Face checkpoints: weights, tokenizer, generation, log-probabilities.
 
     model = load_model("tiny")                  # the embedded default; or a folder, or a hub id
     tokenizer = load_tokenizer("tiny")

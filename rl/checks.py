@@ -1,12 +1,10 @@
 """Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from rl.arguments import ArgumentError
-from rl.tasks import mixture
 
 
 def check(cfg: Any) -> None:
@@ -35,13 +33,10 @@ def check_training(cfg: Any) -> None:
     algo = cfg.algorithm
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
-    if algo.source == "rollouts" and cfg.data:
-        raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
-    if cfg.data and not Path(cfg.data).is_file():
-        raise ArgumentError(f"data={cfg.data}: no such file")
-    if algo.source != "rollouts" and not cfg.data and "http" in mixture(cfg.env):
-        none = f"algo={cfg.algo} imitates an expert, and env=http has none"
-        raise ArgumentError(f"{none}; env={cfg.http.kind} has one, and data= takes a file")
+    if cfg.data or algo.source != "rollouts":
+        from rl.data import check_source
+
+        check_source(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.critic and algo.critic_warmup >= cfg.epochs:

@@ -118,9 +118,8 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
     if arguments.wants_help(words):
         from rl import help
 
-        names = {"recipes": recipes.names(), "environments": list(envs.NAMES)}
         groups = {name: group_class(name) for name in GROUPS}
-        help.print_and_exit(help.settings_text(program, also, Common, groups, names))
+        help.print_and_exit(help.settings_text(program, also, Common, groups, list(envs.NAMES)))
     try:
         given = arguments.split(words)
         if {"resume", "resume_from", "data"} & given.keys():

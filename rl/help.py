@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from rl.refusals import recipe_names
+
 
 def help_text(
     program: str,
@@ -95,11 +97,11 @@ READ_BY_EVAL |= {"rollout_batch_size", "dtype", "device", "exact", "threads"}
 
 
 def settings_text(
-    program: str, also: type | None, common: type, groups: dict[str, type], names: dict[str, list[str]]
+    program: str, also: type | None, common: type, groups: dict[str, type], environments: list[str]
 ) -> str:
-    """Return the help of train.py, or of eval.py with the keys that it reads.
+    """Return the help of train.py, or of eval.py with the keys that it reads, then the recipes and environments.
 
-    also: the dataclass of keys that only this program has. names: the lists at the end, such as {"recipes": [...]}.
+    also: the dataclass of keys that only this program has.
     """
     about = (
         "A word on the command line wins over recipe=NAME, a recipe over recipes/embedded.toml (which applies to the\n"
@@ -108,8 +110,7 @@ def settings_text(
     skip = set()
     if program == "eval.py":
         about += "\nKeys that only training reads may be given too, as recipes do, and change nothing."
-        groups = {name: cls for name, cls in groups.items() if name == "reward" or name in names["environments"]}
+        groups = {name: cls for name, cls in groups.items() if name == "reward" or name in environments}
         skip = {f.name for f in fields(common)} - READ_BY_EVAL
     text = help_text(program, about, (also, common) if also else (common,), groups, skip=skip)
-    lists = [f"{kind}: {', '.join(found)}" for kind, found in names.items()]
-    return f"{text}\n\n{'; '.join(lists)}"
+    return f"{text}\n\nrecipes: {', '.join(recipe_names())}; environments: {', '.join(environments)}"

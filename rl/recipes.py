@@ -10,10 +10,6 @@ from rl.arguments import ArgumentError
 FOLDER = Path(__file__).parent.parent / "recipes"
 
 
-def names() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
 def layers(recipe: str, model: str | None, default_model: str) -> list[tuple[str, dict[str, Any]]]:
     """Return (source, keys) of each recipe in effect; later ones win.
 
@@ -38,7 +34,7 @@ def _read(name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:  # no file, not TOML, or not UTF-8
         from rl.refusals import wrong_recipe
 
-        raise ArgumentError(wrong_recipe(name, path, names(), error)) from None
+        raise ArgumentError(wrong_recipe(name, path, error)) from None
     if not isinstance(table.get("tiny", {}), dict):
         raise ArgumentError(f"recipe={name}: tiny must be a table, [tiny], not {table['tiny']!r}")
     return table

@@ -34,22 +34,14 @@ def wrong_type(key: str, value: Any, kind: Any) -> str:
     return f"{key}={str(value).strip()} must be {WANTED[kind]}"
 
 
-def wrong_mixture(text: str, error: ValueError) -> str:
-    """Return the line for env=text, whose names or weights raised the error."""
-    for part in text.split(","):
-        name, colon, weight = part.strip().partition(":")
-        try:
-            right = 0 < float(weight if colon else 1) < float("inf")
-        except ValueError:
-            return f"env={text}: weight {weight!r} of {name} is not a number"
-        if not right:
-            return f"env={text}: weight {weight} of {name} must be positive and finite"
-    return f"env={text}: {error}"
+def recipe_names() -> list[str]:
+    """Return the names that recipe= takes."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def wrong_recipe(name: str, path: Path, names: list[str], error: Exception) -> str:
+def wrong_recipe(name: str, path: Path, error: Exception) -> str:
     """Return the line for recipe=NAME, whose file at `path` raised the error."""
     if path.is_file():
         return f"recipe={name}: {path} is not TOML ({error})"
     renamed = RENAMED.get(f"recipe={name}")
-    return f"recipe={name}: no file {path}{f'; it is now called {renamed}' if renamed else hint(name, names)}"
+    return f"recipe={name}: no file {path}{f'; it is now called {renamed}' if renamed else hint(name, recipe_names())}"

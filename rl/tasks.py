@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import envs
-from rl.arguments import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -20,27 +19,12 @@ class Task:
 
 
 def mixture(text: str) -> dict[str, float]:
-    """Return environment names and weights from "a,b" or "a:2,b:1"; the environments of a group share its weight.
+    """Return the weight of each environment that env= names. Raise ArgumentError if it is not as env= takes it."""
+    if text in envs.NAMES:
+        return {text: 1.0}
+    from rl.mixtures import weights_of
 
-    Raises ArgumentError for a name that is unknown or given twice, and for a weight that is not positive.
-    """
-    weights = {}
-    try:
-        for part in text.split(","):
-            name, colon, given = part.strip().partition(":")
-            members, weight = envs.GROUPS.get(name, [name]), float(given if colon else 1)
-            if not 0 < weight < float("inf"):
-                raise ValueError
-            for member in members:
-                envs.config_class(member)  # raises ValueError for an unknown name
-                if member in weights:
-                    raise ValueError(f"{member} is named twice")
-                weights[member] = weight / len(members)
-    except ValueError as error:
-        from rl.refusals import wrong_mixture
-
-        raise ArgumentError(wrong_mixture(text, error)) from None
-    return weights
+    return weights_of(text)
 
 
 def make_tasks(

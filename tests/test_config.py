@@ -12,6 +12,7 @@ import envs
 from models.weights import TINY
 from rl import config, recipes
 from rl.config import parse
+from rl.refusals import recipe_names
 from rl.tasks import make_env
 
 KEY = re.compile(r"^  ([a-z_]+(?:\.[a-z_]+)?)=(\S*) +(\S.*)$")
@@ -378,8 +379,8 @@ def test_a_bad_recipe_is_refused(text, said, recipe, capsys):
 
 
 def test_every_shipped_recipe_is_valid():
-    assert {"embedded", "dapo"} <= set(recipes.names())
-    for name in recipes.names():
+    assert {"embedded", "dapo"} <= set(recipe_names())
+    for name in recipe_names():
         for model in ("tiny", "other/model"):
             assert parse([f"recipe={name}", f"model={model}"]).model == model
 
@@ -387,7 +388,7 @@ def test_every_shipped_recipe_is_valid():
 def test_every_key_of_every_recipe_is_known():
     """Keys of groups that a run does not use are ignored; here every group is in use."""
     in_use = [f"env={','.join(envs.NAMES)}", *(f"{algo}.epochs=1" for algo in config.ALGORITHMS)]
-    for name in recipes.names():
+    for name in recipe_names():
         for model in ("tiny", "other/model"):
             assert parse([f"recipe={name}", f"model={model}", *in_use], "eval.py").model == model
 

@@ -106,7 +106,6 @@ def test_files_of_the_reading_path_have_at_most_300_lines(found):
     assert len(found) > 20 and max(found.values()) <= 300, table(found)
 
 
-@pytest.mark.xfail(strict=True, reason="above 4,000 lines; once it passes, remove this mark")
 def test_reading_path_stays_within_its_lines(found):
     assert sum(found.values()) <= 4000, table(found)
 

@@ -5,8 +5,9 @@ Imported unless the checkpoint has the plain ChatML of models/chat/formats.py.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from models.chat.formats import CHATML_TEMPLATE, ChatML, Format, Marks
+from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks
 from models.chat.llama3 import Llama3
 from models.chat.names import show
 from models.chat.qwen import QWEN_SYSTEM, Qwen
@@ -22,6 +23,18 @@ PROBES = (  # conversations on which no two formats agree
     [_USER, _REPLY, _TOOL, _TOOL, _THOUGHT, _TOOL, _REPLY],
     [_USER, _TOOL, _USER, _THOUGHT],
 )
+
+
+class Format(Protocol):
+    """Writes conversations as text in which control tokens have the names that Marks gives them."""
+
+    end: str  # the token that ends a reply; "" without a chat format
+    # (messages, header=True) -> a conversation, and if `header` the header that opens the assistant's next reply
+    render: Callable[..., str]
+    # (content) -> (the text before a reply, the reply as the model would sample it)
+    reply: Callable[[str], tuple[str, str]]
+    # (closed, messages) -> (the end of the previous reply, the text that follows, which ends the reply if not closed)
+    follow_up: Callable[[bool, list[dict]], tuple[str, str]]
 
 
 class NoFormat:

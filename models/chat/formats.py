@@ -7,9 +7,8 @@ checkpoints' own chat templates (templates.py) are imported when a checkpoint ne
 """
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 ROLES = ("system", "user", "assistant", "tool")
 THINK, ANSWER = "<think>", "</think>"  # around the thoughts that a reasoning model writes before its answer
@@ -17,18 +16,6 @@ CHATML_TEMPLATE = (  # recognised by its text, so that the embedded model does n
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-class Format(Protocol):
-    """Writes conversations as text in which control tokens have the names that Marks gives them."""
-
-    end: str  # the token that ends a reply; "" without a chat format
-    # (messages, header=True) -> a conversation, and if `header` the header that opens the assistant's next reply
-    render: Callable[..., str]
-    # (content) -> (the text before a reply, the reply as the model would sample it)
-    reply: Callable[[str], tuple[str, str]]
-    # (closed, messages) -> (the end of the previous reply, the text that follows, which ends the reply if not closed)
-    follow_up: Callable[[bool, list[dict]], tuple[str, str]]
 
 
 class Marks:

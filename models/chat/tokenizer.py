@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from models.chat.formats import CHATML_TEMPLATE, ChatML, Format, Marks, check, without_thoughts
+from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks, check, without_thoughts
 from models.json_file import read_object
 from models.weights import resolve
 
@@ -100,7 +100,8 @@ class Tokenizer:
         head, ids = self.encode(before), self.encode(before + text)
         return ids[len(head) :] if ids[: len(head)] == head else self.encode(text)
 
-    def _choose_format(self, mark: Marks, thinking: bool) -> Format:
+    def _choose_format(self, mark: Marks, thinking: bool):
+        """Return the Format (models/chat/choose.py) of the checkpoint."""
         template = read_object(self.folder / "tokenizer_config.json").get("chat_template")
         other = template != CHATML_TEMPLATE or (self.folder / "chat_template.jinja").is_file()
         if other or not {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
