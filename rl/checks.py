@@ -34,7 +34,7 @@ def check_training(cfg: Any) -> None:
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
     if cfg.data or algo.source != "rollouts":
-        from rl.data import check_source
+        from rl.data_checks import check_source
 
         check_source(cfg)
     if cfg.dtype == "float16":

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import Tokenizer
-from rl.arguments import ArgumentError
 from rl.config import Common
 from rl.records import Episode, Turn
-from rl.tasks import mixture
 
 ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
 
@@ -39,17 +37,6 @@ class Demonstrations:
             f"{len(self.train):,} conversations to learn, {len(self.held_out):,} held out; "
             f"{self.cut:,} cut by max_len={max_len}{left_out}"
         )
-
-
-def check_source(cfg: Common) -> None:
-    """Raise ArgumentError for data= where nothing is imitated or without the file, and for sft without an expert."""
-    if cfg.algorithm.source == "rollouts":
-        raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
-    if cfg.data and not Path(cfg.data).is_file():
-        raise ArgumentError(f"data={cfg.data}: no such file")
-    if not cfg.data and "http" in mixture(cfg.env):
-        none = f"algo={cfg.algo} imitates an expert, and env=http has none"
-        raise ArgumentError(f"{none}; env={cfg.http.kind} has one, and data= takes a file")
 
 
 def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
