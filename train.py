@@ -31,7 +31,7 @@ def main(cfg: Common) -> None:
     cfg, run, tokenizer, state, demos = setup.start(cfg)
     try:
         if state.epoch == 0:
-            report(run, tokenizer, state, demos, cfg)
+            evaluate_and_log(run, tokenizer, state, demos, cfg)
         elif finished(state, cfg):
             print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
         while not finished(state, cfg):
@@ -64,7 +64,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
     if to_save:
         save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
     if finished(state, cfg) or (cfg.eval_every and state.epoch % cfg.eval_every == 0):
-        report(run, tokenizer, state, demos, cfg)
+        evaluate_and_log(run, tokenizer, state, demos, cfg)
     write_report(run.folder, tokenizer, episodes[:4])
     if to_save:
         save_checkpoint(state, run.folder)  # last: a run that stops before it repeats the epoch with resume=
@@ -112,9 +112,9 @@ def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
     state.epoch += 1
     state.baseline = batch.baseline
     if cfg.algorithm.reference:
-        from rl.reference import adapted
+        from rl.reference import next_kl_coef
 
-        losses["kl_coef"], state.kl_coef = state.kl_coef, adapted(batch, cfg.algorithm)
+        losses["kl_coef"], state.kl_coef = state.kl_coef, next_kl_coef(batch, cfg.algorithm)
     return losses
 
 
@@ -122,7 +122,7 @@ def finished(state: TrainState, cfg: Common) -> bool:
     return state.epoch >= cfg.epochs or bool(cfg.max_steps and state.step >= cfg.max_steps)
 
 
-def report(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
+def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
     if cfg.algo == "sft":

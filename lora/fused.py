@@ -62,8 +62,8 @@ class FusedLoRA(torch.autograd.Function):
 
 
 def _cast(factors, scales, dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return (scale * A of all adapters stacked [R, in], their B factors) in dtype. Zeros pad R to RANK_MULTIPLE: the
-    bits of narrow products depend on their width, which would depend on the layers that are computed together."""
+    """Return (scale * A of all adapters stacked [R, in], their B factors) in dtype. Zeros pad R to RANK_MULTIPLE:
+    below it rounding depends on R, and R on which layers are computed together."""
     scales = [scale for scale in scales if scale is not None]
     A = torch.cat([A * scale for A, scale in zip(factors[::2], scales, strict=True)])
     A = F.pad(A, (0, 0, 0, -len(A) % RANK_MULTIPLE))

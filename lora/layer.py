@@ -4,7 +4,7 @@
 
 A and B both zero would never learn: the gradient of each is a product with the other. A random and B zero leaves the
 output unchanged at first and gives B a gradient at once. The factors are float32 over a base of any dtype, so that
-small updates are not rounded away; they are multiplied in the dtype of the base. They are never merged to sample.
+small updates are not rounded away; a product casts them to the base's dtype. Sampling never merges them into the base.
 """
 
 import math

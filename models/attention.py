@@ -67,7 +67,7 @@ class Tile:
     queries: slice  # of T
     positions_BT: torch.Tensor  # the positions of these queries
     first: int  # the first block that any query sees
-    seen: int  # the first block that needs a mask (with a window: simply `first`)
+    mask_from: int  # the first block that needs a mask
     end: int  # the end of the blocks that any query sees
 
     def blocks(self, x_UZ: torch.Tensor) -> torch.Tensor:
@@ -93,12 +93,12 @@ def tiles(positions_BT: torch.Tensor, K: int, window: int | None) -> Iterator[Ti
 
 
 def span(positions_BT: torch.Tensor, window: int | None) -> tuple[int, int, int]:
-    """Return (first, seen, end) of a Tile's blocks."""
+    """Return (first, mask_from, end) of a Tile's blocks."""
     least, most = map(int, positions_BT.aminmax())
-    first, seen = 0, (least + 1) // KEY_BLOCK
+    first, mask_from = 0, (least + 1) // KEY_BLOCK
     if window is not None and most >= window:
-        first = seen = max(least + 1 - window, 0) // KEY_BLOCK
-    return first, seen, most // KEY_BLOCK + 1
+        first = mask_from = max(least + 1 - window, 0) // KEY_BLOCK
+    return first, mask_from, most // KEY_BLOCK + 1
 
 
 def score(queries_ZME: torch.Tensor, k_UZEL: torch.Tensor, out_UZML: torch.Tensor) -> None:
@@ -187,7 +187,7 @@ def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
 def _mask(scores_UZML: torch.Tensor, tile: Tile, window: int | None, G: int) -> None:
     """Set scores to minus infinity where a query does not see a key; G query heads share a key head."""
     B, T = tile.positions_BT.shape
-    keys = torch.arange(tile.seen * KEY_BLOCK, tile.end * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
+    keys = torch.arange(tile.mask_from * KEY_BLOCK, tile.end * KEY_BLOCK).view(-1, 1, 1, KEY_BLOCK)
     masked_UBTL = masked(keys, tile.positions_BT, window)
-    used = scores_UZML[tile.seen - tile.first :, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # a view
+    used = scores_UZML[tile.mask_from - tile.first :, :, : G * T].unflatten(1, (B, -1)).unflatten(3, (G, T))  # a view
     used.masked_fill_(masked_UBTL[:, :, None, None], float("-inf"))  # of [U, B, K, G, T, L]

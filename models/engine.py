@@ -24,7 +24,7 @@ from models.kernels import kernels
 from models.linear import ROW_MULTIPLE
 from models.logprob import head_logits, log_normalizer, token_logprobs
 from models.random import fold, fold_all, unit
-from models.slots import Row, Slot
+from models.slots import SampledTurn, Slot
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only takes more memory
 
@@ -32,8 +32,8 @@ PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only t
 class Engine:
     """Samples from a decoder, max_rows sequences at a time, each of at most max_len tokens.
 
-    version: function of a value that changes with the weights; RuntimeError if it is no longer that of cached keys and
-        values. The default counts in-place writes to parameters; lora.adapter_version also sees a switched adapter.
+    version: returns a value that changes with the weights. Keys and values that were cached under another value raise
+        RuntimeError. The default counts in-place writes to parameters; lora.adapter_version also sees another adapter.
     graph: enqueue steps ahead of the host if models/fast can; by default on CUDA.
     """
 
@@ -94,7 +94,7 @@ class Engine:
             detach(slot, self._slots, self._cache, self._compute)
         del self._slots[slot]
 
-    def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[Row]:
+    def run(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> Iterator[SampledTurn]:
         """Sample one turn for every slot that has been fed; yield each row as soon as it is finished.
 
         Slots fed or opened between two yields join in; the run ends when no slot has a turn to sample. temperature 0
@@ -123,12 +123,13 @@ class Engine:
                 self._slots[row.slot].row = None
             yield from finished
 
-    def _begin_turns(self) -> list[Row]:
+    def _begin_turns(self) -> list[SampledTurn]:
         """Start a turn in every slot that has been fed; return the rows that have no room for a single token."""
         full, fed = [], {i: state for i, state in self._slots.items() if state.fed}
         streams = fold_all([(*state.key, state.turn + 1) for state in fed.values()]).tolist() if fed else []
         for (i, state), stream in zip(fed.items(), streams, strict=True):
-            state.fed, state.turn, state.stream, state.row = False, state.turn + 1, stream, Row(i, [], [], "context")
+            state.fed, state.turn, state.stream = False, state.turn + 1, stream
+            state.row = SampledTurn(i, [], [], "context")
             if state.room(self.max_len) < 1:
                 full.append(state.row)
         return full
@@ -158,7 +159,7 @@ class Engine:
         for state, n in states:
             state.length, state.pending = state.length + n, state.pending[n:]
 
-    def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[Row]:
+    def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[SampledTurn]:
         """Sample one more token for each busy slot; return the rows that this finishes."""
         states = [self._slots[i] for i in busy]
         kernels.to_front(self._cache, states, self._slots.values())

@@ -1,7 +1,7 @@
 """The operations that models/fast may compute faster: the interface between the reading path and that folder.
 
-A field of `kernels` that computes returns None where it has nothing faster than the plain PyTorch code beside its call.
-The defaults always do, so without models/fast the plain code computes everything. `matmul`, `choose_threads` and
+A field of `kernels` that computes may return None: "use the plain PyTorch code", which stands beside the call. The
+defaults always return None, so without models/fast the plain code computes everything. `matmul`, `choose_threads` and
 `keep_memory` compute nothing: they set up the process. `models/__init__.py` installs models/fast where the folder
 exists. Faster kernels change rounding at most, never what is computed.
 """

@@ -25,7 +25,7 @@ class Layout:
     rotary: dict[Rope, tuple[torch.Tensor, torch.Tensor]]  # cos_NE, sin_NE of each row's position
     N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token; None: rows are in order already
-    to_rows: torch.Tensor | None  # int64 [N]: for each row, the first place in S*T where it occurs
+    to_rows: torch.Tensor | None  # int64 [N]: for each row, the index in the flattened [S, T] where it first occurs
     exact: bool = False  # as in models/attention.py
     packed_attend: Callable | None = None  # (q_NHE, k_NKE, v_NKE, window) -> out_NHE, from models/fast
 

@@ -1,8 +1,8 @@
 """Linear layers, and several layers of one input as one product.
 
 Numbers of rows are padded to ROW_MULTIPLE, because libraries take other kernels, with other rounding, for one to three
-rows and for the tails of vectors. On a CPU a row's bits then did not depend on the other rows wherever that was tested
-(adapters of r=16, one and two threads); docs/decisions.md names sizes where they do.
+rows and for the tails of vectors. In tests on a CPU a row's bits then never depended on the other rows (adapters of
+r=16, one and two threads); docs/decisions.md names sizes where they do.
 """
 
 from collections.abc import Callable, Sequence

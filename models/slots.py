@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Row:
+class SampledTurn:
     """One sampled turn."""
 
     slot: int
@@ -24,7 +24,7 @@ class Slot:
     fed: bool = False  # a turn is to be sampled
     turn: int = -1  # index of the current turn
     stream: int = 0  # state of the turn's random numbers
-    row: Row | None = None  # the turn being sampled
+    row: SampledTurn | None = None  # the turn being sampled
     parent: int | None = None  # slot to copy the first `length` tokens from, once they are computed
 
     def room(self, max_len: int) -> int:

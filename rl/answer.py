@@ -3,7 +3,7 @@
     base = Base(model, tokenizer, cfg)
     results = base.answer({slot: [(request, stream), ...], ...})     # of all waiting episodes together
 
-The base is the policy's weights with every adapter off, so training does not change it; rl/checks.py refuses lora.r=0
+The base is the policy's weights with every adapter off, so training does not change it; rl/full.py refuses lora.r=0
 for environments that need it. Its keys and values are in an engine of their own. Each request has its own random
 stream: an answer depends neither on the requests beside it nor on when it is given.
 """
@@ -17,7 +17,7 @@ import torch
 import lora
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
-from models.engine import Engine, Row
+from models.engine import Engine, SampledTurn
 from models.random import fold_all
 from rl.config import Common
 
@@ -79,7 +79,7 @@ class Base:
         places = iter(range(len(requests)))
         return {slot: [results[place] for place in islice(places, len(pairs))] for slot, pairs in asking.items()}
 
-    def _replies(self, waiting: deque, max_tokens: int, temperature: float) -> Iterator[tuple[int, Row]]:
+    def _replies(self, waiting: deque, max_tokens: int, temperature: float) -> Iterator[tuple[int, SampledTurn]]:
         """Yield (place, reply) of each prompt as it finishes."""
         if self.engine is None:
             cfg = self.cfg

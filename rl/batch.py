@@ -71,7 +71,7 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode).
 
-    Groups with short episodes come first. A group's episodes are adjacent, because a piece computes a shared
+    Groups are sorted by their longest episode. A group's episodes stay together, because a piece computes a shared
     prompt once; the limit can still split a group.
     """
     longest: dict[int, int] = {}
@@ -109,7 +109,7 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     """
     tokens, episodes = len(batch.episode_N), len(batch.episodes)
     old_values_N, last_values_B = torch.zeros(tokens), torch.zeros(episodes)
-    # Carry each entry's index through micro_batches, to write results back in order.
+    # These fields carry each entry's index through micro_batches, to write results back in order.
     index = replace(batch, old_values_N=torch.arange(tokens), last_values_B=torch.arange(episodes))
     for piece in micro_batches(index, micro_tokens):
         hidden_ND, last_BD, _ = _hidden(piece, model)

@@ -140,7 +140,7 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
 def resolve(given: dict[str, str], also: type | None = None) -> Any:
     """Return the Config of the given keys over the recipes, or over the settings of the run that is resumed.
 
-    It gets the groups in use. Other groups that a recipe names are checked, those of UNCHECKED sources ignored.
+    It has only the groups in use. Keys of other groups are checked too, unless they come from UNCHECKED sources.
     """
     layers = layers_of(given)
     common = arguments.build(Common, merged(layers))

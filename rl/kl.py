@@ -1,9 +1,10 @@
 """KL to the reference policy: in the loss or in the reward, with a fixed or an adaptive weight.
 
-The reference is frozen: the adapter that training started from, or the base. The gradient of an estimate of
-rl/core.py depends on where it is added. In the reward, k1 gives exactly the gradient of E[score] - kl_coef * KL(policy
-|| reference) over whole episodes; k2 and k3 are biased there. In the loss, token by token, later states are ignored: k2
-has the gradient of KL(policy || reference), k3 that of KL(reference || policy), and k1 only adds noise.
+The reference is frozen: the adapter that training started from, or the base. What an estimator's gradient is depends on
+where it is added:
+
+    in the reward   k1 has exactly the gradient of E[score] - kl_coef * KL(policy || reference); k2 and k3 are biased
+    in the loss     k2 that of KL(policy || reference), k3 that of KL(reference || policy), per token; k1 none
 """
 
 from dataclasses import dataclass, replace

@@ -12,7 +12,7 @@ class Turn:
     start: int  # its sampled ids are ids_T[start:stop]
     stop: int
     reward: float  # after the reward rule; whitening and KL in the reward come later
-    stop_reason: str  # "stop" | "length" | "context", see models.slots.Row
+    stop_reason: str  # "stop" | "length" | "context", see models.slots.SampledTurn
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Batch:
     returns_N: torch.Tensor | None = None  # targets of values_N
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
-    learned_tokens: int = 0  # how many of total_tokens are in a forward pass; metrics are means over these
+    learned_tokens: int = 0  # how many of total_tokens are in a forward pass
 
     @property
     def turn_first_N(self) -> torch.Tensor:

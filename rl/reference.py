@@ -12,16 +12,16 @@ from rl.records import Batch
 
 @torch.no_grad()
 def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_tokens: int) -> Batch:
-    """Return the batch with ref_logprobs_N under the current weights; call it with the reference adapter active."""
+    """Return the batch with ref_logprobs_N under the active adapter; the caller activates the reference."""
     ref_logprobs_N = torch.zeros(len(batch.episode_N))
-    # Carry each entry's index through micro_batches, to write results back in order.
+    # The field carries each entry's index through micro_batches, to write results back in order.
     index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
     for piece in micro_batches(index, micro_tokens):
         ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N.float()
     return replace(batch, ref_logprobs_N=ref_logprobs_N)
 
 
-def adapted(batch: Batch, cfg: Config) -> float:
+def next_kl_coef(batch: Batch, cfg: Config) -> float:
     """Return the next epoch's kl_coef (Ziegler et al. 2019, section 2.2): higher if the epoch's KL was above kl_target.
 
     It changes by at most a fifth per kl_horizon episodes.

@@ -17,7 +17,7 @@ from tqdm import tqdm
 import envs
 import lora
 from models import CausalLM, Tokenizer
-from models.engine import Engine, Row
+from models.engine import Engine, SampledTurn
 from rl import reward
 from rl.config import Common
 from rl.records import Episode
@@ -35,9 +35,9 @@ def rollout(
 ) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
-    Requests of environments to the base model are answered together when nothing else can be sampled. An episode whose
-    environment fails (envs.EnvironmentFailed) is marked infrastructure_failed. Raises ValueError if all episodes fail,
-    or the first GIVE_UP while none is being played.
+    Environments may ask the base model. Their requests wait until no episode can sample, then are answered as one
+    batch. An episode whose environment fails (envs.EnvironmentFailed) is marked infrastructure_failed. Raises
+    ValueError if all episodes fail, or if the first GIVE_UP failed and no other is running.
     """
     positions = model.config.max_position_embeddings
     if cfg.max_len > positions:
@@ -114,7 +114,7 @@ class _Games:
         opening = partial(env.reset, task.seed, task.split)
         return env, self.pool.submit(opening).result if env.slow else opening
 
-    def add_turn(self, row: Row) -> None:
+    def add_turn(self, row: SampledTurn) -> None:
         """Append the agent's turn and let the environment execute it."""
         game = self.playing[row.slot]
         game.episode.append_turn(row.ids, row.logprobs, row.stop_reason)

@@ -19,8 +19,8 @@ from rl.update import make_optimizer
 def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
     """Return (cfg, run, tokenizer, state, demos).
 
-    cfg: as saved in the run's folder: with the folder in `out`, the number of demonstrations in `episodes`, and the
-    settings of the adapter that training starts from. demos: the rl.data.Demonstrations of data=, or None.
+    cfg: the argument with three things filled in: the folder in `out`, the number of demonstrations in `episodes`, and
+    the settings of the adapter that training starts from. demos: the rl.data.Demonstrations of data=, or None.
     """
     run = Run(cfg)
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)

@@ -13,7 +13,7 @@ COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline")  # the plain numbe
 
 @dataclass
 class TrainState:
-    """The mutable state of a run. Sampling has none: it depends only on (seed, episode, turn, token).
+    """The mutable state of a run. Sampling has none: its random numbers depend only on (seed, episode, turn, token).
 
     A checkpoint saves it with the random number generator, but without the reference, which has its own folder.
     """

@@ -36,7 +36,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
     algo_cfg, steps, within_target_kl = cfg.algorithm, [], True
-    state.model.train(algo_cfg.source == "demonstrations")  # dropout: in rl it would make the first ratio differ from 1
+    state.model.train(algo_cfg.source == "demonstrations")  # with dropout the first ratio of rl would not be 1
     for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
         seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
         for piece in optimizer_steps(batch, cfg.batch_size, seed):

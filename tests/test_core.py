@@ -9,7 +9,7 @@ import torch
 from rl import core, groups, grpo, kl, ppo, reinforce, sft
 from rl.batch import make_batch, micro_batches
 from rl.records import Batch, Episode, Turn
-from rl.reference import adapted
+from rl.reference import next_kl_coef
 
 
 def f64(*values) -> torch.Tensor:
@@ -551,7 +551,7 @@ def test_the_kl_weight_is_adapted(target, episodes, coefficient):
     batch = make_batch([played(1.0, lengths=[1])] * episodes)
     batch = replace(batch, ref_logprobs_N=batch.old_logprobs_N - 0.11, kl_coef=0.1)
     cfg = ppo.Config(kl_coef=0.1, kl_target=target, kl_horizon=1000)
-    assert adapted(batch, cfg) == pytest.approx(coefficient, rel=1e-4)
+    assert next_kl_coef(batch, cfg) == pytest.approx(coefficient, rel=1e-4)
 
 
 def test_reinforce_baselines():

@@ -11,7 +11,7 @@ import torch
 from conftest import random_model, randomize
 
 import lora
-from models.engine import Engine, Row, sample
+from models.engine import Engine, SampledTurn, sample
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.random import fold_all, unit
@@ -249,7 +249,7 @@ def test_a_child_goes_its_own_way(model):
 # --------------------------------------------------------------------------------------------------- stops and limits
 
 
-def one_row(engine: Engine, ids: list[int], max_new_tokens: int = 5, stop_ids=frozenset(), key=(0, 0)) -> Row:
+def one_row(engine: Engine, ids: list[int], max_new_tokens: int = 5, stop_ids=frozenset(), key=(0, 0)) -> SampledTurn:
     slot = engine.open(key)
     engine.feed(slot, ids)
     (row,) = engine.run(max_new_tokens, 1.0, stop_ids)

@@ -129,12 +129,12 @@ class BlockedAttention:
         self.matmul = onednn_matmul if len(self.queries_ZME) > MKL_BATCH else nullcontext
 
     def __call__(self, q_BHE: torch.Tensor, k_UZEL: torch.Tensor, v_UZLE: torch.Tensor, window) -> torch.Tensor:
-        first, seen, bias = self.masks[window]
+        first, mask_from, bias = self.masks[window]
         queries_ZME, scores_UZML = self.queries_ZME, self.scores_UZML
         queries_ZME[:, : self.group] = (q_BHE * self.scale).view(len(queries_ZME), self.group, -1)
         with self.matmul():
             score(queries_ZME, k_UZEL[first:], scores_UZML[first:])
-            scores_UZML[seen:].add_(bias)
+            scores_UZML[mask_from:].add_(bias)
             out_ZGE, _, _ = weigh(scores_UZML[first:], v_UZLE[first:], used=self.group)
         return out_ZGE
 
@@ -142,10 +142,10 @@ class BlockedAttention:
 def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) -> tuple[int, int, torch.Tensor]:
     """Return (the first block of keys that any row sees, the first that needs a mask, what to add to the scores from
     that one on [U, Z, 1, L])."""
-    first, seen, _ = span(positions_B, window)
-    keys = torch.arange(seen * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
+    first, mask_from, _ = span(positions_B, window)
+    keys = torch.arange(mask_from * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
     masked_UZL = masked(keys, positions_B.repeat_interleave(K), window)
-    return first, seen, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
+    return first, mask_from, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
 
 
 def _is_small(model: CausalLM) -> bool:
