@@ -125,7 +125,7 @@ def finished(state: TrainState, cfg: Common) -> bool:
 def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
     at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
-    if cfg.algo == "sft":
+    if cfg.algorithm.source == "demonstrations":
         from rl.demonstrations import report_held_out
 
         report_held_out(run, at, prefix, state.model, tokenizer, demos, cfg)

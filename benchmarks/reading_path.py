@@ -21,7 +21,10 @@ READING_ORDER = {  # a step of README's table: its files
     "episodes": ["rl/rollout.py", "rl/tasks.py", "rl/reward.py", "envs/base.py", "envs/__init__.py"],
     "learning": ["rl/batch.py", "rl/update.py", "rl/critic.py"],
     "adapters": ["lora/layer.py", "lora/fused.py"],
-    "the decoder": [f"models/{name}.py" for name in ("decoder", "layout", "attention", "linear", "rope", "logprob")],
+    "the decoder": [
+        f"models/{name}.py"
+        for name in ("config", "kernels", "decoder", "layout", "attention", "linear", "rope", "logprob")
+    ],
     "sampling": ["models/engine.py", "models/slots.py", "models/cache.py", "models/random.py"],
     "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "recipes", "checks", "setup")],
     "logs and evaluation": [f"rl/{name}.py" for name in ("log", "report", "evaluate", "stats")],

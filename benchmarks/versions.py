@@ -190,17 +190,6 @@ def program_row(words: str) -> Callable[[], None]:
     return run
 
 
-ENVIRONMENTS = [
-    "textcraft",
-    "alfworld",
-    "babyai",
-    "webshop",
-    "sciworld",
-    "sat",
-    "os_interaction",
-    "db_bench",
-    "tau_retail",
-]
 LAYERS = small(layers=4, width=896, inner=4864, heads=14, key_heads=2, vocab=64)
 ROWS = {
     "logprob float32": lambda: logprob_row("float32"),

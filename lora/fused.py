@@ -1,7 +1,7 @@
 """Several LoRA layers of one input as one autograd function: the fast way to compute lora/layer.py's formula."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +9,11 @@ import torch.nn.functional as F
 RANK_MULTIPLE = 16
 
 
+@runtime_checkable
 class FrozenLinear(Protocol):
-    """A frozen base layer that multiplies together with others of its class. Layers without `has_joint_product`, such
-    as nn.Linear, are computed by the formula."""
+    """A frozen base layer that multiplies together with others of its class. Layers of other classes, such as
+    nn.Linear, are computed by the formula."""
 
-    has_joint_product: bool  # True: the class has all that follows
     weight: torch.Tensor  # [out, in]
     out_features: int
     matmul: Callable | None  # replaces F.linear in every product

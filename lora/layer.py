@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lora.fused import FusedLoRA
+from lora.fused import FrozenLinear, FusedLoRA
 
 
 class Adapter(nn.Module):
@@ -35,7 +35,7 @@ class LoRALinear(nn.Module):
     def __init__(self, base_layer: nn.Linear):
         super().__init__()
         self.base_layer = base_layer
-        self.can_fuse = getattr(base_layer, "has_joint_product", False)
+        self.can_fuse = isinstance(base_layer, FrozenLinear)
         self.adapters = nn.ModuleDict()
         self.dropout = 0.0  # on the adapter's input, in train mode only
         self.active: str | None = None

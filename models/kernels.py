@@ -24,6 +24,10 @@ def set_threads(model: nn.Module, threads: int = 0) -> None:
         torch.set_num_threads(threads)
 
 
+def refuse_exact(_model: nn.Module) -> None:
+    raise ValueError("exact=true on a CUDA device needs models/fast, which is not here")
+
+
 @dataclass
 class Kernels:
     # Products of one input with frozen weights [out, D], without autograd; outputs lie side by side.
@@ -39,6 +43,7 @@ class Kernels:
     decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
+    make_exact: Callable[[nn.Module], None] = refuse_exact  # on CUDA: the same kernels for sampling and training
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
     choose_threads: Callable[[nn.Module, int], None] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process

@@ -43,7 +43,7 @@ class Layout:
         return F.pad(x, (0, 0, 0, self.N - len(x)))
 
     def only(self, wanted: torch.Tensor) -> "Layout":
-        """Return the layout in which only the wanted rows are queries, a shared row in the first of its sequences."""
+        """Return the layout with only `wanted` rows as queries; a row that sequences share is one of the first."""
         S, T = self.last_key_ST.shape
         place = wanted if self.to_rows is None else self.to_rows[wanted]
         order = place.argsort()

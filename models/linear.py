@@ -39,7 +39,6 @@ class LinearLayer(Protocol):
 class Linear(nn.Linear):
     """nn.Linear whose product with a frozen weight models/fast may replace."""
 
-    has_joint_product = True  # wrappers may call `product` and `product_back` with several layers of one input
     matmul: Callable | None = None  # replaces F.linear(x, weight, bias); `make_exact` sets it in all layers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

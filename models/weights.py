@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from models.config import read_config
 from models.decoder import CausalLM
+from models.kernels import kernels
 
 TINY = Path(__file__).parent / "tiny"
 
@@ -71,9 +72,7 @@ def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu
         model.lm_head.weight = model.model.embed_tokens.weight
     model.requires_grad_(False).eval()
     if exact and model.lm_head.weight.is_cuda:
-        from models.fast.exact import make_exact
-
-        make_exact(model)
+        kernels.make_exact(model)
     return model
 
 

@@ -2,7 +2,7 @@
 
 A field's type says what it takes: bool, int, float, str, Literal["a", "b"], Positive[int], NotNegative[float], and any
 of them `| None`. The comment behind a field is its help text. A __post_init__ may raise ValueError for values that do
-not go together. Imports the standard library alone.
+not go together. Imports nothing but the standard library and rl/refusals.py, which does the same.
 """
 
 import math

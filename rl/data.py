@@ -44,11 +44,12 @@ def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
 
     Raises ValueError for a row that is neither a conversation nor a pair, or if nothing is left to learn from.
     """
-    rows = read_rows(Path(cfg.data), cfg.sft.prompt_column, cfg.sft.answer_column)[: cfg.max_samples or None]
+    algo_cfg = cfg.algorithm
+    rows = read_rows(Path(cfg.data), algo_cfg.prompt_column, algo_cfg.answer_column)[: cfg.max_samples or None]
     found, kept = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
         try:
-            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, cfg.sft.all_tokens)
+            episode, cut = to_episode(tokenizer, row, number, cfg.max_len, cfg.algorithm.all_tokens)
         except ValueError as error:
             raise ValueError(f"{cfg.data}, conversation {number + 1}: {error}") from None
         found.cut += cut

@@ -57,7 +57,7 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Common) -> Generator[list[Reque
         while step.requests:
             step = env.answer((yield step.requests))
         running = bool(add_step(episode, step, tokenizer, cfg))
-    if cfg.algo == "sft" and cfg.sft.all_tokens:
+    if cfg.algorithm.source == "demonstrations" and cfg.algorithm.all_tokens:
         episode.turns = [Turn(1, len(episode.ids_T), episode.score, "stop")]
         episode.action_mask_T = [0] + [1] * (len(episode.ids_T) - 1)
     return episode

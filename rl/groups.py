@@ -1,4 +1,4 @@
-"""More arithmetic of policy gradients, which PPO does without: groups of episodes, surrogates, means, whitened rewards.
+"""Arithmetic of GRPO, RLOO and their relatives: groups of episodes, surrogates, means, whitened rewards.
 
 Pure functions on flat tensors, as in rl/core.py; the suffix _groups means one entry per group. The last two functions
 take and return a Batch.

@@ -24,7 +24,7 @@ class Config(kl.Config):
     clip: Positive[float] = 0.2  # the ratio is clipped to 1 +- clip
     dual_clip: Positive[float] | None = None  # bound the loss of advantages < 0 by this * |advantage|; above 1
     vf_coef: NotNegative[float] = 0.5  # weight of the value loss
-    value_clip: Positive[float] | None = 0.2  # distance from old values without extra loss; none: no limit
+    value_clip: Positive[float] | None = 0.2  # new values are clipped to old values +- this; none: they are not
     entropy_coef: float = 0.01  # weight of the entropy bonus
     gamma: float = 0.99  # discount per step of the return
     gae_lambda: float = 0.95  # lambda of generalized advantage estimation

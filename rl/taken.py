@@ -1,4 +1,4 @@
-"""What happens when a run's folder belongs to another run. Imported when it does."""
+"""Refuse or rename a run's folder that exists already. Imported when it does."""
 
 from pathlib import Path
 

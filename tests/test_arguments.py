@@ -130,7 +130,7 @@ def test_help_to_a_closed_pipe_or_full_disk_has_no_traceback(full):
     assert (done.returncode, done.stderr) == ((1, b"cannot print: No space left on device\n") if full else (0, b""))
 
 
-def test_parser_imports_only_the_standard_library():
+def test_parser_imports_the_standard_library_and_its_own_files():
     for path in [SOURCE.with_name(f"{name}.py") for name in PARSER]:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

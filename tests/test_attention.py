@@ -22,7 +22,7 @@ def test_masked_attention_matches_exact_attention(window):
 @pytest.mark.parametrize("window", [None, 1, 70])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_padding_queries_change_nothing_and_tiles_are_skipped(window, dtype):
-    """Rows of three tiles have queries everywhere, in the last tile, nowhere, at every other place, in the first."""
+    """Three tiles; each sequence has another pattern of padding: none, all but the last tile, all, every other, ..."""
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(s, generator=g) for s in ((5, 4, 150, 8), (3, 10, 8, 64), (3, 10, 64, 8)))
     q, k, v = (x.to(dtype).requires_grad_() for x in (q, k, v))

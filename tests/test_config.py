@@ -96,7 +96,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("ppo.critic_warmup=-1", "ppo.critic_warmup=-1 must not be negative"),
         (
             "grpo.dual_clip=3 grpo.surrogate=weight",
-            "grpo.dual_clip must be above 1, not 3.0, and has no place in a weight",
+            "grpo.dual_clip does not apply to grpo.surrogate=weight",
         ),
         ("grpo.surrogate=clip", "grpo.surrogate=clip is not one of token, sequence, weight"),
         (

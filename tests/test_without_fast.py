@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ assert kernels == Kernels(), "a slot was filled"
 """
 MODELS = ("attention", "decoder", "engine", "formats", "linear", "logprob", "rope", "tokenizer", "weights")
 LORA = ("lora", "lora_files", "merge")
+QUICK = ("linear", "logprob", "rope")
 RL = ("batch", "checkpoint", "core", "exact_gradients", "learning", "rollout", "train")
 
 
@@ -39,9 +42,9 @@ def test_a_training_run_without_fast_has_no_sampler_gap(tmp_path):
     assert json.loads(line)["sampler_gap"] == 0.0
 
 
-@pytest.mark.full
-def test_correctness_tests_pass_without_fast():
-    files = [f"tests/test_{name}.py" for name in (*MODELS, *LORA, *RL)]
+@pytest.mark.parametrize("names", [QUICK, pytest.param((*MODELS, *LORA, *RL), marks=pytest.mark.full)])
+def test_correctness_tests_pass_without_fast(names):
+    files = [f"tests/test_{name}.py" for name in names]
     run = run_hidden("import pytest; sys.exit(pytest.main(sys.argv[1:]))", "-q", "-p", "no:cacheprovider", *files)
     assert run.returncode == 0, run.stdout
 
@@ -52,3 +55,10 @@ def test_fast_fills_every_slot_where_it_exists():
 
     assert models.fast
     assert [name for name, plain in vars(Kernels()).items() if getattr(kernels, name) is plain] == []
+
+
+def test_only_models_imports_fast():
+    """A file elsewhere that imports models.fast would break where the folder is deleted."""
+    found = {path.as_posix() for room in ("models", "lora", "rl", "envs") for path in Path(room).rglob("*.py")}
+    importers = {path for path in found if re.search(r"^\s*(from|import) models\.fast", Path(path).read_text(), re.M)}
+    assert {path for path in importers if not path.startswith("models/fast/")} == {"models/__init__.py"}

@@ -39,7 +39,7 @@ class Database:
         return texts
 
     def fingerprint(self) -> str:
-        """Return a hash. Those of two databases over one shop are equal exactly if all their records are."""
+        """Return a hash: equal for two databases of one shop if and only if their records are equal."""
         return sha256(_text(self.changes()).encode()).hexdigest()
 
     def _own(self, table: str, name: str) -> dict:

@@ -8,7 +8,7 @@ from models.slots import Slot
 
 
 def to_front(cache: KVCache, busy: list[Slot], slots: Iterable[Slot]) -> None:
-    """Fill the slot of models/kernels.py: move the busy slots if more than half of the rows at the front are idle."""
+    """Move the busy slots to the front if more than half of the cache rows before the last of them are idle."""
     if 2 * len(busy) > max(state.place for state in busy):
         return
     by_place = {state.place: state for state in slots}

@@ -31,13 +31,13 @@ def pack_weight(weight: torch.Tensor) -> torch.Tensor:
 
 
 def weight_copy(weights: list[torch.Tensor], transposed: bool = False) -> torch.Tensor | None:
-    """Return the weights [O, D] stacked along O, or that transposed, in oneDNN's layout; None for the plain product."""
+    """Return oneDNN's copy of the stacked weights [O, D], transposed if asked; None for the plain product."""
     copies = _cached(weights, (transposed, len(weights)), lambda weight: [weight.mT if transposed else weight])
     return copies and copies[0]
 
 
 def slab_copies(weight: torch.Tensor, size: int, dtype: torch.dtype, transposed: bool = False):
-    """Return such a copy, in dtype, of every `size` rows of the weight, as a list, or None."""
+    """Return a list of the copies of every `size` rows of the weight, in dtype, or None."""
     slabs = lambda w: (slab.mT if transposed else slab for slab in w.split(size))  # noqa: E731
     return _cached([weight], (transposed, size, dtype), slabs, dtype)
 

@@ -1,7 +1,7 @@
 """Products with frozen weights, and stacked copies of layers that read the same input.
 
-On a CPU the products use oneDNN's copies (onednn.py). On other devices each layer writes its output where it belongs:
-outputs that are put side by side afterwards would all be copied.
+On a CPU the products use oneDNN's copies (onednn.py). On other devices each layer writes into its columns
+of one output, which saves a copy of all of them.
 """
 
 from collections.abc import Sequence
