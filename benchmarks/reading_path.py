@@ -25,8 +25,8 @@ READING_ORDER = {  # a step of README's table: its files
         f"models/{name}.py"
         for name in ("config", "kernels", "decoder", "layout", "attention", "linear", "rope", "logprob")
     ],
-    "sampling": ["models/engine.py", "models/slots.py", "models/cache.py", "models/random.py"],
-    "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "recipes", "checks", "setup")],
+    "sampling": ["models/engine.py", "models/cache.py", "models/random.py"],
+    "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "checks", "setup")],
     "logs and evaluation": [f"rl/{name}.py" for name in ("log", "report", "evaluate", "stats")],
 }
 REST = "files and chat formats"

@@ -52,27 +52,28 @@ class FusedLoRA(torch.autograd.Function):
         columns = list(_columns(grad, F.linear(x, A), ctx.bases, ctx.scales, Bs))
         grad_low = torch.cat([out @ B for out, _, B in columns], -1)
         if grad_x is not None:
-            grad_x.addmm_(grad_low, A[: grad_low.shape[1]])
+            grad_x.addmm_(grad_low, A)
         grads_A = (grad_low.mT @ x).split([B.shape[1] for B in Bs])
-        scales = [scale for scale in ctx.scales if scale is not None]
-        grads = []
-        for (out, low, _), grad_A, scale in zip(columns, grads_A, scales, strict=True):
-            grads += grad_A.to(factors[0].dtype).mul_(scale), (out.mT @ low).to(factors[0].dtype)
+        scales, grads = [scale for scale in ctx.scales if scale is not None], []
+        for (out, low, _), grad_A, scale, B in zip(columns, grads_A, scales, factors[1::2], strict=True):
+            r, dtype = B.shape[1], B.dtype
+            grads += grad_A[:r].to(dtype).mul_(scale), (out.mT @ low)[:, :r].to(dtype)
         return grad_x, None, None, *grads
 
 
 def _cast(factors, scales, dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return (scale * A of all adapters stacked [R, in], their B factors) in dtype. Zeros pad R to RANK_MULTIPLE:
-    below it rounding depends on R, and R on which layers are computed together."""
-    scales = [scale for scale in scales if scale is not None]
-    A = torch.cat([A * scale for A, scale in zip(factors[::2], scales, strict=True)])
-    A = F.pad(A, (0, 0, 0, -len(A) % RANK_MULTIPLE))
-    return A.to(dtype), [B.to(dtype) for B in factors[1::2]]
+    """Return (scale * A of all adapters stacked [R, in], their B factors) in dtype. Zeros pad each adapter's rank to
+    RANK_MULTIPLE: libraries multiply a narrow matrix by another kernel, with other rounding, for few rows than for
+    many."""
+    scales, missing = [scale for scale in scales if scale is not None], [-len(A) % RANK_MULTIPLE for A in factors[::2]]
+    As = [A * scale for A, scale in zip(factors[::2], scales, strict=True)]
+    As = [F.pad(A, (0, 0, 0, n)) if n else A for A, n in zip(As, missing, strict=True)]
+    Bs = [F.pad(B, (0, n)) if n else B for B, n in zip(factors[1::2], missing, strict=True)]
+    return torch.cat(As).to(dtype), [B.to(dtype) for B in Bs]
 
 
 def _columns(y, low, bases, scales, Bs):
     """Yield, for each base with an adapter, (its columns of y, its columns of low = A x, B)."""
     outs = y.split([base.out_features for base in bases], -1)
     adapted = [out for out, scale in zip(outs, scales, strict=True) if scale is not None]
-    widths = [B.shape[1] for B in Bs]
-    return zip(adapted, low[:, : sum(widths)].split(widths, -1), Bs, strict=True)
+    return zip(adapted, low.split([B.shape[1] for B in Bs], -1), Bs, strict=True)

@@ -63,6 +63,8 @@ def _named_linears(config: dict, model: nn.Module) -> set[str]:
         linear = isinstance(module, nn.Linear | LoRALinear)
         if path.startswith(inside) or (config.get("target_modules") == "all-linear" and not linear):
             continue
+        if isinstance(module, nn.Identity):
+            continue  # in the place of a norm that the family does not have
         if targeted(path, config):
             if not linear or path == "lm_head":
                 raise ValueError(

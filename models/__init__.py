@@ -1,10 +1,6 @@
 """Decoder language models from Hugging Face checkpoints: weights, tokenizer, generation, log-probabilities.
 
-    model = load_model("tiny")                  # the embedded default; or a folder, or a hub id
-    tokenizer = load_tokenizer("tiny")
-    hidden_BTD = model(ids_BT)
-
-Imports nothing of lora, envs or rl.
+model, tokenizer = load_model("tiny"), load_tokenizer("tiny")  # the embedded default; or a folder, or a hub id
 """
 
 from models.chat.tokenizer import Tokenizer, load_tokenizer

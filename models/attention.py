@@ -1,8 +1,6 @@
 """Causal attention whose bits for a query, on a CPU, depend only on that query and the keys that it sees.
 
-The batch size, padding and later keys in the tensors then change nothing, so the log-probability recorded while
-sampling, one token at a time from a cache, is the one that training recomputes. Three rules are meant to ensure this.
-It holds where it was tested (docs/decisions.md: adapters of r=16, one and two threads); `sampler_gap` measures it.
+So the log-probability recorded while sampling, from a cache, is the one that training recomputes. Three rules:
 
 - matrix products have at least MIN_QUERIES rows, because smaller ones take another kernel;
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;
@@ -20,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
+from models.elementwise import shares
 from models.kernels import kernels
 
 KEY_BLOCK = 64
@@ -116,7 +115,10 @@ def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
     2**(scores - peak) [Z, M, 1], the peak [Z, M, 1]). Overwrites the scores. Blocks are added in order."""
     wide, weights_UZML = scores_UZML.dtype, scores_UZML[:, :, :used]
     peak = weights_UZML.amax((0, 3)).unsqueeze_(-1)
-    total = weights_UZML.sub_(peak).exp2_().sum(-1, keepdim=True).cumsum(0)[-1]
+    weights_UZML.sub_(peak)
+    for part in shares(weights_UZML.view(-1, used, KEY_BLOCK)):
+        part.exp2_()
+    total = weights_UZML.sum(-1, keepdim=True).cumsum(0)[-1]
     if v_UZLE.is_contiguous():
         out_ZME, *more = torch.bmm(scores_UZML.flatten(0, 1), v_UZLE.to(wide).flatten(0, 1)).chunk(len(v_UZLE))
     else:

@@ -17,7 +17,7 @@ FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
 POSITIONS = {"qwen2": 32768, "qwen3": 32768, "llama": 2048, "mistral": 131072}
 WINDOW_KEYS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
-ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu")  # swish is silu
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ def read_config(folder: Path) -> ModelConfig:
 
 def parse_config(raw: dict) -> ModelConfig:
     """Return the ModelConfig of a config.json's dictionary. Absent keys get their family's default in transformers."""
-    # null means absent, except here: as many key heads as query heads, and no window
-    raw = {key: v for key, v in raw.items() if v is not None or key in ("num_key_value_heads", "sliding_window")}
+    # null means absent, except here: as many key heads as query heads, heads that share hidden_size, no window
+    nullable = ("num_key_value_heads", "head_dim", "sliding_window")
+    raw = {key: v for key, v in raw.items() if v is not None or key in nullable}
     family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
     sizes = [raw.get(key) for key in SIZES] + [raw[key] for key in OPTIONAL_SIZES if raw.get(key) is not None]
     tied, attention_bias, mlp_bias = flags = [raw.get(key, False) for key in FLAGS]
@@ -76,9 +77,9 @@ def parse_config(raw: dict) -> ModelConfig:
 
         refuse_values(raw, FAMILIES, SIZES, OPTIONAL_SIZES, FLAGS, ACTIVATIONS)
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
-    head_dim = raw.get("head_dim") or (128 if family == "qwen3" else hidden // heads)
+    head_dim = raw.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads
-    if heads % kv_heads or head_dim % 2 or (family == "llama" and "head_dim" not in raw and hidden % heads):
+    if heads % kv_heads or head_dim % 2 or (family == "llama" and not raw.get("head_dim") and hidden % heads):
         from models.checkpoints.config_problems import refuse_heads
 
         refuse_heads(raw, head_dim, kv_heads)
@@ -98,7 +99,7 @@ def parse_config(raw: dict) -> ModelConfig:
         rms_norm_eps=number("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
         ropes=parse_ropes(raw, layer_types, positions, family),
         windows=tuple(window if kind == "sliding_attention" else None for kind in layer_types),
-        hidden_act=activation,
+        hidden_act="silu" if activation == "swish" else activation,
         tie_word_embeddings=tied,
         qkv_bias=family == "qwen2" or attention_bias,
         o_bias=attention_bias,

@@ -14,6 +14,7 @@ from torch import nn
 
 from models.attention import attend, in_blocks
 from models.config import ModelConfig
+from models.elementwise import by_whole_vectors
 from models.kernels import fast_matmul
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
@@ -77,7 +78,8 @@ class MLP(nn.Module):
         self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.down_proj = Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
         tanh = partial(F.gelu, approximate="tanh")
-        self.act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}[cfg.hidden_act]
+        act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}[cfg.hidden_act]
+        self.act = partial(by_whole_vectors, act)
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
         gate, up = joint_linear(x_ND, self.gate_proj, self.up_proj)
@@ -122,9 +124,8 @@ class CausalLM(nn.Module):
 
     @fast_matmul()
     def forward(self, ids_BT, positions_BT=None, segments_BT=None, cache=None, sequences_ST=None, wanted=None):
-        """Return hidden states after the final norm, [B, T, D], in the dtype of the weights.
+        """Return hidden states after the final norm, [B, T, D], in the dtype of the weights. Indices are int64.
 
-        All indices are int64.
         positions_BT: position of each token in its sequence; default 0, 1, ... in each row or segment.
         segments_BT:  a run of tokens with one id >= 0 is a sequence of its own; -1 is padding, whose outputs are finite
                       and meaningless. Default: each row is one sequence.

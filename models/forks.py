@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 from models.attention import KEY_BLOCK
 from models.cache import KVCache
-from models.slots import Slot
 
 
-def fork(child: Slot, parent: int, slots: dict[int, Slot], check_version: Callable) -> None:
+def fork(child, parent: int, slots: dict, check_version: Callable) -> None:
     """Make `child` a copy of the slot `parent`. Raise RuntimeError if that is not open or is being sampled."""
     source = slots.get(parent)
     if source is None:
@@ -27,7 +26,7 @@ def fork(child: Slot, parent: int, slots: dict[int, Slot], check_version: Callab
     child.fed, child.turn = source.fed, source.turn
 
 
-def copy_from_parents(slots: dict[int, Slot], cache: KVCache, compute: Callable) -> None:
+def copy_from_parents(slots: dict, cache: KVCache, compute: Callable) -> None:
     """Compute the pending tokens of all parents and copy their keys and values to the children."""
     children = [state for state in slots.values() if state.parent is not None]
     compute(list({state.parent for state in children}))
@@ -44,7 +43,7 @@ def _copy_row(cache: KVCache, source: int, target: int, length: int) -> None:
         x[:blocks, target * K : (target + 1) * K] = x[:blocks, source * K : (source + 1) * K]
 
 
-def detach(slot: int, slots: dict[int, Slot], cache: KVCache, compute: Callable) -> None:
+def detach(slot: int, slots: dict, cache: KVCache, compute: Callable) -> None:
     """Give the children of a slot their copy before the slot is closed."""
     children = [state for state in slots.values() if state.parent == slot]
     try:

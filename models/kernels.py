@@ -18,10 +18,10 @@ def nothing_faster(*_args, **_kwargs) -> None:
     """The default of every slot: leave the work to the plain code."""
 
 
-def set_threads(model: nn.Module, threads: int = 0) -> None:
-    """Give torch that many CPU threads; 0 leaves its own choice."""
-    if threads:
-        torch.set_num_threads(threads)
+def set_threads(model: nn.Module, threads: int = 0, trial: bool = False) -> str:
+    """Give torch that many CPU threads; 0 leaves its own choice. Return "not tried"."""
+    torch.set_num_threads(threads or torch.get_num_threads())
+    return "not tried"
 
 
 def refuse_exact(_model: nn.Module) -> None:
@@ -45,7 +45,8 @@ class Kernels:
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
     make_exact: Callable[[nn.Module], None] = refuse_exact  # on CUDA: the same kernels for sampling and training
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
-    choose_threads: Callable[[nn.Module, int], None] = set_threads
+    # (model, threads, trial) -> with `trial` "yes" if sampling and training gave the same bits, or what differed
+    choose_threads: Callable[..., str] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
 
 

@@ -1,7 +1,6 @@
 """How the rows of a batch form sequences: padding, packing and shared prefixes.
 
-The model computes rows: the tokens of a batch laid end to end, x_ND. Only attention needs sequences, so only a `Layout`
-knows padding. The S sequences are the rows of ids_BT, or what `sequences_ST` lists.
+The S sequences are the rows of ids_BT, or what `sequences_ST` lists.
 """
 
 from collections.abc import Callable

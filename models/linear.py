@@ -1,8 +1,7 @@
 """Linear layers, and several layers of one input as one product.
 
 Numbers of rows are padded to ROW_MULTIPLE, because libraries take other kernels, with other rounding, for one to three
-rows and for the tails of vectors. In tests on a CPU a row's bits then never depended on the other rows (adapters of
-r=16, one and two threads); docs/decisions.md names sizes where they do.
+rows and for the tails of vectors. A trial at the start of a run tries whether a row's bits depend on the others.
 """
 
 from collections.abc import Callable, Sequence

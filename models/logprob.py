@@ -46,7 +46,7 @@ def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
     """Return log sum exp over the vocabulary, [N, 1], summed in the order of `token_logprobs`."""
     whole = None
     for logits in logits_NV.split(SLAB, -1):
-        part, _ = _normalize(logits)
+        part = _normalize(logits)[0]
         whole = part if whole is None else _normalize(torch.cat((whole, part), -1))[0]
     return whole
 
@@ -62,8 +62,8 @@ class _TokenLogprobs(torch.autograd.Function):
         for rows in (slice(start, start + ROWS) for start in range(0, N, ROWS)):
             hidden, targets = hidden_ND[rows], targets_N[rows]
             n = len(hidden)
-            log, mean, taken, others = _row_statistics(hidden, weight_VD, targets, temperature, in_forward)
-            logp, log_N[rows], entropy_N[rows] = taken - log, log[:n, 0], (log - mean)[:n, 0]
+            log, entropy, taken, others = _row_statistics(hidden, weight_VD, targets, temperature, in_forward)
+            logp, log_N[rows], entropy_N[rows] = taken - log, log[:n, 0], entropy[:n, 0]
             logprobs_N[rows] = logp[:n, 0]
             if in_forward:
                 own = weight_VD[targets] * -logp.expm1()[:n]  # (1 - p) W[y]
@@ -87,27 +87,29 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _row_statistics(hidden_ND, weight_VD, targets_N, temperature, want_others: bool):
-    """Return (log normalizer, mean logit, target's logit), [N padded, 1] each, and the mean of W[v] without the
-    target's share, [N padded, D] or None."""
+    """Return (log normalizer, entropy, target's logit), [N padded, 1] each, and the mean of W[v] without the target's
+    share, [N padded, D] or None."""
     log = None
     for start, logits in _slabs(hidden_ND, weight_VD, temperature):
-        slab_log, probs = _normalize(logits)
+        slab_log, probs, peak, log_total = _normalize(logits)
         word = targets_N - start
         inside = ((word >= 0) & (word < logits.shape[1])).nonzero()[:, 0]  # the rows whose target is in this slab
         word = word[inside]
         if log is None:
             taken = torch.full_like(slab_log, torch.nan)
         taken[inside, 0] = logits[inside, word]
-        slab_means = [logits.mul_(probs).sum(-1, keepdim=True)]
+        # The entropy of this slab's own softmax, from differences to the peak: large logits would cancel.
+        means = [log_total - logits.sub_(peak).mul_(probs).sum(-1, keepdim=True)]
         if want_others:
             probs[inside, word] = 0
-            slab_means.append(_slab_back(probs, weight_VD, start).to(slab_log.dtype))
+            means.append(_slab_back(probs, weight_VD, start).to(slab_log.dtype))
         if log is None:
-            log, means = slab_log, slab_means
+            log, merged = slab_log, means
             continue
-        log, shares = _normalize(torch.cat((log, slab_log), -1))
-        means = [(x * shares[:, :1]).addcmul_(y, shares[:, 1:]) for x, y in zip(means, slab_means, strict=True)]
-    return log, means[0], taken, means[1] if want_others else None
+        log, shares, *_ = _normalize(torch.cat((log, slab_log), -1))
+        merged = [(x * shares[:, :1]).addcmul_(y, shares[:, 1:]) for x, y in zip(merged, means, strict=True)]
+        merged[0] += torch.special.entr(shares).sum(-1, keepdim=True)  # of the choice between slabs
+    return log, merged[0], taken, merged[1] if want_others else None
 
 
 def _slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor]]:
@@ -129,7 +131,8 @@ def _slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int) -> torch.Te
     return x @ weight_VD[start : start + SLAB] if y is None else y
 
 
-def _normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (log sum exp [N, 1], softmax [N, V])."""
-    probs_NV = logits_NV.softmax(-1)
-    return logits_NV.amax(-1, keepdim=True) - probs_NV.amax(-1, keepdim=True).log_(), probs_NV
+def _normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return (log sum exp [N, 1], softmax [N, V], peak [N, 1], log sum exp(logits - peak) [N, 1])."""
+    probs_NV, peak = logits_NV.softmax(-1), logits_NV.amax(-1, keepdim=True)
+    log_total = -probs_NV.amax(-1, keepdim=True).log_()
+    return peak + log_total, probs_NV, peak, log_total

@@ -17,10 +17,7 @@ TINY = Path(__file__).parent / "tiny"
 
 
 def resolve(name: str | Path) -> Path:
-    """Return the folder of a model: the embedded one, a local folder, or a download from the hub.
-
-    Raise FileNotFoundError or ValueError with one line if there is none.
-    """
+    """Return the folder of a model: embedded, local, or downloaded. Raise FileNotFoundError or ValueError for none."""
     if str(name) == "tiny":
         return TINY
     if Path(name).is_dir():
@@ -28,15 +25,6 @@ def resolve(name: str | Path) -> Path:
     from models.checkpoints.hub import download
 
     return download(str(name))
-
-
-def is_tiny(name: str) -> bool:
-    """Return whether `name` is the embedded model, or a folder with one of the same shape: trained, merged, cast."""
-    if name == "tiny":
-        return True
-    from models.tiny.shape import same_shape
-
-    return same_shape(TINY, Path(name))
 
 
 def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu", exact: bool = False) -> CausalLM:

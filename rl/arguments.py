@@ -89,6 +89,14 @@ def _as_type(value: Any, kind: Any) -> Any:
     return kind(number)  # 1e6 is a whole number
 
 
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one table with dotted keys."""
+    flat = {}
+    for key, value in table.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
 def fail(program: str, error: object) -> NoReturn:
     """Print one line and exit with 2."""
     print(f"{program}: {error}", file=sys.stderr)

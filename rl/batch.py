@@ -1,7 +1,7 @@
 """From episodes to batches: packing, prefix sharing, the pieces of an optimizer step, and the forward pass over them.
 
-Nothing else in rl lays out tokens. A forward pass gets whole episodes without padding and computes shared prefixes
-once; the hidden state before each sampled token gives its log-probability and its value.
+A forward pass gets whole episodes without padding and computes shared prefixes once; the hidden state before each
+sampled token gives its log-probability and its value.
 """
 
 import random

@@ -10,6 +10,7 @@ Groups load on demand: a Config has the fields of Common, `lora`, `reward`, and 
 environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft.
 """
 
+import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, make_dataclass
 from importlib import import_module
@@ -18,10 +19,11 @@ from types import ModuleType
 from typing import Any, Literal
 
 import envs
-from rl import arguments, checks, recipes
+from rl import arguments, checks
 from rl.arguments import ArgumentError, NotNegative, Positive
 from rl.tasks import mixture
 
+RECIPES = Path(__file__).parent.parent / "recipes"
 ALGORITHMS = {"sft": "rl.sft", "reinforce": "rl.reinforce", "grpo": "rl.grpo", "ppo": "rl.ppo"}
 
 
@@ -84,7 +86,7 @@ class Common:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the model's weights; float16: only to evaluate
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
-    threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a model under 10 million parameters, else all
+    threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else the most that are exact
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
     @property
@@ -170,13 +172,47 @@ def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
 
         layers = [("saved settings", saved_settings(given["resume"]))]
     else:
-        layers = recipes.layers(given.get("recipe", Common.recipe), given.get("model"), Common.model)
+        layers = recipe_layers(given.get("recipe", Common.recipe), given.get("model"))
     layers.append(("command line", given))
     if merged(layers).get("max_turns"):
         from rl.turn_limit import limit_turns
 
         return limit_turns(layers, merged(layers).get("env", Common.env))
     return layers
+
+
+def recipe_layers(recipe: str, model: str | None) -> list[tuple[str, dict[str, Any]]]:
+    """Return (source, keys) of each recipe in effect; later ones win.
+
+    For the embedded model recipes/embedded.toml comes first, and a recipe's [tiny] table last. model: if given.
+    """
+    table = read_recipe(recipe) if recipe else {}
+    tiny = table.pop("tiny", {})
+    found = [(f"recipe {recipe}", arguments.flatten(table))] if recipe else []
+    model = model or table.get("model", Common.model)
+    is_tiny = model == "tiny"
+    if not is_tiny and Path(model).is_dir():
+        from models.tiny.shape import same_shape
+
+        is_tiny = same_shape(Path(model))
+    if is_tiny:
+        found.insert(0, ("recipe embedded", arguments.flatten(read_recipe("embedded"))))
+        found += [(f"recipe {recipe} [tiny]", arguments.flatten(tiny))] if tiny else []
+    return found
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Return the table in recipes/NAME.toml, or in the file `name` if that ends in .toml."""
+    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # no file, not TOML, or not UTF-8
+        from rl.refusals import wrong_recipe
+
+        raise ArgumentError(wrong_recipe(name, path, error)) from None
+    if not isinstance(table.get("tiny", {}), dict):
+        raise ArgumentError(f"recipe={name}: tiny must be a table, [tiny], not {table['tiny']!r}")
+    return table
 
 
 def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -192,11 +228,11 @@ def groups_of(keys: Iterable[str]) -> set[str]:
 def describe_sources(cfg: Common) -> str:
     """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
     named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe")}
-    without_words = recipes.flatten(asdict(resolve({"resume": cfg.resume} if cfg.resume else named)))
+    without_words = arguments.flatten(asdict(resolve({"resume": cfg.resume} if cfg.resume else named)))
     layers = [] if cfg.resume else layers_of(named)[:-1]
     source_of = {key: source for source, keys in layers for key in keys}
     parts = {source: [] for source, _ in layers}
-    for key, value in recipes.flatten(asdict(cfg)).items():
+    for key, value in arguments.flatten(asdict(cfg)).items():
         source = source_of.get(key) if value == without_words.get(key) else "command line"
         if source and key in without_words and key not in named:
             parts.setdefault(source, []).append(f"{key}={shown(value)}")

@@ -1,8 +1,6 @@
 """KL to the reference policy: in the loss or in the reward, with a fixed or an adaptive weight.
 
-The reference is frozen: the adapter that training started from, or the base. What an estimator's gradient is depends on
-where it is added:
-
+The frozen reference is the adapter that training started from, or the base. Where it is added decides the gradient:
     in the reward   k1 has exactly the gradient of E[score] - kl_coef * KL(policy || reference); k2 and k3 are biased
     in the loss     k2 that of KL(policy || reference), k3 that of KL(reference || policy), per token; k1 none
 """

@@ -18,8 +18,8 @@ class Run:
     """The folder a run writes into. Raises FileExistsError if another run is there, unless this one resumes it."""
 
     def __init__(self, cfg: Common):
-        env = cfg.env.replace(",", "+").replace(":", "x")
-        self.folder = Path(cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=timestamp()))
+        env, now = cfg.env.replace(",", "+").replace(":", "x"), time.strftime("%Y%m%d-%H%M%S")
+        self.folder = Path(cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
         if not cfg.resume and (self.folder / "config.json").exists():
             from rl import taken
 
@@ -50,10 +50,6 @@ class Run:
         with open(self.folder / "episodes.jsonl", "a") as file:
             for episode in episodes:
                 file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
-
-
-def timestamp() -> str:
-    return time.strftime("%Y%m%d-%H%M%S")
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:

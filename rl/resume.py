@@ -10,8 +10,7 @@ from safetensors.torch import load_file
 
 import lora
 from models import CausalLM
-from rl import recipes
-from rl.arguments import ArgumentError
+from rl.arguments import ArgumentError, flatten
 from rl.checkpoint import checkpoints
 from rl.folders import sha256
 from rl.state import COUNTERS, TrainState
@@ -37,7 +36,7 @@ def saved_settings(run: str) -> dict[str, Any]:
     if not path.is_file():
         raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
     try:
-        keys = recipes.flatten(json.loads(path.read_text()))
+        keys = flatten(json.loads(path.read_text()))
     except (ValueError, AttributeError) as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
     if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it

@@ -1,5 +1,6 @@
 """The start of a run: model, tokenizer, adapter, critic, optimizer and folder, fresh or from a checkpoint."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
     torch.manual_seed(cfg.seed)
     keep_memory()
     model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
-    choose_threads(model, cfg.threads)
     if model.config.dynamic_rope:
         why = "whose angles change with the longest sequence of a batch: sampling and training would disagree"
         raise ValueError(f"model={cfg.model} has dynamic RoPE, {why}; eval.py plays it")
@@ -49,9 +49,13 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
         from rl import full
 
         full.train_all(model)
+    exact = choose_threads(model, cfg.threads, trial=cfg.algorithm.source == "rollouts")
+    print(f"exact: {exact}; threads: {torch.get_num_threads()}")
     algo_cfg = cfg.algorithm
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
-    state = TrainState(model, critic, make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None)
+    state = TrainState(
+        model, critic, make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None, exact
+    )
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if cfg.resume:
         resume.load_checkpoint(state, checkpoint)
@@ -74,7 +78,8 @@ def adapt(model: CausalLM, cfg: Common) -> Lora:
         names, size, settings = copy_adapter(model, cfg)
     else:
         size, settings = f"r={cfg.lora.r} alpha={cfg.lora.alpha:g}", cfg.lora
-        targets = settings.targets.split(",") if "," in settings.targets else settings.targets
+        named = settings.targets != "attention" and re.fullmatch(r"[\w.,]+", settings.targets)
+        targets = settings.targets.split(",") if named else settings.targets
         names = lora.inject(model, settings.r, settings.alpha, settings.dropout, targets, settings.rslora)
     kinds = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -22,6 +22,7 @@ class TrainState:
     critic: Critic | None
     optimizer: torch.optim.Optimizer
     reference: str | None = None  # name of the frozen adapter that is the KL reference; None: the base
+    exact: str = "not tried"  # whether sampling and training gave the same bits at the start: "yes", or what differs
     epoch: int = 0  # epochs finished
     step: int = 0  # optimizer steps taken
     groups: int = 0  # groups of tasks drawn so far; the next epoch continues there

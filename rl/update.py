@@ -7,6 +7,7 @@ from types import ModuleType
 import torch
 from tqdm import tqdm
 
+import lora
 from models import CausalLM, fast_matmul
 from rl.batch import forward, micro_batches, optimizer_steps
 from rl.config import Common
@@ -31,22 +32,25 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None) -> dict:
     """Take the epoch's optimizer steps on state.model and state.critic. Return the means of the steps' metrics.
 
-    `sampler_gap` is the largest |log p sampled - log p recomputed| over the tokens of the first step, before any weight
-    changed.
+    `sampler_gap` is the largest |log p sampled - log p recomputed| over the steps that compute with the weights that
+    sampled: the first, and those after it until the policy changes (skipped steps and the critic's warm-up do not).
     Raises FloatingPointError if no step of the epoch had a finite gradient.
     """
-    algo_cfg, steps, within_target_kl = cfg.algorithm, [], True
+    algo_cfg, steps, within_target_kl, gaps = cfg.algorithm, [], True, []
+    version = lora.adapter_version(state.model)
+    sampled_with = version()
     state.model.train(algo_cfg.source == "demonstrations")  # with dropout the first ratio of rl would not be 1
     for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
         seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
         for piece in optimizer_steps(batch, cfg.batch_size, seed):
             if not within_target_kl or (cfg.max_steps and state.step >= cfg.max_steps):
                 break
+            comparable = version() == sampled_with
             steps.append(optimizer_step(state, piece, algo, cfg))
-            within_target_kl = steps[-1].pop("within_target_kl")
+            within_target_kl, gap = (steps[-1].pop(name) for name in ("within_target_kl", "sampler_gap"))
+            gaps += [gap] if comparable else []
             if progress is not None:
                 progress.update(len(piece.episodes))
-    gaps = [step.pop("sampler_gap") for step in steps]
     state.model.eval()
     taken = [step for step in steps if not step["skipped"]]
     if steps and not taken and within_target_kl:
@@ -54,7 +58,9 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
     names = [name for name in taken[0] if name != "skipped"] if taken else []
     stats = {name: sum(step[name] for step in taken) / len(taken) for name in names}
     stats |= {"optimizer_steps": len(taken), "skipped_steps": len(steps) - len(taken)}
-    return stats | ({"sampler_gap": gaps[0] if gaps else None} if algo_cfg.source == "rollouts" else {})
+    if algo_cfg.source == "rollouts":
+        stats |= {"sampler_gap": torch.tensor(gaps).max().item() if gaps else None, "exact": state.exact}
+    return stats
 
 
 def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -> dict:
@@ -62,15 +68,14 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
 
     The step is skipped, but counted, if its gradient is not finite or if KL(old || new) is past 1.5 * target_kl.
     """
-    algo_cfg, stats, sampler_gap = cfg.algorithm, defaultdict(float), 0.0
+    algo_cfg, stats, gaps = cfg.algorithm, defaultdict(float), []
     if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):
         from rl.groups import drop_zero_advantage
 
         batch = drop_zero_advantage(batch)
     for micro in micro_batches(batch, cfg.micro_tokens):
         micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)
-        gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
-        sampler_gap = gap if gap > sampler_gap or math.isnan(gap) else sampler_gap
+        gaps.append((micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
         loss, shares = algo.loss(micro, algo_cfg)
         with fast_matmul():
             loss.backward()
@@ -92,5 +97,5 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    stats |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": sampler_gap}
+    stats |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": torch.tensor([0.0, *gaps]).max().item()}
     return {**stats, "skipped": skipped, "within_target_kl": within_target_kl}

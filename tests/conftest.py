@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads beyond the cores must not spin
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest

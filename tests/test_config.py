@@ -10,7 +10,8 @@ import pytest
 
 import envs
 from models.weights import TINY
-from rl import config, recipes
+from rl import config
+from rl.arguments import flatten
 from rl.config import parse
 from rl.refusals import recipe_names
 from rl.tasks import make_env
@@ -222,7 +223,7 @@ def test_help_explains_every_key_with_its_default(capsys):
 )
 def test_words_become_values_of_the_fields_type(word, value):
     key = word.lstrip("-").split("=")[0]
-    found = recipes.flatten(dataclasses.asdict(parse([word])))[key]
+    found = flatten(dataclasses.asdict(parse([word])))[key]
     assert found == value and type(found) is type(value)
 
 
@@ -340,7 +341,7 @@ def test_only_groups_in_use_are_loaded_and_present():
     for words, loaded in (([], ""), (["grpo.clip=0.1", "env=os_interaction"], "rl.grpo envs.os_interaction")):
         done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
         assert done.stdout.strip() == loaded
-    assert set(recipes.flatten(dataclasses.asdict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
+    assert set(flatten(dataclasses.asdict(parse([])))) > {"ppo.clip", "textcraft.difficulty"}
     assert not hasattr(parse([]), "grpo") and hasattr(parse(["grpo.clip=0.1"]), "grpo")
 
 
@@ -405,7 +406,7 @@ def test_resume_reads_the_runs_own_settings(tmp_path):
 
 def test_resume_reads_configs_of_earlier_versions(tmp_path):
     """They have every group, reward.rule=seed is now called shaped, and max_turns won over an environment's own."""
-    saved = recipes.flatten(dataclasses.asdict(parse(["algo=grpo"]))) | everything()
+    saved = flatten(dataclasses.asdict(parse(["algo=grpo"]))) | everything()
     saved |= {"algo": "grpo", "recipe": "default"}
     nested = {key: value for key, value in saved.items() if "." not in key}
     for key, value in saved.items():

@@ -348,6 +348,8 @@ def test_defaults_of_absent_fields_match_transformers(model_type):
         assert ours.windows == tuple(window if kind == SLIDING else None for kind in kinds)
     if model_type != "mistral":
         assert parse_config({**raw, "num_key_value_heads": None}).num_key_value_heads == 32
+    assert parse_config({**raw, "head_dim": None}).head_dim == 64, "heads that share hidden_size, as in vLLM"
+    assert parse_config({**raw, "hidden_act": "swish"}).hidden_act == "silu"
 
 
 # ------------------------------------------------------------------------------------------------- bitwise, on the CPU

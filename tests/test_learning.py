@@ -121,6 +121,18 @@ def test_first_pass_has_ratio_one_and_nothing_clipped(algo):
     assert losses["sampler_gap"] == 0.0
 
 
+@pytest.mark.parametrize(("warmup", "found"), [(1, True), (0, False)])
+def test_sampler_gap_covers_every_step_with_the_weights_that_sampled(warmup, found):
+    """Two optimizer steps; the log-probability of a token of the second is changed. In the critic's warm-up the policy
+    does not change, so this step can be compared too."""
+    state, cfg = make_state("ppo", batch_size=16, order="sequential", **{"ppo.critic_warmup": warmup, "ppo.epochs": 1})
+    batch = train.score(state, play(state, cfg, 0), cfg)
+    batch.old_logprobs_N[-1] -= 0.5
+    losses = train.learn(state, batch, cfg)
+    assert losses["optimizer_steps"] == 2
+    assert losses["sampler_gap"] == (pytest.approx(0.5, abs=1e-5) if found else 0.0)
+
+
 def test_critic_warmup_trains_the_critic_alone():
     state, cfg = make_state("ppo", **{"ppo.critic_warmup": 1})
     policy = {name: p.clone() for name, p in state.trainable().items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import random_model
 from safetensors.torch import load_file, save_file
 from test_lora import IDS_BT, LEAVES, adapted_model, awake, close, injected, logits, raw_config, tiny_model
 from torch import nn
@@ -109,6 +110,17 @@ def test_loaded_adapter_is_trainable_only_on_request(tmp_path):
         lora.load_adapter(model := tiny_model(), tmp_path, name="reference", trainable=trainable)
         assert {p.requires_grad for n, p in model.named_parameters() if ".adapters." in n} == {trainable}
         assert not any(p.requires_grad for n, p in model.named_parameters() if ".adapters." not in n)
+
+
+@pytest.mark.parametrize("targets", [r".*self_attn\.[^.]*", r".*\.self_attn\..*", ".*self_attn.(q|k|v|o)_proj"])
+@pytest.mark.parametrize("family", ["qwen2", "llama", "mistral"])
+def test_a_regex_over_attention_ignores_norms_that_the_family_lacks(family, targets, tmp_path):
+    """In the place of q_norm and k_norm these families have nn.Identity; PEFT's own models have nothing there."""
+    model = random_model(family)
+    lora.inject(model, r=2, targets="attention")
+    lora.save_adapter(model, tmp_path)
+    set_config(target_modules=targets)(tmp_path)
+    assert len(lora.load_adapter(random_model(family), tmp_path)) == 8
 
 
 @pytest.mark.parametrize("targets", ["all-linear", r".*_proj\b.*"])

@@ -82,5 +82,5 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M)) | set(keys_of(merge.Keys))
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip"}  # placeholders
-    others |= {"demos", "difficulty", "prompt", "readme"}  # of other programs
+    others |= {"demos", "difficulty", "matrix", "models", "prompt", "readme"}  # of other programs
     assert used - known - others == set()

@@ -160,7 +160,8 @@ def test_an_earlier_versions_run_resumes(tmp_path):
     for name in ("epoch", "step", "outcomes", "sampled_tokens", "optimizer_steps", "lr"):
         assert got[1][name] == expected[1][name], name
     for name in ("reward_mean", "loss", "value_loss", "entropy", "grad_norm"):
-        assert got[1][name] == pytest.approx(expected[1][name], rel=1e-3), name
+        # its entropy, of logits that cancelled, was off by up to 4e-6
+        assert got[1][name] == pytest.approx(expected[1][name], rel=1e-3, abs=5e-6), name
     saved = [load_file(run / f"checkpoint-{epoch}" / "optimizer.safetensors") for epoch in (1, 2)]
     steps = [{float(x) for name, x in tensors.items() if name.endswith(".step")} for tensors in saved]
     assert steps == [{1.0}, {2.0}], "the optimizer's state continues"
@@ -227,6 +228,11 @@ BAD = {
         1,
         "Makefile, line 1: not valid",
     ),
+    "a name that no layer has": (
+        ["train.py", "lora.targets=w_proj", "out={tmp}/x"],
+        1,
+        "linear layers here: down_proj",
+    ),
     "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 1, "lm_head"),
     "merge without out": (["merge.py", "adapter=runs/x"], 2, "out="),
     "merge of nothing": (["merge.py", "adapter=runs/nowhere", "out={tmp}/m"], 1, "runs/nowhere"),
@@ -243,7 +249,7 @@ def test_bad_input_is_one_clear_line(name, tmp_path):
 
 
 def test_runs_that_begin_together_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(log, "timestamp", lambda: "now")
+    monkeypatch.setattr(log.time, "strftime", lambda _: "now")
     cfg = config.parse([f"out={tmp_path}/{{timestamp}}"])
     first, second = log.Run(cfg), log.Run(cfg)
     first.begin(cfg)

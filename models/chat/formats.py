@@ -1,9 +1,6 @@
 """Chat formats: how a conversation becomes text, as the chat templates of the model families write it.
 
-    <|im_start|>user\\nGoal: craft a door.<|im_end|>\\n<|im_start|>assistant\\n ...
-
-Here is ChatML and what all formats share. The formats of Qwen and Llama 3 (models/chat/qwen.py, llama3.py) and
-checkpoints' own chat templates (templates.py) are imported when a checkpoint needs them.
+Here is ChatML and what all formats share; choose.py imports the others when a checkpoint needs them.
 """
 
 import secrets

@@ -7,7 +7,6 @@ cannot produce a control token: an observation that contains "<|im_end|>" is enc
 """
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
@@ -22,7 +21,6 @@ class Tokenizer:
 
     thinking: False makes a model whose format has thoughts (Qwen3) reply without them; other models ignore it.
     eos_ids:  frozenset of the ids that end a reply, merged from generation_config, config, tokenizer files and format.
-    folder:   the folder of its files, for copying them into a checkpoint.
     """
 
     def __init__(self, folder: Path, thinking: bool = True):
@@ -70,8 +68,7 @@ class Tokenizer:
     def prompt(self, messages: list[dict], header: bool = True) -> list[int]:
         """Return the ids of a conversation, with `header` followed by the header of the assistant's next reply."""
         check(messages)
-        with self._naming_folder():
-            return self.encode(self._format.render(messages, header))
+        return self.encode(self._format.render(messages, header))
 
     def follow_up(self, last_id: int, messages: list[dict]) -> list[int]:
         """Return the ids of the messages and the next header, which follow a sampled reply that ends with `last_id`.
@@ -79,21 +76,11 @@ class Tokenizer:
         If `last_id` is not the format's end token, the ids start with that token; it was not sampled.
         """
         check(messages)
-        with self._naming_folder():
-            return self._after(*self._format.follow_up(last_id == self._end, messages))
+        return self._after(*self._format.follow_up(last_id == self._end, messages))
 
     def reply(self, content: str) -> list[int]:
         """Return the ids of a reply as the model samples it: a think block if the format has one, text, end token."""
-        with self._naming_folder():
-            return self._after(*self._format.reply(content))
-
-    @contextmanager
-    def _naming_folder(self):
-        """Put the folder's name before the message of a ValueError."""
-        try:
-            yield
-        except ValueError as error:
-            raise ValueError(f"{self.folder}: {error}") from None
+        return self._after(*self._format.reply(content))
 
     def _after(self, before: str, text: str) -> list[int]:
         """Return the ids of `text` after `before`. Some tokenizers put a space before the first text."""

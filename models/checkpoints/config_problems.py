@@ -20,7 +20,7 @@ def refuse_values(raw: dict, families, sizes, optional_sizes, flags, activations
 def refuse_heads(raw: dict, head_dim: int, kv_heads: int) -> NoReturn:
     """Raise ValueError for sizes that do not divide, or an odd head size."""
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
-    if raw["model_type"] == "llama" and "head_dim" not in raw and hidden % heads:
+    if raw["model_type"] == "llama" and not raw.get("head_dim") and hidden % heads:
         raise ValueError(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     if heads % kv_heads:
         raise ValueError(f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")

@@ -1,6 +1,6 @@
 """Faster implementations of the operations that models/kernels.py names. Deleting this folder costs speed alone."""
 
-from models.fast import compact, cuda_graph, dispatch, exact, onednn, process, products, step, varlen
+from models.fast import compact, cuda_graph, dispatch, exact, onednn, process, products, step, trial, varlen
 from models.fast.ahead import Ahead
 from models.kernels import kernels
 
@@ -14,7 +14,7 @@ def install() -> None:
     kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = exact.make_exact
     kernels.matmul = onednn.onednn_matmul
-    kernels.choose_threads, kernels.keep_memory = process.choose_threads, process.keep_memory
+    kernels.choose_threads, kernels.keep_memory = trial.choose_threads, process.keep_memory
 
 
 def run_ahead(model, cache, sample, slots, max_len: int) -> Ahead:

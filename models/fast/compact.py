@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from models.attention import KEY_BLOCK
 from models.cache import KVCache
-from models.slots import Slot
+from models.engine import Slot
 
 
 def to_front(cache: KVCache, busy: list[Slot], slots: Iterable[Slot]) -> None:

@@ -9,8 +9,8 @@ from models.linear import Linear
 def make_exact(model: CausalLM) -> CausalLM:
     """Make sampling and training agree in every bit on CUDA, whatever the batch, at some cost in speed.
 
-    Linear layers, attention and the head then use the same Triton kernels in both. On a CPU nothing changes: there the
-    plain code agreed for adapters of r=16 with 1 and 2 threads, and docs/decisions.md names where it does not. Raise
+    Linear layers, attention and the head then use the same Triton kernels in both. On a CPU nothing changes:
+    the plain code is exact there wherever models/fast/trial.py says so. Raise
     ValueError with one line if the dtype, the device or the installation does not allow it.
     """
     weight = model.lm_head.weight

@@ -4,14 +4,17 @@ On a CPU the products use oneDNN's copies (onednn.py). On other devices each lay
 of one output, which saves a copy of all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
 
-from models.decoder import Block
+from models.decoder import Block, CausalLM
 from models.fast import onednn
 from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
+
+JOINED = 256  # rows of the adapters' joint factor
 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
@@ -81,17 +84,35 @@ def groups(block: Block) -> tuple[tuple[LinearLayer, ...], ...]:
     return qkv, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
 
 
-def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-    """Return (down [R, in], up [R, sum of out]): x @ down.T @ up is what the adapters add to the joint output.
+@contextmanager
+def random_factors(model: CausalLM) -> Iterator[None]:
+    """Context in which the adapters' B factors, zero at first, are random. The parameters' versions do not change."""
+    layers = [layer.parts() for block in model.model.layers for group in groups(block) for layer in group]
+    Bs, generator = [layer.B for layer in layers if layer.B is not None], torch.Generator().manual_seed(0)
+    before = [B.detach().clone() for B in Bs]
+    for B in Bs:
+        B.data.copy_(torch.randn(B.shape, generator=generator) / B.shape[1])
+    try:
+        yield
+    finally:
+        for B, old in zip(Bs, before, strict=True):
+            B.data.copy_(old)
 
-    `down` stacks scale * A of all layers, `up` has their B factors on a block diagonal; zeros pad R to ROW_MULTIPLE.
+
+def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+    """Return (down [R, in], ups): x @ down.T times `ups` is what the adapters add to the joint output.
+
+    `down` stacks scale * A of all layers, each padded by zeros to ROW_MULTIPLE rows. `ups` is one matrix with the B
+    factors on a block diagonal or, from JOINED rows on, a matrix per layer: libraries cut longer sums into parts, which
+    would round otherwise than the products of training.
     """
     if all(layer.A is None for layer in layers):
-        return None, None
-    down = torch.cat([layer.A * layer.scale for layer in layers if layer.A is not None])
-    blocks = [layer.weight.new_zeros(len(layer.weight), 0) if layer.B is None else layer.B for layer in layers]
-    padding = (0, 0, 0, -len(down) % ROW_MULTIPLE)
-    return F.pad(down, padding), F.pad(torch.block_diag(*blocks).mT, padding).contiguous()
+        return None, []
+    downs = [layer.A * layer.scale for layer in layers if layer.A is not None]
+    down = torch.cat([F.pad(A, (0, 0, 0, -len(A) % ROW_MULTIPLE)) for A in downs])
+    Bs = [layer.weight.new_zeros(len(layer.weight), 0) if layer.B is None else layer.B for layer in layers]
+    ups = [F.pad(B, (0, -B.shape[1] % ROW_MULTIPLE)).mT.contiguous() for B in Bs]
+    return down, [torch.block_diag(*ups)] if len(down) < JOINED else ups
 
 
 class Stacked:
@@ -100,33 +121,43 @@ class Stacked:
 
     def __init__(self, layers: Sequence[LinearLayer]):
         self.layers, self.widths = layers, [len(layer.parts().weight) for layer in layers]
-        self.weight, self.bias, self.up = self._copies()
+        self.weight, self.bias, self.ups = self._copies()
 
     def _copies(self):
         layers = [layer.parts() for layer in self.layers]
         weights = [layer.weight for layer in layers]
-        bias, (down, up) = joined_bias(weights, [layer.bias for layer in layers]), joined_adapters(layers)
+        bias, (down, ups) = joined_bias(weights, [layer.bias for layer in layers]), joined_adapters(layers)
         if down is not None:
-            weights, up = [*weights, down.to(weights[0].dtype)], up.to(weights[0].dtype)
+            weights, ups = [*weights, down.to(weights[0].dtype)], [up.to(weights[0].dtype) for up in ups]
             bias = None if bias is None else F.pad(bias, (0, len(down)))
-        return torch.cat(weights), bias, up
+        return torch.cat(weights), bias, ups
 
     def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.joint(x_ND).split(self.widths, -1)
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out]."""
-        return self.add_adapters(F.linear(x_ND, self.weight, self.bias))
+        return self.add_adapters(*self._split(F.linear(x_ND, self.weight, self.bias)))
 
-    def add_adapters(self, y: torch.Tensor) -> torch.Tensor:
-        if self.up is None:
+    def _split(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (the outputs, the adapters' low-rank inputs) from their joint product."""
+        width = sum(self.widths)
+        return y[:, :width], y[:, width:]
+
+    def add_adapters(self, y: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        if not self.ups:
             return y
-        y, low = y.split((self.up.shape[1], len(self.up)), -1)
-        return y.addmm_(low, self.up)
+        if len(self.ups) == 1:
+            return y.addmm_(low, self.ups[0])
+        ranks = [len(up) for up in self.ups]
+        for out, part, up in zip(y.split(self.widths, -1), low.split(ranks, -1), self.ups, strict=True):
+            out.addmm_(part, up)
+        return y
 
     def refresh(self) -> None:
         """Copy the layers again, in place, because a CUDA graph reads these addresses."""
-        for old, new in zip((self.weight, self.bias, self.up), self._copies(), strict=True):
+        weight, bias, ups = self._copies()
+        for old, new in zip((self.weight, self.bias, *self.ups), (weight, bias, *ups), strict=True):
             if old is not None:
                 old.copy_(new)
 
@@ -164,7 +195,7 @@ class StackedOnCPU(Stacked):
         else:
             found = [layer.parts() for layer in layers]
             self.packed, self.bias = shared, joined_bias(weights, [layer.bias for layer in found])
-            self.down, self.up = joined_adapters(found)
+            self.down, self.ups = joined_adapters(found)
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         if self.packed is not None:
@@ -173,7 +204,12 @@ class StackedOnCPU(Stacked):
             with onednn.onednn_matmul():
                 y = F.linear(x_ND, self.weight, self.bias)
         if self.down is None:
-            return self.add_adapters(y)
+            return self.add_adapters(*self._split(y))
         with onednn.onednn_matmul():
             low = F.linear(x_ND, self.down)
-        return y.addmm_(low, self.up)  # MKL multiplies so narrow a matrix faster than oneDNN, with the same bits
+        return self.add_adapters(y, low)
+
+    def add_adapters(self, y: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+        # MKL multiplies so narrow a matrix faster than oneDNN, with the same bits until it cuts the sum
+        with onednn.onednn_matmul() if low.shape[1] >= JOINED else nullcontext():
+            return super().add_adapters(y, low)

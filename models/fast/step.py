@@ -18,7 +18,7 @@ from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
 from models.fast.onednn import onednn_matmul, weight_copy
-from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups
+from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, random_factors
 from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
@@ -161,8 +161,7 @@ def _padded(x: torch.Tensor, N: int) -> torch.Tensor:
 def exact_step(model: CausalLM) -> CPUStep | None:
     """Return a CPUStep if it agrees with the model in every bit on three tokens of 1, 16 and 64 rows.
 
-    The trial runs once for each model, number of threads and shape of the adapters. It cannot rule out that learnt
-    adapters differ later (r=1 and r>=192 do): sampler_gap measures that.
+    The trial runs once for each model, number of threads and shape of the adapters, with random B factors.
     """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -175,10 +174,10 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), shapes)
     if agreed.get(kind) is False:
         return None
-    step = CPUStep(model)
     if kind not in agreed:
-        agreed[kind] = _agrees(step, model)
-    return step if agreed[kind] else None
+        with random_factors(model):
+            agreed[kind] = _agrees(CPUStep(model), model)
+    return CPUStep(model) if agreed[kind] else None
 
 
 def _agrees(step: CPUStep, model: CausalLM) -> bool:

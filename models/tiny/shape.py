@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 
-def same_shape(one: Path, other: Path) -> bool:
-    """Return whether two model folders have the same config.json but for dtypes, rotary layout and versions."""
+def same_shape(folder: Path) -> bool:
+    """Return whether a folder has a model of the embedded one's shape: trained, merged, cast.
+
+    Its config.json is the same but for dtypes, rotary layout and versions.
+    """
     try:
-        configs = [json.loads((folder / "config.json").read_text()) for folder in (one, other)]
+        configs = [json.loads((path / "config.json").read_text()) for path in (Path(__file__).parent, folder)]
     except (OSError, ValueError):
         return False
     for config in configs:

@@ -1,0 +1,126 @@
+"""A trial at the start of a run: do sampling and training compute the same bits on this machine's kernels?
+
+Which kernel multiplies two matrices depends on the CPU, the library, the shapes and the number of threads, so no
+property of the code can promise it. The trial samples a few tokens and computes their log-probabilities again as
+training does. `sampler_gap` measures the same on every batch that is trained.
+"""
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from models.attention import KEY_BLOCK, SMALL_PRODUCT
+from models.decoder import MLP, Attention, CausalLM, RMSNorm
+from models.engine import Engine
+from models.fast import process
+from models.fast.products import random_factors
+from models.linear import ROW_MULTIPLE, Linear
+from models.logprob import token_logprobs
+
+ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows, and training several hundred
+LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: a trial should take seconds
+
+
+def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False) -> str:
+    """Give torch that many CPU threads. 0: process.py chooses, and with `trial` the number is halved until it succeeds.
+
+    Return "yes" if the trial succeeds, else the first thing that differs; "not tried" without `trial`.
+    """
+    process.choose_threads(model, threads)
+    if not trial:
+        return "not tried"
+    most, found = torch.get_num_threads(), first_difference(model)
+    difference = found
+    while difference and not threads and torch.get_num_threads() > 1 and not model.lm_head.weight.is_cuda:
+        torch.set_num_threads(torch.get_num_threads() // 2)
+        difference = first_difference(model)
+    if difference:
+        torch.set_num_threads(most)
+        return found
+    return "yes"
+
+
+def first_difference(model: CausalLM) -> str | None:
+    """Return None if training gives every sampled token the log-probability of sampling, bit for bit, with random
+    adapters; else one line: where the two first differ, and by how much."""
+    narrow = None if model.lm_head.weight.is_cuda else _narrow(model)
+    if narrow:
+        return narrow
+    with random_factors(model):
+        sequences, sampled = _sample(model)
+        index = torch.arange(sum(map(len, sequences)))
+        rows = index.split([len(ids) for ids in sequences])
+        own = [row[-n:] for row, n in zip(rows, map(len, sampled), strict=True)]
+        device = model.lm_head.weight.device
+        ids = torch.tensor([token for ids in sequences for token in ids], device=device)
+        places = torch.cat(own).to(device)
+        rows_ST = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+        with torch.enable_grad():
+            hidden_ND = model(ids[None], sequences_ST=rows_ST, wanted=places - 1)
+            logprobs_N = token_logprobs(hidden_ND, model.lm_head.weight, ids[places])[0].detach().cpu()
+        apart = (logprobs_N - torch.tensor([logprob for turn in sampled for logprob in turn])).abs().max().item()
+        if apart == 0:
+            return None
+        return _first_module(model, ids, rows_ST, rows) or f"log-probabilities of the decode step differ by {apart:.1e}"
+
+
+def _narrow(model: CausalLM) -> str | None:
+    """Return a line about a layer whose product with a few rows torch gives to another library than with many. The
+    difference may hide in the rounding of so small a trial."""
+    for name, layer in model.model.named_modules():
+        if isinstance(layer, Linear) and ROW_MULTIPLE * layer.weight.numel() <= SMALL_PRODUCT:
+            outputs, inputs = layer.weight.shape
+            return f"{name} is narrow, {inputs} to {outputs}: {ROW_MULTIPLE} rows take another kernel than more rows"
+    return None
+
+
+def _sample(model: CausalLM) -> tuple[list[list[int]], list[list[float]]]:
+    """Return (ids, the log-probabilities of the last of them, which were sampled) of some sequences.
+
+    Prompts have 1 to 94 tokens, turns two. Some have a second turn and one a third, so that fewer rows are sampled.
+    """
+    rows = ROWS if sum(p.numel() for p in model.parameters()) < LARGE else ROWS // 2
+    engine, vocabulary = Engine(model, rows, 4 * KEY_BLOCK), model.config.vocab_size
+    lengths = [KEY_BLOCK - 1 + i if i % 4 == 3 else 1 + 5 * i % 12 for i in range(rows)]
+    ids = [[(31 * i + 7 * t) % vocabulary for t in range(lengths[i])] for i in range(rows)]
+    turns_left = {i: 2 if i == 7 else 1 if i % 7 == 0 else 0 for i in range(rows)}
+    sequences, sampled = [], []
+    for i in range(rows):
+        engine.feed(engine.open((0, i)), ids[i])
+    for row in engine.run(2, 1.0, frozenset()):
+        i = row.slot
+        ids[i] += row.ids
+        sequences.append(list(ids[i]))
+        sampled.append(row.logprobs)
+        if turns_left[i]:
+            turns_left[i] -= 1
+            ids[i] += [3, 1, 2]
+            engine.feed(i, [3, 1, 2])
+        else:
+            engine.close(i)
+    return sequences, sampled
+
+
+@torch.no_grad()
+def _first_module(model: CausalLM, ids: torch.Tensor, rows_ST: torch.Tensor, rows: list[torch.Tensor]) -> str | None:
+    """Return the first module that gives a sequence's rows other bits alone than beside the others, and how far off."""
+    together = _outputs(model, ids, rows_ST)
+    for row in rows:
+        alone = _outputs(model, ids[row], torch.arange(len(row))[None])
+        for name, output in alone.items():
+            apart = (output[: len(row)] - together[name][row]).abs().max().item()
+            if apart:
+                return f"{name} differs by {apart:.1e} beside other rows"
+    return None
+
+
+def _outputs(model: CausalLM, ids: torch.Tensor, rows_ST: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the output [N, D] of each norm, attention and MLP by its name, in the order of the forward."""
+    outputs, hooks = {}, []
+    for name, module in model.named_modules():
+        if isinstance(module, RMSNorm | Attention | MLP) and not name.endswith(("q_norm", "k_norm")):
+            keep = lambda _module, _inputs, output, name=name: outputs.__setitem__(name, output)  # noqa: E731
+            hooks.append(module.register_forward_hook(keep))
+    model(ids[None], sequences_ST=rows_ST.to(ids.device))
+    for hook in hooks:
+        hook.remove()
+    return outputs

@@ -1,0 +1,225 @@
+"""Sampling and training give the same bits: every rank, number of threads and dtype; and the trial that says so."""
+
+import random
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import random_model, randomize, run_program
+
+import lora
+from models import load_model
+from models.elementwise import by_whole_vectors
+from models.engine import Engine
+from models.fast import trial
+from models.fast.step import exact_step
+from models.logprob import token_logprobs
+from rl.batch import forward, make_batch, micro_batches
+from rl.records import Episode
+
+
+@pytest.fixture
+def threads():
+    """Return torch.set_num_threads; the number is restored afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def randomize_factors(model, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _, layer in lora.lora_layers(model):
+        B = layer.adapters["default"].B
+        B.data = torch.randn(B.shape, generator=generator) / 10
+
+
+def play(model, episodes: int = 12, rows: int = 5) -> list[Episode]:
+    """Return episodes of random ids with turns and observations, in groups of two that share a prompt of up to 90 ids,
+    more of them than the engine has rows."""
+    vocabulary, engine = model.config.vocab_size, Engine(model, rows, 512, lora.adapter_version(model))
+    waiting, playing, played, draw = list(range(episodes)), {}, [], random.Random(0)
+    while waiting or playing:
+        while waiting and engine.free:
+            i = waiting.pop(0)
+            prompt = random.Random(i // 2)
+            episode = Episode("", i, i // 2)
+            episode.append([prompt.randrange(vocabulary) for _ in range(prompt.randrange(3, 90))])
+            slot = engine.open((0, i))
+            engine.feed(slot, episode.ids_T)
+            playing[slot] = episode
+            played.append(episode)
+        for row in engine.run(4, 1.0, frozenset(range(0, vocabulary, 29))):
+            episode = playing[row.slot]
+            episode.append_turn(row.ids, row.logprobs, row.stop_reason)
+            if len(episode.turns) == 2:
+                engine.close(row.slot)
+                del playing[row.slot]
+            else:
+                observation = [draw.randrange(vocabulary) for _ in range(draw.randrange(1, 20))]
+                episode.append(observation)
+                engine.feed(row.slot, observation)
+    return played
+
+
+def gap(model, micro_tokens: int = 8192) -> float:
+    """Return the largest difference of log-probabilities of sampling and of training, in nats."""
+    pieces = micro_batches(make_batch(play(model)), micro_tokens)
+    return max((forward(p, model, 1.0).logprobs_N - p.old_logprobs_N).abs().max().item() for p in pieces)
+
+
+def embedded(r: int, dtype: torch.dtype):
+    model = load_model("tiny", dtype)
+    if r:
+        lora.inject(model, r, 2 * r)
+    else:
+        model.requires_grad_(True)
+    return model
+
+
+F32, BF16 = torch.float32, torch.bfloat16
+QUICK = [(1, 3, F32), (1, 1, BF16), (2, 1, F32), (3, 6, BF16), (7, 4, F32), (16, 3, BF16), (16, 16, F32), (64, 1, F32)]
+QUICK += [(192, 1, F32), (192, 3, BF16), (256, 1, F32), (0, 3, F32), (0, 8, BF16)]
+EVERY = list(product((0, 1, 2, 3, 7, 16, 64, 192, 256), (1, 2, 3, 4, 6, 8, 16), (F32, BF16)))
+MATRIX = [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in EVERY if case not in QUICK)]
+
+
+@pytest.mark.parametrize(("r", "number", "dtype"), MATRIX, ids=str)
+@torch.no_grad()
+def test_sampling_and_training_agree_bitwise(r, number, dtype, threads):
+    """The decode step is tried while B is zero, as at the start of a run, and used after B has changed."""
+    threads(number)
+    model = embedded(r, dtype)
+    assert trial.first_difference(model) is None
+    exact_step(model)
+    randomize_factors(model)
+    assert gap(model, 300) == 0.0
+
+
+@pytest.mark.parametrize("r", [1, 64, 128, 192, 256, 320])
+def test_stacked_step_serves_every_rank(r):
+    """Without it the model itself samples: exact as well, but slower."""
+    model = embedded(r, torch.float32)
+    randomize_factors(model)
+    assert exact_step(model) is not None
+
+
+@pytest.mark.parametrize("r", [1, 2, 3, 15, 17])
+@torch.no_grad()
+def test_narrow_factors_are_padded(r, monkeypatch):
+    """No product has the adapter's own rank as its width: for few rows another kernel would multiply it."""
+    model, widths = embedded(r, torch.float32), []
+    randomize_factors(model)
+    real = torch.Tensor.addmm_
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda out, a, b, **k: (widths.append(len(b)), real(out, a, b, **k))[1])
+    model(torch.arange(20)[None])
+    assert widths and all(width % 16 == 0 for width in widths)
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+@pytest.mark.parametrize("width", [31, 33, 77, 768])
+@pytest.mark.parametrize("function", [F.silu, torch.exp2])
+def test_elementwise_bits_do_not_depend_on_the_rows(function, width, number, threads):
+    threads(number)
+    x = torch.randn(400, width, generator=torch.Generator().manual_seed(0)) * 3
+    whole = by_whole_vectors(function, x)
+    for rows in (1, 16, 48, 210):
+        assert torch.equal(by_whole_vectors(function, x[:rows]), whole[:rows])
+        assert torch.equal(by_whole_vectors(function, x[-rows:].clone()), whole[-rows:])
+
+
+@pytest.mark.parametrize("inner", [31, 33, 77])
+@pytest.mark.parametrize(("r", "number"), [(0, 1), (0, 3), (16, 1)])
+@torch.no_grad()
+def test_odd_intermediate_sizes_are_exact(inner, r, number, threads):
+    threads(number)
+    model = random_model("qwen2", hidden_size=64, intermediate_size=inner, head_dim=16)
+    if r:
+        lora.inject(model, r)
+        randomize(model)
+    else:
+        model.requires_grad_(True)
+    assert trial.first_difference(model) is None and gap(model) == 0.0
+
+
+def test_too_narrow_layers_are_not_called_exact():
+    """torch gives 16 rows of 32 times 8 to another library than 32 rows."""
+    model = random_model("llama", hidden_size=32, num_key_value_heads=1, head_dim=8)
+    assert trial.first_difference(model) == (
+        "layers.0.self_attn.k_proj is narrow, 32 to 8: 16 rows take another kernel than more rows"
+    )
+
+
+@pytest.mark.parametrize("part", ["mlp", "self_attn"])
+def test_trial_names_the_module_that_differs(part, monkeypatch):
+    """A module whose output depends on the number of its rows is planted."""
+    model = embedded(4, torch.float32)
+    module = getattr(model.model.layers[1], part)
+    real = module.forward
+    monkeypatch.setattr(module, "forward", lambda x, *rest: real(x, *rest) * (1 + 1e-6 * len(x)))
+    assert trial.first_difference(model).startswith(f"model.layers.1.{part} differs by ")
+    assert all(not layer.adapters["default"].B.any() for _, layer in lora.lora_layers(model)), "B is zero again"
+
+
+@pytest.mark.parametrize(("given", "chosen", "said"), [(0, 2, "yes"), (2, 2, "yes"), (8, 8, "8 threads")])
+def test_most_threads_that_are_exact_are_chosen(given, chosen, said, threads, monkeypatch):
+    monkeypatch.setattr(trial.process, "choose_threads", lambda _, n: torch.set_num_threads(n or 8))
+    found = lambda _: f"{torch.get_num_threads()} threads" if torch.get_num_threads() > 2 else None  # noqa: E731
+    monkeypatch.setattr(trial, "first_difference", found)
+    model = random_model()
+    assert trial.choose_threads(model, given, trial=True) == said and torch.get_num_threads() == chosen
+
+
+def test_all_threads_are_kept_if_no_number_is_exact(threads, monkeypatch):
+    monkeypatch.setattr(trial.process, "choose_threads", lambda *_: torch.set_num_threads(4))
+    monkeypatch.setattr(trial, "first_difference", lambda _: f"{torch.get_num_threads()} threads")
+    assert trial.choose_threads(random_model(), 0, trial=True) == "4 threads" and torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize("largest", [10.0, 240.0, 2000.0])
+@pytest.mark.parametrize("words", [50, 5000])
+def test_entropy_of_large_logits_does_not_cancel(largest, words):
+    """5,000 words are two slabs. The logits' differences are small beside the logits, and exact in float32."""
+    generator = torch.Generator().manual_seed(0)
+    weight_VD = largest + torch.randint(0, 8, (words, 1), generator=generator) / 4
+    entropy_N = token_logprobs(torch.ones(3, 1), weight_VD, torch.tensor([0, 1, 2]))[1]
+    p = weight_VD.double()[:, 0].softmax(0)
+    torch.testing.assert_close(entropy_N.double(), -(p * p.log()).sum().expand(3), atol=2e-6, rtol=2e-6)
+
+
+def test_start_line_and_metrics_say_whether_it_is_exact(tmp_path):
+    words = ["algo=grpo", "epochs=1", "episodes=16", "batch_size=16", "eval_episodes=0", "threads=3", "lora.r=1"]
+    status, out, err = run_program("train.py", *words, f"out={tmp_path}/run")
+    assert status == 0, err
+    assert "exact: yes; threads: 3\n" in out
+    assert '"exact": "yes"' in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, torch.Tensor]:
+    """Return the gradients of the factors of the mean log-probability, from one step in pieces."""
+    model.zero_grad()
+    for piece in micro_batches(make_batch(episodes), micro_tokens):
+        piece = forward(piece, model, 1.0)
+        (piece.logprobs_N.sum() / piece.total_tokens).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_gradients_depend_on_the_cut_of_a_step_by_rounding_alone():
+    """The order of the groups changes no bit. micro_tokens and the order within groups change sums: by at most 2e-6 of
+    a tensor's largest entry."""
+    model = embedded(16, torch.float32)
+    randomize_factors(model)
+    episodes = play(model)
+    whole = gradients(model, episodes, 10**6)
+    turned = gradients(model, [episodes[2 * g + i] for g in (3, 0, 5, 1, 4, 2) for i in range(2)], 10**6)
+    assert whole.keys() == turned.keys() and all(torch.equal(turned[name], g) for name, g in whole.items())
+    for order, micro_tokens in ((episodes, 1), (episodes, 200), (episodes[::-1], 10**6)):
+        for name, g in gradients(model, order, micro_tokens).items():
+            assert (g - whole[name]).abs().max() <= 2e-6 * whole[name].abs().max(), name
+
+
+def test_one_name_of_a_layer_is_a_name(tmp_path):
+    """lora.targets=v_proj is no regular expression; as such it would match no whole name."""
+    words = ["algo=sft", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", "lora.targets=v_proj"]
+    status, out, err = run_program("train.py", *words, f"out={tmp_path}/run")
+    assert status == 0 and "on 4 layers (v_proj)" in out, out + err
