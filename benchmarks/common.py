@@ -309,15 +309,20 @@ BY_ONEDNN = (
 TOO = "by oneDNN too"  # of a peer, in its side's name
 
 
-def report(name: str, rows: list[Row], options: Options, notes: list[str], about: dict) -> None:
-    """Print the table, then the JSON line; write both to files if options.out is set."""
+def report(
+    name: str, rows: list[Row], options: Options, notes: list[str], about: dict, shown: list[Row] | None = None
+) -> None:
+    """Print the table, then the JSON line; write both to files if options.out is set.
+
+    shown: the rows of the table; the JSON line has all.
+    """
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}
     machine = describe_machine()
     lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
     lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
-    lines += [line for row in rows for line in row.lines()]
+    lines += [line for row in (rows if shown is None else shown) for line in row.lines()]
     if any(TOO in side for row in rows for side in row.values):
         notes = [*notes, f"`{TOO}`: that peer, with the same switch of torch. No target is held against it."]
     convention = (

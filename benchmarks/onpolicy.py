@@ -6,20 +6,22 @@ agreement: episodes of TextCraft, as train.py plays them; every sampled token's 
 cost:      a rollout of several turns and the training pass over it, with our attention and with torch's
            scaled_dot_product_attention in its place (benchmarks/inexact.py), everywhere or in training alone; or, on a
            GPU, with the model's switch `exact` on and off.
+matrix:    instead of both, whether the bits are equal for models, dtypes, ranks and numbers of threads
+           (benchmarks/exactness.py). The exit status is 1 if they are not where the trial of a run says so.
 """
 
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from benchmarks import common, generate, inexact, sides
+from benchmarks import common, exactness, generate, inexact, sides
 from benchmarks.common import Parts, Row
 from models import fast_matmul
 from models.fast.exact import make_exact
@@ -47,6 +49,11 @@ class Options(common.Options):
     turns: Positive[int] = 4  # turns of those
     sampled: Positive[int] = 32  # tokens of a turn
     observed: Positive[int] = 32  # tokens after it
+    matrix: bool = False  # measure the matrix alone; dtypes= and the keys below narrow it
+    models: str = exactness.MODELS  # of the matrix, by comma
+    ranks: str = exactness.RANKS  # of the matrix, by comma; 0 trains every weight
+    threads: str = ""  # torch threads, "" for 2; of the matrix by comma, "" for 1,2,3,4,6,8,16
+    resume: bool = True  # in the matrix, also resume a run of the embedded model
 
 
 @dataclass(frozen=True)
@@ -214,11 +221,33 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
     return agreement_parts(f"{word}, agreement", agreement) | {f"{word}, rollout and training pass": cost}
 
 
+def measure_matrix(options: Options) -> None:
+    """Report the matrix; exit with 1 if a row is wrong. An interrupt reports the rows that were measured."""
+    options = replace(options, threads=options.threads or exactness.THREADS)
+    common.dtypes_of(options.dtypes)
+    chosen, rows = exactness.cells(options.models, options.dtypes, options.ranks, options.threads), []
+    try:
+        for row in exactness.measured(chosen, options.resume):
+            rows.append(row)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    wrong = [row for row in rows if exactness.wrong(row)]
+    notes = [exactness.summary(rows), f"{len(chosen) - len(rows)} rows of this command were not measured."]
+    notes.append("The table has the rows that are wrong and those in which the trial says no; the JSON has all.")
+    shown = wrong + [row for row in rows if not row.targets and row not in wrong]
+    common.report("onpolicy", rows, options, notes, {"models": options.models}, shown)
+    if wrong:
+        sys.exit(1)
+
+
 def main(options: Options) -> None:
+    if options.matrix:
+        return measure_matrix(options)
+    options = replace(options, threads=options.threads or "2")
     if options.difficulty.strip("1234,"):
         sys.exit(f"difficulty={options.difficulty}: not depths 1 to 4 by comma")
     dtypes = common.dtypes_of(options.dtypes)
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(int(options.threads))
     missing, made = common.absent("transformers", "peft"), {}
     with tempfile.TemporaryDirectory() as folder:
         prepared = cache(partial(sides.prepare, options.model, Path(folder)))

@@ -13,7 +13,7 @@ import torch
 from conftest import no_hang
 
 import lora
-from benchmarks import common, generate, gpu, inexact, logprob, onpolicy, sides, step
+from benchmarks import common, exactness, generate, gpu, inexact, logprob, onpolicy, random_episodes, sides, step
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
@@ -390,6 +390,63 @@ def test_a_row_that_depends_on_the_others_is_found(monkeypatch):
 def test_agreement_counts_bits():
     found = onpolicy.compare(torch.tensor([0.0, -1.0, -2.0]), torch.tensor([0.0, -1.0000001, -1.5]))
     assert (found.tokens, found.unequal, found.largest) == (3, 2, 0.5)
+
+
+MATRIX = "matrix=true models=tiny ranks=1 threads=1 dtypes=float32 resume=false"
+
+
+def test_the_matrix_resumes_runs_and_restores_the_number_of_threads(capsys):
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        onpolicy.main(common.parse(onpolicy.Options, MATRIX.replace("resume=false", "resume=true").split()))
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (row,) = record["rows"]
+    assert row["name"] == "tiny, float32, r=1, 1 threads" and row["median"]["ours"] == 0
+    assert re.fullmatch(r"exact: yes; 0 of \d{4} differ; resumed: equal", row["check"])
+    assert "1 of 1 resumed runs are equal" in record["notes"][0]
+
+
+@pytest.mark.parametrize("verdict", [None, "a layer differs"])
+def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, monkeypatch, capsys):
+    """The gap is planted: one trained log-probability is off by 1e-6."""
+    forward = random_episodes.forward
+
+    def off(*args):
+        output = forward(*args)
+        output.logprobs_N.data[3] += 1e-6
+        return output
+
+    monkeypatch.setattr(random_episodes, "forward", off)
+    monkeypatch.setattr(exactness, "first_difference", lambda _: verdict)
+    status = 0
+    try:
+        onpolicy.main(common.parse(onpolicy.Options, MATRIX.split()))
+    except SystemExit as end:
+        status = end.code
+    printed = capsys.readouterr().out
+    assert status == (0 if verdict else 1) and "| tiny, float32, r=1, 1 threads | ours |" in printed
+    assert f"tokens differ in {0 if verdict else 1} of them; it says no in {1 if verdict else 0}" in printed
+    assert f"exact: {verdict or 'yes'}; " in printed and "; 0 of " not in printed
+
+
+def test_the_matrix_fails_on_a_resumed_run_that_differs(monkeypatch, capsys):
+    monkeypatch.setattr(exactness, "resumed_run", lambda _: ("differs in episodes.jsonl", 0.0))
+    with pytest.raises(SystemExit) as end:
+        onpolicy.main(common.parse(onpolicy.Options, MATRIX.replace("false", "true").split()))
+    assert end.value.code == 1 and "resumed: differs in episodes.jsonl" in capsys.readouterr().out
+
+
+def test_the_matrix_measures_few_rows_of_the_large_shape():
+    """Wrong words are refused in one line."""
+    words = "bfloat16", exactness.RANKS, exactness.THREADS
+    assert len(exactness.cells("tiny", *words)) == 63 and len(exactness.cells("0.5b", *words)) == 16
+    for models, ranks, threads in (("huge", "1", "1"), ("tiny", "x", "1"), ("tiny", "1", "")):
+        with pytest.raises(SystemExit, match=f"models={models} ranks={ranks} threads={threads}: "):
+            exactness.cells(models, "float32", ranks, threads)
 
 
 def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):

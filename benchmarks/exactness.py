@@ -1,0 +1,127 @@
+"""The matrix of `python -m benchmarks.onpolicy matrix=true`: where do sampling and training give the same bits?
+
+A row is a model, a dtype, a LoRA rank (0: every weight trains) and a number of threads. It holds the verdict of
+models/fast/trial.py against episodes of random ids and, for the embedded model, against a run that is resumed.
+OMP_WAIT_POLICY=passive in the environment keeps threads without a core of their own from waiting busily: set it.
+"""
+
+import io
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+
+import lora
+import train
+from benchmarks import sides
+from benchmarks.common import Row
+from benchmarks.random_episodes import CHANGED, LARGE, NEW, SHORT, gaps_of, play
+from models import CausalLM, load_model
+from models.fast.trial import first_difference
+from rl import config
+
+RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,small,0.5b"
+LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # the rows of the 0.5B shape, which is slow
+RUN = "algo=grpo epochs=2 episodes=16 batch_size=8 max_turns=2 max_new_tokens=24 eval_episodes=0"
+RUN += " temperature=1.5 reward.rule=shaped"  # or so few episodes have equal rewards and no gradient
+SAVED = ("checkpoint-2/trainable.safetensors", "episodes.jsonl")
+Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
+
+
+def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
+    """Return the matrix of words by comma. Exit with one line if a word is wrong."""
+    names, sizes, counts = models.split(","), ranks.split(","), threads.split(",")
+    if not set(names) <= set(MODELS.split(",")) or not all(word.isdecimal() for word in sizes + counts):
+        sys.exit(f"models={models} ranks={ranks} threads={threads}: by comma, from {MODELS}; {RANKS}; {THREADS}")
+    every = itertools.product(names, map(int, sizes), dtypes.split(","), map(int, counts))
+    chosen = [(name, dtype, r, t) for name, r, dtype, t in every if t]
+    return [x for x in chosen if x[0] != "0.5b" or (x[2] in LARGE_RANKS and x[3] in LARGE_THREADS)]
+
+
+def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
+    """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads."""
+    before = torch.get_num_threads()
+    try:
+        for cell in chosen:
+            torch.set_num_threads(cell[3])
+            row = measure(cell, resume and cell[0] == "tiny")
+            print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
+            yield row
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure(cell: Cell, resume: bool) -> Row:
+    """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none."""
+    model = make_model(cell)
+    difference = first_difference(model)
+    play(model, *SHORT)  # prepares the decode step while B is zero, as a run's first epoch does
+    change_weights(model)
+    gaps = gaps_of(model, play(model, *(LARGE if cell[0] == "0.5b" else CHANGED)))
+    if cell[0] != "0.5b":
+        model = make_model(cell)
+        change_weights(model)  # before the decode step is prepared, as in a resumed run
+        gaps = torch.cat([gaps, gaps_of(model, play(model, *NEW))])
+    largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
+    if resume:
+        resumed, sampler_gap = resumed_run(cell)
+        largest, check = max(largest, sampler_gap), f"{check}; resumed: {resumed}"
+    name = "{}, {}, r={}, {} threads".format(*cell).replace("r=0", "full")
+    return Row(name, {"ours": [largest]}, "nats", targets={} if difference else {"ours": 0.0}, check=check)
+
+
+def wrong(row: Row) -> bool:
+    """Return whether tokens differ although the trial says that none does, or the resumed run differs."""
+    return bool(row.targets and row.median("ours") != 0) or "resumed: differs" in row.check
+
+
+def summary(rows: list[Row]) -> str:
+    exact, resumed = [row for row in rows if row.targets], [row for row in rows if "resumed: " in row.check]
+    return (
+        f"{len(rows)} rows: the trial says yes in {len(exact)}, and tokens differ in "
+        f"{sum(row.median('ours') != 0 for row in exact)} of them; it says no in {len(rows) - len(exact)}. "
+        f"{sum('resumed: equal' in row.check for row in resumed)} of {len(resumed)} resumed runs are equal."
+    )
+
+
+def make_model(cell: Cell) -> CausalLM:
+    name, dtype, r, _ = cell[0], getattr(torch, cell[1]), *cell[2:]
+    torch.manual_seed(0)
+    model = load_model("tiny", dtype) if name == "tiny" else sides.random(sides.SHAPES[name], dtype)
+    if not r:
+        return model.requires_grad_(True)
+    lora.inject(model, r, 2 * r)
+    return model
+
+
+@torch.no_grad()
+def change_weights(model: CausalLM) -> None:
+    """Make the B factors random, or scale all weights of a model without adapters."""
+    Bs = [layer.adapters["default"].B for _, layer in lora.lora_layers(model)]
+    for weight in Bs or model.parameters():
+        weight.normal_(std=0.05 / weight.shape[1] ** 0.5) if Bs else weight.mul_(1.01)
+
+
+def resumed_run(cell: Cell) -> tuple[str, float]:
+    """Resume a copy of a run as if it had stopped after its first epoch. Return ("equal" or which files differ from
+    the run's own, the largest sampler_gap)."""
+    words = [*RUN.split(), f"dtype={cell[1]}", f"lora.r={cell[2]}", f"threads={cell[3]}"]
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        whole, cut = Path(folder, "whole"), Path(folder, "cut")
+        train.main(config.parse([*words, f"out={whole}"]))
+        shutil.copytree(whole, cut)
+        for name in ("checkpoint-2", "epoch_2"):
+            shutil.rmtree(cut / name)
+        train.main(config.parse([f"resume={cut}"]))
+        names = (f"epoch_2/{'adapter_model' if cell[2] else 'model'}.safetensors", *SAVED)
+        files = [name for name in names if (whole / name).read_bytes() != (cut / name).read_bytes()]
+        lines = (cut / "metrics.jsonl").read_text().splitlines()
+    metrics = [record for record in map(json.loads, lines) if "sampler_gap" in record]
+    equal = "equal" if any(record["grad_norm"] for record in metrics) else "without a gradient"
+    return f"differs in {', '.join(files)}" if files else equal, max(record["sampler_gap"] for record in metrics)
