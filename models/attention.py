@@ -116,7 +116,7 @@ def weigh(scores_UZML: torch.Tensor, v_UZLE: torch.Tensor, used: int):
     wide, weights_UZML = scores_UZML.dtype, scores_UZML[:, :, :used]
     peak = weights_UZML.amax((0, 3)).unsqueeze_(-1)
     weights_UZML.sub_(peak)
-    for part in shares(weights_UZML.view(-1, used, KEY_BLOCK)):
+    for part in shares(weights_UZML):
         part.exp2_()
     total = weights_UZML.sum(-1, keepdim=True).cumsum(0)[-1]
     if v_UZLE.is_contiguous():

@@ -1,8 +1,7 @@
 """The decoder of Qwen2/2.5, Qwen3, Llama and Mistral: one definition, Hugging Face module names.
 
 Everything except attention works on rows: the tokens of a batch laid end to end, x_ND. Only attention needs to know
-which rows form a sequence; a `Layout` (models/layout.py) says so. So padding and packing cost nothing in the rest of
-the model, and a row's result does not depend on its neighbours (models/attention.py explains why that matters).
+which rows form a sequence; a `Layout` (models/layout.py) says so. So padding and packing cost nothing elsewhere.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Elementwise functions whose bits for an element do not depend on its place in the tensor.
 
-torch computes silu, gelu and exp2 on whole vectors by one approximation, and what is left of a row, or of a thread's
-share, by another. So rows are padded to whole vectors, and tensors are cut where every thread gets whole rows.
+torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows are padded
+to whole vectors, and threads share whole rows.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,15 +14,17 @@ VECTORS = 64  # elements that torch's loops take at once: two vectors of AVX-512
 
 def by_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Return function(x) for an elementwise function, x [rows, width]."""
-    padded = F.pad(x, (0, -x.shape[-1] % VECTORS)) if x.shape[-1] % VECTORS else x
-    parts = [function(part) for part in shares(padded)]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts))[..., : x.shape[-1]]
+    width = x.shape[-1]
+    if width % VECTORS:
+        return by_whole_vectors(function, F.pad(x, (0, -width % VECTORS)))[..., :width]
+    parts = [function(part) for part in shares(x)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def shares(x: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Return x [n, ..., width] in parts of which each thread gets whole rows, or half rows of two threads."""
+    """Return x [..., width] in parts of which each thread gets whole rows, or half rows of two threads."""
     if torch.get_num_threads() <= 2:
-        return [x]
+        return (x,)
     from models.shares import even_parts
 
-    return even_parts(x)
+    return even_parts(x.view(-1, *x.shape[-2:]) if x.dim() > 3 else x)

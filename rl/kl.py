@@ -1,6 +1,6 @@
 """KL to the reference policy: in the loss or in the reward, with a fixed or an adaptive weight.
 
-The frozen reference is the adapter that training started from, or the base. Where it is added decides the gradient:
+The reference is the adapter that training started from, or the base. Where KL is added decides the gradient:
     in the reward   k1 has exactly the gradient of E[score] - kl_coef * KL(policy || reference); k2 and k3 are biased
     in the loss     k2 that of KL(policy || reference), k3 that of KL(reference || policy), per token; k1 none
 """

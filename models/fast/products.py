@@ -5,7 +5,7 @@ of one output, which saves a copy of all of them.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -139,12 +139,12 @@ class Stacked:
         """Return the outputs side by side, [N, in] -> [N, sum of out]."""
         return self.add_adapters(*self._split(F.linear(x_ND, self.weight, self.bias)))
 
-    def _split(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _split(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return (the outputs, the adapters' low-rank inputs) from their joint product."""
         width = sum(self.widths)
-        return y[:, :width], y[:, width:]
+        return y.split((width, y.shape[1] - width), -1) if self.ups else (y, None)
 
-    def add_adapters(self, y: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
         if not self.ups:
             return y
         if len(self.ups) == 1:
@@ -209,7 +209,8 @@ class StackedOnCPU(Stacked):
             low = F.linear(x_ND, self.down)
         return self.add_adapters(y, low)
 
-    def add_adapters(self, y: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
-        # MKL multiplies so narrow a matrix faster than oneDNN, with the same bits until it cuts the sum
-        with onednn.onednn_matmul() if low.shape[1] >= JOINED else nullcontext():
+    def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
+        if low is None or low.shape[1] < JOINED:
+            return super().add_adapters(y, low)  # MKL is faster than oneDNN here, with the same bits
+        with onednn.onednn_matmul():  # MKL would cut the longer sums otherwise
             return super().add_adapters(y, low)
