@@ -1,7 +1,7 @@
 """Elementwise functions whose bits for an element do not depend on its place in the tensor.
 
-torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows are padded
-to whole vectors, and threads share whole rows.
+On a CPU torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows
+are padded to whole vectors, and threads share whole rows.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ def by_whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.
 
 def shares(x: torch.Tensor) -> Iterable[torch.Tensor]:
     """Return x [..., width] in parts of which each thread gets whole rows, or half rows of two threads."""
-    if torch.get_num_threads() <= 2:
+    if torch.get_num_threads() <= 2 or x.device.type != "cpu":
         return (x,)
     from models.shares import even_parts
 

@@ -15,7 +15,7 @@ from torch import nn
 
 
 def nothing_faster(*_args, **_kwargs) -> None:
-    """The default of every slot: leave the work to the plain code."""
+    """The default of every hook: leave the work to the plain code."""
 
 
 def set_threads(model: nn.Module, threads: int = 0, trial: bool = False) -> str:

@@ -182,9 +182,9 @@ def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def recipe_layers(recipe: str, model: str | None) -> list[tuple[str, dict[str, Any]]]:
-    """Return (source, keys) of each recipe in effect; later ones win.
+    """Return (source, keys) of each recipe in effect, later ones win. model: the key's value, or None.
 
-    For the embedded model recipes/embedded.toml comes first, and a recipe's [tiny] table last. model: if given.
+    For the embedded model recipes/embedded.toml comes first, and a recipe's [tiny] table last.
     """
     table = read_recipe(recipe) if recipe else {}
     tiny = table.pop("tiny", {})

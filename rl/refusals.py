@@ -22,7 +22,7 @@ def unknown_key(key: str, known: list[str]) -> str:
 
 
 def wrong_type(key: str, value: Any, kind: Any) -> str:
-    """Return the line for a value that is none of the field's type: a Literal, bool, int or float."""
+    """Return the line for a value that has not the field's type: a Literal, bool, int or float."""
     word = f"{key}={value}"
     if word in RENAMED:
         return f"{word} is now called {RENAMED[word]}"

@@ -49,13 +49,13 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
         from rl import full
 
         full.train_all(model)
-    exact = choose_threads(model, cfg.threads, trial=cfg.algorithm.source == "rollouts")
-    print(f"exact: {exact}; threads: {torch.get_num_threads()}")
     algo_cfg = cfg.algorithm
+    played = algo_cfg.source == "rollouts"
+    exact = choose_threads(model, cfg.threads, trial=played)
+    print(f"{f'exact: {exact}; ' * played}threads: {torch.get_num_threads()}")
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
-    state = TrainState(
-        model, critic, make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None, exact
-    )
+    reference = "reference" if cfg.resume_from else None
+    state = TrainState(model, critic, make_optimizer(model, critic, cfg), reference, exact)
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if cfg.resume:
         resume.load_checkpoint(state, checkpoint)

@@ -108,11 +108,6 @@ THOUGHTS = (
 )
 
 
-def written(tokenizer):
-    """Return the tokenizer's format itself, without the wrapper that names the folder in errors."""
-    return getattr(tokenizer._format, "written", tokenizer._format)
-
-
 def text(rng: Random, pieces=PIECES) -> str:
     return "".join(rng.choices(pieces, k=rng.randint(0, 5)))
 
@@ -222,7 +217,7 @@ def controls(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 @pytest.mark.parametrize("name", BY_HAND)
 def test_prompt_equals_the_published_template(name, load):
     tokenizer, (file, _, thinking) = load(name), BY_HAND[name]
-    assert not isinstance(written(tokenizer), Template)
+    assert not isinstance(tokenizer._format, Template)
     variables = {} if thinking else {"enable_thinking": False}
     for seed in range(2_000):
         rng = Random(f"{name} {seed}")
@@ -245,7 +240,7 @@ def test_qwen3_parses_thoughts_and_tool_results_as_its_template(load):
 @pytest.mark.parametrize("name", OWN)
 def test_prompt_equals_a_template_without_hand_written_format(name, load):
     tokenizer, source = load(name), OWN[name][0]
-    assert isinstance(written(tokenizer), Template)
+    assert isinstance(tokenizer._format, Template)
     for seed in range(300):
         rng = Random(f"{name} {seed}")
         messages = conversation(rng) if name == "r1" else alternating(rng)
@@ -456,19 +451,17 @@ def test_the_template_decides_the_format(load):
     fields = {"qwen2.5": (QWEN_SYSTEM, None), "qwen3": (None, True), "qwen3-2507": (None, None)}
     fields |= {"qwen3 without thinking": (None, False)}
     for name, expected in fields.items():
-        found = written(load(name))
+        found = load(name)._format
         assert isinstance(found, Qwen) and (found.system, found.thinking) == expected
-    assert [written(load(name)).dated for name in ("llama3", "llama3.1", "llama3.2")] == [False, True, True]
-    assert type(written(load("plain", PLAIN, QWEN2_5))) is ChatML
-    assert (
-        type(written(load("plain in other words", PLAIN.replace("in messages %}", "in messages -%}"), QWEN2_5)))
-        is ChatML
-    )
+    assert [load(name)._format.dated for name in ("llama3", "llama3.1", "llama3.2")] == [False, True, True]
+    assert type(load("plain", PLAIN, QWEN2_5)._format) is ChatML
+    reworded = load("plain in other words", PLAIN.replace("in messages %}", "in messages -%}"), QWEN2_5)
+    assert type(reworded._format) is ChatML
     other = load("another system message", published("qwen2_5").replace("Alibaba Cloud", "Ali Baba"), QWEN2_5)
-    assert isinstance(written(other), Template)
+    assert isinstance(other._format, Template)
     assert "created by Ali Baba." in other.show(other.prompt([USER]))
     opened = load("another header", PLAIN.replace("assistant\n{% endif", "assistant\n<think>\n{% endif"), QWEN3)
-    assert isinstance(written(opened), Template)
+    assert isinstance(opened._format, Template)
     assert opened.show(opened.prompt([USER])).endswith("<|im_start|>assistant\n<think>\n")
     on, off = (load(f"plain {thinking}", PLAIN, QWEN2_5, thinking) for thinking in (True, False))
     assert on.prompt([USER]) == off.prompt([USER]) and on.reply("4") == off.reply("4")
@@ -477,7 +470,7 @@ def test_the_template_decides_the_format(load):
 def test_training_templates_match_their_rendering(load):
     """qwen3_training keeps all thoughts, so it rewrites nothing; generation marks around replies change nothing."""
     tokenizer = load("qwen3_training", published("qwen3_training"), QWEN3)
-    assert isinstance(written(tokenizer), Template)
+    assert isinstance(tokenizer._format, Template)
     for seed in range(100):
         rng = Random(seed)
         messages = [USER, {"role": "tool", "content": text(rng)}]
@@ -487,9 +480,9 @@ def test_training_templates_match_their_rendering(load):
         longer = [*messages, {"role": "assistant", "content": reply}, *more]
         source = published("qwen3_training")
         assert ids + tokenizer.follow_up(ids[-1], more) == full(tokenizer, rendered(tokenizer, source, longer))
-    assert isinstance(written(load("qwen2_5_training", published("qwen2_5_training"), QWEN2_5)), Qwen)
+    assert isinstance(load("qwen2_5_training", published("qwen2_5_training"), QWEN2_5)._format, Qwen)
     llama = load("llama3_training", published("llama3_training"), LLAMA3, bos_token="<|begin_of_text|>")
-    assert isinstance(written(llama), llama3.Llama3)
+    assert isinstance(llama._format, llama3.Llama3)
 
 
 def test_template_file_precedence(tmp_path):
@@ -503,9 +496,9 @@ def test_template_file_precedence(tmp_path):
         return Tokenizer(folder)
 
     qwen, named = published("qwen2_5"), [{"name": "tool_use", "template": PLAIN}]
-    assert written(system(qwen)).system == written(system(PLAIN, qwen)).system == QWEN_SYSTEM
-    assert type(written(system(qwen, PLAIN))) is ChatML
-    assert written(system([*named, {"name": "default", "template": qwen}])).system == QWEN_SYSTEM
+    assert system(qwen)._format.system == system(PLAIN, qwen)._format.system == QWEN_SYSTEM
+    assert type(system(qwen, PLAIN)._format) is ChatML
+    assert system([*named, {"name": "default", "template": qwen}])._format.system == QWEN_SYSTEM
     for wrong, message in ((named, "no chat template is named default, only tool_use"), (3, "must be a text, not 3")):
         tokenizer = system(wrong)
         assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
@@ -515,8 +508,8 @@ def test_template_file_precedence(tmp_path):
 
 def test_control_tokens_decide_without_a_template(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert type(written(load("bare chatml", None, QWEN2_5))) is ChatML
-    assert isinstance(written(load("bare llama", "", LLAMA3)), llama3.Llama3)
+    assert type(load("bare chatml", None, QWEN2_5)._format) is ChatML
+    assert isinstance(load("bare llama", "", LLAMA3)._format, llama3.Llama3)
     nothing = load("neither", None, ("<s>", "</s>"), eos_token="</s>")
     assert nothing.decode(nothing.encode("hi")) == "hi" and len(nothing.eos_ids) == 1
     for use in (lambda: nothing.prompt([USER]), lambda: nothing.reply("4"), lambda: nothing.follow_up(0, [USER])):
@@ -527,8 +520,8 @@ def test_control_tokens_decide_without_a_template(load, monkeypatch):
 def test_only_other_chat_templates_need_jinja2(load, monkeypatch):
     """The embedded model, and every checkpoint with the same template, loads without jinja2."""
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert type(written(load("plain without jinja2", PLAIN, QWEN2_5))) is ChatML
-    assert type(written(load_tokenizer("tiny"))) is ChatML
+    assert type(load("plain without jinja2", PLAIN, QWEN2_5)._format) is ChatML
+    assert type(load_tokenizer("tiny")._format) is ChatML
     tokenizer = load("needs jinja2", published("qwen2_5"), QWEN2_5)
     assert tokenizer.decode(tokenizer.encode("hi")) == "hi"
     for use in (lambda: tokenizer.prompt([USER]), lambda: tokenizer.reply("4")):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.fast import process as cpu
+from models.fast import process
 
 FAULTS = """
 import resource, torch
@@ -25,13 +25,10 @@ print(*faults)
 """
 
 
-@pytest.mark.parametrize(("width", "asked", "threads"), [(8, 0, 1), (8, 3, 3), (4096, 0, None), (4096, 1, 1)])
-def test_small_models_get_one_thread_by_default(width, asked, threads, monkeypatch):
-    chosen = []
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+def test_small_models_get_one_thread_and_others_every_core():
     with torch.device("meta"):
-        cpu.choose_threads(nn.Linear(width, width), asked)
-    assert chosen == [threads] if threads else chosen[0] >= 1 and chosen[0] <= (os.cpu_count() or 1)
+        assert process.default_threads(nn.Linear(3000, 3000)) == 1
+        assert process.default_threads(nn.Linear(4096, 4096)) == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(

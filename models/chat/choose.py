@@ -4,7 +4,6 @@ Imported unless the checkpoint has the plain ChatML of models/chat/formats.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -59,34 +58,9 @@ def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -
     format, return NoFormat with the reason in one line.
     """
     try:
-        chosen = _choose(template, folder, mark, thinking)
+        return _choose(template, folder, mark, thinking)
     except ValueError as error:
-        chosen = NoFormat(str(error))
-    methods = (_naming(folder, method) for method in (chosen.render, chosen.reply, chosen.follow_up))
-    return NamedFormat(chosen, chosen.end, *methods)
-
-
-@dataclass(frozen=True)
-class NamedFormat:
-    """A Format whose errors name the checkpoint's folder."""
-
-    written: Format  # the format itself
-    end: str
-    render: Callable[..., str]
-    reply: Callable[[str], tuple[str, str]]
-    follow_up: Callable[[bool, list[dict]], tuple[str, str]]
-
-
-def _naming(folder: Path, method: Callable) -> Callable:
-    """Return the method with the folder's name before the message of a ValueError."""
-
-    def named(*arguments):
-        try:
-            return method(*arguments)
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from None
-
-    return named
+        return NoFormat(f"{folder}: {error}")
 
 
 def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
@@ -110,7 +84,7 @@ def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Form
     for written in formats:
         if agree(mark, written, run, variables):
             return written
-    return Template(run, mark, variables)
+    return Template(run, mark, variables, folder)
 
 
 def hand_written(mark: Marks, thinking: bool) -> list[Format]:

@@ -12,7 +12,9 @@ thoughts stay, thoughts in a given conversation are lost.
 import re
 import secrets
 from collections.abc import Callable
+from functools import wraps
 from itertools import pairwise
+from pathlib import Path
 
 from models.chat.formats import ANSWER, THINK, Marks
 from models.chat.names import pattern, show
@@ -20,15 +22,30 @@ from models.chat.names import pattern, show
 ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a rendering
 
 
+def naming_folder(method: Callable) -> Callable:
+    """Decorator of a Template's method: put the checkpoint's folder before the message of a ValueError."""
+
+    @wraps(method)
+    def call(self, *arguments, **options):
+        try:
+            return method(self, *arguments, **options)
+        except ValueError as error:
+            raise ValueError(f"{self.folder}: {error}") from None
+
+    return call
+
+
 class Template:
     """A format (models.chat.formats.Format) that renders with a compiled chat template.
 
     variables: the template's variables beside the conversation: bos_token and the like, enable_thinking.
+    folder: the checkpoint's, which errors name once the format is chosen.
     Raise ValueError with one line for a template that cannot be run, ends a reply with no control token, numbers its
     messages, or rewrites earlier ones. If it rewrites only with a system message, only such conversations are refused.
     """
 
-    def __init__(self, run: Callable[..., str], mark: Marks, variables: dict[str, object]):
+    def __init__(self, run: Callable[..., str], mark: Marks, variables: dict[str, object], folder: Path):
+        self.folder = folder
         self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
         self._asked, self._answered = [user], [user, assistant]
@@ -38,7 +55,7 @@ class Template:
             self._probe([{"role": "system", "content": "Ypfq."}])
         except ValueError as error:
             self._no_system = str(error)
-        self._before, rendered = self.render(self._asked), self.render(self._answered, header=False)
+        self._before, rendered = self._render(self._asked), self._render(self._answered, header=False)
         self._close = rendered[rendered.rindex(SAID) + len(SAID) :]
         ends = pattern(self.mark).search(self._close)
         if not ends:
@@ -46,11 +63,13 @@ class Template:
         self.end = ends[0]
         self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
+    @naming_folder
     def render(self, messages: list[dict], header: bool = True) -> str:
         if self._no_system and any(message["role"] == "system" for message in messages):
             raise ValueError(self._no_system)
         return self._render(messages, header)
 
+    @naming_folder
     def reply(self, content: str) -> tuple[str, str]:
         if show(self.mark, self._open).startswith(THINK) and ANSWER not in content:
             content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
@@ -65,6 +84,7 @@ class Template:
             text = _appended(self.mark, self._before, self._render([*self._asked, message], header=False))
         return self._before, text[: text.rindex(self.end) + len(self.end)]
 
+    @naming_folder
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
         rendered = self._render(self._answered, header=False)
         more = _appended(self.mark, rendered, self._render([*self._answered, *messages]))

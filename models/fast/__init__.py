@@ -6,7 +6,7 @@ from models.kernels import kernels
 
 
 def install() -> None:
-    """Fill every slot of models/kernels.py."""
+    """Set every hook of models/kernels.py."""
     kernels.frozen_product, kernels.frozen_product_back = products.frozen_product, products.frozen_product_back
     kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend

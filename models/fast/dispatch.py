@@ -6,7 +6,7 @@ import torch
 
 
 def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = False) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the Triton kernel in 16 bits, and in any dtype for an exact model."""
+    """Implement the hook of models/kernels.py: the Triton kernel in 16 bits, and in any dtype for an exact model."""
     if not exact and q_BHTE.dtype not in (torch.bfloat16, torch.float16):
         return None
     kernel = triton_attend()
@@ -14,7 +14,7 @@ def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = Fals
 
 
 def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
-    """Fill the slot of models/kernels.py: the Triton kernels on CUDA, other than for float64."""
+    """Implement the hook of models/kernels.py: the Triton kernels on CUDA, other than for float64."""
     if not hidden_ND.is_cuda or hidden_ND.dtype == torch.float64:
         return None
     kernel = triton_logprobs()

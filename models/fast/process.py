@@ -3,7 +3,6 @@
 import ctypes
 import os
 
-import torch
 from torch import nn
 
 ONE_THREAD = 10_000_000  # parameters
@@ -11,12 +10,12 @@ KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more tha
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
-def choose_threads(model: nn.Module, threads: int = 0) -> None:
-    """Give torch that many threads. 0 chooses one for a small model and every core of this process for others: steps of
-    a small model are so short that waiting for a second thread costs more than it saves."""
-    small = sum(p.numel() for p in model.parameters()) < ONE_THREAD
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or (1 if small else cores))
+def default_threads(model: nn.Module) -> int:
+    """Return 1 for a small model and the number of this process's cores for others: steps of a small model are so short
+    that waiting for a second thread costs more than it saves."""
+    if sum(p.numel() for p in model.parameters()) < ONE_THREAD:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_memory() -> None:

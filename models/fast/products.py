@@ -18,7 +18,7 @@ JOINED = 256  # rows of the adapters' joint factor
 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the outputs of layers side by side, or None."""
+    """Implement the hook of models/kernels.py: the outputs of layers side by side, or None."""
     packed = onednn.weight_copy(weights)
     if packed is not None:
         return onednn.multiply(x, packed, joined_bias(weights, biases))
@@ -26,7 +26,7 @@ def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -
 
 
 def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the gradient of the input of `frozen_product`, or None."""
+    """Implement the hook of models/kernels.py: the gradient of the input of `frozen_product`, or None."""
     packed = onednn.weight_copy(weights, transposed=True)
     if packed is not None:
         return onednn.multiply(grad, packed)
@@ -34,7 +34,7 @@ def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torc
 
 
 def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the logits of one slab of the head, or None."""
+    """Implement the hook of models/kernels.py: the logits of one slab of the head, or None."""
     packed = onednn.slab_copies(weight_VD, size, dtype)
     if packed is not None:
         return onednn.multiply(hidden_ND.to(dtype), packed[start // size])
@@ -44,7 +44,7 @@ def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype)
 
 
 def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: x @ the slab's weights, or None."""
+    """Implement the hook of models/kernels.py: x @ the slab's weights, or None."""
     packed = onednn.slab_copies(weight_VD, size, weight_VD.dtype, transposed=True)
     return None if packed is None else onednn.multiply(x, packed[start // size])
 

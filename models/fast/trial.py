@@ -12,8 +12,8 @@ from models.attention import KEY_BLOCK, SMALL_PRODUCT
 from models.decoder import MLP, Attention, CausalLM, RMSNorm
 from models.engine import Engine
 from models.fast import process
-from models.fast.products import random_factors
-from models.linear import ROW_MULTIPLE, Linear
+from models.fast.products import groups, random_factors
+from models.linear import ROW_MULTIPLE
 from models.logprob import token_logprobs
 
 ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows, and training several hundred
@@ -25,12 +25,12 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False) -> st
 
     Return "yes" if the trial succeeds, else the first thing that differs; "not tried" without `trial`.
     """
-    process.choose_threads(model, threads)
+    torch.set_num_threads(threads or process.default_threads(model))
     if not trial:
         return "not tried"
     most, found = torch.get_num_threads(), first_difference(model)
     difference = found
-    while difference and not threads and torch.get_num_threads() > 1 and not model.lm_head.weight.is_cuda:
+    while difference and not threads and torch.get_num_threads() > 1 and model.lm_head.weight.device.type == "cpu":
         torch.set_num_threads(torch.get_num_threads() // 2)
         difference = first_difference(model)
     if difference:
@@ -42,7 +42,10 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False) -> st
 def first_difference(model: CausalLM) -> str | None:
     """Return None if training gives every sampled token the log-probability of sampling, bit for bit, with random
     adapters; else one line: where the two first differ, and by how much."""
-    narrow = None if model.lm_head.weight.is_cuda else _narrow(model)
+    weight = model.lm_head.weight
+    if weight.device.type != "cpu" and model.lm_head.matmul is None:
+        return "sampling and training take different kernels on this device; exact=true takes the same"
+    narrow = _narrow(model) if weight.device.type == "cpu" else None
     if narrow:
         return narrow
     with random_factors(model):
@@ -50,13 +53,12 @@ def first_difference(model: CausalLM) -> str | None:
         index = torch.arange(sum(map(len, sequences)))
         rows = index.split([len(ids) for ids in sequences])
         own = [row[-n:] for row, n in zip(rows, map(len, sampled), strict=True)]
-        device = model.lm_head.weight.device
-        ids = torch.tensor([token for ids in sequences for token in ids], device=device)
-        places = torch.cat(own).to(device)
-        rows_ST = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+        ids = torch.tensor([token for ids in sequences for token in ids], device=weight.device)
+        places = torch.cat(own).to(weight.device)
+        rows_ST = pad_sequence(rows, batch_first=True, padding_value=-1).to(weight.device)
         with torch.enable_grad():
             hidden_ND = model(ids[None], sequences_ST=rows_ST, wanted=places - 1)
-            logprobs_N = token_logprobs(hidden_ND, model.lm_head.weight, ids[places])[0].detach().cpu()
+            logprobs_N = token_logprobs(hidden_ND, weight, ids[places])[0].detach().cpu()
         apart = (logprobs_N - torch.tensor([logprob for turn in sampled for logprob in turn])).abs().max().item()
         if apart == 0:
             return None
@@ -66,10 +68,13 @@ def first_difference(model: CausalLM) -> str | None:
 def _narrow(model: CausalLM) -> str | None:
     """Return a line about a layer whose product with a few rows torch gives to another library than with many. The
     difference may hide in the rounding of so small a trial."""
-    for name, layer in model.model.named_modules():
-        if isinstance(layer, Linear) and ROW_MULTIPLE * layer.weight.numel() <= SMALL_PRODUCT:
-            outputs, inputs = layer.weight.shape
-            return f"{name} is narrow, {inputs} to {outputs}: {ROW_MULTIPLE} rows take another kernel than more rows"
+    names = {module: name for name, module in model.model.named_modules()}
+    for layer in (layer for block in model.model.layers for group in groups(block) for layer in group):
+        outputs, inputs = layer.parts().weight.shape
+        width = min(inputs, outputs) if layer.parts().A is not None else inputs * outputs // ROW_MULTIPLE
+        if ROW_MULTIPLE**2 * width <= SMALL_PRODUCT:  # an adapter's rank is at least ROW_MULTIPLE, with its padding
+            line = f"{names[layer]} is narrow, {inputs} to {outputs}"
+            return f"{line}: {ROW_MULTIPLE} rows take another kernel than more rows"
     return None
 
 
@@ -120,7 +125,9 @@ def _outputs(model: CausalLM, ids: torch.Tensor, rows_ST: torch.Tensor) -> dict[
         if isinstance(module, RMSNorm | Attention | MLP) and not name.endswith(("q_norm", "k_norm")):
             keep = lambda _module, _inputs, output, name=name: outputs.__setitem__(name, output)  # noqa: E731
             hooks.append(module.register_forward_hook(keep))
-    model(ids[None], sequences_ST=rows_ST.to(ids.device))
-    for hook in hooks:
-        hook.remove()
+    try:
+        model(ids[None], sequences_ST=rows_ST.to(ids.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
     return outputs

@@ -36,7 +36,7 @@ class PackedRows:
 
 
 def pack(ids_BT, sequences_ST, own_ST, cos_NE: torch.Tensor) -> Callable | None:
-    """Fill the slot of models/kernels.py. Without sequences_ST each row of ids_BT is one sequence."""
+    """Implement the hook of models/kernels.py. Without sequences_ST each row of ids_BT is one sequence."""
     if not available(ids_BT.device, cos_NE.dtype, cos_NE.shape[-1]):
         return None
     if sequences_ST is None:
