@@ -43,7 +43,7 @@ def first_difference(model: CausalLM) -> str | None:
     """Return None if training gives every sampled token the log-probability of sampling, bit for bit, with random
     adapters; else one line: where the two first differ, and by how much."""
     weight = model.lm_head.weight
-    if weight.device.type != "cpu" and model.lm_head.matmul is None:
+    if weight.device.type != "cpu" and not model.exact:
         return "sampling and training take different kernels on this device; exact=true takes the same"
     narrow = _narrow(model) if weight.device.type == "cpu" else None
     if narrow:
