@@ -1,7 +1,7 @@
 """The matrix of `python -m benchmarks.onpolicy matrix=true`: where do sampling and training give the same bits?
 
 A row is a model, a dtype, a LoRA rank (0: every weight trains) and a number of threads. It holds the verdict of
-models/fast/trial.py against episodes of random ids and, for the embedded model, against a run that is resumed.
+models/fast/trial.py against episodes of random ids and, with resume=true, against a run that is resumed.
 OMP_WAIT_POLICY=passive in the environment keeps threads without a core of their own from waiting busily: set it.
 """
 
@@ -30,6 +30,8 @@ RANKS, THREADS, MODELS = "1,2,3,7,16,64,192,256,0", "1,2,3,4,6,8,16", "tiny,smal
 LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # the rows of the 0.5B shape, which is slow
 RUN = "algo=grpo epochs=2 episodes=16 batch_size=8 max_turns=2 max_new_tokens=24 eval_episodes=0"
 RUN += " temperature=1.5 reward.rule=shaped"  # or so few episodes have equal rewards and no gradient
+# Replies of random weights all earn the same; PPO's entropy bonus has a gradient nevertheless.
+RANDOM_RUN = "algo=ppo epochs=2 episodes=4 batch_size=2 max_turns=2 max_new_tokens=16 eval_episodes=0"
 SAVED = ("checkpoint-2/trainable.safetensors", "episodes.jsonl")
 Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
 
@@ -46,19 +48,26 @@ def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
 
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
     """Yield the row of each cell, printed to stderr when it is measured. Restore torch's number of threads."""
-    before = torch.get_num_threads()
+    before, bases = torch.get_num_threads(), {"tiny": "tiny"}
     try:
-        for cell in chosen:
-            torch.set_num_threads(cell[3])
-            row = measure(cell, resume and cell[0] == "tiny")
-            print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
-            yield row
+        with tempfile.TemporaryDirectory() as work:
+            for cell in chosen:
+                torch.set_num_threads(cell[3])
+                if resume and cell[0] not in bases:
+                    Path(work, cell[0]).mkdir()
+                    bases[cell[0]] = str(sides.prepare(cell[0], Path(work, cell[0]))[0])
+                row = measure(cell, bases[cell[0]] if resume else None)
+                print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
+                yield row
     finally:
         torch.set_num_threads(before)
 
 
-def measure(cell: Cell, resume: bool) -> Row:
-    """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none."""
+def measure(cell: Cell, base: str | None) -> Row:
+    """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none.
+
+    base: the model of the run that is resumed; None: no run.
+    """
     model = make_model(cell)
     difference = first_difference(model)
     play(model, *SHORT)  # prepares the decode step while B is zero, as a run's first epoch does
@@ -69,8 +78,8 @@ def measure(cell: Cell, resume: bool) -> Row:
         change_weights(model)  # before the decode step is prepared, as in a resumed run
         gaps = torch.cat([gaps, gaps_of(model, play(model, *NEW))])
     largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
-    if resume:
-        resumed, sampler_gap = resumed_run(cell)
+    if base:
+        resumed, sampler_gap = resumed_run(cell, base)
         largest, check = max(largest, sampler_gap), f"{check}; resumed: {resumed}"
     name = "{}, {}, r={}, {} threads".format(*cell).replace("r=0", "full")
     return Row(name, {"ours": [largest]}, "nats", targets={} if difference else {"ours": 0.0}, check=check)
@@ -108,10 +117,11 @@ def change_weights(model: CausalLM) -> None:
         weight.normal_(std=0.05 / weight.shape[1] ** 0.5) if Bs else weight.mul_(1.01)
 
 
-def resumed_run(cell: Cell) -> tuple[str, float]:
+def resumed_run(cell: Cell, base: str) -> tuple[str, float]:
     """Resume a copy of a run as if it had stopped after its first epoch. Return ("equal" or which files differ from
     the run's own, the largest sampler_gap)."""
-    words = [*RUN.split(), f"dtype={cell[1]}", f"lora.r={cell[2]}", f"threads={cell[3]}"]
+    words = [*(RUN if base == "tiny" else RANDOM_RUN).split(), f"model={base}", f"dtype={cell[1]}"]
+    words += [f"lora.r={cell[2]}", f"threads={cell[3]}"]
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         whole, cut = Path(folder, "whole"), Path(folder, "cut")
         train.main(config.parse([*words, f"out={whole}"]))

@@ -53,7 +53,7 @@ class Options(common.Options):
     models: str = exactness.MODELS  # of the matrix, by comma
     ranks: str = exactness.RANKS  # of the matrix, by comma; 0 trains every weight
     threads: str = ""  # torch threads, "" for 2; of the matrix by comma, "" for 1,2,3,4,6,8,16
-    resume: bool = True  # in the matrix, also resume a run of the embedded model
+    resume: bool = True  # in the matrix, also resume a run in each row
 
 
 @dataclass(frozen=True)

@@ -434,7 +434,7 @@ def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, monkeypatch, c
 
 
 def test_the_matrix_fails_on_a_resumed_run_that_differs(monkeypatch, capsys):
-    monkeypatch.setattr(exactness, "resumed_run", lambda _: ("differs in episodes.jsonl", 0.0))
+    monkeypatch.setattr(exactness, "resumed_run", lambda *_: ("differs in episodes.jsonl", 0.0))
     with pytest.raises(SystemExit) as end:
         onpolicy.main(common.parse(onpolicy.Options, MATRIX.replace("false", "true").split()))
     assert end.value.code == 1 and "resumed: differs in episodes.jsonl" in capsys.readouterr().out
