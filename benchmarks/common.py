@@ -6,6 +6,7 @@ every value. benchmarks/sides.py makes the models of the sides.
 """
 
 import difflib
+import gc
 import json
 import math
 import os
@@ -17,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import median, quantiles
@@ -97,6 +99,8 @@ class Row:
     targets: dict[str, float] = field(default_factory=dict)  # of the ratio to a peer; under "ours": of the value itself
     tokens: int = 0  # in one repeat, for tokens per second
     check: str = ""  # what was verified
+    dropped: dict[str, str] = field(default_factory=dict)  # sides without a value, and the reason
+    details: dict = field(default_factory=dict)  # more about the row, for the JSON alone
 
     def median(self, side: str) -> float:
         return median(self.values[side])
@@ -149,6 +153,8 @@ class Row:
             first = side == next(iter(self.values))
             cells = (self.name if first else "", side + few, value, rate, ratio, self.target(side))
             made.append("| " + " | ".join([*cells, self.check if first else ""]) + " |")
+        for side, reason in self.dropped.items():
+            made.append(f"| {'' if made else self.name} | {side} | {reason} | | | | |")
         return made
 
 
@@ -187,17 +193,60 @@ def chosen(names: Iterable[str], only: str) -> list[str]:
 
 
 def interleave(
-    sides: dict[str, Callable[[], object]], repeats: int, warmup: int, device: str = "cpu", limit: float = math.inf
+    sides: dict[str, Callable[[], object]],
+    repeats: int,
+    warmup: int,
+    device: str = "cpu",
+    limit: float = math.inf,
+    dropped: dict[str, str] | None = None,
 ) -> dict[str, list[float]]:
     """Return the seconds of each repeat of each side, without the warm-up. After `limit` seconds, stop
-    once there are ENOUGH repeats."""
+    once there are ENOUGH repeats. A side that `each_side` drops goes on no more and is left out."""
     seconds, began = {name: [] for name in sides}, time.perf_counter()
     for repeat in range(1, warmup + repeats + 1):
-        for name, work in sides.items():
-            seconds[name].append(seconds_of(work, device))
+        works = {name: partial(seconds_of, sides[name], device) for name in seconds}
+        found = each_side(works, dropped)
+        seconds = {name: [*seconds[name], value] for name, value in found.items()}
         if repeat - warmup >= ENOUGH and time.perf_counter() - began > limit:
             break
     return {name: values[warmup:] for name, values in seconds.items()}
+
+
+def each_side(works: dict[str, Callable[[], T]], dropped: dict[str, str] | None) -> dict[str, T]:
+    """Return the result of each side. A peer that fails is left out, and so is ours if memory runs out: the reason goes
+    into `dropped`, and is printed. Any other failure of ours, and any failure without `dropped`, is raised."""
+    found = {}
+    for side, work in works.items():
+        reason = None
+        try:
+            found[side] = work()
+        except Exception as error:  # a failure of any kind must not lose the rows of the other sides
+            if dropped is None or (side == "ours" and not is_out_of_memory(error)):
+                raise
+            reason = "out of memory" if is_out_of_memory(error) else one_line(error)
+        if reason is not None:  # past the except block, so that the traceback holds no tensors
+            dropped[side] = reason
+            print(f"{side}: dropped, {reason}", file=sys.stderr, flush=True)
+            free_memory()
+    return found
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
+    words = ("out of memory", "can't allocate memory", "alloc_failed")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's class and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+
+
+def free_memory() -> None:
+    """Collect garbage and return torch's cached blocks to the device."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
@@ -279,6 +328,21 @@ def peak_of(work: Callable[[], object]) -> float:
     return (_resident("VmHWM") - before) / 1024
 
 
+def reset_peak(device: str) -> None:
+    """Make the present use of memory the peak: of this process on a CPU, of torch's allocator on a GPU."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    elif Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_gib(device: str) -> float:
+    """Return the peak since `reset_peak` in GiB; nan on a CPU without /proc."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated() / 2**30
+    return _resident("VmHWM") / 2**20 if Path("/proc/self/clear_refs").exists() else math.nan
+
+
 def _resident(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key + ":"))  # KiB
@@ -316,6 +380,15 @@ def report(
 
     shown: the rows of the table; the JSON line has all.
     """
+    table, record = compose(name, rows, options, notes, about, shown)
+    print(f"{table}\n\n{record}", flush=True)
+    save(options.out, table, record)
+
+
+def compose(
+    name: str, rows: list[Row], options: Options, notes: list[str], about: dict, shown: list[Row] | None = None
+) -> tuple[str, str]:
+    """Return (the table, the record as a line of JSON)."""
     command = f"python -m benchmarks.{name} " + " ".join(word for word in sys.argv[1:] if not word.startswith("out="))
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) or "absent" for package in PACKAGES}
@@ -332,16 +405,21 @@ def report(
         "Targets of time and memory are stated for the default sizes and printed only for them."
     )
     notes = [*notes, convention]
-    table = "\n".join([*lines, "", *(f"- {note}" for note in notes)])
     record = {"benchmark": name, "command": command.strip(), "machine": machine, "versions": versions, **about}
     record |= {"options": asdict(options), "rows": [row.record() for row in rows], "notes": notes}
-    record = json.dumps(record)
-    print(f"{table}\n\n{record}", flush=True)
-    if options.out:
-        path = Path(options.out)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(record + "\n")
-        path.with_suffix(".md").write_text(table + "\n")
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]), json.dumps(record)
+
+
+def save(out: str, table: str, record: str) -> None:
+    """Write the record to the file `out`, and the table beside it as .md, each at once: an interrupt leaves the old
+    file or the new one. `{cpu}` in the name becomes the `cpu_name` of this machine. Do nothing for an empty name."""
+    if not out:
+        return
+    path = Path(out.replace("{cpu}", cpu_name()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for target, text in ((path, record), (path.with_suffix(".md"), table)):
+        target.with_name(target.name + ".part").write_text(text + "\n")
+        target.with_name(target.name + ".part").replace(target)
 
 
 def progress(row: Row) -> Row:
@@ -361,6 +439,18 @@ def describe_machine() -> dict:
         "load_1min": round(os.getloadavg()[0], 2),
     }
     return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+
+
+def cpu_name(cpuinfo: str | None = None) -> str:
+    """Return the CPU's kind as a folder's name: its model, and the widest of the instructions that matter to matrix
+    products, as in amd_epyc_avx512_bf16. cpuinfo: the text of /proc/cpuinfo; default: this machine's."""
+    if cpuinfo is None:
+        cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    model = re.search(r"^model name\s*: (.+)$", cpuinfo, re.M)
+    name = re.sub(r"\(.*?\)|@.*|\b(cpu|processor|\d+-core)\b", " ", (model[1] if model else platform.machine()).lower())
+    flags = set(re.findall(r"\w+", "".join(re.findall(r"^flags\s*:.*$", cpuinfo, re.M)[:1])))
+    widest = next((flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in flags), "")
+    return "_".join(re.findall(r"[a-z0-9]+", f"{name} {widest}"))
 
 
 def _counts(rows: list[Row]) -> str:

@@ -182,7 +182,7 @@ def check(case: Case, replies: dict[str, list[list[int]]]) -> str:
     """Assert that replies have their lengths. Return which rows have equal ids, where greedy sampling fixes them."""
     for side, found in replies.items():
         assert [len(reply) for reply in found] == case.new, f"{case.name}: {side} sampled other lengths"
-    if case.temperature or len(replies) < 2:
+    if case.temperature or len(replies) < 2 or "ours" not in replies:
         return "lengths"
     counts, peers = [], [side for side in replies if side != "ours"]
     for side in peers:
@@ -204,11 +204,14 @@ def measure(
     works: the function from a Case to its replies, by side. warmup: repeats before the measured ones, besides the one
     that checks the replies.
     """
-    checked = check(case, {name: work(case) for name, work in works.items()})
-    repeats = {name: partial(work, case) for name, work in works.items()}
-    seconds = common.interleave(repeats, options.repeats, warmup, device, limit)
+    repeats, dropped = {name: partial(work, case) for name, work in works.items()}, {}
+    replies = common.each_side(repeats, dropped)
+    checked = check(case, replies)
+    repeats = {name: repeats[name] for name in replies}
+    seconds = common.interleave(repeats, options.repeats, warmup, device, limit, dropped=dropped)
     targets = {side: bound for side, bound in targets.items() if side in works}
-    return Row(case.name, seconds, speedup=True, targets=targets, tokens=sum(case.new), check=checked)
+    words = {"targets": targets, "tokens": sum(case.new), "check": checked, "dropped": dropped}
+    return Row(case.name, seconds, speedup=True, **words)
 
 
 def measure_turns(
@@ -218,9 +221,10 @@ def measure_turns(
     ids = {reuse: play(model, talk, reuse)[0] for reuse in (True, False)}
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
     works = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
-    seconds = common.interleave(works, options.repeats, 0, device, limit)
+    dropped = {}
+    seconds = common.interleave(works, options.repeats, 0, device, limit, dropped=dropped)
     tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
-    return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked)
+    return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked, dropped=dropped)
 
 
 def load(name: str, wanted: list[str]) -> tuple:

@@ -1,228 +1,53 @@
-"""Measurements that need a GPU, in one command and at most ten minutes: python -m benchmarks.gpu
+"""Everything that needs a GPU to measure, in one command and at most ten minutes: python -m benchmarks.gpu
 
-The parts are the CPU benchmarks' own, at the sizes of a large GPU, in bfloat16, with random weights that are made on
-the device; decode alone has its own measure, against the bandwidth found in this run. A part that fails, or whose time
-is over, is a line in the notes; the rows that it had until then are in the table.
+The parts (benchmarks/gpu_parts.py) run one after the other in a worker process, with random weights that are made on
+the device, at sizes that fit its memory (benchmarks/gpu_sizes.py). A part that fails, takes too long or ends its
+process is a line in the notes, and the next part goes on, in a new process if it must. With out= the file and its table
+are written again after every row. `size=tiny device=cpu dtype=float32` runs all parts without a GPU.
 """
 
+import json
 import math
+import os
+import queue
 import signal
+import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
-from random import Random
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
 
 import torch
 
-import lora
-from benchmarks import common, generate, logprob, onpolicy, sides, step
-from benchmarks import lora as lora_benchmark
+from benchmarks import common
 from benchmarks.common import Row
-from models.engine import Engine
+from benchmarks.gpu_sizes import SIZES, Given, by_memory, named
 from rl.arguments import Positive
+
+GRACE = 15  # seconds that a worker has to stop by itself when a part's time is over
 
 
 @dataclass
 class Options(common.Options):
+    repeats: Positive[int] = 3  # measured repeats of each side
+    warmup: Positive[int] = 1  # repeats before those
     only: str = ""  # parts whose name starts so
+    size: Literal["auto", *SIZES] = "auto"  # set of sizes; auto: by the device's memory
+    large: str = ""  # shape of the large model, a key of sides.SHAPES; empty: the set's
+    small: str = ""  # shape of the small model; empty: the set's
+    checkpoint: str = "tiny"  # trained model of the part `text`: tiny | a folder | a hub id
+    device: Literal["cuda", "cpu"] = "cuda"  # where to measure
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"  # of the weights
     seconds: Positive[int] = 540  # of all parts together
-    part: Positive[int] = 150  # of one part at most
+    part: Positive[int] = 600  # of one part at most; each has a budget of its own besides
+    worker: bool = False  # run the parts that standard input names, for the process that watches the time
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The sizes of all parts. The targets belong to these defaults on an H200."""
-
-    large: str = "7b"
-    small: str = "0.5b"
-    heads: tuple = (  # name, N, D, V, target seconds, target share of a peer's time
-        ("7B head, N 8k", 8192, 3584, 152064, {"ours": 26.6e-3, "cut-cross-entropy": 0.70, "liger": 0.25}),
-        ("0.5B head, N 16k", 16384, 896, 151936, {"ours": 17.4e-3}),
-    )
-    decode_rows: tuple[int, int] = (64, 256)  # of the large model and of the small one
-    context: int = 1024
-    new: int = 32  # tokens decoded in a measured repeat
-    rollouts: int = 256  # rows of mixed lengths
-    lengths: tuple[int, int] = (100, 1024)  # of their prompts and replies, any between
-    talk: tuple[int, int, int, int, int] = (64, 512, 8, 32, 96)  # episodes, prompt, turns, sampled, observed
-    group: tuple[int, int, int] = (512, 512, 8)  # prompt, completion, samples
-    layer_tokens: int = 8192  # through 4 layers of the large model
-    step: tuple[int, int, int, int] = (4, 8, 512, 512)  # prompts, samples, tokens of a prompt, of a reply
-    round_trip: tuple[int, int, int, int, int] = (32, 128, 4, 32, 32)  # as talk, for the exact path
-    patience: float = 45.0  # seconds after which a row of long repeats stops at common.ENOUGH
-
-
-# ---- decode against the bandwidth ----
-
-
-def bandwidth(device: str, size: int = 2**32) -> float:
-    """Return the bytes per second that a copy reads and writes: the best of five."""
-    source = torch.empty(size if device != "cpu" else 2**26, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    best = min(common.seconds_of(lambda: target.copy_(source), device) for _ in range(5))
-    return 2 * source.numel() / best
-
-
-def bytes_per_step(model, rows: int, context: float) -> float:
-    """Return the bytes that one decoded token of each row reads: every weight once, and each row's keys and values."""
-    cfg, skipped = model.config, 0
-    if not cfg.tie_word_embeddings:
-        skipped = model.model.embed_tokens.weight.nbytes  # a few of its rows alone
-    weights = sum(p.nbytes for p in model.parameters()) - skipped
-    per_token = 2 * cfg.num_hidden_layers * cfg.num_key_value_heads * cfg.head_dim * model.lm_head.weight.itemsize
-    return weights + rows * context * per_token
-
-
-def decode(name: str, rows: int, target: float, scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    """Measure a step of an engine whose slots have about `context` tokens, with sampling and log-probabilities."""
-    raw, repeats = sides.SHAPES[name], options.warmup + options.repeats
-    model = sides.adapted(sides.random(raw, dtype, device))
-    start = max(scale.context - scale.new * repeats // 2, 1)
-    engine = Engine(model, rows, start + scale.new * (repeats + 1), lora.adapter_version(model))
-    draw, slots = Random(0), [engine.open(key=(0, i)) for i in range(rows)]
-    for slot in slots:
-        engine.feed(slot, [draw.randrange(raw["vocab_size"]) for _ in range(start)])
-    for _ in engine.run(1, 1.0, frozenset()):
-        pass
-
-    def repeat() -> None:
-        for slot in slots:
-            engine.feed(slot, [])
-        assert all(len(row.ids) == scale.new for row in engine.run(scale.new, 1.0, frozenset()))
-
-    seconds = common.interleave({"ours": repeat}, options.repeats, options.warmup, device, scale.patience)["ours"]
-    context = start + scale.new * (options.warmup + len(seconds) / 2)
-    limit = bytes_per_step(model, rows, context) / bandwidth(device)
-    values = {"ours": [value / scale.new for value in seconds], "bandwidth limit": [limit]}
-    row = Row(f"decode {name}, {rows} rows, context {context:.0f}", values, speedup=True, tokens=rows)
-    row.targets = {"bandwidth limit": target}
-    yield common.progress(row)
-
-
-# ---- rollouts of mixed lengths ----
-
-
-def continuous(model, case: generate.Case) -> list[list[int]]:
-    """Sample as transformers' `generate_batch` does, by continuous batching, but with a length of its own per request.
-
-    The manager is kept between repeats, so capturing graphs is not in the time.
-    """
-    from transformers import ContinuousBatchingConfig, GenerationConfig
-
-    settings = GenerationConfig(do_sample=False, max_new_tokens=max(case.new), eos_token_id=-1, pad_token_id=0)
-    keys = {"generation_config": settings, "block": True, "timeout": 5, "persistent_manager": True}
-    keys["continuous_batching_config"] = ContinuousBatchingConfig(
-        allow_block_sharing=False,  # the prompts come again in each repeat
-        max_memory_percent=0.4,  # or it takes nearly all that is free
-    )
-    with model.continuous_batching_context_manager(**keys) as manager:
-        asked = zip(case.prompts, case.new, strict=True)
-        names, found = [manager.add_request(ids, max_new_tokens=new) for ids, new in asked], {}
-        while len(found) < len(names):
-            result = manager.get_result(timeout=1)
-            if result is not None and result.error:
-                raise RuntimeError(f"transformers' continuous batching: {result.error}")
-            if result is not None and result.is_finished():
-                found[result.request_id] = list(result.generated_tokens)
-            elif result is None and not manager.is_running():
-                raise RuntimeError("transformers' continuous batching stopped by itself")
-    return [found[name] for name in names]
-
-
-def rollouts(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    """Compare rollouts of mixed lengths. Both sides keep captured graphs between repeats."""
-    raw, draw = sides.SHAPES[scale.small], Random(0)
-    model = sides.adapted(sides.random(raw, dtype, device))
-    lengths, new = generate.mixed_lengths(scale.rollouts, *scale.lengths)
-    prompts = [[draw.randrange(raw["vocab_size"]) for _ in range(length)] for length in lengths]
-    shortest, longest = scale.lengths
-    case = generate.Case(f"mixed {scale.rollouts} rows {shortest}-{longest}, {scale.small}", prompts, new, 0.0)
-    works = {"ours": partial(generate.ours, model, engine=generate.make_engine(model, case))}
-    if not common.absent("transformers", "peft"):
-        peer = sides.twin(model, raw)[0].base_model.model
-        peer.generation_config.eos_token_id = None
-        works["continuous batching"] = partial(continuous, peer)
-    targets = {"continuous batching": 3.0}
-    yield common.progress(generate.measure(case, works, options, targets, 0, device, scale.patience))
-
-
-# ---- the parts ----
-
-
-def heads(scale: Scale, options, device: str, dtype, notes: list[str]) -> Iterator[Row]:
-    others, missing = logprob.peers(device, compile=device != "cpu")
-    notes += logprob.notes_of(missing)
-    for name, N, D, V, targets in scale.heads:
-        make = cache(partial(logprob.make_inputs, N, D, V, dtype, device))
-        names = {"ours": logprob.ours, **others}
-        yield from common.measured(logprob.parts(name, make, names, options, targets, device))
-
-
-def turns(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    raw = sides.SHAPES[scale.small]
-    model = sides.adapted(sides.random(raw, dtype, device))
-    talk = generate.make_talk(*scale.talk, raw["vocab_size"])
-    name = f"multi-turn {scale.talk[0]} rows, {scale.small}"
-    words = options, {"reuse off": 3.0}, device, scale.patience
-    yield common.progress(generate.measure_turns(name, model, talk, *words))
-
-
-def layers(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    raw, targets = sides.layers_of(scale.large, 4), {"peft": 0.90, "floor": 1.08}
-    name = f"4 layers of {scale.large}, {scale.layer_tokens} tokens"
-    words = raw, scale.layer_tokens, dtype, options, targets, device
-    yield from common.measured(lora_benchmark.layer_parts(name, *words))
-
-
-def group(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    """Compare the time at the small model's shape, and the float32 gradients at a smaller one."""
-    prompt, completion, samples = scale.group
-    target = 0.9 * samples * (prompt + completion) / (prompt + samples * completion)
-    for shape, kind in ((scale.small, dtype), ("quarter", torch.float32)):
-        name = f"group prefix sharing, {shape} {str(kind).removeprefix('torch.')}"
-        words = sides.SHAPES[shape], scale.group, kind, options, {"unshared": target if kind == dtype else 1.0}, device
-        yield from common.measured(lora_benchmark.group_parts(name, *words))
-
-
-def grpo_step(scale: Scale, options, device: str, dtype, notes: list[str]) -> Iterator[Row]:
-    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
-    notes += [f"{name}: absent; the step was measured without trl." for name in missing]
-    prompts, samples, prompt, new = scale.step
-    sizes = {"prompts": prompts, "samples": samples, "prompt": prompt, "new": new, "pieces": prompts}
-    words = {"repeats": options.repeats, "warmup": 1, "threads": options.threads, "model": scale.small}
-    kind = str(dtype).removeprefix("torch.")
-    for row in step.measure(step.Options(**words, **sizes, device=device, dtype=kind), missing, {"trl": 6.0}):
-        row.name = f"GRPO {scale.small}, {row.name}"
-        yield common.progress(row)
-
-
-def exact(scale: Scale, options, device: str, dtype) -> Iterator[Row]:
-    raw = sides.SHAPES[scale.small]
-    model = sides.adapted(sides.random(raw, dtype, device))
-    talk = generate.make_talk(*scale.round_trip, raw["vocab_size"])
-    name = f"rollout and training pass, {scale.small}"
-    yield common.progress(onpolicy.measure_cost(name, model, talk, options, 1.10, device, scale.patience))
-
-
-def parts(scale: Scale, options, device: str, dtype, notes: list[str]) -> dict[str, Callable[[], Iterator[Row]]]:
-    """Return the parts, the most important first in case time runs out."""
-    common_words = scale, options, device, dtype
-    large, small = scale.decode_rows
-    return {
-        "log-probabilities": partial(heads, *common_words, notes),
-        "decode, large": partial(decode, scale.large, large, 0.80, *common_words),
-        "decode, small": partial(decode, scale.small, small, 0.50, *common_words),
-        "LoRA layers": partial(layers, *common_words),
-        "group prefix sharing": partial(group, *common_words),
-        "exact path": partial(exact, *common_words),
-        "multi-turn": partial(turns, *common_words),
-        "GRPO step": partial(grpo_step, *common_words, notes),
-        "mixed rollouts": partial(rollouts, *common_words),
-    }
+# ---- the worker: names of parts and their seconds come in, messages go out, a line of JSON each ----
 
 
 class TimeOver(BaseException):
@@ -245,59 +70,188 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(scale: Scale, options: Options, device: str, dtype) -> tuple[list[Row], list[str]]:
-    """Return (rows, notes) of all parts; a part that fails or takes too long becomes a note."""
-    end, rows, notes = time.monotonic() + options.seconds, [], []
+def run_part(name: str, part: Callable, seconds: float, given: Given, send: Callable[[dict], None]) -> None:
+    """Run a part and send its rows, each with its peak memory; a failure or the end of its time becomes a note."""
+    torch.set_num_threads(given.options.threads)  # a part may have changed it
+    common.reset_peak(given.device)
+    try:
+        with deadline(seconds):
+            for row in part(given):
+                row.details["peak_gib"] = round(common.peak_gib(given.device), 3)
+                common.progress(row)
+                send({"part": name, "row": asdict(row)})
+                common.reset_peak(given.device)
+    except TimeOver:
+        given.note(f"{name}: cut off after {seconds:.0f} seconds; what it had not measured by then is missing.")
+    except Exception as error:  # a failure of any kind must not stop the other parts
+        given.note(f"{name}: failed, {common.one_line(error)}")
+    common.free_memory()
 
-    def note(text: str) -> None:
-        notes.append(text)
-        print(text, file=sys.stderr, flush=True)
 
-    all_parts = parts(scale, options, device, dtype, notes)
-    for name in common.chosen(all_parts, options.only):
-        left = min(end - time.monotonic(), options.part)
-        if left <= 0:
-            note(f"{name}: not run, {options.seconds} seconds were over.")
-            continue
+def work(options: Options) -> None:
+    """Run the parts that standard input names until it ends. Exit with 1 if the device no longer works."""
+    from benchmarks.gpu_parts import PARTS
+
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a part or a library prints goes to stderr
+
+    def send(message: dict) -> None:
+        print(json.dumps(message), file=out, flush=True)
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    dtype = getattr(torch, options.dtype)
+    scale = named(options.size, options.large, options.small)
+    given = Given(scale, options, options.device, dtype, lambda text: send({"note": text}))
+    for line in sys.stdin:
+        name, seconds = json.loads(line)
+        print(f"-- {name}, at most {seconds:.0f} s", file=sys.stderr, flush=True)
+        run_part(name, PARTS[name][0], seconds, given, send)
+        if options.device != "cpu":
+            try:
+                torch.zeros(1, device=options.device).add_(1).item()
+            except Exception as error:  # an illegal access breaks the whole process
+                send({"note": f"{name}: the device no longer answered, {common.one_line(error)}"})
+                sys.exit(1)
+        send({"end": name})
+
+
+# ---- the process that watches the time ----
+
+
+class Worker:
+    """A worker process and the messages that it has sent."""
+
+    def __init__(self, command: list[str]):
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0
+        )
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def part(self, name: str, seconds: float) -> Iterator[dict]:
+        """Yield the messages of a part. Kill the worker if it has not ended the part GRACE seconds after its time."""
+        end = time.monotonic() + seconds + GRACE
         try:
-            with deadline(left):
-                for row in all_parts[name]():
-                    rows.append(row)
-        except TimeOver:
-            note(f"{name}: cut off after {left:.0f} seconds; what it had not measured by then is missing.")
-        except Exception as error:  # a failure of any kind must not stop the other parts
-            reason = (str(error).strip().splitlines() or [""])[0][:200]
-            note(f"{name}: failed, {type(error).__name__}: {reason}")
-        if device != "cpu":
-            torch.cuda.empty_cache()
+            print(json.dumps([name, seconds]), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            yield {"note": f"{name}: not run, the worker had ended."}
+            return
+        while True:
+            try:
+                line = self.lines.get(timeout=max(end - time.monotonic(), 0))
+            except queue.Empty:
+                self.stop()
+                yield {"note": f"{name}: killed {GRACE} seconds after its time of {seconds:.0f} seconds."}
+                return
+            if line is None:
+                yield {"note": f"{name}: its process ended with status {self.process.wait()}."}
+                return
+            message = json.loads(line)
+            if message.get("end") == name:
+                return
+            yield message
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End the process and those that it started."""
+        if self.runs:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def command_of(options: Options) -> list[str]:
+    """Return the command of a worker."""
+    words = {f.name: getattr(options, f.name) for f in fields(options)} | {"worker": True, "out": "", "only": ""}
+    given = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()]
+    return [sys.executable, "-m", "benchmarks.gpu", *(word for word in given if not word.endswith("="))]
+
+
+def run(
+    names: dict[str, int], options: Options, command: list[str], changed: Callable[[list[Row], list[str]], None]
+) -> tuple[list[Row], list[str]]:
+    """Return (rows, notes) of the parts. names: the most seconds of each. changed: called after every message."""
+    end, rows, notes, worker = time.monotonic() + options.seconds, [], [], Worker(command)
+    try:
+        for name, most in names.items():
+            seconds = min(most, options.part, end - time.monotonic())
+            if seconds > 0 and not worker.runs:
+                worker = Worker(command)
+            over = [{"note": f"{name}: not run, {options.seconds} seconds were over."}]
+            for message in worker.part(name, seconds) if seconds > 0 else over:
+                if "row" in message:
+                    rows.append(Row(**message["row"]))
+                elif message["note"] not in notes:
+                    notes.append(message["note"])
+                    print(message["note"], file=sys.stderr, flush=True)
+                changed(rows, notes)
+    finally:
+        worker.stop()
     return rows, notes
 
 
+def about_device(options: Options) -> dict:
+    about = {"size": options.size, "dtype": options.dtype, "lora": "r=16 all-linear, unmerged on every side"}
+    if options.device != "cpu":
+        properties = torch.cuda.get_device_properties(0)
+        about |= {"cuda": torch.version.cuda, "memory": f"{properties.total_memory / 2**30:.1f} GiB"}
+        about |= {"capability": f"{properties.major}.{properties.minor}"}
+    return about
+
+
+NOTES = [
+    "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step and train.py's phases; "
+    f"rows of long repeats stop at {common.ENOUGH} of them when the set's patience is over.",
+    "mixed: one engine and one manager for all repeats. multi-turn and the exact path: each repeat makes its engines, "
+    "and captures their graphs within its time, on both sides.",
+    "limit of decode: every weight and each row's keys and values read once, at the speed of a copy in this run, or "
+    "the products of all rows; of prefill and a training pass: the products of the layers (twice as many with the "
+    "gradients of the inputs) at the speed of a large product in this run. Adapters and attention are not in it.",
+    "checked: kernels of one step or pass, their time on the device, and the families' shares of it (their counts).",
+    "The JSON has each row's peak of allocated memory (details.peak_gib).",
+]
+
+
 def main(options: Options) -> None:
-    if not torch.cuda.is_available():
+    if options.worker:
+        return work(options)
+    if options.device == "cuda" and not torch.cuda.is_available():
         print(
             "benchmarks.gpu: no CUDA device on this machine, or in this torch; make bench runs on a CPU",
             file=sys.stderr,
         )
         raise SystemExit(2)
-    warnings.simplefilter("ignore")
+    if options.size == "auto":
+        memory = torch.cuda.get_device_properties(0).total_memory if options.device == "cuda" else 0
+        options.size = by_memory(memory / 2**30)
+    try:
+        named(options.size, options.large, options.small)
+    except ValueError as error:
+        sys.exit(f"benchmarks.gpu: {error}")
+    from benchmarks.gpu_parts import PARTS
+
+    names = {name: PARTS[name][1] for name in common.chosen(PARTS, options.only)}
     common.hint(common.absent("transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy"), "bench-gpu")
-    torch.set_num_threads(options.threads)
-    rows, notes = run(Scale(), options, "cuda", torch.bfloat16)
+    about = about_device(options)
+
+    def changed(rows: list[Row], notes: list[str]) -> None:
+        common.save(options.out, *common.compose("gpu", rows, options, ["not finished", *notes, *NOTES], about))
+
+    rows, notes = run(names, options, command_of(options), changed)
     if not rows:
         sys.exit("benchmarks.gpu: no part gave a row; the lines above say why")
-    about = {"dtype": "bfloat16", "cuda": torch.version.cuda, "bandwidth": f"{bandwidth('cuda') / 1e12:.2f} TB/s"}
-    about |= {"lora": "r=16 all-linear, unmerged on every side"}
-    notes += [
-        "Times are of CUDA events, or of the host's clock after synchronizing for the GRPO step; rows of long repeats "
-        f"stop at {common.ENOUGH} of them when {Scale.patience:.0f} seconds are over, as the table says.",
-        "mixed: one engine and one manager for all repeats. multi-turn and the exact path: each repeat makes its "
-        "engines, and captures their graphs within its time, on both sides.",
-        "bandwidth limit: every weight and each row's keys and values read once, at the speed of a copy in this run.",
-        f"most allocated: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB.",
-    ]
-    common.report("gpu", rows, options, notes, about)
-    if any(not math.isfinite(row.median("ours")) for row in rows):
+    table, record = common.compose("gpu", rows, options, [*notes, *NOTES], about)
+    common.save(options.out, table, record)
+    print(table if options.out else f"{table}\n\n{record}", flush=True)
+    if any(not math.isfinite(row.median("ours")) for row in rows if "ours" in row.values):
         raise SystemExit(1)
 
 

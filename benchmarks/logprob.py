@@ -184,24 +184,29 @@ def parts(
         works = {side: partial(run, function, inputs) for side, function in sides.items()}
         if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
             works[f"naive, {TOO}"] = fast_matmul()(works["naive"])
-        works["two products"] = partial(two_products, inputs)
-        seconds = common.interleave(works, options.repeats, options.warmup, device)
-        return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N))
+        works["two products"], dropped = partial(two_products, inputs), {}
+        seconds = common.interleave(works, options.repeats, options.warmup, device, dropped=dropped)
+        return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N), dropped=dropped)
 
     def scratch(row: str) -> Row:
-        inputs = make()
-        found = {side: [common.scratch_of(partial(run, f, inputs), device)] for side, f in sides.items()}
-        return Row(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0} if targets else {})
+        inputs, dropped = make(), {}
+        works = {side: partial(common.scratch_of, partial(run, f, inputs), device) for side, f in sides.items()}
+        found = {side: [mebibytes] for side, mebibytes in common.each_side(works, dropped).items()}
+        return Row(row, found, "MiB", targets={"naive": 0.1, "ours": 512.0} if targets else {}, dropped=dropped)
 
     @cache
-    def errors() -> tuple[dict, dict]:
-        inputs, error, slope_error = make(), {}, {}
+    def errors() -> tuple[dict, dict, dict]:
+        """Return (error by side, error of the gradient by side, dropped sides)."""
+        inputs, dropped = make(), {}
         expected_N, expected_ND = truth(inputs)
-        for side, function in sides.items():
+
+        def error(function: Callable) -> tuple[float, float]:
             logprobs_N, grad_ND = run(function, inputs)
-            error[side] = [(logprobs_N.double() - expected_N).abs().max().item()]
-            slope_error[side] = [((grad_ND.double() - expected_ND).norm() / expected_ND.norm()).item()]
-        return error, slope_error
+            apart_ND = grad_ND.double() - expected_ND
+            return (logprobs_N.double() - expected_N).abs().max().item(), (apart_ND.norm() / expected_ND.norm()).item()
+
+        found = common.each_side({side: partial(error, function) for side, function in sides.items()}, dropped)
+        return *({side: [pair[i]] for side, pair in found.items()} for i in (0, 1)), dropped
 
     @cache
     def changed() -> tuple[int, int, int]:
@@ -214,8 +219,10 @@ def parts(
     return {
         f"{name}, forward and backward": time,
         f"{name}, scratch": scratch,
-        f"{name}, largest error": lambda row: Row(row, errors()[0], "nats", targets={"ours": 1e-4}),
-        f"{name}, error of the gradient": lambda row: Row(row, errors()[1], "of its norm"),
+        f"{name}, largest error": lambda row: Row(
+            row, errors()[0], "nats", targets={"ours": 1e-4}, dropped=errors()[2]
+        ),
+        f"{name}, error of the gradient": lambda row: Row(row, errors()[1], "of its norm", dropped=errors()[2]),
         f"{name}, values that depend on N": partial(depending, 0),
         f"{name}, gradients that depend on N": partial(depending, 1),
     }

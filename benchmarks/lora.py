@@ -89,30 +89,34 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
 
     @cache
     def made() -> tuple:
-        """Return (our model, the pass by side, A and B by side)."""
-        model = sides.adapted(sides.random(raw, dtype, device))
+        """Return (our model, the pass by side, A and B by side, dropped sides)."""
+        model, dropped = sides.adapted(sides.random(raw, dtype, device)), {}
         entering_gradient(model)
         passes, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
-        for wide in ((True, False) if dtype != torch.float32 else (True,)) if has_peft else ():
-            peer, side = sides.twin(model, raw, wide), "peft" if wide else "peft, narrow adapters"
-            entering_gradient(peer[0].base_model.model)
-            passes[side], factors[side] = partial(peer_pass, peer[0], *pass_words()), peer[1]
-        return model, passes, factors
+        widths = ((True, False) if dtype != torch.float32 else (True,)) if has_peft else ()
+        twins = {"peft" if wide else "peft, narrow adapters": partial(sides.twin, model, raw, wide) for wide in widths}
+        for side, (peer, theirs) in common.each_side(twins, dropped).items():
+            entering_gradient(peer.base_model.model)
+            passes[side], factors[side] = partial(peer_pass, peer, *pass_words()), theirs
+        return model, passes, factors, dropped
 
     @cache
     def found() -> dict[str, dict]:
-        _, passes, factors = made()
-        return {side: gradients(theirs, passes[side]) for side, theirs in factors.items()}
+        _, passes, factors, dropped = made()
+        works = {side: partial(gradients, theirs, passes[side]) for side, theirs in factors.items()}
+        return common.each_side(works, dropped)
 
     def time(row: str) -> Row:
-        model, passes, factors = made()
-        if has_peft and device == "cpu" and dtype == torch.float32:
+        model, passes, factors, dropped = made()
+        dropped = dict(dropped)
+        if "peft" in passes and device == "cpu" and dtype == torch.float32:
             passes = passes | {f"peft, {TOO}": fast_matmul()(passes["peft"])}
         passes = passes | {"floor": partial(floor_pass, model, *pass_words())}
-        made_row = Row(row, common.interleave(passes, options.repeats, options.warmup, device), tokens=tokens)
-        if has_peft and "peft" in targets:
-            fastest = min((side for side in factors if side != "ours"), key=made_row.median)
-            made_row.targets[fastest] = targets["peft"]
+        seconds = common.interleave(passes, options.repeats, options.warmup, device, dropped=dropped)
+        made_row = Row(row, seconds, tokens=tokens, dropped=dropped)
+        peers = [side for side in factors if side in seconds and side != "ours"]
+        if peers and "peft" in targets:
+            made_row.targets[min(peers, key=made_row.median)] = targets["peft"]
         made_row.targets |= {side: bound for side, bound in targets.items() if side == "floor"}
         return made_row
 
@@ -120,9 +124,12 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
         exact = deepcopy(made()[0]).double()
         ids_BT, grad_BTD = pass_words()
         truth = gradients(our_factors(exact), partial(our_pass, exact, ids_BT, grad_BTD.double()))
-        return Row(row, {side: [difference(mine, truth)] for side, mine in found().items()}, "of their norm")
+        values = {side: [difference(mine, truth)] for side, mine in found().items()}
+        return Row(row, values, "of their norm", dropped=made()[3])
 
     def apart(row: str) -> Row:
+        if "peft" not in found():
+            return Row(row, {}, dropped=made()[3])
         return Row(row, {"ours": [difference(found()["ours"], found()["peft"])]}, "relative", targets={"ours": 1e-5})
 
     rows = {f"{name}, forward and backward": time, f"{name}, error of the gradients of A and B": errors}
@@ -141,9 +148,9 @@ def _words(raw: dict, tokens: int, dtype, device: str) -> tuple[torch.Tensor, to
 # ---- the group ----
 
 
-def make_group(prompt: int, completion: int, group: int, vocab: int) -> list[Episode]:
+def make_group(prompt: int, completion: int, group: int, vocab: int, seed: int = 0) -> list[Episode]:
     """Return samples of random ids that begin with the same prompt."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     shared = torch.randint(vocab, (prompt,), generator=generator).tolist()
     episodes = []
     for _ in range(group):
@@ -186,8 +193,10 @@ def group_parts(
         return model, {"ours": partial(shared_pass, *words, grad_N), "unshared": partial(unshared_pass, *words, grad_N)}
 
     def time(row: str) -> Row:
-        seconds = common.interleave(made()[1], options.repeats, options.warmup, device)
-        return Row(row, seconds, speedup=True, targets=targets, tokens=group * (prompt + completion))
+        dropped = {}
+        seconds = common.interleave(made()[1], options.repeats, options.warmup, device, dropped=dropped)
+        tokens = group * (prompt + completion)
+        return Row(row, seconds, speedup=True, targets=targets, tokens=tokens, dropped=dropped)
 
     def apart(row: str) -> Row:
         model, passes = made()

@@ -30,6 +30,15 @@ QWEN2 = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
     "max_position_embeddings": 32768,
 }
+LLAMA3 = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 5e5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+    "max_position_embeddings": 8192,
+}
 
 
 def shape(layers: int, width: int, inner: int, heads: int, key_heads: int, vocab: int, tied: bool) -> dict:
@@ -49,13 +58,22 @@ SHAPES = {  # config.json of models with random weights
     "small": CONFIG | shape(8, 512, 1536, 8, 4, 1536, True),  # 25 million parameters
     "quarter": CONFIG | shape(4, 256, 768, 4, 2, 1536, True),
     "0.5b": QWEN2 | shape(24, 896, 4864, 14, 2, 151936, True),
+    "1.5b": QWEN2 | shape(28, 1536, 8960, 12, 2, 151936, True),
     "7b": QWEN2 | shape(28, 3584, 18944, 28, 4, 152064, False),
+    "8b": LLAMA3 | shape(32, 4096, 14336, 32, 8, 128256, False),
+    "14b": QWEN2 | shape(48, 5120, 13824, 40, 8, 152064, False),
+    "32b": QWEN2 | shape(64, 5120, 27648, 40, 8, 152064, False),
 }
 
 
 def layers_of(name: str, layers: int, vocab: int = 64) -> dict:
     """Return a few layers of a shape, with a small vocabulary."""
     return SHAPES[name] | {"num_hidden_layers": layers, "vocab_size": vocab, "tie_word_embeddings": True}
+
+
+def has_tiny() -> bool:
+    """Return whether the embedded model's weights are there."""
+    return (TINY / "model.safetensors").is_file()
 
 
 # ---- from a folder ----
@@ -86,17 +104,8 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
     name: a key of SHAPES | "tiny" (random weights of its shape if it is missing) | a folder | a hub id.
     """
     base = work / "base"
-    has_tiny = (TINY / "model.safetensors").is_file()
-    if name in SHAPES or (name == "tiny" and not has_tiny):
-        base.mkdir()
-        if has_tiny:
-            for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-                shutil.copy(TINY / file, base)
-        else:
-            (work / "corpus.txt").write_text(corpus())
-            make_model(NewModel(f"{work}/corpus.txt", str(base), copying=0))
-        if name in SHAPES:
-            _write(SHAPES[name], base)
+    if name in SHAPES or (name == "tiny" and not has_tiny()):
+        write_base(name, torch.float32, base)
     else:
         base = resolve(name)
     adapter = work / "adapter"
@@ -104,7 +113,24 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
     return base, adapter
 
 
-def _write(raw: dict, base: Path) -> None:
+def write_base(name: str, dtype: torch.dtype, base: str | Path) -> None:
+    """Write a checkpoint with random weights and a tokenizer of their size into a new folder.
+
+    name: a key of SHAPES | "tiny".
+    """
+    base = Path(base)
+    base.mkdir(parents=True)
+    if has_tiny():
+        for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            shutil.copy(TINY / file, base)
+    else:
+        (base / "corpus.txt").write_text(corpus())
+        make_model(NewModel(f"{base}/corpus.txt", str(base), copying=0))
+    if name in SHAPES:
+        _write(SHAPES[name], base, dtype)
+
+
+def _write(raw: dict, base: Path, dtype: torch.dtype) -> None:
     """Write random weights, and a vocabulary of their size: unused words fill it up to the control tokens."""
     tokenizer = json.loads((base / "tokenizer.json").read_text())
     vocab, control = tokenizer["model"]["vocab"], tokenizer["added_tokens"]
@@ -116,7 +142,7 @@ def _write(raw: dict, base: Path) -> None:
     eos, pad = ids["<|im_end|>"], ids["<|endoftext|>"]
     (base / "generation_config.json").write_text(json.dumps({"eos_token_id": [eos, pad], "pad_token_id": pad}))
     raw = raw | {"eos_token_id": eos, "pad_token_id": pad}
-    save_model(random(raw), base, raw, torch.float32)
+    save_model(random(raw, dtype), base, raw, dtype)
 
 
 def our_model(base: Path, adapter: Path, dtype=torch.float32, device: str = "cpu") -> tuple[CausalLM, Tokenizer]:

@@ -162,6 +162,7 @@ class Peer:
 
         self.options, self.between, self.norms = options, between, []
         self.clocks, self.order = {side: Clock(options.device) for side in sides_}, itertools.cycle(sides_)
+        self.switch = nullcontext()
         steps *= len(sides_)
         dtype = getattr(torch, options.dtype)
         model, tokenizer = sides.peer_model(base, adapter, trainable=True, dtype=dtype, device=options.device)
@@ -188,7 +189,10 @@ class Peer:
         self.before = {name: p.detach().clone() for name, p in self._trainable()}
 
     def run(self) -> None:
-        self.trainer.train()
+        try:
+            self.trainer.train()
+        finally:
+            self.switch.__exit__(None, None, None)  # of the step that failed, or of the one that would have come
 
     def begin(self) -> None:
         self.side = next(self.order)
@@ -258,18 +262,22 @@ def measure(options: Options, missing: list[str], targets: dict) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         base, adapter = sides.prepare(options.model, work)
-        ours, clocks = Ours(options, base, adapter), {}
-        if missing:
-            ours.run(steps)
-        else:
+        ours, clocks, dropped = Ours(options, base, adapter), {}, {}
+
+        def peers() -> dict[str, Clock]:
             too = options.device == "cpu" and options.dtype == "float32"
-            peers = ("trl", f"trl, {TOO}") if too else ("trl",)
-            peer = Peer(options, base, adapter, work, steps, peers, between=ours.step)
+            names = ("trl", f"trl, {TOO}") if too else ("trl",)
+            peer = Peer(options, base, adapter, work, steps, names, between=ours.step)
             peer.run()
             peer.verify()
-            clocks = peer.clocks
+            return peer.clocks
+
+        if not missing:
+            clocks = common.each_side({"trl": peers}, dropped).get("trl", {})
+        ours.run(steps - len(ours.clock.steps))  # those that a trainer which failed did not hand over to
         ours.verify()
     rows = rows_of(options, {"ours": ours.clock} | clocks, targets)
+    rows[0].dropped = dropped
     return [*rows, Row(GAP, {"ours": [ours.gap]}, "nats apart at most")]
 
 

@@ -3,17 +3,27 @@
 import json
 import re
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import no_hang
 
 import lora
-from benchmarks import common, exactness, generate, gpu, inexact, logprob, onpolicy, random_episodes, sides, step
+from benchmarks import (
+    common,
+    exactness,
+    generate,
+    gpu,
+    gpu_sizes,
+    inexact,
+    logprob,
+    onpolicy,
+    random_episodes,
+    sides,
+    step,
+)
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
@@ -193,7 +203,7 @@ def test_a_target_is_reported_only_for_its_own_sizes(case, monkeypatch):
 
     for module, function, fake in (
         (common, "report", lambda _, rows, *__: reported.extend(rows)),
-        (common, "interleave", lambda works, *_: {side: [1.0] for side in works}),
+        (common, "interleave", lambda works, *_, **__: {side: [1.0] for side in works}),
         (common, "memory_parts", lambda *_: {}),
         (logprob, "make_inputs", lambda *_: inputs),
         (logprob, "peers", lambda *_: ({"naive": logprob.naive}, [])),
@@ -240,70 +250,6 @@ def test_options_have_a_help_and_wrong_words_are_one_line(capsys):
         common.dtypes_of("float32,float33")
     with pytest.raises(SystemExit, match="not one of"):
         lora_benchmark.main(lora_benchmark.Options(shape="huge"))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
-    with pytest.raises(SystemExit) as end:
-        gpu.main(gpu.Options())
-    printed = capsys.readouterr()
-    assert end.value.code == 2 and "no CUDA device" in printed.err and len(printed.err.splitlines()) == 1
-
-
-def test_gpu_parts_run_on_a_cpu_and_a_failure_is_a_note(monkeypatch):
-    """Parts with peers are left out; their own benchmarks run above."""
-    scale = gpu.Scale(
-        large="quarter", small="quarter", heads=(("a head", 20, 16, 300, {}),), decode_rows=(3, 2), context=20, new=2,
-        talk=(2, 8, 2, 2, 3), group=(16, 8, 2), round_trip=(2, 8, 2, 2, 3),
-    )  # fmt: skip
-
-    def broken(*_):
-        raise ValueError("no such thing\nand more")
-
-    for name in ("layers", "grpo_step", "rollouts"):
-        monkeypatch.setattr(gpu, name, broken)
-    rows, notes = gpu.run(scale, gpu.Options(repeats=1, warmup=1, threads=1), "cpu", torch.float32)
-    assert [note for note in notes if "failed" in note] == [
-        f"{name}: failed, ValueError: no such thing" for name in ("LoRA layers", "GRPO step", "mixed rollouts")
-    ]
-    names = " ".join(row.name for row in rows)
-    for word in ("a head, forward", "decode quarter", "prefix sharing", "training pass", "multi-turn"):
-        assert word in names
-    assert all(row.median("ours") >= 0 for row in rows)
-    _, notes = gpu.run(scale, gpu.Options(seconds=0), "cpu", torch.float32)
-    assert len(notes) == 9 and all("not run" in note for note in notes)
-    with pytest.raises(SystemExit, match=r"only=mixed rows: .* rows begin with: .*; mixed rollouts$"):
-        gpu.run(scale, gpu.Options(only="mixed rows"), "cpu", torch.float32)
-
-
-def test_slow_gpu_part_is_cut_off_and_its_rows_are_kept(monkeypatch):
-    def endless():
-        yield Row("early", {"ours": [1.0]})
-        while True:
-            try:
-                time.sleep(60)
-            except Exception:  # as in libraries that catch every exception
-                continue
-
-    def parts(*_):
-        return {"a": endless, "b": lambda: [Row("late", {"ours": [1.0]})], "c": endless, "d": endless}
-
-    monkeypatch.setattr(gpu, "parts", parts)
-    options = gpu.Options()
-    options.seconds, options.part = 0.3, 0.2
-    with no_hang():
-        rows, notes = gpu.run(None, options, "cpu", torch.float32)
-    assert [row.name for row in rows] == ["early", "late", "early"]
-    assert [note.split(" after")[0] for note in notes[:2]] == ["a: cut off", "c: cut off"] and "d: not run" in notes[2]
-
-
-def test_gpu_benchmark_compiles_naive_and_prints_its_options(monkeypatch):
-    asked = []
-    monkeypatch.setattr(logprob, "peers", lambda device, compile: (asked.append((device, compile)), ({}, []))[1])
-    notes = []
-    for device in ("cuda", "cpu"):
-        assert not list(gpu.heads(gpu.Scale(heads=()), gpu.Options(), device, torch.float32, notes))
-    assert asked == [("cuda", True), ("cpu", False)] and not any("compile=1" in note for note in notes)
 
 
 def test_ratios_and_targets_by_hand():
@@ -546,7 +492,7 @@ def test_rows_have_their_own_lengths_and_engines_are_reusable():
         engine = Engine(model, 3, 40, lora.adapter_version(model), graph=graph)
         for _ in range(2):
             assert generate.ours(model, case, engine) == alone and engine.free == 3
-    lengths, new = generate.mixed_lengths(256, *gpu.Scale.lengths)
+    lengths, new = generate.mixed_lengths(256, *gpu_sizes.Scale.lengths)
     assert min(new) >= 100 and max(new) <= 1024 and len(set(new)) > 100 and lengths != new
 
 

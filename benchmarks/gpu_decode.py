@@ -1,0 +1,251 @@
+"""Parts of benchmarks/gpu.py: decode, prefill, attention and a training pass, beside limits of the same run."""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from random import Random
+
+import torch
+import torch.nn.functional as F
+
+import lora
+from benchmarks import common, kernels, sides
+from benchmarks import lora as lora_benchmark
+from benchmarks.common import Row
+from benchmarks.gpu_sizes import Given
+from models.attention import KEY_BLOCK, attend, in_blocks
+from models.engine import Engine
+from models.fast import varlen
+from models.fast.cuda_graph import CHUNK
+from rl.batch import forward, make_batch
+
+# ---- the limits ----
+
+
+@cache
+def bandwidth(device: str) -> float:
+    """Return the bytes per second that a copy reads and writes: the best of five."""
+    source = torch.empty(2**30 if device != "cpu" else 2**24, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = min(common.seconds_of(lambda: target.copy_(source), device) for _ in range(5))
+    return 2 * source.numel() / best
+
+
+@cache
+def product_rate(device: str, dtype) -> float:
+    """Return the operations per second of a large matrix product: the best of five."""
+    size = 8192 if device != "cpu" else 256
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    best = min(common.seconds_of(lambda: a @ b, device) for _ in range(5))
+    return 2 * size**3 / best
+
+
+def bytes_per_token(model) -> int:
+    """Return the bytes of one token's keys and values."""
+    cfg = model.config
+    return 2 * cfg.num_hidden_layers * cfg.num_key_value_heads * cfg.head_dim * model.lm_head.weight.itemsize
+
+
+def decode_limit(model, rows: int, context: float, device: str) -> float:
+    """Return the least seconds of a decode step: every weight once and each row's keys and values, at the speed of
+    a copy; or the products of its rows, if they take longer than reading the weights."""
+    parameters, skipped = list(model.parameters()), 0
+    if not model.config.tie_word_embeddings:
+        skipped = model.model.embed_tokens.weight.nbytes  # a few of its rows alone
+    weights = sum(p.nbytes for p in parameters) - skipped
+    products = 2 * rows * sum(p.numel() for p in parameters) / product_rate(device, model.lm_head.weight.dtype)
+    return max(weights / bandwidth(device), products) + rows * context * bytes_per_token(model) / bandwidth(device)
+
+
+# ---- decode ----
+
+TARGETS = {("7b", 64, 1024): 0.80, ("0.5b", 256, 1024): 0.50}  # (shape, rows, context): share of the limit
+
+
+def decode(shape: str, given: Given) -> Iterator[Row]:
+    """Measure a decode step, with sampling and log-probabilities, for every number of rows and length of context."""
+    model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
+    targets = given.targets(TARGETS)
+    for context in given.scale.contexts:
+        for rows in given.scale.rows:
+            name, dropped = f"decode {shape}, {rows} rows, context {context:,}", {}
+            measure = partial(_step, name, model, rows, context, targets.get((shape, rows, context)), given)
+            yield from common.each_side({"ours": measure}, dropped).values()
+            if dropped:
+                yield Row(name, {}, dropped=dropped)
+
+
+def _step(name: str, model, rows: int, context: int, target: float | None, given: Given) -> Row:
+    """Return the row of an engine whose slots have about `context` tokens. They are forks of one, so that only one
+    prompt is computed; each has its own keys and values."""
+    scale, options, draw = given.scale, given.options, Random(0)
+    repeats = options.warmup + options.repeats
+    start = max(context - scale.new * repeats // 2, 1)
+    engine = Engine(model, rows, start + scale.new * (repeats + 2) + CHUNK, lora.adapter_version(model))
+    slots = [engine.open(key=(0, 0))]
+    engine.feed(slots[0], [draw.randrange(model.config.vocab_size) for _ in range(start)])
+    slots += [engine.open(key=(0, i), parent=slots[0]) for i in range(1, rows)]
+
+    def run(new: int) -> None:
+        for row in engine.run(new, 1.0, frozenset()):
+            assert len(row.ids) == new
+
+    def repeat(new: int = scale.new) -> None:
+        for slot in slots:
+            engine.feed(slot, [])
+        run(new)
+
+    run(CHUNK)  # computes the prompt, and captures the step
+    seconds = common.interleave({"ours": repeat}, options.repeats, options.warmup, given.device, scale.patience)["ours"]
+    check, families = kernels.profiled(partial(repeat, CHUNK), given.device, CHUNK)
+    middle = start + scale.new * (options.warmup + len(seconds) / 2)
+    values = {"ours": [value / scale.new for value in seconds]}
+    values["limit"] = [decode_limit(model, rows, middle, given.device)]
+    row = Row(name, values, speedup=True, tokens=rows, check=check, details={"families": families})
+    row.targets = {"limit": target} if target else {}
+    return row
+
+
+def prefill(shape: str, given: Given) -> Iterator[Row]:
+    """Measure a prompt's way to its first token, in an engine that has met its length before."""
+    model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
+    draw, engine = Random(0), Engine(model, 16, max(given.scale.prefill) + 64, lora.adapter_version(model))
+    layers = sum(p.numel() for p in model.model.layers.parameters())
+    for tokens in given.scale.prefill:
+        ids = [draw.randrange(model.config.vocab_size) for _ in range(tokens)]
+
+        def work(ids=ids) -> None:
+            slot = engine.open(key=(0, 0))
+            engine.feed(slot, ids)
+            for row in engine.run(1, 1.0, frozenset()):
+                engine.close(row.slot)
+
+        seconds = common.interleave({"ours": work}, given.options.repeats, given.options.warmup, given.device)
+        limit = 2 * layers * tokens / product_rate(given.device, given.dtype)
+        limit = max(limit, 2 * layers / bandwidth(given.device)) + decode_limit(model, 1, tokens, given.device)
+        check, families = kernels.profiled(work, given.device)
+        words = {"tokens": tokens, "check": check, "details": {"families": families}}
+        values = {**seconds, "limit": [limit]}
+        yield Row(f"prefill {shape}, {tokens:,} tokens and the first sampled", values, speedup=True, **words)
+
+
+# ---- attention ----
+
+
+def attention(given: Given) -> Iterator[Row]:
+    """Compare the kernel of exact=true with torch's varlen_attn, which training takes without it, and with torch's
+    scaled_dot_product_attention: forward and backward of whole sequences, and one query of each row."""
+    for shape in dict.fromkeys((given.scale.large, given.scale.small)):
+        raw = sides.SHAPES[shape]
+        heads = raw["num_attention_heads"], raw["num_key_value_heads"], raw["head_dim"]
+        for sequences, tokens in given.scale.attention:
+            name = f"attention {shape}, {sequences} x {tokens:,} tokens, forward and backward"
+            yield _attention_row(name, *_training_sides(heads, sequences, tokens, given), given)
+        rows, context = given.scale.rows[-1], given.scale.contexts[-1]
+        name = f"attention {shape}, one query of {rows} rows, context {context:,}"
+        yield _attention_row(name, *_decode_sides(heads, rows, context, given), given)
+
+
+def _attention_row(name: str, works: dict, check: dict, given: Given) -> Row:
+    """check: {side: the output}, of which ours is compared with the first other."""
+    dropped, outputs = {}, {}
+    outputs = common.each_side(check, dropped)
+    works = {side: work for side, work in works.items() if side in outputs}
+    seconds = common.interleave(works, given.options.repeats, given.options.warmup, given.device, dropped=dropped)
+    others = [side for side in outputs if side != "ours"]
+    checked = ""
+    if "ours" in outputs and others:
+        mine, theirs = outputs["ours"].float(), outputs[others[0]].float()
+        checked = f"{((mine - theirs).norm() / theirs.norm()).item():.1e} of its norm from {others[0]}"
+    return Row(name, seconds, check=checked, dropped=dropped)
+
+
+def _training_sides(heads: tuple, sequences: int, tokens: int, given: Given) -> tuple[dict, dict]:
+    """Return (the passes, the outputs) by side, of queries [B, H, T, E]."""
+    H, K, E = heads
+    generator = torch.Generator(given.device).manual_seed(0)
+    words = {"device": given.device, "dtype": given.dtype, "generator": generator}
+    q_BHTE, k_BKTE, v_BKTE = (torch.randn(sequences, count, tokens, E, **words) for count in (H, K, K))
+    inputs = [x.requires_grad_() for x in (q_BHTE, k_BKTE, v_BKTE)]
+    grad_BHTE = torch.randn(sequences, H, tokens, E, **words)
+    positions_BT = torch.arange(tokens, device=given.device).expand(sequences, -1)
+    rows_ST = torch.arange(sequences * tokens, device=given.device).view(sequences, tokens)
+
+    def ours() -> torch.Tensor:
+        return attend(q_BHTE, in_blocks(k_BKTE).mT, in_blocks(v_BKTE), positions_BT, exact=True)
+
+    def packed() -> torch.Tensor:
+        in_rows = lambda x: x.transpose(1, 2).flatten(0, 1)  # noqa: E731
+        out_NHE = pack.attend(*map(in_rows, (q_BHTE, k_BKTE, v_BKTE)))
+        return out_NHE.unflatten(0, (sequences, tokens)).transpose(1, 2)
+
+    def sdpa() -> torch.Tensor:
+        return F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, is_causal=True, enable_gqa=True)
+
+    outputs = {"ours": ours, "SDPA": sdpa}
+    if varlen.available(torch.device(given.device), given.dtype, E):
+        pack = varlen.pack_rows(rows_ST, rows_ST >= 0)
+        outputs = {"ours": ours, "varlen_attn": packed, "SDPA": sdpa}
+
+    def both_ways(output: Callable) -> None:
+        for x in inputs:
+            x.grad = None
+        output().backward(grad_BHTE)
+
+    detached = {side: lambda output=output: output().detach() for side, output in outputs.items()}
+    return {side: partial(both_ways, output) for side, output in outputs.items()}, detached
+
+
+@torch.no_grad()
+def _decode_sides(heads: tuple, rows: int, context: int, given: Given) -> tuple[dict, dict]:
+    """Return (the calls, the same calls) by side, of one query a row over keys that lie as each side reads them."""
+    H, K, E = heads
+    generator = torch.Generator(given.device).manual_seed(0)
+    words = {"device": given.device, "dtype": given.dtype, "generator": generator}
+    blocks = -(-context // KEY_BLOCK)
+    q_BHTE = torch.randn(rows, H, 1, E, **words)
+    k_UZEL, v_UZLE = (torch.randn(blocks, rows * K, E, KEY_BLOCK, **words) for _ in range(2))
+    v_UZLE = v_UZLE.mT.contiguous()
+    flat = lambda x_UZLE: x_UZLE.transpose(0, 1).reshape(rows, K, -1, E)[:, :, :context].contiguous()  # noqa: E731
+    k_BKTE, v_BKTE = flat(k_UZEL.mT), flat(v_UZLE)
+    positions_BT = torch.full((rows, 1), context - 1, device=given.device)
+    works = {
+        "ours": torch.no_grad()(lambda: attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, exact=True)),
+        "SDPA": torch.no_grad()(lambda: F.scaled_dot_product_attention(q_BHTE, k_BKTE, v_BKTE, enable_gqa=True)),
+    }
+    return works, works
+
+
+# ---- training ----
+
+
+def training(given: Given) -> Iterator[Row]:
+    """Measure the forward and backward pass that rl/update.py takes, on the large and the small model."""
+    for shape in dict.fromkeys((given.scale.large, given.scale.small)):
+        model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
+        count, tokens = given.scale.training
+        prompt = tokens // 2
+        episodes = []
+        for seed in range(count):  # groups of one, so that no prompt is shared
+            [episode] = lora_benchmark.make_group(prompt, tokens - prompt, 1, model.config.vocab_size, seed)
+            episode.group = seed
+            episodes.append(episode)
+        batch, weight_N = make_batch(episodes), torch.randn(count * (tokens - prompt))
+
+        def work(model=model, batch=batch, weight_N=weight_N) -> None:
+            forward(batch, model, 1.0).logprobs_N.backward(weight_N)
+            for p in model.parameters():
+                p.grad = None
+
+        name, dropped = f"training pass {shape}, {count * tokens:,} tokens", {}
+        words = given.options.repeats, given.options.warmup, given.device, given.scale.patience
+        seconds = common.interleave({"ours": work}, *words, dropped=dropped)
+        check, families = ("", {}) if dropped else kernels.profiled(work, given.device)
+        frozen = {name: p for name, p in model.named_parameters() if ".adapters." not in name}
+        layers = sum(p.numel() for name, p in frozen.items() if ".layers." in name)
+        operations = 4 * (count * tokens * layers + len(weight_N) * model.lm_head.weight.numel())
+        values = {**seconds, "limit": [operations / product_rate(given.device, given.dtype)]}
+        row = Row(name, values if seconds else {}, speedup=True, tokens=count * tokens, dropped=dropped)
+        row.check, row.details = check, {"families": families}
+        yield row
+        del model, work
+        common.free_memory()

@@ -1,0 +1,211 @@
+"""The parts of benchmarks/gpu.py, the most important first; most are the CPU benchmarks' own at other sizes."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from random import Random
+
+import torch
+
+from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, onpolicy, phases, sides, step
+from benchmarks import lora as lora_benchmark
+from benchmarks.common import Row
+from benchmarks.gpu_sizes import Given
+from models.logprob import token_logprobs
+
+
+def each(parts: common.Parts, given: Given) -> Iterator[Row]:
+    """Yield the rows; one that fails becomes a note."""
+    for name, part in parts.items():
+        try:
+            row = part(name)
+        except Exception as error:  # a failure of any kind must not lose the other rows
+            given.note(f"{name}: failed, {common.one_line(error)}")
+            common.free_memory()
+            continue
+        yield row
+
+
+# ---- a run of train.py ----
+
+
+def epoch(given: Given) -> Iterator[Row]:
+    """Measure an epoch of train.py algo=ppo in phases, of the embedded model and of the small shape."""
+    word = str(given.dtype).removeprefix("torch.")
+    for name, more in (("tiny", given.scale.epoch), (given.scale.small, given.scale.epoch_small)):
+        with tempfile.TemporaryDirectory() as folder:
+            model = name
+            if name != "tiny":
+                model = f"{folder}/base"
+                sides.write_base(name, given.dtype, model)
+            words = ["algo=ppo", f"model={model}", f"device={given.device}", f"dtype={word}", f"out={folder}/run"]
+            found = phases.run([*words, *more.split()])
+        for phase, measured in found.items():
+            row = Row(f"train.py algo=ppo {name}, {phase}", {"ours": [measured.seconds]}, tokens=measured.tokens)
+            row.check, row.details = f"peak {measured.peak_gib:.2f} GiB", {"phase_peak_gib": measured.peak_gib}
+            yield row
+
+
+# ---- the head ----
+
+
+def heads(given: Given) -> Iterator[Row]:
+    others, missing = logprob.peers(given.device, compile=given.device != "cpu")
+    for line in logprob.notes_of(missing):
+        given.note(line)
+    for name, N, D, V, targets in given.scale.heads:
+        make = cache(partial(logprob.make_inputs, N, D, V, given.dtype, given.device))
+        names = {"ours": logprob.ours, **others}
+        words = name, make, names, given.options, given.targets(targets), given.device
+        yield from each(logprob.parts(*words), given)
+        yield with_entropy(f"{name}, with the entropy's gradient", make(), given)
+        make.cache_clear()
+
+
+def with_entropy(name: str, inputs: logprob.Inputs, given: Given) -> Row:
+    """Compare log-probabilities and entropy, both with a gradient, to plain torch."""
+
+    def ours(hidden_ND, weight_VD, targets_N):
+        logprobs_N, entropy_N = token_logprobs(hidden_ND, weight_VD, targets_N, 1.0, entropy_grad=True)
+        return logprobs_N + 0.01 * entropy_N
+
+    def naive(hidden_ND, weight_VD, targets_N):
+        logp_NV = torch.nn.functional.linear(hidden_ND, weight_VD).float().log_softmax(-1)
+        return logp_NV.gather(1, targets_N[:, None])[:, 0] - 0.01 * (logp_NV.exp() * logp_NV).sum(-1)
+
+    works, dropped = {"ours": partial(logprob.run, ours, inputs), "naive": partial(logprob.run, naive, inputs)}, {}
+    found = common.each_side(works, dropped)
+    check = ""
+    if len(found) == 2:
+        mine, theirs = (result[1].float() for result in found.values())
+        check = f"gradients {((mine - theirs).norm() / theirs.norm()).item():.1e} of their norm apart"
+    works = {side: works[side] for side in found}
+    words = given.options.repeats, given.options.warmup, given.device
+    seconds = common.interleave(works, *words, dropped=dropped)
+    return Row(name, seconds, tokens=len(inputs.targets_N), check=check, dropped=dropped)
+
+
+# ---- rollouts ----
+
+
+def continuous(model, case: generate.Case) -> list[list[int]]:
+    """Sample as transformers' `generate_batch` does, by continuous batching, but with a length of its own per request.
+
+    The manager is kept between repeats, so capturing graphs is not in the time.
+    """
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    settings = GenerationConfig(do_sample=False, max_new_tokens=max(case.new), eos_token_id=-1, pad_token_id=0)
+    keys = {"generation_config": settings, "block": True, "timeout": 5, "persistent_manager": True}
+    keys["continuous_batching_config"] = ContinuousBatchingConfig(
+        allow_block_sharing=False,  # the prompts come again in each repeat
+        max_memory_percent=0.4,  # or it takes nearly all that is free
+    )
+    with model.continuous_batching_context_manager(**keys) as manager:
+        asked = zip(case.prompts, case.new, strict=True)
+        names, found = [manager.add_request(ids, max_new_tokens=new) for ids, new in asked], {}
+        while len(found) < len(names):
+            result = manager.get_result(timeout=1)
+            if result is not None and result.error:
+                raise RuntimeError(f"transformers' continuous batching: {result.error}")
+            if result is not None and result.is_finished():
+                found[result.request_id] = list(result.generated_tokens)
+            elif result is None and not manager.is_running():
+                raise RuntimeError("transformers' continuous batching stopped by itself")
+    return [found[name] for name in names]
+
+
+def rollouts(given: Given) -> Iterator[Row]:
+    """Compare rollouts of mixed lengths. Both sides keep captured graphs between repeats."""
+    scale, raw, draw = given.scale, sides.SHAPES[given.scale.small], Random(0)
+    model = sides.adapted(sides.random(raw, given.dtype, given.device))
+    lengths, new = generate.mixed_lengths(scale.rollouts, *scale.lengths)
+    prompts = [[draw.randrange(raw["vocab_size"]) for _ in range(length)] for length in lengths]
+    shortest, longest = scale.lengths
+    case = generate.Case(f"mixed {scale.rollouts} rows {shortest}-{longest}, {scale.small}", prompts, new, 0.0)
+    works, dropped = {"ours": partial(generate.ours, model, engine=generate.make_engine(model, case))}, {}
+    if not common.absent("transformers", "peft"):
+        twins = common.each_side({"continuous batching": partial(sides.twin, model, raw)}, dropped)
+        for side, (twin, _) in twins.items():
+            peer = twin.base_model.model
+            peer.generation_config.eos_token_id = None
+            works[side] = partial(continuous, peer)
+    targets = given.targets({"continuous batching": 3.0})
+    row = generate.measure(case, works, given.options, targets, 0, given.device, scale.patience)
+    row.dropped |= dropped
+    yield row
+
+
+# ---- the others ----
+
+
+def turns(given: Given) -> Iterator[Row]:
+    raw = sides.SHAPES[given.scale.small]
+    model = sides.adapted(sides.random(raw, given.dtype, given.device))
+    talk = generate.make_talk(*given.scale.talk, raw["vocab_size"])
+    name = f"multi-turn {given.scale.talk[0]} rows, {given.scale.small}"
+    words = given.options, given.targets({"reuse off": 3.0}), given.device, given.scale.patience
+    yield generate.measure_turns(name, model, talk, *words)
+
+
+def layers(given: Given) -> Iterator[Row]:
+    scale = given.scale
+    raw, targets = sides.layers_of(scale.large, 4), given.targets({"peft": 0.90, "floor": 1.08})
+    name = f"4 layers of {scale.large}, {scale.layer_tokens} tokens"
+    words = raw, scale.layer_tokens, given.dtype, given.options, targets, given.device
+    yield from each(lora_benchmark.layer_parts(name, *words), given)
+
+
+def group(given: Given) -> Iterator[Row]:
+    """Compare the time at the small model's shape, and the float32 gradients at a smaller one."""
+    scale = given.scale
+    prompt, completion, samples = scale.group
+    target = 0.9 * samples * (prompt + completion) / (prompt + samples * completion)
+    for shape, kind in dict.fromkeys([(scale.small, given.dtype), ("quarter", torch.float32)]):
+        name, of = f"group prefix sharing, {shape} {str(kind).removeprefix('torch.')}", sides.SHAPES[shape]
+        targets = given.targets({"unshared": target if kind == given.dtype else 1.0})
+        words = of, scale.group, kind, given.options, targets, given.device
+        yield from each(lora_benchmark.group_parts(name, *words), given)
+
+
+def grpo_step(given: Given) -> Iterator[Row]:
+    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+    for name in missing:
+        given.note(f"{name}: absent; the step was measured without trl.")
+    (prompts, samples, prompt, new), options = given.scale.step, given.options
+    sizes = {"prompts": prompts, "samples": samples, "prompt": prompt, "new": new, "pieces": prompts}
+    words = {"repeats": options.repeats, "warmup": 1, "threads": options.threads, "model": given.scale.small}
+    words |= {"device": given.device, "dtype": str(given.dtype).removeprefix("torch.")}
+    for row in step.measure(step.Options(**words, **sizes), missing, given.targets({"trl": 6.0})):
+        row.name = f"GRPO {given.scale.small}, {row.name}"
+        yield row
+
+
+def exact(given: Given) -> Iterator[Row]:
+    raw = sides.SHAPES[given.scale.small]
+    model = sides.adapted(sides.random(raw, given.dtype, given.device))
+    talk = generate.make_talk(*given.scale.round_trip, raw["vocab_size"])
+    name = f"exact path, {given.scale.small}, rollout and training pass"
+    [target] = given.targets({"not exact": 1.10}).values() or [None]
+    yield onpolicy.measure_cost(name, model, talk, given.options, target, given.device, given.scale.patience)
+
+
+Part = Callable[[Given], Iterator[Row]]
+PARTS: dict[str, tuple[Part, int]] = {  # the function and the most seconds it may take
+    "text": (gpu_checks.text, 40),
+    "agreement": (gpu_checks.agreement, 45),
+    "tests": (gpu_checks.tests, 90),
+    "decode, small": (lambda given: gpu_decode.decode(given.scale.small, given), 75),
+    "epoch": (epoch, 70),
+    "training pass": (gpu_decode.training, 40),
+    "head": (heads, 80),
+    "decode, large": (lambda given: gpu_decode.decode(given.scale.large, given), 75),
+    "prefill": (lambda given: gpu_decode.prefill(given.scale.small, given), 25),
+    "attention": (gpu_decode.attention, 30),
+    "GRPO step": (grpo_step, 70),
+    "exact path": (exact, 30),
+    "LoRA layers": (layers, 30),
+    "group prefix sharing": (group, 25),
+    "mixed rollouts": (rollouts, 60),
+    "multi-turn": (turns, 30),
+}

@@ -1,0 +1,98 @@
+"""A run of train.py in phases: seconds, tokens and peak memory of load, rollout, values, update, eval and save.
+
+The functions that train.py calls for each phase are wrapped; what runs is train.main itself.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from unittest.mock import patch
+
+import torch
+
+import rl.evaluate
+import train
+from benchmarks import common
+from rl.config import parse
+
+FUNCTIONS = {  # name in train.py -> phase; those of one phase add up
+    "collect": "rollout",
+    "add_values": "values",
+    "learn": "update",
+    "save_epoch": "save",
+    "save_checkpoint": "save",
+    "write_report": "save",
+}
+
+
+@dataclass
+class Phase:
+    seconds: float = 0.0
+    tokens: int = 0  # sampled in a rollout or an evaluation; prompts and observations too in an update; 0: not counted
+    peak_gib: float = 0.0  # of the whole process on a CPU, of torch's allocations on a GPU
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second."""
+        return self.tokens / self.seconds if self.tokens else None
+
+
+class Phases:
+    """Phases by name, in the order in which they began."""
+
+    def __init__(self, device: str):
+        self.device, self.found = device, {}
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[Phase]:
+        phase = self.found.setdefault(name, Phase())
+        common.reset_peak(self.device)
+        began = time.perf_counter()
+        yield phase
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        phase.seconds += time.perf_counter() - began
+        phase.peak_gib = max(phase.peak_gib, common.peak_gib(self.device))
+
+    def wrap(self, name: str, function: Callable, tokens: Callable[..., int] = lambda *_: 0) -> Callable:
+        """Return the function with its calls measured. tokens: (result, arguments) -> how many it took care of."""
+
+        @wraps(function)
+        def call(*words, **keys):
+            with self.measured(name) as phase:
+                result = function(*words, **keys)
+            phase.tokens += tokens(result, words)
+            return result
+
+        return call
+
+
+def sampled(episodes, _words=None) -> int:
+    return sum(sum(episode.action_mask_T) for episode in episodes)
+
+
+def learned(_stats, words: tuple) -> int:
+    """Return the tokens of an epoch's updates: (state, batch, cfg) are train.learn's arguments."""
+    _, batch, cfg = words
+    return cfg.algorithm.epochs * sum(len(episode.ids_T) for episode in batch.episodes)
+
+
+def run(words: list[str]) -> dict[str, Phase]:
+    """Run train.py with these words and return its phases, "whole" last."""
+    cfg = parse(words, "train.py")
+    phases = Phases(cfg.device)
+    counts = {"collect": lambda episodes, _: sampled(episodes), "learn": learned}
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(train.setup, "start", phases.wrap("load", train.setup.start)))
+        for name, phase in FUNCTIONS.items():
+            wrapped = phases.wrap(phase, getattr(train, name), counts.get(name, lambda *_: 0))
+            stack.enter_context(patch.object(train, name, wrapped))
+        rollout = phases.wrap("eval", rl.evaluate.rollout, sampled)
+        stack.enter_context(patch.object(rl.evaluate, "rollout", rollout))
+        began = time.perf_counter()
+        train.main(cfg)
+        whole = Phase(time.perf_counter() - began)
+    whole.peak_gib = max(phase.peak_gib for phase in phases.found.values())
+    return {**phases.found, "whole": whole}

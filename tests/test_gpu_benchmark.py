@@ -1,0 +1,278 @@
+"""The GPU benchmark: its parts run at tiny sizes on a CPU, and each survives the failure of the others."""
+
+import json
+import sys
+import time
+
+import pytest
+import torch
+from conftest import no_hang
+
+from benchmarks import common, gpu, gpu_checks, gpu_parts, gpu_sizes, kernels, logprob, sides, step
+from benchmarks import lora as lora_benchmark
+from benchmarks.common import Row
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
+    with pytest.raises(SystemExit) as end:
+        gpu.main(gpu.Options())
+    printed = capsys.readouterr()
+    assert end.value.code == 2 and "no CUDA device" in printed.err and len(printed.err.splitlines()) == 1
+
+
+TINY_SCALE = gpu_sizes.SIZES["tiny"][1]
+
+
+def run_gpu_part(name: str, part=None, seconds: float = 60, **options) -> tuple[list[Row], list[str]]:
+    """Run a part of the GPU benchmark on a CPU at its smallest sizes; return (rows, notes)."""
+    rows, notes = [], []
+    words = gpu.Options(**{"repeats": 1, "warmup": 1, "threads": 1, "device": "cpu"} | options)
+    given = gpu_sizes.Given(TINY_SCALE, words, "cpu", torch.float32, notes.append)
+    gpu.run_part(name, part or gpu_parts.PARTS[name][0], seconds, given, lambda m: rows.append(Row(**m["row"])))
+    return rows, notes
+
+
+GPU_ROWS = {  # a row of each part
+    "agreement": "agreement tiny, exact=true, tokens that differ",
+    "decode, small": "decode quarter, 3 rows, context 70",
+    "epoch": "train.py algo=ppo quarter, update",
+    "training pass": "training pass quarter, 24 tokens",
+    "head": "a head, with the entropy's gradient",
+    "decode, large": "decode quarter, 1 rows, context 20",
+    "prefill": "prefill quarter, 40 tokens and the first sampled",
+    "attention": "attention quarter, one query of 3 rows, context 70",
+    "GRPO step": "GRPO quarter, whole step",
+    "exact path": "exact path, quarter, rollout and training pass",
+    "LoRA layers": "4 layers of quarter, 32 tokens, forward and backward",
+    "group prefix sharing": "group prefix sharing, quarter float32, gradients against unshared",
+    "mixed rollouts": "mixed 3 rows 4-12, quarter",
+    "multi-turn": "multi-turn 2 rows, quarter",
+}
+
+
+@pytest.mark.parametrize("name", GPU_ROWS)
+def test_every_gpu_part_runs_on_a_cpu(name, monkeypatch):
+    """Without peers, whose own benchmarks run above."""
+    monkeypatch.setattr(common, "absent", lambda *packages: list(packages))
+    monkeypatch.setattr(logprob, "peers", lambda *_, **__: ({"naive": logprob.naive}, []))
+    threads = torch.get_num_threads()
+    rows, notes = run_gpu_part(name)
+    torch.set_num_threads(threads)
+    assert not [note for note in notes if "failed" in note or "not profiled" in note]
+    [row] = [row for row in rows if row.name == GPU_ROWS[name]]
+    assert row.median("ours") >= 0 and not any(row.targets for row in rows if row.unit == "s")
+    assert all(row.details["peak_gib"] > 0 for row in rows) and json.dumps([row.record() for row in rows])
+    if name.startswith(("decode", "prefill", "training")):
+        assert row.details["families"] and "kernels" in row.check and row.median("limit") > 0
+
+
+def test_real_text_has_the_log_probabilities_of_transformers():
+    if common.absent("transformers", "peft"):
+        pytest.skip("needs transformers and peft")
+    rows, notes = run_gpu_part("text")
+    assert not notes and len(rows) == 2 and rows[1].target("ours").endswith("met")
+    assert rows[1].median("ours") < 1e-4 and "46 tokens" in rows[1].check
+
+
+@pytest.mark.parametrize(
+    "status, last, failed", [(0, "3 passed, 2 skipped", 0), (1, "2 failed, 1 passed, 1 error", 3), (139, "", 1)]
+)
+def test_failures_of_the_gpu_tests_are_counted(status, last, failed, monkeypatch):
+    output = f"FAILED tests/test_a.py::test_b - wrong\n{last} in 3.2s\n(1 durations < 0.005s hidden.)" if last else ""
+    result = gpu_checks.subprocess.CompletedProcess([], status, output, "")
+    monkeypatch.setattr(gpu_checks.subprocess, "run", lambda *_, **__: result)
+    [row], notes = run_gpu_part("tests")
+    assert row.median("ours") == failed and row.targets == {"ours": 0.0}
+    assert row.check == (f"{last} in 3.2s" if last else "no output, exit status 139")
+    assert len(notes) == (1 if last and failed else 0)
+
+
+def test_gpu_parts_are_in_the_table_of_budgets():
+    assert set(gpu_parts.PARTS) == {*GPU_ROWS, "text", "tests"}
+    assert all(0 < seconds <= 120 for _, seconds in gpu_parts.PARTS.values())
+
+
+TIME = "forward and backward"
+
+
+def out_of_memory(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB.\nAnd more.")
+
+
+def test_a_peer_without_memory_is_dropped_and_our_rows_stay(monkeypatch):
+    """At its second repeat, in one row, when it is made; ours too if its own row has no room."""
+    calls, dropped = [], {}
+
+    def later():
+        calls.append(0)
+        return out_of_memory() if len(calls) == 2 else None
+
+    seconds = common.interleave({"ours": lambda: None, "a": later, "b": lambda: None}, 3, 1, dropped=dropped)
+    assert {side: len(values) for side, values in seconds.items()} == {"ours": 3, "b": 3}
+    assert dropped == {"a": "out of memory"} and len(calls) == 2
+    row = Row("x", seconds, dropped=dropped, targets={"a": 1.0})
+    assert row.lines()[-1] == "|  | a | out of memory | | | | |" and "a" not in row.record()["ratio"]
+
+    def wrong():
+        raise ValueError("no such thing\nand more")
+
+    found = common.each_side({"ours": lambda: 1, "a": wrong}, dropped)
+    assert found == {"ours": 1} and dropped["a"] == "ValueError: no such thing"
+    assert common.each_side({"ours": out_of_memory, "a": lambda: 2}, dropped) == {"a": 2}
+    with pytest.raises(ValueError):
+        common.each_side({"ours": wrong}, {})
+    with pytest.raises(ValueError):
+        common.each_side({"a": wrong}, None)
+    for text in (
+        "CUDA error: out of memory",
+        "DefaultCPUAllocator: can't allocate memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+    ):
+        assert common.is_out_of_memory(RuntimeError(text))
+    assert not common.is_out_of_memory(ValueError("memory"))
+
+
+@pytest.mark.parametrize("name", ["head", "LoRA layers", "mixed rollouts", "GRPO step", "group prefix sharing"])
+def test_our_rows_stay_when_a_peer_of_a_gpu_part_has_no_memory(name, monkeypatch):
+    monkeypatch.setattr(common, "absent", lambda *_: [])
+    monkeypatch.setattr(logprob, "peers", lambda *_, **__: ({"naive": out_of_memory}, []))
+    monkeypatch.setattr(sides, "twin", out_of_memory)
+    monkeypatch.setattr(step, "Peer", out_of_memory)
+    monkeypatch.setattr(lora_benchmark, "unshared_pass", out_of_memory)
+    rows, notes = run_gpu_part(name)
+    at = GPU_ROWS[name].replace("gradients against unshared", TIME).replace("with the entropy's gradient", TIME)
+    [row] = [row for row in rows if row.name == at]
+    assert row.median("ours") > 0 and row.dropped and set(row.dropped.values()) == {"out of memory"}
+    assert not [note for note in notes if note.startswith(f"{name}: ")]
+
+
+def test_a_failing_gpu_part_and_its_broken_rows_are_notes():
+    def part(given):
+        yield Row("early", {"ours": [1.0]})
+        yield from gpu_parts.each({"a": out_of_memory, "b": lambda name: Row(name, {"ours": [1.0]})}, given)
+        raise ValueError("no such thing\nand more")
+
+    rows, notes = run_gpu_part("p", part)
+    assert [row.name for row in rows] == ["early", "b"]
+    assert notes == [
+        "a: failed, OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.",
+        "p: failed, ValueError: no such thing",
+    ]
+
+
+def test_slow_gpu_part_is_cut_off_and_its_rows_are_kept():
+    def endless(given):
+        yield Row("early", {"ours": [1.0]})
+        while True:
+            try:
+                time.sleep(60)
+            except Exception:  # as in libraries that catch every exception
+                continue
+
+    with no_hang():
+        rows, notes = run_gpu_part("p", endless, seconds=0.2)
+    assert [row.name for row in rows] == ["early"] and notes[0].startswith("p: cut off after 0 seconds")
+
+
+WORKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    name, seconds = json.loads(line)
+    row = {"name": f"{name} in {os.getpid()}", "values": {"ours": [seconds]}}
+    print(json.dumps({"part": name, "row": row}), flush=True)
+    if name == "crash": os._exit(139)
+    if name == "hang": time.sleep(600)
+    print(json.dumps({"end": name}), flush=True)
+"""
+
+
+def test_parts_go_on_in_a_new_process_after_a_crash_and_a_hang(monkeypatch, tmp_path):
+    """The rows so far are in the file at every moment; the whole ends in time."""
+    monkeypatch.setattr(gpu, "GRACE", 0.3)
+    options, states = gpu.Options(out=str(tmp_path / "x.json")), []
+    options.seconds = 4
+    names = {"a": 1, "crash": 1, "b": 1, "hang": 0.5, "c": 1}
+    began, command = time.monotonic(), [sys.executable, "-c", WORKER]
+    with no_hang():
+        rows, notes = gpu.run(names, options, command, lambda *found: states.append(tuple(map(len, found))))
+    assert time.monotonic() - began < 8
+    assert [row.name.split(" in ")[0] for row in rows] == list(names)
+    a, crash, b, hang, c = (row.name.split(" in ")[1] for row in rows)
+    assert a == crash != b == hang != c
+    assert notes == [
+        "crash: its process ended with status 139.",
+        "hang: killed 0.3 seconds after its time of 0 seconds.",
+    ]
+    assert states == [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2), (5, 2)]
+    options.seconds = 0
+    rows, notes = gpu.run({"a": 1}, options, command, lambda *_: None)
+    assert not rows and notes == ["a: not run, 0 seconds were over."]
+
+
+def test_the_gpu_benchmark_on_a_cpu_writes_its_file_after_every_row(monkeypatch, tmp_path, capsys):
+    """Through a real worker process."""
+    states, save = [], common.save
+
+    def kept(out, table, record):
+        save(out, table, record)
+        states.append(len(json.loads((tmp_path / "g.json").read_text())["rows"]))
+
+    monkeypatch.setattr(common, "save", kept)
+    words = f"size=tiny device=cpu dtype=float32 threads=1 repeats=1 only=multi-turn out={tmp_path / 'g.json'}"
+    gpu.main(common.parse(gpu.Options, words.split()))
+    record = json.loads((tmp_path / "g.json").read_text())
+    assert states == [1, 1] and record["rows"][0]["name"] == "multi-turn 2 rows, quarter"
+    assert record["size"] == "tiny" and "not finished" not in record["notes"]
+    assert (tmp_path / "g.md").read_text().strip() in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"g.json", "g.md"}
+
+
+def test_sizes_follow_the_memory_of_the_device_and_can_be_named():
+    """In GiB: an H200, an H100, an A100 of 40 GB, an RTX 4090, an A10, a card of 12 GB."""
+    found = [gpu_sizes.by_memory(gibibytes) for gibibytes in (139.8, 79.1, 39.4, 23.6, 22.0, 11.6)]
+    assert found == ["141GB", "80GB", "40GB", "24GB", "24GB", "tiny"]
+    scale = gpu_sizes.named("24GB", small="0.5b", large="7b")
+    assert (scale.large, scale.small, scale.rollouts) == ("7b", "0.5b", 64)
+    for word in ("large=9b", "small=9b"):
+        with pytest.raises(SystemExit, match=f"{word}: not one of small, quarter, 0.5b"):
+            gpu.main(common.parse(gpu.Options, f"size=tiny device=cpu {word}".split()))
+    with pytest.raises(SystemExit, match=r"only=mixed rows: .* rows begin with: .*; mixed rollouts; multi-turn"):
+        gpu.main(common.parse(gpu.Options, ["size=tiny", "device=cpu", "only=mixed rows"]))
+    stated = gpu_sizes.Given(gpu_sizes.Scale(), None, "cuda", torch.bfloat16, print)
+    assert stated.targets({"a": 1}) == {"a": 1}
+    assert not gpu_sizes.Given(TINY_SCALE, None, "cuda", torch.bfloat16, print).targets({"a": 1})
+
+
+@pytest.mark.parametrize(
+    "kernel, family",
+    [
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm>(...)", "matrix product"),
+        ("nvjet_tst_128x64_64x8_2x1_v_bz_TNT", "matrix product"),
+        ("void cublasLt::splitKreduce_kernel<32, 16>", "matrix product"),
+        ("void pytorch_flash::flash_fwd_splitkv_kernel<...>", "attention"),
+        ("_forward", "attention"),
+        ("_backward_keys", "attention"),
+        ("_multiply", "matrix product"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "elementwise"),
+        ("void at::native::tensor_kernel_scan_innermost_dim<double>", "sort and scan"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "reduction"),
+        ("void at::native::index_elementwise_kernel<128, 4>", "copy and index"),
+        ("Memcpy DtoH (Device -> Pinned)", "copy and index"),
+        ("something new", "other"),
+    ],
+)
+def test_kernels_have_a_family(kernel, family):
+    assert kernels.family(kernel) == family
+
+
+def test_kernels_are_counted_per_step():
+    families = kernels.by_family([("gemm", 2e-3), ("gemm", 1e-3), ("vectorized_elementwise", 1e-3)] * 4, 4)
+    assert families["matrix product"] == {"kernels": 2, "seconds": pytest.approx(3e-3)}
+    line = "3 kernels, 4 ms on the device: matrix product 75% (2), elementwise 25% (1)"
+    assert kernels.summary(families) == line and kernels.summary({}) == "no kernel was seen"
+    assert kernels.profiled(out_of_memory, "cpu") == (
+        "not profiled: OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.", {},
+    )  # fmt: skip
+    found = kernels.ran(lambda: torch.ones(4, 4) @ torch.ones(4, 4), "cpu")
+    assert "aten::mm" in dict(found) and all(seconds >= 0 for _, seconds in found)
