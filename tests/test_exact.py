@@ -9,6 +9,7 @@ from conftest import random_model, randomize, run_program
 
 import lora
 from benchmarks.random_episodes import gaps_of, play
+from lora import fused
 from models import load_model
 from models.elementwise import by_whole_vectors
 from models.fast import trial
@@ -155,6 +156,14 @@ def test_trial_names_the_module_that_differs(part, monkeypatch):
     monkeypatch.setattr(module, "forward", lambda x, *rest: real(x, *rest) * (1 + 1e-6 * len(x)))
     assert trial.first_difference(model).startswith(f"model.layers.1.{part} differs by ")
     assert all(not layer.adapters["default"].B.any() for _, layer in lora.lora_layers(model)), "B is zero again"
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_trial_has_random_factors(monkeypatch):
+    """A fault in the adapters' product, which B = 0 would hide, is planted."""
+    real = fused._columns
+    monkeypatch.setattr(fused, "_columns", lambda y, low, *rest: real(y, low * (1 + 1e-6 * len(low)), *rest))
+    assert trial.first_difference(embedded(4, torch.float32)).startswith("model.layers.0.self_attn differs by ")
 
 
 @pytest.mark.parametrize(("given", "chosen", "said"), [(0, 2, "yes"), (2, 2, "yes"), (8, 8, "8 threads")])
