@@ -1,0 +1,140 @@
+"""The real train.main on an emulated CUDA device: no host/device mix, few waits, few kernels, captures and replays."""
+
+import json
+
+import pytest
+import stand_ins
+import torch
+from emulated_cuda import Counts, DeviceTensor, emulated_cuda
+
+import train
+from models import engine
+from models.fast import cuda_graph, trial
+from rl import update
+from rl.config import parse
+
+TEXTCRAFT = ("env=textcraft", "textcraft.max_turns=2", "rollout_batch_size=4")
+LAYERS = 4  # of the embedded model
+
+
+@pytest.fixture
+def device(monkeypatch):
+    with emulated_cuda(monkeypatch) as emulated:
+        stand_ins.install(monkeypatch, emulated)
+        yield emulated
+
+
+# --------------------------------------------------------------------------------------------------- the device itself
+
+
+def test_host_and_device_tensors_do_not_meet(device):
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.ones(3)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.nn.functional.linear(torch.ones(2, 3), x[None])
+    with pytest.raises(TypeError, match="can't convert cuda"):
+        x.numpy()
+    assert (x + torch.tensor(2.0)).tolist() == [3, 3, 3], "a number on the host is allowed, as on a real device"
+
+
+def test_waits_are_found(device):
+    x = torch.arange(4.0, device="cuda")
+    waiting = {
+        "item": lambda: x[0].item(),
+        "bool": lambda: bool(x[0] > 0),
+        "tolist": lambda: x.tolist(),
+        "cpu": lambda: x.cpu(),
+        "nonzero": lambda: x.nonzero(),
+        "mask": lambda: x[x > 1],
+        "index on the host": lambda: x[torch.tensor([0, 1])],
+        "list as an index": lambda: x[[0, 1]],
+        "upload": lambda: torch.ones(3).to("cuda"),
+        "tensor": lambda: torch.tensor([1.0], device="cuda"),
+        "asynchronous upload of memory that is not pinned": lambda: torch.ones(3).to("cuda", non_blocking=True),
+        "equal": lambda: torch.equal(x, x),
+        "unique": lambda: x.unique(),
+    }
+    for name, function in waiting.items():
+        with device.counting() as counts:
+            function()
+        assert len(counts.waits) >= 1, name
+    free = {
+        "pinned upload": lambda: torch.ones(3).pin_memory().to("cuda", non_blocking=True),
+        "pinned download": lambda: torch.zeros(4, pin_memory=True)[1:].copy_(x[1:], non_blocking=True),
+        "index on the device": lambda: x[torch.arange(2, device="cuda")],
+        "slice": lambda: x[1:3],
+    }
+    for name, function in free.items():
+        with device.counting() as counts:
+            function()
+        assert not counts.waits, name
+
+
+def test_kernels_are_counted_and_views_are_not(device):
+    x = torch.ones(4, 6, device="cuda", requires_grad=True)
+    with device.counting() as counts:
+        torch.empty(3, device="cuda")
+        x.view(6, 4).mT[1:].unflatten(0, (1, 3))
+    assert counts.kernels == 0
+    with device.counting() as counts:
+        (x @ x.mT).sum().backward()
+    assert counts.by_kernel["mm"] == 3 and counts.by_kernel["sum"] == 1 and isinstance(x.grad, DeviceTensor)
+
+
+def test_a_graph_replays_at_the_addresses_of_its_capture(device):
+    total, step = torch.zeros(2, device="cuda"), torch.ones(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total.add_(step * 2)
+    assert total.tolist() == [0, 0], "a capture computes nothing"
+    graph.replay()
+    step.fill_(5)
+    graph.replay()
+    assert total.tolist() == [12, 12] and device.captures[0].kernels == 2 and device.replays == 2
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"), torch.cuda.graph(graph):
+        total.sum().item()
+
+
+# ------------------------------------------------------------------------------------------------------- whole epochs
+
+
+def epoch(tmp_path, *words: str) -> dict:
+    """Train for one epoch; return its metrics."""
+    common = "device=cuda", "dtype=bfloat16", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0"
+    train.main(parse([*common, "max_new_tokens=8", f"out={tmp_path}/run", *words], "train.py"))
+    return json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def most(calls: list[Counts], what: str) -> int:
+    return max(counts.kernels if what == "kernels" else len(counts.waits) for counts in calls)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algo=ppo", *TEXTCRAFT),
+        ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT),
+        ("algo=ppo", "env=planner", "rollout_batch_size=4"),
+    ],
+    ids=["ppo", "grpo with KL", "planner"],
+)
+def test_an_epoch_stays_on_the_device(words, device, monkeypatch, tmp_path):
+    monkeypatch.setattr(trial, "first_difference", lambda model: None)
+    prefills = device.watch(monkeypatch, engine.Engine, "_prefill")
+    enqueued = device.watch(monkeypatch, cuda_graph.Steps, "enqueue")
+    forwards = device.watch(monkeypatch, update, "forward")
+    metrics = epoch(tmp_path, *words)
+    assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.1
+    assert len(device.captures) == 1 and device.replays == cuda_graph.CHUNK * len(enqueued) > 0
+    assert device.captures[0].kernels <= 27 * LAYERS + 85
+    assert most(enqueued, "waits") == 0
+    assert most(prefills, "kernels") <= 67 * LAYERS + 130 and most(prefills, "waits") <= 13
+    assert most(forwards, "kernels") <= 80 * LAYERS + 80 and most(forwards, "waits") <= 25
+
+
+def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
+    monkeypatch.setattr(trial, "ROWS", 5)
+    metrics = epoch(tmp_path, "algo=ppo", "exact=true", *TEXTCRAFT)
+    assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
+    assert most(device.captures, "kernels") <= 74 * LAYERS + 90
