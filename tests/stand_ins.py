@@ -13,8 +13,8 @@ from einops import rearrange
 from emulated_cuda import Device, StandIn
 
 pytest.importorskip("triton")
-from models.fast import dispatch, varlen  # noqa: E402
-from models.fast.triton import attention, linear, logprob  # noqa: E402
+from models.fast import dispatch, varlen
+from models.fast.triton import attention, linear, logprob
 
 LOG2E = math.log2(math.e)
 
