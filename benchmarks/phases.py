@@ -1,4 +1,6 @@
-"""A run of train.py in phases: seconds, tokens and peak memory of load, rollout, values, update, eval and save.
+"""A run of train.py in phases: seconds, tokens and peak memory of load, trial, eval, rollout, values, update and save.
+
+load: the model, its adapter and the optimizer. trial: the one of exactness. values: the critic's.
 
 The functions that train.py calls for each phase are wrapped; what runs is train.main itself.
 """
@@ -40,21 +42,34 @@ class Phase:
 
 
 class Phases:
-    """Phases by name, in the order in which they began."""
+    """Phases by name, in the order in which they began. A phase that runs within another one is not counted to it."""
 
     def __init__(self, device: str):
-        self.device, self.found = device, {}
+        self.device, self.found, self.open, self.since = device, {}, [], 0.0
 
     @contextmanager
     def measured(self, name: str) -> Iterator[Phase]:
         phase = self.found.setdefault(name, Phase())
-        common.reset_peak(self.device)
-        began = time.perf_counter()
+        self._book()
+        self.open.append(phase)
+        self._restart()
         yield phase
+        self._book()
+        self.open.pop()
+        self._restart()
+
+    def _book(self) -> None:
+        """Add the time since `_restart`, and its peak, to the innermost phase."""
         if self.device != "cpu":
             torch.cuda.synchronize()
-        phase.seconds += time.perf_counter() - began
-        phase.peak_gib = max(phase.peak_gib, common.peak_gib(self.device))
+        if self.open:
+            phase = self.open[-1]
+            phase.seconds += time.perf_counter() - self.since
+            phase.peak_gib = max(phase.peak_gib, common.peak_gib(self.device))
+
+    def _restart(self) -> None:
+        common.reset_peak(self.device)
+        self.since = time.perf_counter()
 
     def wrap(self, name: str, function: Callable, tokens: Callable[..., int] = lambda *_: 0) -> Callable:
         """Return the function with its calls measured. tokens: (result, arguments) -> how many it took care of."""
@@ -85,7 +100,8 @@ def run(words: list[str]) -> dict[str, Phase]:
     phases = Phases(cfg.device)
     counts = {"collect": lambda episodes, _: sampled(episodes), "learn": learned}
     with ExitStack() as stack:
-        stack.enter_context(patch.object(train.setup, "start", phases.wrap("load", train.setup.start)))
+        for name, phase in (("start", "load"), ("choose_threads", "trial")):
+            stack.enter_context(patch.object(train.setup, name, phases.wrap(phase, getattr(train.setup, name))))
         for name, phase in FUNCTIONS.items():
             wrapped = phases.wrap(phase, getattr(train, name), counts.get(name, lambda *_: 0))
             stack.enter_context(patch.object(train, name, wrapped))

@@ -108,9 +108,13 @@ def prepare(name: str, work: Path) -> tuple[Path, Path]:
         write_base(name, torch.float32, base)
     else:
         base = resolve(name)
-    adapter = work / "adapter"
-    lora.save_adapter(adapted(load_model(str(base))), adapter, str(base))
-    return base, adapter
+    random_adapter(base, work / "adapter")
+    return base, work / "adapter"
+
+
+def random_adapter(base: str | Path, folder: Path) -> None:
+    """Write an adapter of the base, whose B is not zero."""
+    lora.save_adapter(adapted(load_model(str(base))), folder, str(base))
 
 
 def write_base(name: str, dtype: torch.dtype, base: str | Path) -> None:
@@ -161,6 +165,18 @@ def peer_model(base: Path, adapter: Path, trainable: bool = False, dtype=torch.f
     # reads tokenizer.json: for Qwen2 AutoTokenizer builds its own instead
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
     return PeftModel.from_pretrained(model, adapter, is_trainable=trainable), tokenizer
+
+
+def fresh_peer(base: Path, dtype: torch.dtype):
+    """Return (PeftModel with a new adapter of rank 16 on all linear layers, its tokenizer), as train.py starts."""
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    _quiet()
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(base, padding_side="left")
+    settings = LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+    return get_peft_model(model, settings), tokenizer
 
 
 # ---- in place ----

@@ -1,0 +1,261 @@
+"""One GRPO epoch at real size on a CPU, beside transformers + peft + trl: python -m benchmarks.real_size
+
+The model has the shape of Qwen2.5-0.5B and random weights. Both sides load it, evaluate, play the same TextCraft tasks
+over several turns, take one optimizer step, evaluate again and save. Random weights never sample a stop token, so all
+replies have max_new_tokens on both sides. Each side runs alone in a process; a row is a phase.
+
+    python -m benchmarks.real_size make=FOLDER      # only write the checkpoint, to train on with model=FOLDER
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+import rl.rollout
+from benchmarks import common, phases, sides
+from benchmarks.common import Row
+from models import load_tokenizer
+from rl import config
+from rl.arguments import NotNegative, Positive
+from rl.evaluate import EVAL_STREAM
+from rl.records import Episode
+from rl.rollout import add_step
+from rl.tasks import Task, make_env, make_tasks
+
+
+@dataclass
+class Options(common.Options):
+    repeats: Positive[int] = 1  # runs of each side, in turn
+    shape: str = "0.5b"  # a key of sides.SHAPES
+    dtype: str = "bfloat16"  # of the weights; adapters are float32
+    episodes: Positive[int] = 8  # of the epoch, all in one optimizer step
+    group: Positive[int] = 4  # episodes of the same task
+    turns: Positive[int] = 3  # of an episode
+    new: Positive[int] = 32  # tokens sampled in a turn
+    eval_episodes: NotNegative[int] = 4  # of each evaluation: sampled and greedy, before and after the epoch
+    quant: str = ""  # ours: quantise the base, as train.py's quant=
+    checkpoint: str = ""  # ours: as train.py's checkpoint=
+    make: str = ""  # write the checkpoint into this new folder and do nothing else
+    side: str = ""  # ours | trl: run that side on the checkpoint `model` and print its phases as JSON
+    model: str = ""  # a checkpoint that `make` wrote; empty: one is made for this run
+
+
+def words_of(options: Options, model: str, out: str) -> list[str]:
+    """Return the words of train.py."""
+    words = ["algo=grpo", "env=textcraft", f"model={model}", f"dtype={options.dtype}", f"out={out}", "epochs=1"]
+    words += [f"episodes={options.episodes}", f"batch_size={options.episodes}", f"grpo.group_size={options.group}"]
+    words += [f"max_turns={options.turns}", f"max_new_tokens={options.new}", f"eval_episodes={options.eval_episodes}"]
+    words += ["device=cpu", "grpo.divide_by_std=true", f"threads={options.threads}"]
+    return words + [f"{key}={getattr(options, key)}" for key in ("quant", "checkpoint") if getattr(options, key)]
+
+
+def even_ids(_step, episode: Episode, _cfg) -> float:
+    """Return a turn's reward: the share of even ids. Random weights solve no task, and equal rewards teach nothing."""
+    turn = episode.turns[-1]
+    return sum(i % 2 == 0 for i in episode.ids_T[turn.start : turn.stop]) / (turn.stop - turn.start)
+
+
+# ---- transformers + peft + trl ----
+
+
+class Player:
+    """Play tasks with transformers' generate: each turn computes the whole history of every episode, as trl's own loop
+    of several turns does. Environments, chat format and records are ours."""
+
+    def __init__(self, cfg, model, tokenizer):
+        self.cfg, self.model, self.tokenizer = cfg, model, tokenizer
+
+    @torch.no_grad()
+    def play(self, tasks: list[Task], temperature: float) -> list[Episode]:
+        games = []
+        for task in tasks:
+            env, episode = make_env(self.cfg, task.env), Episode(task.env, task.seed, task.group)
+            episode.append(self.tokenizer.prompt(env.reset(task.seed, task.split)))
+            games.append((env, episode))
+        playing = games
+        while playing:
+            replies, going_on = self.sample([episode.ids_T for _, episode in playing], temperature), []
+            for (env, episode), ids in zip(playing, replies, strict=True):
+                episode.append_turn(ids, [0.0] * len(ids), "length")
+                if add_step(episode, env.step(self.tokenizer.answer(ids)), self.tokenizer, self.cfg):
+                    going_on.append((env, episode))
+            playing = going_on
+        return [episode for _, episode in games]
+
+    def sample(self, histories: list[list[int]], temperature: float) -> list[list[int]]:
+        width, new = max(map(len, histories)), self.cfg.max_new_tokens
+        ids_BT = torch.tensor([[0] * (width - len(ids)) + ids for ids in histories])
+        mask_BT = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in histories])
+        keys = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+        training = self.model.training
+        self.model.eval()
+        out_BT = self.model.generate(
+            input_ids=ids_BT, attention_mask=mask_BT, max_new_tokens=new, min_new_tokens=new, use_cache=True, **keys
+        )
+        self.model.train(training)
+        return out_BT[:, width:].tolist()
+
+
+def run_trl(options: Options, model_folder: str, work: Path) -> dict[str, phases.Phase]:
+    """Run the epoch with trl's GRPOTrainer on a PEFT model; return its phases."""
+    from datasets import Dataset
+    from transformers.trainer_callback import PrinterCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    cfg = config.parse(words_of(options, model_folder, str(work / "run")), "benchmarks.real_size")
+    tasks = make_tasks(cfg, 0, cfg.episodes // cfg.grpo.group_size, cfg.grpo.group_size, "train", cfg.seed)
+    found = phases.Phases("cpu")
+
+    def roll_out(prompts: list[str], _trainer) -> dict:
+        assert [int(prompt) for prompt in prompts] == [i // options.group for i in range(len(tasks))]
+        with found.measured("rollout") as phase:
+            episodes = player.play(tasks, cfg.temperature)
+        phase.tokens = phases.sampled(episodes)
+        learned.append(sum(len(episode.ids_T) for episode in episodes))
+        starts = [episode.turns[0].start for episode in episodes]
+        return {
+            "prompt_ids": [episode.ids_T[:start] for episode, start in zip(episodes, starts, strict=True)],
+            "completion_ids": [episode.ids_T[start:] for episode, start in zip(episodes, starts, strict=True)],
+            "env_mask": [episode.action_mask_T[start:] for episode, start in zip(episodes, starts, strict=True)],
+            "logprobs": None,
+            "score": [episode.score for episode in episodes],
+        }
+
+    def evaluate() -> None:
+        held_out = make_tasks(cfg, 0, cfg.eval_episodes, 1, "val", EVAL_STREAM)
+        for temperature in (cfg.temperature, 0.0) if held_out else ():
+            with found.measured("eval") as phase:
+                phase.tokens += phases.sampled(player.play(held_out, temperature))
+
+    learned: list[int] = []
+    with found.measured("load"):
+        peer, tokenizer = sides.fresh_peer(Path(model_folder), getattr(torch, options.dtype))
+        args = GRPOConfig(
+            output_dir=str(work / "trl"), use_cpu=True, bf16=False, seed=0, max_steps=1, learning_rate=cfg.lr,
+            per_device_train_batch_size=cfg.episodes, num_generations=options.group, temperature=1.0, beta=0.0,
+            max_completion_length=4096, num_iterations=1, loss_type="dapo", scale_rewards="group", epsilon=0.2,
+            epsilon_high=0.28, max_grad_norm=1.0, weight_decay=0.0, lr_scheduler_type="constant",
+            shuffle_dataset=False, gradient_checkpointing=False, report_to="none", logging_strategy="no",
+            save_strategy="no", disable_tqdm=True,
+        )  # fmt: skip
+        data = Dataset.from_dict({"prompt": [str(i) for i in range(cfg.episodes // options.group)]})
+        score = lambda score, **_: score  # noqa: E731
+        trainer = GRPOTrainer(
+            peer, score, args=args, train_dataset=data, processing_class=tokenizer, rollout_func=roll_out
+        )
+        trainer.remove_callback(PrinterCallback)
+        player = Player(cfg, trainer.model, load_tokenizer(model_folder))
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    evaluate()
+    with found.measured("update") as phase:
+        trainer.train()
+    phase.tokens = sum(learned)
+    evaluate()
+    with found.measured("save"):
+        trainer._save_checkpoint(trainer.model, trial=None)
+    after = dict(trainer.model.named_parameters())
+    assert any(not torch.equal(before[name], after[name]) for name in before), "the step moved no weight"
+    return found.found
+
+
+# ---- both sides ----
+
+
+def run_ours(options: Options, model_folder: str, work: Path) -> dict[str, phases.Phase]:
+    found = phases.run(words_of(options, model_folder, str(work / "run")))
+    del found["whole"]
+    return found
+
+
+def run_side(options: Options) -> None:
+    """Run a side in this process and print its phases as a line of JSON."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        with patch.object(rl.rollout.reward, "turn_reward", even_ids):
+            found = {"ours": run_ours, "trl": run_trl}[options.side](options, options.model, work)
+    print(json.dumps({name: asdict(phase) for name, phase in found.items()}))
+
+
+def measured(options: Options, side: str, model: str) -> dict[str, phases.Phase]:
+    """Run a side in a process of its own; return its phases."""
+    words = {f.name: getattr(options, f.name) for f in fields(options)} | {"side": side, "model": model, "out": ""}
+    command = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in words.items()]
+    command = [sys.executable, "-m", "benchmarks.real_size", *(word for word in command if not word.endswith("="))]
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if result.returncode:
+        raise RuntimeError(f"the process of {side} ended with status {result.returncode}; its lines are above")
+    return {name: phases.Phase(**phase) for name, phase in json.loads(result.stdout.splitlines()[-1]).items()}
+
+
+def rows_of(runs: dict[str, list[dict[str, phases.Phase]]]) -> list[Row]:
+    """Return a row of seconds and one of peak memory for each phase, and for all together. runs: of each side."""
+    names = list(dict.fromkeys(name for of_side in runs.values() for run in of_side for name in run))
+    rows = []
+    for name in [*names, "all"]:
+        seconds, peaks, tokens = {}, {}, {}
+        for side, of_side in runs.items():
+            parts = [[run[name]] if name in run else list(run.values()) if name == "all" else [] for run in of_side]
+            if all(parts):
+                seconds[side] = [sum(phase.seconds for phase in of_run) for of_run in parts]
+                peaks[side] = [max(phase.peak_gib for phase in of_run) for of_run in parts]
+                tokens[side] = parts[0][0].tokens if name != "all" else 0
+        check = ", ".join(f"{side} {count:,} tokens" for side, count in tokens.items() if count)
+        rows.append(Row(name, seconds, speedup=True, tokens=next(iter(tokens.values())), check=check))
+        rows.append(Row(f"{name}, peak", peaks, "GiB"))
+    return rows
+
+
+NOTES = [
+    "load: the model, its adapter, the optimizer and, of trl, its trainer; trial: whether sampling and training agree "
+    "in every bit, which only ours tries. update: one optimizer step over all episodes; its tok/s count prompts and "
+    "observations too. The other tok/s count sampled tokens. save: adapter and optimizer.",
+    "peak: resident memory of the process in that phase, libraries and weights included.",
+    "trl: GRPOTrainer with a rollout function that plays the same tasks by transformers' generate, whole histories in "
+    "every turn; beta=0, no gradient checkpointing, no logging.",
+    "The reward of a turn is the share of even ids, on both sides: random weights solve no task, and our update "
+    "leaves out episodes without an advantage. Adapters are float32 on both sides.",
+]
+
+
+def main(options: Options) -> None:
+    if options.shape not in sides.SHAPES:
+        sys.exit(f"shape={options.shape}: not one of {', '.join(sides.SHAPES)}")
+    common.dtypes_of(options.dtype)
+    if options.make:
+        if Path(options.make).exists():
+            sys.exit(f"make={options.make}: the folder is there already")
+        sides.write_base(options.shape, getattr(torch, options.dtype), options.make)
+        return
+    if options.side:
+        return run_side(options)
+    missing = common.absent("transformers", "peft", "trl", "datasets", "accelerate")
+    common.hint(missing)
+    wanted = common.chosen(["ours", *([] if missing else ["trl"])], options.only)
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model
+        if not model:
+            model = f"{folder}/base"
+            sides.write_base(options.shape, getattr(torch, options.dtype), model)
+        runs: dict[str, list] = {side: [] for side in wanted}
+        for _ in range(options.repeats):
+            for side in wanted:
+                runs[side].append(measured(options, side, model))
+    rows = [common.progress(row) for row in rows_of(runs)]
+    about = {"shape": options.shape, "dtype": options.dtype, "lora": "r=16 all-linear"}
+    played = f"{options.episodes} episodes in groups of {options.group}"
+    about |= {"epoch": f"{played}, {options.turns} turns of {options.new} tokens"}
+    notes = [*NOTES, *(f"{name}: absent; ours was measured alone." for name in missing)]
+    common.report("real_size", rows, options, notes, about)
+
+
+if __name__ == "__main__":
+    main(common.parse(Options, sys.argv[1:]))
