@@ -14,7 +14,6 @@ So an episode's samples depend only on its own key and tokens, not on its neighb
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,7 @@ from models.cache import KVCache
 from models.decoder import CausalLM
 from models.kernels import kernels
 from models.linear import ROW_MULTIPLE
-from models.logprob import head_logits, log_normalizer, token_logprobs
+from models.logprob import head_logits, log_normalizer
 from models.random import fold, fold_all, unit
 
 PREFILL_TOKENS = 8192  # of prompts and observations in one forward; more only takes more memory
@@ -90,8 +89,7 @@ class Engine:
         self._step_version: Hashable = None  # the version of the weights that it was made from
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
         self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
-        self._draw = partial(sample, matmul=model.lm_head.matmul)
-        self._ahead = kernels.run_ahead(model, self._cache, self._draw, self._slots, max_len) if ahead else None
+        self._ahead = kernels.run_ahead(model, self._cache, sample, self._slots, max_len) if ahead else None
 
     @property
     def free(self) -> int:
@@ -216,7 +214,7 @@ class Engine:
         hidden_BD = self._next(ids_B, positions_B, view)[busy_places]
         counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
-        ids_B, logprobs_B = self._draw(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
+        ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
         sampled = zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True)
         limits = max_new_tokens, stop_ids, self.max_len
         return [state.row for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
@@ -246,17 +244,13 @@ class Engine:
 
 
 @torch.no_grad()
-def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | None, matmul=None):
+def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | None):
     """Return (ids_B, logprobs_B): the token at which the cumulative distribution passes each row's uniform number; at
-    temperature 0 the most likely token.
-
-    matmul: `Linear.matmul` of an exact model; log-probabilities then equal `token_logprobs` in training.
-    """
-    B = len(hidden_BD)
-    if matmul is None:
-        logits = head_logits(hidden_BD, weight_VD, temperature or 1.0)  # with padding rows
-    else:
-        logits = matmul(hidden_BD, weight_VD, dtype=torch.float32).div_(temperature or 1.0)
+    temperature 0 the most likely token."""
+    sampled = kernels.sample(hidden_BD, weight_VD, temperature, uniforms_B)
+    if sampled is not None:
+        return sampled
+    B, logits = len(hidden_BD), head_logits(hidden_BD, weight_VD, temperature or 1.0)  # with padding rows
     if temperature == 0:
         ids_B = logits.argmax(-1)
     else:
@@ -264,7 +258,5 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | 
         uniforms_B = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))
         target = uniforms_B[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=len(weight_VD) - 1)
-    if matmul is not None:
-        return ids_B, token_logprobs(hidden_BD, weight_VD, ids_B, temperature or 1.0)[0]
     logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]
     return ids_B[:B], logprobs_B[:B]

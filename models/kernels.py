@@ -37,6 +37,7 @@ class Kernels:
     slab_logits: Callable = nothing_faster  # (hidden_ND, weight_VD, start, size, dtype) -> [N, size] in dtype
     slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]
     token_logprobs: Callable = nothing_faster  # the arguments and results of models/logprob.py's token_logprobs
+    sample: Callable = nothing_faster  # the arguments and results of models/engine.py's sample
     attend: Callable = nothing_faster  # the same of models/attention.py's attend; not called on a CPU
     # (ids_BT, sequences_ST, own_ST, cos_NE) -> (q_NHE, k_NKE, v_NKE, window) -> out_NHE: training without padding
     pack: Callable = nothing_faster

@@ -102,7 +102,8 @@ def compiled(kernel, args, kwargs, arch: int):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    names = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64"}
+    names = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64"}
+    names[torch.int64] = "*i64"
     signature, constants, attributes = {}, {}, {}
     values = dict(zip(kernel.arg_names, args, strict=False)) | {
         k: v for k, v in kwargs.items() if k in kernel.arg_names

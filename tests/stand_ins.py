@@ -14,7 +14,7 @@ from emulated_cuda import Device, StandIn
 
 pytest.importorskip("triton")
 from models.fast import dispatch, varlen
-from models.fast.triton import attention, linear, logprob
+from models.fast.triton import attention, common, linear, logprob, sample
 
 LOG2E = math.log2(math.e)
 
@@ -24,10 +24,12 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
     for module, functions in {
         attention: {"_forward": attend, "_backward_queries": attend_back_queries, "_backward_keys": attend_back_keys},
         linear: {"_multiply": multiply},
+        sample: {"_score": lambda *_, **__: None, "_choose": choose},
     }.items():
         for name, function in functions.items():
             monkeypatch.setattr(module, name, StandIn(device, name, function))
     monkeypatch.setattr(logprob, "_forward", StandIn(device, "head", head, launches=3))
+    monkeypatch.setattr(logprob, "_fold", StandIn(device, "_fold", lambda *_, **__: None))
     monkeypatch.setattr(logprob, "_backward", StandIn(device, "head_back", head_back, launches=2))
     for module in (attention, logprob):
         monkeypatch.setattr(module, "shared_memory", lambda _: 227 * 1024)
@@ -35,8 +37,8 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
         StandIn(device, name, f) for name, f in (("varlen", varlen_forward), ("varlen_back", varlen_back))
     ]
     monkeypatch.setattr(varlen, "load_varlen", lambda: varlen_attn if flash else None)
-    for cached in (dispatch.triton_attend, dispatch.triton_logprobs):
-        cached.cache_clear()
+    monkeypatch.setattr(common, "_nothing", StandIn(device, "_nothing", lambda x: None))
+    dispatch.triton_problem.cache_clear()
 
 
 # --------------------------------------------------------------------------------- attention over the cache's blocks
@@ -97,6 +99,17 @@ def head(hidden_ND, weight_VD, targets_N, scale, slope_ND):
         slope_ND.copy_((weight_VD[targets_N].float() - p_NV @ weight_VD.float()) * scale)
     peak_N = logits_NV.amax(-1)
     return logprobs_N, -(p_NV * logp_NV).sum(-1), peak_N, logits_NV.logsumexp(-1) - peak_N
+
+
+def choose(
+    hidden_BD, weight_VD, tile_stats, row_stats, uniforms_B, ids_B, logprobs_B, scale, *_sizes, GREEDY, **_options
+):
+    """The whole of the sampler, whose other kernels do nothing here; log-probabilities with the bits of `head`."""
+    logits_BV = hidden_BD.float() @ weight_VD.float().mT * scale
+    sums_BV = logits_BV.softmax(-1).cumsum(-1, dtype=torch.float64)
+    target_B1 = None if GREEDY else uniforms_B[:, None] * sums_BV[:, -1:]
+    ids_B.copy_(logits_BV.argmax(-1) if GREEDY else torch.searchsorted(sums_BV, target_B1, right=True)[:, 0])
+    logprobs_B.copy_(head(hidden_BD, weight_VD, ids_B, scale, None)[0])
 
 
 def head_back(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND, grad_weight_VD):

@@ -24,7 +24,6 @@ from models import attention, decoder
 from models.attention import ExactAttention, in_blocks
 from models.cache import KVCache
 from models.engine import Engine
-from models.fast import dispatch
 from models.fast.triton import attention as attention_triton
 from models.fast.triton.attention import attend
 from models.logprob import token_logprobs
@@ -292,9 +291,7 @@ def test_sampling_and_training_launch_the_same_binary(monkeypatch):
 def test_cuda_uses_the_kernels_for_16_bits_and_exact_float32(monkeypatch):
     calls = []
     monkeypatch.setattr(attention_triton, "attend", lambda q, *_: calls.append(q.dtype))
-    dispatch.triton_attend.cache_clear()
     for dtype, exact in ((torch.bfloat16, False), (torch.float16, True), (torch.float32, False), (torch.float32, True)):
         q, k, v = (torch.empty(1, 2, 64, 64, dtype=dtype, device="meta") for _ in range(3))
         attention.attend(q, k, v, torch.zeros(1, 64, dtype=torch.long, device="meta"), None, exact)
-    dispatch.triton_attend.cache_clear()
     assert calls == [torch.bfloat16, torch.float16, torch.float32]

@@ -21,13 +21,14 @@ from on_triton import (
 
 import lora
 from models import decoder
-from models import engine as generate
 from models.engine import Engine
 from models.fast.exact import make_exact
 from models.fast.triton import attention as attention_triton
 from models.fast.triton import linear as linear_triton
 from models.fast.triton import logprob as logprob_triton
+from models.fast.triton import sample as sample_triton
 from models.fast.triton.linear import product
+from models.kernels import kernels
 from models.linear import Linear
 from rl import batch
 from rl.records import Episode, Turn
@@ -91,7 +92,7 @@ def test_greedy_ids_match_float64_where_bfloat16_would_tie():
     logits_BV = hidden_BD.double() @ weight_VD.double().T
     best_B = logits_BV.argmax(-1)
     assert (logits_BV.bfloat16().argmax(-1) != best_B).any()
-    ids_B, logprobs_B = generate.sample(hidden_BD, weight_VD, 0.0, None, matmul=product)
+    ids_B, logprobs_B = sample_triton.sample(hidden_BD, weight_VD, 0.0, None)
     assert torch.equal(ids_B, best_B)
     torch.testing.assert_close(logprobs_B.double(), logits_BV.log_softmax(-1).amax(-1), atol=1e-4, rtol=0)
 
@@ -115,8 +116,8 @@ def exact_everywhere(monkeypatch):
     if DEVICE == "cuda":
         return make_exact
     monkeypatch.setattr(decoder, "attend", lambda *x: attention_triton.attend(*x[:5]))
-    for module in (generate, batch):
-        monkeypatch.setattr(module, "token_logprobs", logprob_triton.token_logprobs)
+    monkeypatch.setattr(batch, "token_logprobs", logprob_triton.token_logprobs)
+    monkeypatch.setattr(kernels, "sample", sample_triton.sample)
 
     def make(model):
         for layer in model.modules():

@@ -61,10 +61,15 @@ def results(function, hidden_ND, weight_VD, targets_N, trainable_head=False, ent
     return {"logprobs": logprobs_N.detach(), "entropy": entropy_N.detach()} | dict(zip(wanted, grads, strict=True))
 
 
+def torch_logprobs(hidden_ND, weight_VD, targets_N, temperature=1.0, entropy_grad=False):
+    """The torch function on every device: `logprob.token_logprobs` would launch the kernels on CUDA."""
+    return logprob._TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
+
+
 def compare(problem, most: float = 1.1, **options):
     hidden_ND, weight_VD, targets_N = problem
-    truth = results(logprob.token_logprobs, hidden_ND.double(), weight_VD.double(), targets_N, **options)
-    reference = results(logprob.token_logprobs, *problem, **options)
+    truth = results(torch_logprobs, hidden_ND.double(), weight_VD.double(), targets_N, **options)
+    reference = results(torch_logprobs, *problem, **options)
     assert_within_the_error_of(reference, results(token_logprobs, *problem, **options), truth, most, most)
 
 
@@ -135,7 +140,7 @@ def test_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 256)
     hidden_ND, weight_VD, targets_N = problem(32, 600, 64, torch.bfloat16, size=0.3)
     hidden_ND += (weight_VD[targets_N] * 16 / weight_VD[targets_N].float().square().sum(-1, keepdim=True)).bfloat16()
-    truth = results(logprob.token_logprobs, hidden_ND.double(), weight_VD.double(), targets_N)
+    truth = results(torch_logprobs, hidden_ND.double(), weight_VD.double(), targets_N)
     assert 0 < -truth["logprobs"].median() < 0.003
     error_ND = results(token_logprobs, hidden_ND, weight_VD, targets_N)["hidden"] - truth["hidden"]
     assert (error_ND.norm(dim=-1) < 0.01 * truth["hidden"].norm(dim=-1)).all()

@@ -10,7 +10,7 @@ def install() -> None:
     kernels.frozen_product, kernels.frozen_product_back = products.frozen_product, products.frozen_product_back
     kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
-    kernels.pack = varlen.pack
+    kernels.sample, kernels.pack = dispatch.sample, varlen.pack
     kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = exact.make_exact
     kernels.matmul = onednn.onednn_matmul

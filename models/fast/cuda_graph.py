@@ -17,7 +17,7 @@ import torch
 from models.attention import KEY_BLOCK, attend, masked
 from models.cache import CacheView, KVCache
 from models.decoder import CausalLM
-from models.fast.dispatch import triton_attend
+from models.fast.dispatch import triton_problem
 from models.fast.onednn import onednn_matmul
 from models.fast.products import Stacked, Unstacked, groups
 from models.fast.step import Step
@@ -53,7 +53,9 @@ class Steps:
         self.device = device = model.lm_head.weight.device
         self.on_gpu = device.type == "cuda"
         half = cache.keys[0].dtype in (torch.bfloat16, torch.float16)
-        on_gpu = (triton_attend() if half else None) or static_attention
+        on_gpu = static_attention
+        if self.on_gpu and half and not triton_problem(device):
+            from models.fast.triton.attention import attend as on_gpu
         self.attention = attention or (on_gpu if self.on_gpu else attend)
         stacked = self.on_gpu and not model.exact and _fits(model) if stacked is None else stacked
         self.stack = Stacked if stacked else Unstacked

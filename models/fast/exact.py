@@ -3,6 +3,7 @@
 import torch
 
 from models.decoder import CausalLM
+from models.fast.dispatch import triton_problem
 from models.linear import Linear
 
 
@@ -21,10 +22,11 @@ def make_exact(model: CausalLM) -> CausalLM:
     major, minor = torch.cuda.get_device_capability(weight.device)
     if major < 8:
         raise ValueError(f"exact=true takes a CUDA device of compute capability 8.0 or more, not {major}.{minor}")
-    try:
-        from models.fast.triton.linear import product
-    except ImportError:
-        raise ValueError("exact=true on a CUDA device takes Triton: pip install triton") from None
+    problem = triton_problem(weight.device)
+    if problem:
+        raise ValueError(f"exact=true on a CUDA device takes Triton, which does not work here: {problem}")
+    from models.fast.triton.linear import product
+
     model.exact = True
     for layer in model.modules():
         if isinstance(layer, Linear):

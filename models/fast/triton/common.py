@@ -31,6 +31,17 @@ def shared_memory(device: torch.device) -> int:
     return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
 
 
+def try_kernel(device: torch.device) -> None:
+    """Compile and launch a kernel on a CUDA device; raise whatever goes wrong. Other devices are not tried."""
+    if device.type == "cuda":
+        _nothing[(1,)](torch.empty(1, dtype=torch.int64, device=device))
+
+
+@triton.jit
+def _nothing(x):
+    tl.store(x, 0)
+
+
 @triton.jit
 def place(row_tiles, column_tiles):
     """Return (row tile, column tile) of this program. Programs go through 8 rows of tiles together, column by column,

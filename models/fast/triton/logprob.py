@@ -149,8 +149,7 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     """
     (N, D), V, t = hidden_ND.shape, len(weight_VD), _tiles_on(hidden_ND)
     padded, width = triton.cdiv(N, t.rows) * t.rows, _slab_width(V, t)
-    row_stats = hidden_ND.new_full((11, padded), LOWEST.value, dtype=torch.float32)
-    row_stats[1:3], row_stats[3] = 0, torch.nan
+    row_stats = new_row_stats(hidden_ND, padded)
     peak, _, _, _, _, logprobs, entropy, log, own, others, keep = row_stats
     tile_stats = row_stats.new_empty(3, width // t.vocab, padded)
     write, scratch = slope_ND is not None, hidden_ND  # never None: Triton would compile another binary
@@ -163,10 +162,7 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
             *(scale, N, D, len(slab_VD), padded, width, start, int(write)),
             **dict(STEP=step, ROWS=t.rows, VOCAB=t.vocab, INNER=t.inner, **_options(t)),
         )
-        _fold[(padded // FOLD_ROWS,)](
-            *(scratch, tile_stats, row_stats, triton.cdiv(len(slab_VD), t.vocab), padded, width, int(write)),
-            **dict(STEP=step, BLOCKS=triton.next_power_of_2(width // t.vocab), ROWS=FOLD_ROWS, VOCAB=t.vocab, **FUSED),
-        )
+        fold(scratch, tile_stats, row_stats, len(slab_VD), V, step, write, t)
         if write:
             _gather_slab(scratch, slab_VD, sums, keep, t)
     if write:
@@ -174,6 +170,24 @@ def _forward(hidden_ND, weight_VD, targets_N, scale, slope_ND):
         mean_ND = sums[:N].mul_(others[:N, None]).addcmul_(taken_ND, own[:N, None])
         slope_ND.copy_(mean_ND.mul_(scale))
     return logprobs[:N], entropy[:N], peak[:N], log[:N]
+
+
+def new_row_stats(hidden_ND, padded: int) -> torch.Tensor:
+    """Return the statistics of rows that have seen no token yet, as `_fold` describes them."""
+    row_stats = hidden_ND.new_full((11, padded), LOWEST.value, dtype=torch.float32)
+    row_stats[1:3], row_stats[3] = 0, torch.nan
+    return row_stats
+
+
+def fold(scratch, tile_stats, row_stats, words: int, V: int, step: int, write: bool, t: Tiles) -> None:
+    """Merge the statistics of the tiles of `words` tokens, at most a slab of them if `write`, into the rows'."""
+    width = _slab_width(V, t)
+    _fold[(row_stats.shape[1] // FOLD_ROWS,)](
+        *(scratch, tile_stats, row_stats, triton.cdiv(words, t.vocab), tile_stats.shape[1], row_stats.shape[1]),
+        *(width, int(write)),
+        **dict(STEP=step, SLAB_TILES=width // t.vocab, BLOCKS=triton.next_power_of_2(width // t.vocab)),
+        **dict(ROWS=FOLD_ROWS, VOCAB=t.vocab, **FUSED),
+    )
 
 
 def _backward(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND, grad_weight_VD):
@@ -281,42 +295,47 @@ def _score_tile(
         tl.store(scratch + rows[:, None] * width + words[None, :], kept.to(scratch.dtype.element_ty))
 
 
-@triton.jit(do_not_specialize=["blocks", "write"])
+@triton.jit(do_not_specialize=["blocks", "most_blocks", "write"])
 def _fold(
-    scratch, tile_stats, row_stats, blocks, padded, width, write,
-    STEP: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr,
+    scratch, tile_stats, row_stats, blocks, most_blocks, padded, width, write,
+    STEP: tl.constexpr, SLAB_TILES: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr,
 ):  # fmt: skip
-    """Merge the statistics of a slab's tiles into each row's, and rescale exponentials with a smaller ref to the row's.
+    """Merge the statistics of tiles into each row's, slab by slab. With `write` there is one slab; rescale those of its
+    exponentials that have a smaller ref to the row's.
 
+    tile_stats: [3, most_blocks, padded], of which the first `blocks` tiles are there.
     row_stats has 11 entries per row: 0 peak, 1 sum of exp(logit - peak), 2 sum of exp(logit - peak) (logit - peak), 3
     the taken token's logit, 4 ref. After the last slab: 5 log-probability, 6 entropy, 7 log of entry 1; and the factors
     of d logp / d h, 8 for the taken token's weights and 9 for the sums over the other tokens. 10 is the factor that
     rescales earlier sums to the new ref.
     """
     rows, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCKS)
-    tile, there = tile_stats + block[:, None] * padded + rows[None, :], (block < blocks)[:, None]
-    peak = tl.load(tile, mask=there, other=LOWEST)  # [BLOCKS, ROWS]
-    total = tl.load(tile + width // VOCAB * padded, mask=there, other=0)
-    spread = tl.load(tile + width // VOCAB * 2 * padded, mask=there, other=0)
-    row = row_stats + rows
-    old_peak, old_total, old_spread = tl.load(row), tl.load(row + padded), tl.load(row + 2 * padded)
-    new_peak = tl.maximum(old_peak, tl.max(peak, 0))
-    total, spread = _moved(total, spread, peak - new_peak[None, :])
-    old_total, old_spread = _moved(old_total, old_spread, old_peak - new_peak)
-    total, spread = old_total + tl.sum(total, 0), old_spread + tl.sum(spread, 0)
-    logp = tl.load(row + 3 * padded) - new_peak - tl.log(total)
-    tl.store(row, new_peak)
-    tl.store(row + padded, total)
-    tl.store(row + 2 * padded, spread)
+    row, span = row_stats + rows, most_blocks * padded
+    row_peak, row_total, row_spread = tl.load(row), tl.load(row + padded), tl.load(row + 2 * padded)
+    for first in range(0, blocks, SLAB_TILES):
+        tile = tile_stats + (first + block)[:, None] * padded + rows[None, :]
+        there = ((block < SLAB_TILES) & (first + block < blocks))[:, None]
+        peak = tl.load(tile, mask=there, other=LOWEST)  # [BLOCKS, ROWS]
+        total = tl.load(tile + span, mask=there, other=0)
+        spread = tl.load(tile + 2 * span, mask=there, other=0)
+        new_peak = tl.maximum(row_peak, tl.max(peak, 0))
+        total, spread = _moved(total, spread, peak - new_peak[None, :])
+        old_total, old_spread = _moved(row_total, row_spread, row_peak - new_peak)
+        row_peak, row_total = new_peak, old_total + tl.sum(total, 0)
+        row_spread = old_spread + tl.sum(spread, 0)
+    logp = tl.load(row + 3 * padded) - row_peak - tl.log(row_total)
+    tl.store(row, row_peak)
+    tl.store(row + padded, row_total)
+    tl.store(row + 2 * padded, row_spread)
     tl.store(row + 5 * padded, logp)
-    tl.store(row + 6 * padded, tl.log(total) - spread / total)
-    tl.store(row + 7 * padded, tl.log(total))
+    tl.store(row + 6 * padded, tl.log(row_total) - row_spread / row_total)
+    tl.store(row + 7 * padded, tl.log(row_total))
     if write:
         old_ref = tl.load(row + 4 * padded)
-        ref = tl.maximum(old_ref, _reference(new_peak, STEP))
+        ref = tl.maximum(old_ref, _reference(row_peak, STEP))
         tl.store(row + 4 * padded, ref)
         tl.store(row + 8 * padded, 1 - tl.exp(logp))
-        tl.store(row + 9 * padded, -tl.exp2(ref - new_peak * LOG2E) / total)
+        tl.store(row + 9 * padded, -tl.exp2(ref - row_peak * LOG2E) / row_total)
         tl.store(row + 10 * padded, tl.exp2(old_ref - ref))
         for b in range(blocks):
             factor = tl.exp2(tl.maximum(old_ref, _reference(tl.load(tile_stats + b * padded + rows), STEP)) - ref)
