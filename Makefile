@@ -2,6 +2,8 @@
 VENV ?= .venv
 PY = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
+# The benchmarks replace {cpu} by the kind of CPU that they run on.
+RESULTS = benchmarks/results/{cpu}
 
 train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, about six minutes on one core
 	$(PY) train.py algo=ppo
@@ -16,12 +18,12 @@ lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .
 
 bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, interleaved in one process; at most 40 minutes
-	$(PY) -m benchmarks.logprob out=benchmarks/results/logprob.json
-	$(PY) -m benchmarks.lora out=benchmarks/results/lora.json
-	$(PY) -m benchmarks.generate out=benchmarks/results/generate.json
-	$(PY) -m benchmarks.step out=benchmarks/results/step.json
-	$(PY) -m benchmarks.onpolicy out=benchmarks/results/onpolicy.json
-	$(PY) -m benchmarks.envs out=benchmarks/results/envs.json growth=50000
+	$(PY) -m benchmarks.logprob out=$(RESULTS)/logprob.json
+	$(PY) -m benchmarks.lora out=$(RESULTS)/lora.json
+	$(PY) -m benchmarks.generate out=$(RESULTS)/generate.json
+	$(PY) -m benchmarks.step out=$(RESULTS)/step.json
+	$(PY) -m benchmarks.onpolicy out=$(RESULTS)/onpolicy.json
+	$(PY) -m benchmarks.envs out=$(RESULTS)/envs.json growth=50000
 
 bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json

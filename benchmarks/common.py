@@ -434,6 +434,7 @@ def describe_machine() -> dict:
     model = re.search(r"^model name\s*: (.+)$", cpu, re.M)
     machine = {
         "cpu": model[1].strip() if model else platform.processor(),
+        "kind": cpu_name(cpu),
         "avx512_bf16": "avx512_bf16" in cpu,
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),

@@ -521,9 +521,44 @@ def test_reuse_changes_no_ids():
 
 def test_make_targets_name_existing_benchmarks():
     root = Path(__file__).parents[1]
-    lines = re.findall(r"-m benchmarks\.(\w+) out=benchmarks/results/(\w+)\.json", (root / "Makefile").read_text())
+    lines = re.findall(r"-m benchmarks\.(\w+) out=\S+/(\w+)\.json", (root / "Makefile").read_text())
     assert {name for name, _ in lines} == {*MODULES, "gpu"} and all(name == out for name, out in lines)
+    assert re.search(r"^RESULTS = benchmarks/results/{cpu}$", (root / "Makefile").read_text(), re.M)
     quick = (root / "benchmarks/quick").read_text()
     for name, words in re.findall(r'^run (\w+) "(.*)"$', quick, re.M):
         common.parse(MODULES[name].Options, words.split())
     assert (root / "benchmarks/quick").stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(
+    "model, flags, name",
+    [
+        ("AMD EPYC", "fpu avx2 avx512f avx512_bf16", "amd_epyc_avx512_bf16"),
+        ("AMD EPYC 7B13 64-Core Processor", "fpu avx2", "amd_epyc_7b13_avx2"),
+        ("Intel(R) Xeon(R) Processor @ 2.60GHz", "fpu avx2 avx512f", "intel_xeon_avx512f"),
+        (
+            "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+            "avx512f avx512_bf16 amx_bf16",
+            "intel_xeon_platinum_8481c_amx_bf16",
+        ),
+    ],
+)
+def test_results_have_a_folder_per_kind_of_cpu(model, flags, name, monkeypatch, tmp_path):
+    cpuinfo = f"model name\t: {model}\nflags\t\t: {flags}\n\nmodel name\t: {model}\nflags\t\t: {flags}\n"
+    assert common.cpu_name(cpuinfo) == name
+    monkeypatch.setattr(common, "cpu_name", lambda: name)
+    common.save(f"{tmp_path}/{{cpu}}/x.json", "table", "{}")
+    assert (tmp_path / name / "x.json").read_text() == "{}\n" and (tmp_path / name / "x.md").read_text() == "table\n"
+    common.save("", "table", "{}")
+
+
+def test_the_machine_of_committed_results_is_the_folder_that_holds_them():
+    folders = [path for path in (Path(__file__).parents[1] / "benchmarks/results").iterdir() if path.is_dir()]
+    assert folders
+    for path in folders:
+        for file in path.glob("*.json"):
+            machine = json.loads(file.read_text())["machine"]
+            older = common.cpu_name(
+                f"model name : {machine['cpu']}\nflags : {'avx512_bf16' * machine['avx512_bf16']}\n"
+            )
+            assert path.name == machine.get("kind", older), file
