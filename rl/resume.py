@@ -97,6 +97,10 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
     for key, value in load_file(folder / "optimizer.safetensors").items():
         index, name = key.split(".", 1)
         moments.setdefault(int(index), {})[name] = value
+    if state.masters:
+        from rl import full
+
+        full.round_masters(state)
     state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})
     torch.set_rng_state(load_file(folder / "rng.safetensors")["cpu"])
     counters = json.loads((folder / "state.json").read_text())

@@ -1,7 +1,7 @@
 """Everything of a run that changes, in one record."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -28,10 +28,11 @@ class TrainState:
     groups: int = 0  # groups of tasks drawn so far; the next epoch continues there
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # reinforce's moving average of scores
+    masters: dict[str, torch.Tensor] = field(default_factory=dict)  # float32 copies that train instead (rl/full.py)
 
     def trainable(self) -> dict[str, torch.Tensor]:
-        """Return the model's trainable parameters by name."""
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        """Return the model's trainable parameters by name, or the float32 copies that train."""
+        return self.masters or {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def adapter_hash(self) -> str:
         """Return a hash of the trainable weights, 16 hexadecimal digits."""

@@ -31,6 +31,7 @@ def trained(*words: str) -> None:
 RESUMED = {  # with what each carries from epoch to epoch
     "ppo": ["ppo.epochs=2", "eval_episodes=2", "ppo.kl_coef=0.1", "ppo.kl_target=0.01", "ppo.kl_horizon=8", "lora.r=4"],
     "grpo": ["lora.r=4"],
+    "grpo of every weight, in bfloat16": ["lora.r=0", "dtype=bfloat16", "lr=1e-4"],
     "reinforce": ["reinforce.baseline=moving", "optimizer=adam", "order=sequential", "lora.r=4"],
     "sft": ["lora.dropout=0.1"],
     "sft from a file": ["algo=sft", "data={tmp}/rows.jsonl", "lora.dropout=0.1"],
@@ -199,6 +200,21 @@ def test_full_fine_tuning_writes_a_model_that_loads(tmp_path, capsys):
     assert f"lora off: all {PARAMETERS:,} parameters train" in capsys.readouterr().out
     code, out, _ = run_program("eval.py", f"model={tmp_path}/run/epoch_1", "n=2", "threads=1", "max_new_tokens=8")
     assert code == 0 and "success" in out
+
+
+def test_full_fine_tuning_in_bfloat16_writes_bfloat16(tmp_path, capsys):
+    words = ["algo=sft", "lora.r=0", "dtype=bfloat16", "epochs=1", "lr=1e-5"]
+    trained(f"out={tmp_path}/run", *words)
+    assert f"all {PARAMETERS:,} parameters train, in float32 copies of the weights" in capsys.readouterr().out
+    model, copies = (
+        load_file(tmp_path / "run" / name)
+        for name in ("epoch_1/model.safetensors", "checkpoint-1/trainable.safetensors")
+    )
+    assert {x.dtype for x in model.values()} == {torch.bfloat16} and {x.dtype for x in copies.values()} == {torch.float32}
+    assert all(torch.equal(x, copies[name].bfloat16()) for name, x in model.items() if name in copies)
+    start = load_file(TINY / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert (copies[name] != start[name].float()).float().mean() > 0.99, "each weight has moved"
 
 
 def test_max_steps_ends_the_run_and_max_len_the_episodes(tmp_path):
