@@ -119,6 +119,7 @@ class CausalLM(nn.Module):
         if cfg.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.exact = False  # on CUDA: one kernel for sampling and for training, everywhere
+        self.run_block = Block.__call__  # models/checkpointing.py replaces it
         self._tables = {rope: (torch.empty(0), torch.empty(0)) for rope in cfg.ropes}  # no buffers: never cast or saved
 
     @fast_matmul()
@@ -141,7 +142,7 @@ class CausalLM(nn.Module):
         padded = None if wanted is None else F.pad(wanted, (0, -len(wanted) % ROW_MULTIPLE))
         for i, layer in enumerate(self.model.layers):
             is_last = i == len(self.model.layers) - 1
-            x_ND = layer(x_ND, layout, cache and cache.layer(i), padded if is_last else None)
+            x_ND = self.run_block(layer, x_ND, layout, cache and cache.layer(i), padded if is_last else None)
         x_ND = self.model.norm(x_ND)
         return x_ND[: ids_BT.numel()].view(*ids_BT.shape, -1) if wanted is None else x_ND[: len(wanted)]
 

@@ -74,6 +74,7 @@ class Common:
     weight_decay: NotNegative[float] = 0.0  # decoupled in adamw, added to the gradient in the others
     clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
     micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes memory and speed, not the gradient
+    checkpoint: Literal["none", "block"] = "none"  # block: keep less for the backward, one more forward of each block
     temperature: NotNegative[float] = 1.0  # of sampling, and of the log-probabilities that are trained
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
     max_len: Positive[int] = 4096  # most tokens per episode

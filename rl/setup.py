@@ -56,6 +56,10 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
     reference = "reference" if cfg.resume_from else None
     state = TrainState(model, critic, make_optimizer(model, critic, cfg), reference, exact)
+    if cfg.checkpoint == "block":
+        from models.checkpointing import checkpoint_blocks
+
+        checkpoint_blocks(model)
     if not cfg.lora.r and cfg.dtype != "float32":
         full.use_masters(state)
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0

@@ -1,0 +1,47 @@
+"""Count the bytes of all tensors that are alive, and their peak, on any device and without an allocator's statistics."""
+
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveStorage(TorchDispatchMode):
+    """Context that follows every storage that an operation returns until it is freed.
+
+    Temporary buffers inside an operation are not seen. `live` and `peak` are bytes; storages from before the context
+    count once `add` is called on them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.live = self.peak = 0
+        self._known = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        self.add(*(x for x in tree_leaves(results) if isinstance(x, torch.Tensor)))
+        return results
+
+    def add(self, *tensors: torch.Tensor) -> None:
+        """Count the tensors' storages, each once."""
+        for x in tensors:
+            if x.device.type == "meta":
+                continue
+            try:
+                owner, size = x.untyped_storage(), x.untyped_storage().nbytes()
+            except NotImplementedError:  # oneDNN's layout has no storage
+                owner, size = x, x.numel() * x.element_size()
+            if id(owner) in self._known:
+                continue
+            self._known[id(owner)] = weakref.finalize(owner, self._free, id(owner), size)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+
+    def reset_peak(self) -> None:
+        self.peak = self.live
+
+    def _free(self, key: int, size: int) -> None:
+        self.live -= size
+        self._known.pop(key, None)
