@@ -1,4 +1,4 @@
-"""Count the bytes of all tensors that are alive, and their peak, on any device and without an allocator's statistics."""
+"""Count the bytes of all tensors that are alive, and their peak, on any device."""
 
 import weakref
 

@@ -49,13 +49,13 @@ class FusedLoRA(torch.autograd.Function):
         if not factors:
             return grad_x, None, None
         A, Bs = _cast(factors, ctx.scales, x.dtype)
-        columns = list(_columns(grad, F.linear(x, A), ctx.bases, ctx.scales, Bs))
-        grad_low = torch.cat([out @ B for out, _, B in columns], -1)
+        parts = list(_columns(grad, F.linear(x, A), ctx.bases, ctx.scales, Bs))
+        grad_low = torch.cat([out @ B for out, _, B in parts], -1)
         if grad_x is not None:
             grad_x.addmm_(grad_low, A)
         grads_A = (grad_low.mT @ x).split([B.shape[1] for B in Bs])
         scales, grads = [scale for scale in ctx.scales if scale is not None], []
-        for (out, low, _), grad_A, scale, B in zip(columns, grads_A, scales, factors[1::2], strict=True):
+        for (out, low, _), grad_A, scale, B in zip(parts, grads_A, scales, factors[1::2], strict=True):
             r, dtype = B.shape[1], B.dtype
             grads += grad_A[:r].to(dtype).mul_(scale), (out.mT @ low)[:, :r].to(dtype)
         return grad_x, None, None, *grads
@@ -66,7 +66,7 @@ def _cast(factors, scales, dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
     RANK_MULTIPLE: libraries multiply a narrow matrix by another kernel, with other rounding, for few rows than for
     many."""
     scales, missing = [scale for scale in scales if scale is not None], [-len(A) % RANK_MULTIPLE for A in factors[::2]]
-    As = [A * scale for A, scale in zip(factors[::2], scales, strict=True)]
+    As = torch._foreach_mul(factors[::2], scales)
     As = [F.pad(A, (0, 0, 0, n)) if n else A for A, n in zip(As, missing, strict=True)]
     Bs = [F.pad(B, (0, n)) if n else B for B, n in zip(factors[1::2], missing, strict=True)]
     return torch.cat(As).to(dtype), [B.to(dtype) for B in Bs]

@@ -14,7 +14,7 @@ from torch import nn
 from models.attention import attend, in_blocks
 from models.config import ModelConfig
 from models.elementwise import by_whole_vectors
-from models.kernels import fast_matmul
+from models.kernels import fast_matmul, kernels
 from models.layout import Layout, make_layout, segments_to_sequences
 from models.linear import ROW_MULTIPLE, Linear, joint_linear
 from models.rope import Rope, frequencies
@@ -40,7 +40,8 @@ class Attention(nn.Module):
     def __init__(self, cfg: ModelConfig, index: int):
         super().__init__()
         self.head_dim, self.rope, self.window = cfg.head_dim, cfg.ropes[index], cfg.windows[index]
-        width_q, width_kv = cfg.num_attention_heads * cfg.head_dim, cfg.num_key_value_heads * cfg.head_dim
+        self.heads = cfg.num_attention_heads, cfg.num_key_value_heads
+        width_q, width_kv = (heads * cfg.head_dim for heads in self.heads)
         self.q_proj = Linear(cfg.hidden_size, width_q, bias=cfg.qkv_bias)
         self.k_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
         self.v_proj = Linear(cfg.hidden_size, width_kv, bias=cfg.qkv_bias)
@@ -76,7 +77,7 @@ class MLP(nn.Module):
         self.gate_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.up_proj = Linear(cfg.hidden_size, cfg.intermediate_size, bias=cfg.mlp_bias)
         self.down_proj = Linear(cfg.intermediate_size, cfg.hidden_size, bias=cfg.mlp_bias)
-        tanh = partial(F.gelu, approximate="tanh")
+        self.hidden_act, tanh = cfg.hidden_act, partial(F.gelu, approximate="tanh")
         act = {"silu": F.silu, "relu": F.relu, "gelu": F.gelu, "gelu_pytorch_tanh": tanh}[cfg.hidden_act]
         self.act = partial(by_whole_vectors, act)
 
@@ -95,6 +96,8 @@ class Block(nn.Module):
 
     def forward(self, x_ND: torch.Tensor, layout: Layout, cache=None, wanted=None) -> torch.Tensor:
         """Return the rows after this layer; with `wanted` only those rows."""
+        if cache is None and (fused := kernels.train_block(self, x_ND, layout, wanted)) is not None:
+            return fused
         attended = self.self_attn(self.input_layernorm(x_ND), layout, cache, wanted)
         x_ND = (x_ND if wanted is None else x_ND[wanted]) + attended
         return x_ND + self.mlp(self.post_attention_layernorm(x_ND))

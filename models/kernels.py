@@ -41,6 +41,7 @@ class Kernels:
     attend: Callable = nothing_faster  # the same of models/attention.py's attend; not called on a CPU
     # (ids_BT, sequences_ST, own_ST, cos_NE) -> (q_NHE, k_NKE, v_NKE, window) -> out_NHE: training without padding
     pack: Callable = nothing_faster
+    train_block: Callable = nothing_faster  # (block, x_ND, layout, wanted) -> x_ND after the block, without a cache
     decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead

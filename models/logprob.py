@@ -1,14 +1,8 @@
-"""Log-probabilities of sampled tokens from hidden states, without holding the [N, V] logits.
+"""Log-probabilities of sampled tokens from hidden states, without keeping the [N, V] logits.
 
-The vocabulary goes through the output head in slabs of SLAB words. Each slab gives a row a softmax of its own; the log
-of the normalizer and the means under the distribution are merged from slab to slab. With a frozen head (LoRA) the
-gradient of a row's log-probability with respect to its hidden state does not depend on the loss,
-
-    d logp(y) / d h = (W[y] - sum_v p_v W[v]) / T = ((1 - p_y) W[y] - sum_{v != y} p_v W[v]) / T,
-
-so the forward computes it while a slab's probabilities are at hand, and the backward only scales it: two matrix
-products in all. (The second form keeps its digits where p_y is near 1.) With a trainable head, or a gradient for the
-entropy, the backward computes the logits again (models/logprob_backward.py).
+The logits of a few rows at a time are made from slabs of the vocabulary, SLAB words each. Sampling and training sum a
+row's normalizer over the slabs in the same order, so both get the same bits. The backward computes the logits again
+(models/logprob_backward.py). models/fast/head.py gets a frozen head's gradient from the forward.
 """
 
 from collections.abc import Iterator
@@ -20,7 +14,7 @@ from models.kernels import fast_matmul, kernels
 from models.linear import ROW_MULTIPLE
 
 SLAB = 4096  # words of the vocabulary at once
-ROWS = 2048  # rows at once: a slab's logits take 32 MiB in float32 at most, which malloc keeps for the next slab
+ROWS = 256  # rows whose logits are held at once
 
 
 @fast_matmul()
@@ -39,80 +33,42 @@ def token_logprobs(hidden_ND, weight_VD, targets_N, temperature: float = 1.0, en
 @fast_matmul()
 def head_logits(hidden_ND: torch.Tensor, weight_VD: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return logits / temperature, [N padded to ROW_MULTIPLE, V], in float32 at least."""
-    return torch.cat([logits for _, logits in _slabs(hidden_ND, weight_VD, temperature)], -1)
+    return torch.cat([logits for _, logits in slabs(hidden_ND, weight_VD, temperature)], -1)
 
 
 def log_normalizer(logits_NV: torch.Tensor) -> torch.Tensor:
     """Return log sum exp over the vocabulary, [N, 1], summed in the order of `token_logprobs`."""
     whole = None
     for logits in logits_NV.split(SLAB, -1):
-        part = _normalize(logits)[0]
-        whole = part if whole is None else _normalize(torch.cat((whole, part), -1))[0]
+        part = normalize(logits)[0]
+        whole = part if whole is None else normalize(torch.cat((whole, part), -1))[0]
     return whole
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
-        N = len(hidden_ND)
-        wide = torch.promote_types(hidden_ND.dtype, torch.float32)
-        logprobs_N, entropy_N, log_N = (hidden_ND.new_empty(N, dtype=wide) for _ in range(3))
-        in_forward = hidden_ND.requires_grad and not (weight_VD.requires_grad or entropy_grad)
-        slope_ND = torch.empty_like(hidden_ND) if in_forward else None  # d logp / d h
-        for rows in (slice(start, start + ROWS) for start in range(0, N, ROWS)):
-            hidden, targets = hidden_ND[rows], targets_N[rows]
-            n = len(hidden)
-            log, entropy, taken, others = _row_statistics(hidden, weight_VD, targets, temperature, in_forward)
-            logp, log_N[rows], entropy_N[rows] = taken - log, log[:n, 0], entropy[:n, 0]
-            logprobs_N[rows] = logp[:n, 0]
-            if in_forward:
-                own = weight_VD[targets] * -logp.expm1()[:n]  # (1 - p) W[y]
-                slope_ND[rows] = ((own - others[:n]) / temperature).to(slope_ND.dtype)
-        ctx.temperature, ctx.in_forward = temperature, in_forward
+        parts = []
+        for hidden, targets in zip(hidden_ND.split(ROWS), targets_N.split(ROWS), strict=True):
+            logits_NV = head_logits(hidden, weight_VD, temperature)[: len(hidden)]
+            log = log_normalizer(logits_NV)
+            entropy = (logits_NV.softmax(-1) * (log - logits_NV)).sum(-1)
+            parts.append((logits_NV.gather(1, targets[:, None]) - log, entropy, log))
+        logprobs_N, entropy_N, log_N = (torch.cat(x).view(-1) for x in zip(*parts, strict=True))
+        ctx.temperature = temperature
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy_N)
-        inputs = hidden_ND, weight_VD, targets_N, log_N, entropy_N
-        ctx.save_for_backward(*((slope_ND,) if in_forward else inputs))
+        ctx.save_for_backward(hidden_ND, weight_VD, targets_N, log_N, entropy_N)
         return logprobs_N, entropy_N
 
     @staticmethod
     def backward(ctx, grad_logprobs_N, grad_entropy_N):
-        if ctx.in_forward:
-            (slope_ND,) = ctx.saved_tensors
-            return (slope_ND * grad_logprobs_N[:, None]).to(slope_ND.dtype), None, None, None, None
         from models.logprob_backward import backward_through_logits
 
-        grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, _slabs, _slab_back, limit=ROWS)
-        return *grads, None, None, None
+        return *backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, slab_back, ROWS), None, None, None
 
 
-def _row_statistics(hidden_ND, weight_VD, targets_N, temperature, want_others: bool):
-    """Return (log normalizer, entropy, target's logit), [N padded, 1] each, and the mean of W[v] without the target's
-    share, [N padded, D] or None."""
-    log = None
-    for start, logits in _slabs(hidden_ND, weight_VD, temperature):
-        slab_log, probs, peak, log_total = _normalize(logits)
-        word = targets_N - start
-        inside = ((word >= 0) & (word < logits.shape[1])).nonzero()[:, 0]  # the rows whose target is in this slab
-        word = word[inside]
-        if log is None:
-            taken = torch.full_like(slab_log, torch.nan)
-        taken[inside, 0] = logits[inside, word]
-        # The entropy of this slab's own softmax, from differences to the peak: large logits would cancel.
-        means = [log_total - logits.sub_(peak).mul_(probs).sum(-1, keepdim=True)]
-        if want_others:
-            probs[inside, word] = 0
-            means.append(_slab_back(probs, weight_VD, start).to(slab_log.dtype))
-        if log is None:
-            log, merged = slab_log, means
-            continue
-        log, shares, *_ = _normalize(torch.cat((log, slab_log), -1))
-        merged = [(x * shares[:, :1]).addcmul_(y, shares[:, 1:]) for x, y in zip(merged, means, strict=True)]
-        merged[0] += torch.special.entr(shares).sum(-1, keepdim=True)  # of the choice between slabs
-    return log, merged[0], taken, merged[1] if want_others else None
-
-
-def _slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor]]:
+def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield (first word, logits / temperature [N padded to ROW_MULTIPLE, words]) of each slab of the vocabulary."""
     padding = -len(hidden_ND) % ROW_MULTIPLE
     hidden_ND = F.pad(hidden_ND, (0, 0, 0, padding)) if padding else hidden_ND
@@ -124,14 +80,14 @@ def _slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tenso
         yield start, logits if temperature == 1 else logits.div_(temperature)
 
 
-def _slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int) -> torch.Tensor:
+def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int) -> torch.Tensor:
     """Return x @ W over the words of the slab that begins at `start`, [N, D]."""
     x = x.to(weight_VD.dtype)
     y = kernels.slab_back(x, weight_VD, start, SLAB)
     return x @ weight_VD[start : start + SLAB] if y is None else y
 
 
-def _normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return (log sum exp [N, 1], softmax [N, V], peak [N, 1], log sum exp(logits - peak) [N, 1])."""
     probs_NV, peak = logits_NV.softmax(-1), logits_NV.amax(-1, keepdim=True)
     log_total = -probs_NV.amax(-1, keepdim=True).log_()

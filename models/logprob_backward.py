@@ -13,7 +13,7 @@ import torch
 def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callable, slab_back: Callable, limit: int):
     """Return the gradients of hidden_ND and weight_VD, None for one that needs none.
 
-    slabs, slab_back: models/logprob.py's `_slabs` and `_slab_back`. limit: rows at once.
+    slabs, slab_back: of models/logprob.py. limit: rows at once.
     """
     hidden_ND, weight_VD, targets_N, log_N, entropy_N = ctx.saved_tensors
     # Sums over the slabs are float32: in 16 bits each addition would round.

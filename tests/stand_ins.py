@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from emulated_cuda import Device, StandIn
+from stand_ins_block import KERNELS as BLOCK
 
 pytest.importorskip("triton")
 from models.fast import dispatch, varlen
-from models.fast.triton import attention, common, linear, logprob, sample
+from models.fast.triton import attention, block, common, linear, logprob, sample
 
 LOG2E = math.log2(math.e)
 
@@ -24,6 +25,7 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
     for module, functions in {
         attention: {"_forward": attend, "_backward_queries": attend_back_queries, "_backward_keys": attend_back_keys},
         linear: {"_multiply": multiply},
+        block: BLOCK,
         sample: {"_score": lambda *_, **__: None, "_choose": choose},
     }.items():
         for name, function in functions.items():

@@ -5,8 +5,10 @@ import json
 import pytest
 import stand_ins
 import torch
+from conftest import random_model
 from emulated_cuda import Counts, DeviceTensor, emulated_cuda
 
+import lora
 import train
 from models import engine
 from models.fast import cuda_graph, trial
@@ -130,7 +132,7 @@ def test_an_epoch_stays_on_the_device(words, device, monkeypatch, tmp_path):
     assert device.captures[0].kernels <= 27 * LAYERS + 85
     assert most(enqueued, "waits") == 0
     assert most(prefills, "kernels") <= 67 * LAYERS + 130 and most(prefills, "waits") <= 13
-    assert most(forwards, "kernels") <= 80 * LAYERS + 80 and most(forwards, "waits") <= 25
+    assert most(forwards, "kernels") <= 60 * LAYERS + 80 and most(forwards, "waits") <= 25
 
 
 def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
@@ -138,3 +140,22 @@ def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", *TEXTCRAFT)
     assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
     assert most(device.captures, "kernels") <= 74 * LAYERS + 90
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_training_launches_less_than_94_kernels_a_layer(shared, device):
+    """Forward and backward of a layer with adapters on all products: 2,250 for 24 layers. A shared prompt adds six."""
+    ids_BT, how = torch.arange(32, device="cuda")[None], {}
+    if shared:
+        places = [[*range(20), -1, -1], [*range(10), *range(20, 32)]]
+        how = {"sequences_ST": torch.tensor(places, device="cuda")}
+
+    def kernels(layers: int) -> int:
+        model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16)
+        model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+        lora.inject(model, r=16)
+        with device.counting() as counts:
+            model(ids_BT, **how).sum().backward()
+        return counts.kernels
+
+    assert kernels(3) - kernels(2) <= 93 + 6 * shared

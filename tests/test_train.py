@@ -210,7 +210,9 @@ def test_full_fine_tuning_in_bfloat16_writes_bfloat16(tmp_path, capsys):
         load_file(tmp_path / "run" / name)
         for name in ("epoch_1/model.safetensors", "checkpoint-1/trainable.safetensors")
     )
-    assert {x.dtype for x in model.values()} == {torch.bfloat16} and {x.dtype for x in copies.values()} == {torch.float32}
+    assert {x.dtype for x in model.values()} == {torch.bfloat16} and {x.dtype for x in copies.values()} == {
+        torch.float32
+    }
     assert all(torch.equal(x, copies[name].bfloat16()) for name, x in model.items() if name in copies)
     start = load_file(TINY / "model.safetensors")
     name = "model.layers.0.mlp.up_proj.weight"

@@ -1,6 +1,18 @@
 """Faster implementations of the operations that models/kernels.py names. Deleting this folder costs speed alone."""
 
-from models.fast import compact, cuda_graph, dispatch, exact, onednn, process, products, step, trial, varlen
+from models.fast import (
+    compact,
+    cuda_graph,
+    dispatch,
+    exact,
+    onednn,
+    process,
+    products,
+    step,
+    train_block,
+    trial,
+    varlen,
+)
 from models.fast.ahead import Ahead
 from models.kernels import kernels
 
@@ -11,6 +23,7 @@ def install() -> None:
     kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
     kernels.sample, kernels.pack = dispatch.sample, varlen.pack
+    kernels.train_block = train_block.train_block
     kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = exact.make_exact
     kernels.matmul = onednn.onednn_matmul

@@ -4,6 +4,8 @@ from functools import cache
 
 import torch
 
+from models.fast import head
+
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -17,10 +19,10 @@ def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = Fals
 
 
 def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
-    """Fill the slot of models/kernels.py: the Triton kernels on CUDA, other than for float64."""
-    if not _has_head_kernel(hidden_ND):
-        return None
-    from models.fast.triton.logprob import token_logprobs as kernel
+    """Fill the slot of models/kernels.py: the Triton kernels on CUDA, other than for float64, else head.py."""
+    kernel = head.token_logprobs
+    if _has_head_kernel(hidden_ND):
+        from models.fast.triton.logprob import token_logprobs as kernel
 
     return kernel(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
 

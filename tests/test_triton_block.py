@@ -1,0 +1,242 @@
+"""The parts of a training block between its products: errors at most the plain code's, and less memory and launches."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import random_model, randomize
+from on_triton import (
+    DEVICE,
+    SHARED,
+    assert_within_the_error_of,
+    check_binary,
+    compiled,
+    compiles,
+    needs_no_device,
+    record,
+    run_under_the_interpreter,
+    runs,
+    spilled,
+)
+from test_varlen import varlen_loop
+
+import lora
+from benchmarks.live import LiveStorage
+from models.decoder import RMSNorm, rotate
+from models.fast import train_block, varlen
+from models.fast.triton import block as block_triton
+from models.kernels import kernels, nothing_faster
+
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@needs_no_device
+def test_under_the_interpreter():
+    run_under_the_interpreter(__file__, at_least=12)
+
+
+def draw(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+
+
+def compare(plain, fused, inputs: dict, frozen: dict):
+    """Assert that the results and gradients of `fused` are within the errors of `plain`, both against float64."""
+    found = []
+    for function, dtype in ((plain, torch.float64), (plain, None), (fused, None)):
+        tensors = {name: (x if dtype is None else x.to(dtype)).detach().requires_grad_() for name, x in inputs.items()}
+        rest = [x if dtype is None or not isinstance(x, torch.Tensor) else x.to(dtype) for x in frozen.values()]
+        outputs = function(*tensors.values(), *rest)
+        outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        upstream = [torch.linspace(-1, 1, y.numel(), device=DEVICE).view(y.shape).to(y) for y in outputs]
+        grads = torch.autograd.grad(outputs, list(tensors.values()), upstream)
+        found.append(dict(enumerate(y.detach() for y in outputs)) | dict(zip(tensors, grads, strict=True)))
+    truth, reference, got = found
+    assert all(got[name].dtype == reference[name].dtype for name in got)
+    assert_within_the_error_of(reference, got, truth)
+    return reference, got
+
+
+def plain_norm(x_ND, weight_D, eps=1e-6):
+    norm = RMSNorm(len(weight_D), eps).to(DEVICE, weight_D.dtype)
+    norm.weight = torch.nn.Parameter(weight_D, requires_grad=False)
+    return norm(x_ND)
+
+
+def plain_add_norm(x_ND, added_ND, weight_D):
+    return x_ND + added_ND, plain_norm(x_ND + added_ND, weight_D)
+
+
+@runs
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("N", "D"), [(1, 896), (5, 33)])
+def test_norm_with_a_residual(N, D, dtype):
+    inputs = {"x": draw(N, D, dtype=dtype), "added": draw(N, D, dtype=dtype, seed=1)}
+    frozen = {"weight": 1 + 0.3 * draw(D, seed=2).to(dtype)}
+    fused = lambda x, added, weight: block_triton.AddNorm.apply(x, added, weight, 1e-6)  # noqa: E731
+    reference, got = compare(plain_add_norm, fused, inputs, frozen)
+    assert torch.equal(reference[0], got[0]) and (reference[1] == got[1]).float().mean() > 0.9, "they round alike"
+    again = block_triton.normalize(got[0], frozen["weight"], 1e-6)
+    assert torch.equal(again, got[1]), "what the backward computes again has the same bits"
+    alone = lambda x, weight: block_triton.AddNorm.apply(x, None, weight, 1e-6)  # noqa: E731
+    compare(lambda x, weight: (x, plain_norm(x, weight)), alone, {"x": inputs["x"]}, frozen)
+
+
+@runs
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(("N", "I"), [(1, 4864), (3, 1025)])
+def test_swiglu(N, I, dtype):  # noqa: E741
+    def plain(gate_up):
+        gate, up = gate_up.split(I, -1)
+        return F.silu(gate) * up
+
+    inputs = {"gate_up": 2 * draw(N, 2 * I, dtype=dtype)}
+    reference, got = compare(plain, block_triton.SwiGLU.apply, inputs, {})
+    assert (reference[0] == got[0]).float().mean() > 0.9
+    assert torch.equal(block_triton.swiglu(inputs["gate_up"]), got[0])
+
+
+@runs
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("H", "K", "E"), [(14, 2, 64), (3, 1, 10)])
+def test_rotary_of_queries_and_keys(H, K, E, normed, dtype):
+    N = 5
+    weights = [1 + 0.3 * draw(E, seed=seed).to(dtype) if normed else None for seed in (1, 2)]
+    cos, sin = (draw(N, E // 2, seed=seed).clamp(-1, 1).to(dtype) for seed in (3, 4))
+    cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+
+    def plain(qkv, cos, sin, q_weight, k_weight):
+        q, k, v = qkv.unflatten(-1, (-1, E)).split([H, K, K], 1)
+        q, k = (x if w is None else plain_norm(x, w) for x, w in ((q, q_weight), (k, k_weight)))
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def fused(qkv, cos, sin, q_weight, k_weight):
+        return block_triton.Rotate.apply(qkv, cos, sin, (H, K, E), q_weight, k_weight, 1e-6)
+
+    frozen = {"cos": cos, "sin": sin, "q_weight": weights[0], "k_weight": weights[1]}
+    reference, got = compare(plain, fused, {"qkv": draw(N, (H + 2 * K) * E, dtype=dtype)}, frozen)
+    assert torch.equal(reference[2], got[2]), "values are copied"
+    assert all((reference[i] == got[i]).float().mean() > 0.9 for i in (0, 1))
+
+
+@pytest.fixture
+def packing(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setattr(varlen, "load_varlen", lambda: varlen_loop)
+        monkeypatch.setattr(varlen, "available", lambda *_: True)
+
+
+@runs
+@pytest.mark.parametrize(
+    ("family", "sequences"),
+    [("qwen2", None), ("qwen3", [[0, 1, 2, 3, 4, 5, 6, 7, 8, -1], [0, 1, 2, 3, 9, 10, 11, 12, 13, 14]])],
+)
+def test_a_model_of_fused_blocks_learns_the_same(family, sequences, packing, monkeypatch):
+    """Hidden states and gradients of every factor, against float64; the second time two sequences share a prompt."""
+    ids_BT, how = torch.arange(15)[None] * 5, {} if sequences is None else {"sequences_ST": torch.tensor(sequences)}
+    blocks, found = [], []
+    whole = train_block.fused_block
+    monkeypatch.setattr(train_block, "fused_block", lambda *x: blocks.append(0) or whole(*x))
+    for dtype, slot in ((torch.float64, nothing_faster), (torch.bfloat16, nothing_faster), (torch.bfloat16, None)):
+        monkeypatch.setattr(kernels, "train_block", slot or train_block.train_block)
+        model = random_model(family).requires_grad_(False)
+        lora.inject(model, r=4)
+        randomize(model)
+        base = {name: p.bfloat16().to(dtype) for name, p in model.named_parameters() if ".adapters." not in name}
+        for path, p in base.items():
+            model.get_parameter(path).data = p
+        model.to(DEVICE)
+        hidden_ND = model(ids_BT.to(DEVICE), **{key: x.to(DEVICE) for key, x in how.items()}).flatten(0, 1)
+        (
+            hidden_ND.double() * torch.linspace(-1, 1, hidden_ND.numel(), device=DEVICE).view_as(hidden_ND)
+        ).sum().backward()
+        factors = {name: p.grad.double() for name, p in model.named_parameters() if p.requires_grad}
+        found.append({"hidden": hidden_ND.detach().double()} | factors)
+    truth, reference, got = found
+    assert len(blocks) == 2 and len(got) == 29
+    for name, expected in truth.items():
+        allowed, error = ((x[name] - expected).norm() / expected.norm() for x in (reference, got))
+        assert error < 1.2 * allowed, (name, float(error), float(allowed))
+
+
+@runs
+def test_blocks_whose_norms_train_are_left_to_the_plain_code(packing, monkeypatch):
+    model = random_model(dtype=torch.bfloat16).requires_grad_(False).to(DEVICE)
+    calls = []
+    monkeypatch.setattr(train_block, "fused_block", lambda block, x_ND, *_: calls.append(0) or x_ND)
+    ids_BT = torch.arange(20).view(2, 10).to(DEVICE)
+    model(ids_BT)
+    assert len(calls) == 2
+    model.model.layers[0].input_layernorm.weight.requires_grad_()
+    model(ids_BT, wanted=torch.tensor([3], device=DEVICE))
+    assert len(calls) == 2, "a norm that trains, and a last block with few queries"
+
+
+@runs
+@pytest.mark.parametrize("kind", ["dropout", "some layers", "no adapter"])
+def test_layers_that_do_not_fuse_are_computed_apart(kind, packing, monkeypatch):
+    """The fused block's gradients are the plain block's, up to rounding."""
+    found = []
+    for slot in (nothing_faster, train_block.train_block):
+        monkeypatch.setattr(kernels, "train_block", slot)
+        model = random_model().requires_grad_(False)
+        if kind != "no adapter":
+            lora.inject(model, r=4, dropout=0.5 * (kind == "dropout"), targets=["q_proj", "down_proj"])
+            randomize(model)
+        model.bfloat16().to(DEVICE).train()
+        model.model.embed_tokens.weight.requires_grad_()
+        torch.manual_seed(0)
+        model(torch.arange(10, device=DEVICE)[None]).double().sin().sum().backward()
+        found.append([p.grad for p in model.parameters() if p.requires_grad])
+    for plain, fused in zip(*found, strict=True):
+        assert (plain - fused).norm() < 0.03 * plain.norm()
+
+
+@runs
+def test_bytes_that_a_token_keeps_of_a_layer(packing, monkeypatch):
+    """Attention is left out, which keeps its output and log-sum-exp besides: 2Dq + 4H more."""
+    monkeypatch.setattr(varlen.PackedRows, "attend", lambda self, q_NHE, *_: q_NHE)
+
+    def held(layers: int, N: int) -> int:
+        model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16).requires_grad_(False)
+        lora.inject(model, r=16)
+        ids_BT = torch.zeros(1, N, dtype=torch.long, device=DEVICE)
+        model.to(DEVICE)(ids_BT)
+        with LiveStorage() as live:
+            hidden_BTD = model(ids_BT)
+            assert hidden_BTD.requires_grad
+            return live.live
+
+    bytes_of_a_token = (held(2, 12) - held(1, 12) - held(2, 8) + held(1, 8)) / 4
+    D, Dq, Dkv, I, ranks, scales = 48, 64, 32, 80, 7 * 16, 2 * 4  # noqa: E741
+    assert bytes_of_a_token == 4 * D + 2 * Dq + 4 * Dkv + 4 * I + 2 * ranks + scales
+
+
+def launched(D, I, H, K, E, normed, monkeypatch):  # noqa: E741
+    """Return the launches of a block's forward and backward, on the meta device."""
+    names = ["_norm", "_norm_back", "_rotate", "_rotate_back", "_swiglu", "_swiglu_back"]
+    empty = lambda *shape: torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True)  # noqa: E731
+    weights = [empty(E).detach(), empty(E).detach()] if normed else [None, None]
+    with monkeypatch.context() as patch:
+        launches = record(patch, block_triton, names)
+        cos_sin = empty(64, E).detach(), empty(64, E).detach()
+        outputs = [
+            *block_triton.AddNorm.apply(empty(64, D), empty(64, D), empty(D).detach(), 1e-6),
+            *block_triton.Rotate.apply(empty(64, (H + 2 * K) * E), *cos_sin, (H, K, E), *weights, 1e-6),
+            block_triton.SwiGLU.apply(empty(64, 2 * I)),
+        ]
+        torch.autograd.backward(outputs, [torch.empty_like(y) for y in outputs])
+    assert len(launches) == len(names)
+    return launches
+
+
+@compiles
+@pytest.mark.parametrize("arch", [80, 89, 90, 100, 120])
+def test_it_compiles_and_fits_the_chip(arch, monkeypatch, tmp_path):
+    """The shapes of Qwen2.5-0.5B for one architecture, of Qwen3-32B for the others."""
+    shape = (896, 4864, 14, 2, 64, False) if arch == 89 else (5120, 25600, 64, 8, 128, True)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for launch in launched(*shape, monkeypatch):
+        binary = compiled(*launch, arch)[1]()
+        check_binary(binary, arch, tensor_cores=False)
+        assert binary.metadata.shared <= 99 * 1024 <= min(SHARED.values())
+        assert spilled(binary, tmp_path) == 0, binary.metadata.name
