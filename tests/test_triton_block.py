@@ -206,7 +206,7 @@ def test_bytes_that_a_token_keeps_of_a_layer(packing, monkeypatch):
             assert hidden_BTD.requires_grad
             return live.live
 
-    bytes_of_a_token = (held(2, 12) - held(1, 12) - held(2, 8) + held(1, 8)) / 4
+    bytes_of_a_token = (held(2, 32) - held(1, 32) - held(2, 16) + held(1, 16)) / 16
     D, Dq, Dkv, I, ranks, scales = 48, 64, 32, 80, 7 * 16, 2 * 4  # noqa: E741
     assert bytes_of_a_token == 4 * D + 2 * Dq + 4 * Dkv + 4 * I + 2 * ranks + scales
 
