@@ -37,13 +37,20 @@ Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
 
 
 def cells(models: str, dtypes: str, ranks: str, threads: str) -> list[Cell]:
-    """Return the matrix of words by comma. Exit with one line if a word is wrong."""
-    names, sizes, counts = models.split(","), ranks.split(","), threads.split(",")
-    if not set(names) <= set(MODELS.split(",")) or not all(word.isdecimal() for word in sizes + counts):
-        sys.exit(f"models={models} ranks={ranks} threads={threads}: by comma, from {MODELS}; {RANKS}; {THREADS}")
-    every = itertools.product(names, map(int, sizes), dtypes.split(","), map(int, counts))
-    chosen = [(name, dtype, r, t) for name, r, dtype, t in every if t]
-    return [x for x in chosen if x[0] != "0.5b" or (x[2] in LARGE_RANKS and x[3] in LARGE_THREADS)]
+    """Return the matrix of words by comma. Raise ValueError with one line for a wrong word, or if no row is left."""
+    for key, words, known in (("models", models, MODELS), ("ranks", ranks, RANKS), ("threads", threads, THREADS)):
+        for word in words.split(","):
+            if word not in MODELS.split(",") if key == "models" else not word.isdecimal():
+                raise ValueError(f"{key}={words}: {word!r} is none of {key} by comma, such as {known}")
+    if "0" in threads.split(","):
+        raise ValueError(f"threads={threads} must be positive")
+    numbers = [[int(word) for word in words.split(",")] for words in (ranks, threads)]
+    every = itertools.product(models.split(","), numbers[0], dtypes.split(","), numbers[1])
+    chosen = [(name, dtype, r, t) for name, r, dtype, t in every]
+    chosen = [x for x in chosen if x[0] != "0.5b" or (x[2] in LARGE_RANKS and x[3] in LARGE_THREADS)]
+    if not chosen:
+        raise ValueError(f"models=0.5b has ranks {LARGE_RANKS} and threads {LARGE_THREADS} alone")
+    return chosen
 
 
 def measured(chosen: list[Cell], resume: bool) -> Iterator[Row]:
@@ -132,6 +139,8 @@ def resumed_run(cell: Cell, base: str) -> tuple[str, float]:
         names = (f"epoch_2/{'adapter_model' if cell[2] else 'model'}.safetensors", *SAVED)
         files = [name for name in names if (whole / name).read_bytes() != (cut / name).read_bytes()]
         lines = (cut / "metrics.jsonl").read_text().splitlines()
-    metrics = [record for record in map(json.loads, lines) if "sampler_gap" in record]
+    metrics = [record for record in map(json.loads, lines) if record.get("sampler_gap") is not None]
     equal = "equal" if any(record["grad_norm"] for record in metrics) else "without a gradient"
-    return f"differs in {', '.join(files)}" if files else equal, max(record["sampler_gap"] for record in metrics)
+    return f"differs in {', '.join(files)}" if files else equal, max(
+        [0.0, *(record["sampler_gap"] for record in metrics)]
+    )

@@ -55,6 +55,12 @@ class Options(common.Options):
     threads: str = ""  # torch threads, "" for 2; of the matrix by comma, "" for 1,2,3,4,6,8,16
     resume: bool = True  # in the matrix, also resume a run in each row
 
+    def __post_init__(self):
+        if self.matrix:
+            exactness.cells(self.models, self.dtypes, self.ranks, self.threads or exactness.THREADS)
+        elif self.threads and not (self.threads.isdecimal() and int(self.threads)):
+            raise ValueError(f"threads={self.threads} must be a positive whole number; matrix=true takes several")
+
 
 @dataclass(frozen=True)
 class Agreement:

@@ -102,7 +102,7 @@ class Ours:
         self.state.epoch += 1
         self.clock.stop()
         assert losses["optimizer_steps"] == 1 and losses["grad_norm"] > 0
-        self.gap = max(self.gap, losses["sampler_gap"])
+        self.gap = max(self.gap, losses["sampler_gap"] or 0.0)
         assert self.gap == 0.0 or self.options.device != "cpu", "sampling and training disagree"
 
     def run(self, steps: int) -> None:

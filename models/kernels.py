@@ -19,9 +19,9 @@ def nothing_faster(*_args, **_kwargs) -> None:
 
 
 def set_threads(model: nn.Module, threads: int = 0, trial: bool = False) -> str:
-    """Give torch that many CPU threads; 0 leaves its own choice. Return "not tried"."""
+    """Give torch that many CPU threads; 0 leaves its own choice. Nothing is tried."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    return "not tried"
+    return "not tried" if trial else ""
 
 
 def refuse_exact(_model: nn.Module) -> None:

@@ -10,7 +10,7 @@ SHARE = 32768  # elements: torch gives a thread no less (at::internal::GRAIN_SIZ
 def even_parts(x: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield x [n, ..., width] cut along its first dimension so that torch's threads share each part by whole rows.
 
-    A single entry of the first dimension is not cut, even if threads would share it otherwise.
+    A single entry of the first dimension is not cut, even if its rows do not divide evenly among the threads.
     """
     size, width = x[:1].numel(), x.shape[-1]
     while True:

@@ -9,8 +9,9 @@ from rl.arguments import ArgumentError
 
 def check(cfg: Any) -> None:
     """Raise ArgumentError for values that neither training nor evaluation can use."""
-    if cfg.seed >= 2**31:
-        raise ArgumentError(f"seed={cfg.seed} must be below 2**31 = {2**31}")
+    for key, most in (("seed", 2**31 - 1), ("threads", 1024)):
+        if getattr(cfg, key) > most:
+            raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
     if cfg.reward.scale == 0:
         raise ArgumentError("reward.scale=0 leaves nothing to learn from")
     if cfg.min_lr_ratio > 1:

@@ -1,6 +1,5 @@
 """The start of a run: model, tokenizer, adapter, critic, optimizer and folder, fresh or from a checkpoint."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,8 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
 
         full.train_all(model)
     algo_cfg = cfg.algorithm
-    played = algo_cfg.source == "rollouts"
-    exact = choose_threads(model, cfg.threads, trial=played)
-    print(f"{f'exact: {exact}; ' * played}threads: {torch.get_num_threads()}")
+    exact = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts")
+    print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
     reference = "reference" if cfg.resume_from else None
     state = TrainState(model, critic, make_optimizer(model, critic, cfg), reference, exact)
@@ -83,17 +81,17 @@ def adapt(model: CausalLM, cfg: Common) -> Lora:
 
         names, size, settings = copy_adapter(model, cfg)
     else:
-        size, settings = f"r={cfg.lora.r} alpha={cfg.lora.alpha:g}", cfg.lora
-        named = settings.targets != "attention" and re.fullmatch(r"[\w.,]+", settings.targets)
-        targets = settings.targets.split(",") if named else settings.targets
+        size, settings, targets = f"r={cfg.lora.r} alpha={cfg.lora.alpha:g}", cfg.lora, cfg.lora.targets
+        if targets != "all-linear":
+            from rl.targets import read_targets
+
+            targets = read_targets(targets, model)
         names = lora.inject(model, settings.r, settings.alpha, settings.dropout, targets, settings.rslora)
     kinds = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     total = trainable + sum(p.numel() for name, p in model.named_parameters() if ".adapters." not in name)
-    print(
-        f"lora on: {size}{' rslora' * settings.rslora} on {len(names)} layers ({kinds}); "
-        f"{trainable:,} of {total:,} parameters train"
-    )
+    size += f"{' rslora' * settings.rslora} on {len(names)} layers ({kinds})"
+    print(f"lora on: {size}; {trainable:,} of {total:,} parameters train")
     for name in names if cfg.log == "debug" else ():
         print(f"  {name} <-> base_model.model.{name}.lora_A|B.weight")
     return settings

@@ -48,7 +48,7 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
             comparable = version() == sampled_with
             steps.append(optimizer_step(state, piece, algo, cfg))
             within_target_kl, gap = (steps[-1].pop(name) for name in ("within_target_kl", "sampler_gap"))
-            gaps += [gap] if comparable else []
+            gaps += gap if comparable else []
             if progress is not None:
                 progress.update(len(piece.episodes))
     state.model.eval()
@@ -97,5 +97,5 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    stats |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": torch.tensor([0.0, *gaps]).max().item()}
+    stats |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gaps}
     return {**stats, "skipped": skipped, "within_target_kl": within_target_kl}

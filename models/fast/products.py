@@ -103,8 +103,8 @@ def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor | None, lis
     """Return (down [R, in], ups): x @ down.T times `ups` is what the adapters add to the joint output.
 
     `down` stacks scale * A of all layers, each padded by zeros to ROW_MULTIPLE rows. `ups` is one matrix with the B
-    factors on a block diagonal or, from JOINED rows on, a matrix per layer: libraries cut longer sums into parts, which
-    would round otherwise than the products of training.
+    factors on a block diagonal or, from JOINED rows on, a matrix per layer: libraries cut longer sums into parts, and
+    such a sum rounds differently from the shorter products of training.
     """
     if all(layer.A is None for layer in layers):
         return None, []

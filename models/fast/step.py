@@ -22,7 +22,7 @@ from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, rando
 from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
-MKL_BATCH = 32  # up to so many small products MKL is faster than oneDNN, with the same bits
+MKL_BATCH = range(2, 33)  # so many small products are faster in MKL than in oneDNN; a single one has other bits there
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
 
 
@@ -126,7 +126,7 @@ class BlockedAttention:
         self.masks = {window: _mask(positions_B, window, K, blocks) for window in set(cfg.windows)}
         self.queries_ZME = torch.zeros(len(positions_B) * K, max(self.group, MIN_QUERIES), E)
         self.scores_UZML = torch.empty(blocks, *self.queries_ZME.shape[:2], KEY_BLOCK)
-        self.matmul = onednn_matmul if len(self.queries_ZME) > MKL_BATCH else nullcontext
+        self.matmul = nullcontext if len(self.queries_ZME) in MKL_BATCH else onednn_matmul
 
     def __call__(self, q_BHE: torch.Tensor, k_UZEL: torch.Tensor, v_UZLE: torch.Tensor, window) -> torch.Tensor:
         first, mask_from, bias = self.masks[window]
@@ -181,10 +181,14 @@ def exact_step(model: CausalLM) -> CPUStep | None:
 
 
 def _agrees(step: CPUStep, model: CausalLM) -> bool:
+    generator = torch.Generator().manual_seed(0)
     for rows, more in itertools.product((1, 16, 64), (0, 1)):  # a whole cache has other strides than a part of it
         caches = [KVCache(model, rows + more) for _ in range(2)]
+        for first, second in zip(*(cache.keys + cache.values for cache in caches), strict=True):
+            second.copy_(first.normal_(generator=generator))  # sums over random values show the order of adding
         ids_B = torch.arange(rows) % model.config.vocab_size
-        for position in (0, 3, KEY_BLOCK + 1):
+        longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
+        for position in sorted({0, 3, KEY_BLOCK + 1, longest}):
             positions_B = (torch.arange(rows) % 3 + position - 2).clamp(min=0)
             views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
             expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
