@@ -19,5 +19,6 @@ def read_targets(word: str, model: nn.Module) -> str | list[str]:
     for name in names:
         if not any(path == name or path.endswith(f".{name}") for path in paths):
             known = sorted({path.rsplit(".", 1)[-1] for path in paths})
-            raise ValueError(f"lora.targets={word}: no linear layer is named {name}{hint(name, known)}")
+            near = f"{hint(name, known)}; linear layers here: {', '.join(known)}"
+            raise ValueError(f"lora.targets={word}: no linear layer is named {name}{near}")
     return names
