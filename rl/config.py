@@ -87,7 +87,7 @@ class Common:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the model's weights; float16: only to evaluate
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
-    threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all or the half, quarter that is exact
+    threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
     @property
