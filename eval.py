@@ -22,6 +22,7 @@ from models.weights import TINY
 from rl import arguments, config
 from rl.arguments import Positive
 from rl.evaluate import describe, evaluate
+from rl.quantised import trained_over
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,12 @@ TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # key
 
 
 def with_base(words: list[str]) -> list[str]:
-    """Return the words, with the base model that the first adapter names if they name no model."""
+    """Return the words, with the base model and the quantisation of the first adapter if they name none."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     adapters = [name for name in given.get("adapter", "").split(",") if name not in ("", "base")]
+    if adapters and "quant" not in given and "server" not in given:
+        quant = trained_over(adapters[0])
+        words = [*words, f"quant={quant}"] if quant != "none" else words
     if "model" in given or not adapters:
         return words
     try:
@@ -70,7 +74,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
             lora.read_adapter_config(Path(name))  # a misspelt folder fails before the first evaluation
     keep_memory()
     for name in names:
-        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
+        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
         choose_threads(model, cfg.threads)
         if name != "base":
             lora.load_adapter(model, Path(name))

@@ -3,6 +3,7 @@
 Writes a Hugging Face checkpoint that transformers loads. W + scale * B A is summed in float32 and cast once. How much
 of each layer's update the cast loses is measured before anything is written. The written checkpoint is read back, and
 its weights and log-probabilities are compared, before it gets its name. Without an adapter the model is only cast.
+A quantised base is dequantised first, so the checkpoint has the rounded weights that the adapter was trained over.
 """
 
 import json
@@ -23,6 +24,7 @@ from models.weights import resolve
 from rl import program
 from rl.checkpoint import copy_tokenizer
 from rl.folders import new_folder
+from rl.quantised import trained_over
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
@@ -36,6 +38,7 @@ class Keys:
     adapter: str = ""  # the adapter's folder, e.g. runs/x/epoch_10; without it the model is only cast
     model: str = ""  # the base: tiny, a folder or a hub id; default: the base that the adapter names
     dtype: Literal["float32", "bfloat16", "float16"] | None = None  # float32 | bfloat16 | float16; default: the base's
+    quant: Literal["none", "nf4", "nf4-double", "int8"] | None = None  # of the base; default: as the adapter's run
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute: cpu | cuda
     force: bool = False  # write even if rounding loses most of a layer's update
     adapter_only: bool = False  # write the adapter and the tokenizer, to be loaded beside the base; merge nothing
@@ -74,7 +77,8 @@ def main(keys: Keys) -> None:
         raise ValueError(f"out={keys.out} exists already")
     source = resolve(base)
     print(f"reading {base}", flush=True)
-    model, tokenizer = load_model(base, device=keys.device), load_tokenizer(base)
+    quant = keys.quant or trained_over(keys.adapter)
+    model, tokenizer = load_model(base, device=keys.device, quant=quant), load_tokenizer(base)
     name = keys.dtype or model.config.dtype
     if name not in DTYPES:
         raise ValueError(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
@@ -82,9 +86,10 @@ def main(keys: Keys) -> None:
         lora.load_adapter(model, Path(keys.adapter))
     ids_BT = torch.tensor([tokenizer.encode(TEXT)], device=keys.device)
     if keys.adapter_only:
-        write_adapter(model, tokenizer, base, keys, ids_BT)
+        write_adapter(model, tokenizer, base, quant, keys, ids_BT)
         return
     adapted_NV = logprobs(model, ids_BT)
+    quant = dequantise(model, name)
 
     # 2. measure how much of each layer's update the cast loses
     layers = tqdm(lora.lora_layers(model), "measuring", leave=False, disable=None)
@@ -114,20 +119,31 @@ def main(keys: Keys) -> None:
         save_model(model, folder, json.loads((source / "config.json").read_text()), DTYPES[name])
         copy_tokenizer(tokenizer, folder)
         written_NV = check_same(load_model(str(folder), device=keys.device), model, ids_BT)
-        report = {"base": base, "adapter": keys.adapter, "dtype": name, "forced": keys.force}
+        report = {"base": base, "quant": quant, "adapter": keys.adapter, "dtype": name, "forced": keys.force}
         report |= {"largest_difference": (written_NV - adapted_NV).abs().max().item(), "layers": rows}
         report["all"] = total(casts.values()).shares() if rows else None
         (folder / "merge_report.json").write_text(json.dumps(report, indent=2) + "\n")
     print_report(report, keys.out)
 
 
-def write_adapter(model, tokenizer, base: str, keys: Keys, ids_BT: torch.Tensor) -> None:
+def dequantise(model, name: str) -> str:
+    """Make quantised layers dense, and print what that means. Return how they were quantised, or "none"."""
+    if model.config.quant == "none":
+        return "none"
+    from models.quant import dequantise_layers
+
+    kind = dequantise_layers(model, torch.float32)
+    print(f"{kind} to {name}: the checkpoint gets the rounded weights that the adapter saw, not the base's originals")
+    return kind
+
+
+def write_adapter(model, tokenizer, base: str, quant: str, keys: Keys, ids_BT: torch.Tensor) -> None:
     """Write the adapter and the tokenizer without the base, read the adapter back and compare."""
     local = base == "tiny" or Path(base).is_dir()
     with new_folder(Path(keys.out)) as folder:
         lora.save_adapter(model, folder, str(resolve(base).resolve()) if local else base)
         copy_tokenizer(tokenizer, folder)
-        written = load_model(base, device=keys.device)
+        written = load_model(base, device=keys.device, quant=quant)
         lora.load_adapter(written, folder)
         check_same(written, model, ids_BT)
     print(f"{keys.out}: the adapter, to be loaded beside {base}; no weights are merged")

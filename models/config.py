@@ -43,11 +43,7 @@ class ModelConfig:
     qk_norm: bool  # RMSNorm over each head of q and k, before the rotary embedding
     max_position_embeddings: int
     dtype: str  # dtype of the stored weights, "float32" | "bfloat16" | "float16"
-
-    @property
-    def dynamic_rope(self) -> bool:
-        """Whether angles beyond max_position_embeddings would depend on a batch's longest sequence."""
-        return any(rope.kind == "dynamic" for rope in self.ropes)
+    quant: str  # the blocks' linear layers, as stored or as loaded: "none" | "nf4" | "nf4-double" | "int8"
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -71,11 +67,11 @@ def parse_config(raw: dict) -> ModelConfig:
     sizes = [raw.get(key) for key in SIZES] + [raw[key] for key in OPTIONAL_SIZES if raw.get(key) is not None]
     tied, attention_bias, mlp_bias = flags = [raw.get(key, False) for key in FLAGS]
     valid = all(type(size) is int and size > 0 for size in sizes) and all(type(flag) is bool for flag in flags)
-    known = family in FAMILIES and activation in ACTIVATIONS and not raw.get("quantization_config")
-    if not (valid and known):
-        from models.checkpoints.config_problems import refuse_values
+    known, quant = family in FAMILIES and activation in ACTIVATIONS, "none"
+    if not (valid and known) or raw.get("quantization_config"):
+        from models.checkpoints.config_problems import check_values
 
-        refuse_values(raw, FAMILIES, SIZES, OPTIONAL_SIZES, FLAGS, ACTIVATIONS)
+        quant = check_values(raw, FAMILIES, SIZES, OPTIONAL_SIZES, FLAGS, ACTIVATIONS)
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads
@@ -107,4 +103,5 @@ def parse_config(raw: dict) -> ModelConfig:
         qk_norm=family == "qwen3",
         max_position_embeddings=positions,
         dtype=str(raw.get("dtype", raw.get("torch_dtype", "float32"))),
+        quant=quant,
     )

@@ -1,9 +1,8 @@
 """The operations that models/fast may compute faster: the interface between the reading path and that folder.
 
-A field of `kernels` that computes may return None: "use the plain PyTorch code", which stands beside the call. The
-defaults always return None, so without models/fast the plain code computes everything. `matmul`, `choose_threads` and
-`keep_memory` compute nothing: they set up the process. `models/__init__.py` installs models/fast where the folder
-exists. Faster kernels change rounding at most, never what is computed.
+A field that computes may return None: "use the plain PyTorch code", which stands beside the call; the defaults always
+do. `matmul`, `choose_threads` and `keep_memory` compute nothing: they set up the process. `models/__init__.py` installs
+models/fast where that folder exists. Faster kernels change rounding at most, never what is computed.
 """
 
 from collections.abc import Callable
@@ -33,6 +32,8 @@ class Kernels:
     # Products of one input with frozen weights [out, D], without autograd; outputs lie side by side.
     frozen_product: Callable = nothing_faster  # (x_ND, weights, biases) -> [N, sum of out]
     frozen_product_back: Callable = nothing_faster  # (grad, weights) -> the gradient of x_ND
+    quant_product: Callable = nothing_faster  # (x_ND, quantised layers: models/quant.py) -> [N, sum of out]
+    dequantise: Callable = nothing_faster  # (quantised layer, dtype) -> its weight [out, in]
     # A slab of `size` words of a frozen output head, from word `start` on.
     slab_logits: Callable = nothing_faster  # (hidden_ND, weight_VD, start, size, dtype) -> [N, size] in dtype
     slab_back: Callable = nothing_faster  # (x [N, size], weight_VD, start, size) -> x @ the slab's weights [N, D]

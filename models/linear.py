@@ -51,7 +51,7 @@ class Linear(nn.Linear):
         """Return the output of each layer for x [..., in]."""
         if any(layer.weight.requires_grad for layer in layers):
             return tuple((layer.matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers)
-        product = Linear.product
+        product = layers[0].product
         if torch.is_grad_enabled() and x.requires_grad:
             from models.frozen_product import FrozenProduct
 
@@ -61,9 +61,8 @@ class Linear(nn.Linear):
     @staticmethod
     def product(x: torch.Tensor, layers: Sequence["Linear"]) -> torch.Tensor:
         """Return the outputs of frozen layers side by side, [..., in] -> [..., sum of out], without a gradient."""
-        matmul, y = layers[0].matmul, None
-        if matmul is None:
-            y = kernels.frozen_product(x, [layer.weight for layer in layers], [layer.bias for layer in layers])
+        matmul, weights, biases = layers[0].matmul, [layer.weight for layer in layers], [layer.bias for layer in layers]
+        y = kernels.frozen_product(x, weights, biases) if matmul is None else None
         if y is None:
             outputs = [(matmul or F.linear)(x, layer.weight, layer.bias) for layer in layers]
             y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)

@@ -18,45 +18,47 @@ TINY = Path(__file__).parent / "tiny"
 
 def resolve(name: str | Path) -> Path:
     """Return the folder of a model: embedded, local, or downloaded. Raise FileNotFoundError or ValueError for none."""
-    if str(name) == "tiny":
-        return TINY
-    if Path(name).is_dir():
-        return Path(name)
+    folder = TINY if str(name) == "tiny" else Path(name)
+    if folder.is_dir():
+        return folder
     from models.checkpoints.hub import download
 
     return download(str(name))
 
 
-def load_model(name: str, dtype: torch.dtype = torch.float32, device: str = "cpu", exact: bool = False) -> CausalLM:
+def load_model(name: str, dtype=torch.float32, device="cpu", exact: bool = False, quant: str = "none") -> CausalLM:
     """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
 
     To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
     exact: on a GPU, sample and train with the same bits (models/fast/exact.py).
-    Raise FileNotFoundError or ValueError with one line for a missing or truncated file, a missing, unknown, misshapen
-    or integer tensor, an unsupported config, or a tied head that differs from the embedding.
+    quant: "nf4" | "nf4-double" | "int8" quantises the blocks' linear layers (models/quant.py), tensor by tensor.
+    Raise FileNotFoundError or ValueError, one line that names the file, tensor or setting that is missing or unfit.
     """
     folder = resolve(name)
     with torch.device("meta"):
         model = CausalLM(read_config(folder))
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    files = [single]
-    if index.is_file() or single.is_symlink() or not single.is_file():
+    files = [folder / "model.safetensors"]
+    if files[0].is_symlink() or not files[0].is_file() or (folder / "model.safetensors.index.json").is_file():
         from models.checkpoints.shards import weight_files
 
-        files = weight_files(index, single)
+        files = weight_files(folder / "model.safetensors.index.json", files[0])
     try:
-        tensors = _read(files, dtype, device)
-        if model.config.tie_word_embeddings:
-            embedding = tensors["model.embed_tokens.weight"]
-            if not torch.equal(tensors.setdefault("lm_head.weight", embedding), embedding):
-                raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
+        if quant == model.config.quant == "none":
+            tensors = _read(files, dtype, device)
+        else:
+            from models.checkpoints import quantised
+
+            tensors = quantised.read(model, quant, files, dtype, device)
+        embedding, tied = tensors["model.embed_tokens.weight"], model.config.tie_word_embeddings
+        if tied and not torch.equal(tensors.setdefault("lm_head.weight", embedding), embedding):
+            raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
         model.load_state_dict(tensors, strict=True, assign=True)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):
         from models.checkpoints.problems import check_weights
 
         check_weights(folder, files, model, dtype)
         raise
-    if model.config.tie_word_embeddings:
+    if tied:
         model.lm_head.weight = model.model.embed_tokens.weight
     model.requires_grad_(False).eval()
     if exact and model.lm_head.weight.is_cuda:

@@ -85,6 +85,7 @@ class Common:
     eval_split: Literal["train", "val", "test"] = "val"  # tasks to evaluate on
     save_every: Positive[int] = 1  # epochs between saves: epoch_N, and a checkpoint to resume from
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the model's weights; float16: only to evaluate
+    quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the frozen weights of the blocks
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact

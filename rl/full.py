@@ -28,12 +28,16 @@ def check(cfg: Any) -> None:
     for env, key, role in ASK_BASE:
         if env in mixture(cfg.env) and getattr(getattr(cfg, env), key) == "model":
             raise ArgumentError(f"{env}.{key}=model needs a frozen base as its {role}, which lora.r=0 trains away")
+    if cfg.quant != "none":
+        raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
     if cfg.resume_from:
         raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
 
 
 def train_all(model: CausalLM) -> None:
-    """Make every weight trainable, and print one line."""
+    """Make every weight trainable, and print one line. Raise ValueError if the checkpoint is quantised."""
+    if model.config.quant != "none":
+        raise ValueError(f"the checkpoint is stored as {model.config.quant}, which lora.r=0 cannot train; leave it out")
     model.requires_grad_(True)
     copied = "" if model.lm_head.weight.dtype == torch.float32 else ", in float32 copies of the weights"
     print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train{copied}")

@@ -38,8 +38,8 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
         cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
     torch.manual_seed(cfg.seed)
     keep_memory()
-    model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact)
-    if model.config.dynamic_rope:
+    model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
+    if any(rope.kind == "dynamic" for rope in model.config.ropes):
         why = "whose angles change with the longest sequence of a batch: sampling and training would disagree"
         raise ValueError(f"model={cfg.model} has dynamic RoPE, {why}; eval.py plays it")
     if cfg.lora.r:

@@ -22,7 +22,8 @@ DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_under_the_interpreter runs it")
 compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
-SHARED = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}  # bytes of a program, by architecture
+# Bytes of shared memory of a program, by architecture.
+SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}  # their instruction
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -103,7 +104,7 @@ def compiled(kernel, args, kwargs, arch: int):
     from triton.compiler import ASTSource
 
     names = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64"}
-    names[torch.int64] = "*i64"
+    names |= {torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8", torch.int8: "*i8"}
     signature, constants, attributes = {}, {}, {}
     values = dict(zip(kernel.arg_names, args, strict=False)) | {
         k: v for k, v in kwargs.items() if k in kernel.arg_names

@@ -149,7 +149,7 @@ def test_nested_settings_apply_by_layer_and_stay_nested():
 def test_dynamic_equals_default_up_to_its_length():
     plain = random_model("qwen3", max_position_embeddings=50)
     dynamic = random_model("qwen3", max_position_embeddings=50, rope_scaling=DYNAMIC)
-    assert dynamic.config.dynamic_rope and not plain.config.dynamic_rope
+    assert [{rope.kind for rope in model.config.ropes} for model in (dynamic, plain)] == [{"dynamic"}, {"default"}]
     ids = torch.arange(51)[None]
     assert torch.equal(dynamic(ids[:, :50]), plain(ids[:, :50])) and plain(ids).isfinite().all()
     with pytest.raises(ValueError, match=r"51 tokens is longer than max_position_embeddings 50.*dynamic"):

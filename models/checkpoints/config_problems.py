@@ -1,10 +1,12 @@
-"""Say what is wrong with the values of a config.json. Imported only when something is (models/config.py)."""
+"""Say what is wrong with the values of a config.json, and how a quantised checkpoint is stored. Imported only when
+something is wrong or quantised (models/config.py)."""
 
 from typing import NoReturn
 
 
-def refuse_values(raw: dict, families, sizes, optional_sizes, flags, activations) -> NoReturn:
-    """Raise ValueError for the first value that is wrong by itself; the other arguments are models/config.py's."""
+def check_values(raw: dict, families, sizes, optional_sizes, flags, activations) -> str:
+    """Return how the blocks' linear layers are stored, "none" for plain floats. Raise ValueError for the first value
+    that is wrong by itself; the other arguments are models/config.py's."""
     if raw.get("model_type") not in families:
         raise ValueError(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(families)}")
     for key in (*sizes, *(key for key in optional_sizes if raw.get(key) is not None)):
@@ -14,7 +16,21 @@ def refuse_values(raw: dict, families, sizes, optional_sizes, flags, activations
         check_flag(raw, key)
     if raw.get("hidden_act", "silu") not in activations:
         raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: {', '.join(activations)}")
-    raise ValueError("quantization_config is not supported: give a checkpoint in float32, bfloat16 or float16")
+    return stored_kind(raw["quantization_config"])
+
+
+def stored_kind(settings) -> str:
+    """Return the kind that a quantization_config names. Raise ValueError if this code cannot read such checkpoints."""
+    method = settings.get("quant_method", "bitsandbytes") if isinstance(settings, dict) else settings
+    if method != "bitsandbytes":
+        raise ValueError(f"quantization_config: quant_method {method!r} is not supported; supported: 'bitsandbytes'")
+    if settings.get("load_in_8bit"):
+        return "int8"
+    given = {"bnb_4bit_quant_storage": "uint8", **settings}
+    for key, only in (("load_in_4bit", True), ("bnb_4bit_quant_type", "nf4"), ("bnb_4bit_quant_storage", "uint8")):
+        if given.get(key) != only:
+            raise ValueError(f"quantization_config: {key} {given.get(key)!r} is not supported; supported: {only!r}")
+    return "nf4-double" if settings.get("bnb_4bit_use_double_quant") else "nf4"
 
 
 def refuse_heads(raw: dict, head_dim: int, kv_heads: int) -> NoReturn:

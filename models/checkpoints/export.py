@@ -22,7 +22,8 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
         tensors.pop("lm_head.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     name = str(dtype).removeprefix("torch.")
-    config = {**both_layouts(raw_config), "dtype": name, "torch_dtype": name}
+    dense = {key: value for key, value in raw_config.items() if key != "quantization_config"}
+    config = {**both_layouts(dense), "dtype": name, "torch_dtype": name}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -15,6 +15,10 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
     model: a models.CausalLM, whose parameters may be on the meta device; dtype: in which a tied head is compared.
     """
     shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
+    if model.config.quant != "none":
+        from models.checkpoints.quantised import names_in_files
+
+        shapes = names_in_files(model, files)
     tied, found, seen = model.config.tie_word_embeddings, {}, set()
     for path in files:
         try:
@@ -40,12 +44,14 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
         raise ValueError(f"{folder}: tensor {missing[0]} is missing{more}")
 
 
-def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple[int, ...]], seen: set[str]) -> None:
+def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple | None], seen: set[str]) -> None:
     """Raise ValueError if a file's tensor is repeated, unknown, misshapen or of integers."""
     if key in seen:
         raise ValueError(f"{path}: tensor {key} is already in another shard")
     if key not in shapes:
         raise ValueError(f"{path}: tensor {key} is not part of the model that config.json describes")
+    if shapes[key] is None:
+        return  # models/checkpoints/quantised.py checks it
     shape = tuple(file.get_slice(key).get_shape())
     if shape != shapes[key]:
         raise ValueError(f"{path}: {key} has shape {shape}; config.json says {shapes[key]}")

@@ -57,7 +57,8 @@ class Steps:
         if self.on_gpu and half and not triton_problem(device):
             from models.fast.triton.attention import attend as on_gpu
         self.attention = attention or (on_gpu if self.on_gpu else attend)
-        stacked = self.on_gpu and not model.exact and _fits(model) if stacked is None else stacked
+        plain = not model.exact and model.config.quant == "none"  # stacks of quantised weights would be dense
+        stacked = self.on_gpu and plain and _fits(model) if stacked is None else stacked
         self.stack = Stacked if stacked else Unstacked
         K, B = cache.heads, cache.keys[0].shape[1] // cache.heads
         self.heads = torch.arange(B * K, device=device).view(B, 1, K)

@@ -164,8 +164,8 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     The trial runs once for each model, number of threads and shape of the adapters, with random B factors.
     """
     weight = model.lm_head.weight
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return None
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
+        return None  # of quantised weights the stacks would be a dense copy
     inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
     if not _is_small(model) and any(weight_copy([layer.weight for layer in group]) is None for group in inputs):
         return None  # the stacks would be a copy of the whole model

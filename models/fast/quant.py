@@ -1,0 +1,62 @@
+"""Quantised layers, faster: on a CPU the levels of two codes are looked up at once, on CUDA Triton computes."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+BLOCKS = 2**14  # blocks that are dequantised at once: the temporaries stay in the cache
+
+
+def dequantise(layer, dtype: torch.dtype) -> torch.Tensor | None:
+    """Fill the slot of models/kernels.py: the weight of a models/quant.py QuantLinear, [out, in] in dtype, or None."""
+    if layer.weight.is_cuda:
+        kernels = triton_quant()
+        return kernels and kernels.dequantise(layer, dtype)
+    from models.quant import BLOCK, scales
+
+    blocks, rest = divmod(layer.out_features * layer.in_features, BLOCK)
+    if layer.weight.device.type != "cpu" or layer.kind == "int8" or rest:
+        return None
+    out = torch.empty(blocks, BLOCK, dtype=dtype)
+    tensors = out, layer.weight.view(blocks, BLOCK // 2), scales(layer)[:, None]
+    for piece, codes, absmax in zip(*(x.split(BLOCKS) for x in tensors), strict=True):
+        pairs = torch.index_select(level_pairs(), 0, codes.reshape(-1).int()).view(torch.float32).view(-1, BLOCK)
+        torch.mul(pairs, absmax, out=piece) if dtype == torch.float32 else piece.copy_(pairs.mul_(absmax))
+    return out.view(layer.out_features, layer.in_features)
+
+
+@cache
+def level_pairs() -> torch.Tensor:
+    """Return the two float32 levels of each byte of codes, as one int64 [256]."""
+    from models.quant import LEVELS
+
+    levels = torch.tensor(LEVELS)
+    return torch.stack((levels.repeat_interleave(16), levels.repeat(16)), -1).view(torch.int64).view(-1)
+
+
+def quant_product(x_ND: torch.Tensor, layers: Sequence) -> torch.Tensor | None:
+    """Fill the slot of models/kernels.py: the outputs of quantised layers side by side on CUDA, or None."""
+    kernels = triton_quant() if x_ND.is_cuda else None
+    if kernels is None:
+        return None
+    widths = [layer.out_features for layer in layers]
+    y = x_ND.new_empty(len(x_ND), sum(widths))
+    for layer, out in zip(layers, y.split(widths, -1), strict=True):
+        if kernels.fits(x_ND, layer):
+            kernels.product(x_ND, layer, out)
+        elif layer.bias is None:
+            torch.mm(x_ND, layer.dense(x_ND.dtype).mT, out=out)
+        else:
+            torch.addmm(layer.bias, x_ND, layer.dense(x_ND.dtype).mT, out=out)
+    return y
+
+
+@cache
+def triton_quant():
+    """Return the module of triton/quant.py, or None if Triton is not installed."""
+    try:
+        from models.fast.triton import quant
+    except ImportError:
+        return None
+    return quant
