@@ -89,7 +89,8 @@ def adapt(model: CausalLM, cfg: Common) -> Lora:
         names = lora.inject(model, settings.r, settings.alpha, settings.dropout, targets, settings.rslora)
     kinds = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in names}))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    total = trainable + sum(p.numel() for name, p in model.named_parameters() if ".adapters." not in name)
+    frozen = [p for name, p in model.named_parameters() if ".adapters." not in name]
+    total = trainable + sum(p.numel() << (p.dtype == torch.uint8) for p in frozen)  # a byte has two codes of 4 bits
     size += f"{' rslora' * settings.rslora} on {len(names)} layers ({kinds})"
     print(f"lora on: {size}; {trainable:,} of {total:,} parameters train")
     for name in names if cfg.log == "debug" else ():

@@ -5,13 +5,15 @@ from functools import cache
 
 import torch
 
+from models.fast.dispatch import triton_problem
+
 BLOCKS = 2**14  # blocks that are dequantised at once: the temporaries stay in the cache
 
 
 def dequantise(layer, dtype: torch.dtype) -> torch.Tensor | None:
     """Fill the slot of models/kernels.py: the weight of a models/quant.py QuantLinear, [out, in] in dtype, or None."""
     if layer.weight.is_cuda:
-        kernels = triton_quant()
+        kernels = triton_quant(layer.weight.device)
         return kernels and kernels.dequantise(layer, dtype)
     from models.quant import BLOCK, scales
 
@@ -37,7 +39,7 @@ def level_pairs() -> torch.Tensor:
 
 def quant_product(x_ND: torch.Tensor, layers: Sequence) -> torch.Tensor | None:
     """Fill the slot of models/kernels.py: the outputs of quantised layers side by side on CUDA, or None."""
-    kernels = triton_quant() if x_ND.is_cuda else None
+    kernels = triton_quant(x_ND.device) if x_ND.is_cuda else None
     if kernels is None:
         return None
     widths = [layer.out_features for layer in layers]
@@ -52,11 +54,10 @@ def quant_product(x_ND: torch.Tensor, layers: Sequence) -> torch.Tensor | None:
     return y
 
 
-@cache
-def triton_quant():
-    """Return the module of triton/quant.py, or None if Triton is not installed."""
-    try:
-        from models.fast.triton import quant
-    except ImportError:
+def triton_quant(device: torch.device):
+    """Return the module of triton/quant.py, or None if Triton does not work."""
+    if triton_problem(device):
         return None
+    from models.fast.triton import quant
+
     return quant
