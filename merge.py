@@ -38,7 +38,7 @@ class Keys:
     adapter: str = ""  # the adapter's folder, e.g. runs/x/epoch_10; without it the model is only cast
     model: str = ""  # the base: tiny, a folder or a hub id; default: the base that the adapter names
     dtype: Literal["float32", "bfloat16", "float16"] | None = None  # float32 | bfloat16 | float16; default: the base's
-    quant: Literal["none", "nf4", "nf4-double", "int8"] | None = None  # of the base; default: as the adapter's run
+    quant: Literal["run", "none", "nf4", "nf4-double", "int8"] = "run"  # of the base; run: as the adapter's run says
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute: cpu | cuda
     force: bool = False  # write even if rounding loses most of a layer's update
     adapter_only: bool = False  # write the adapter and the tokenizer, to be loaded beside the base; merge nothing
@@ -77,7 +77,7 @@ def main(keys: Keys) -> None:
         raise ValueError(f"out={keys.out} exists already")
     source = resolve(base)
     print(f"reading {base}", flush=True)
-    quant = keys.quant or trained_over(keys.adapter)
+    quant = trained_over(keys.adapter) if keys.quant == "run" else keys.quant
     model, tokenizer = load_model(base, device=keys.device, quant=quant), load_tokenizer(base)
     name = keys.dtype or model.config.dtype
     if name not in DTYPES:

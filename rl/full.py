@@ -37,7 +37,7 @@ def check(cfg: Any) -> None:
 def train_all(model: CausalLM) -> None:
     """Make every weight trainable, and print one line. Raise ValueError if the checkpoint is quantised."""
     if model.config.quant != "none":
-        raise ValueError(f"the checkpoint is stored as {model.config.quant}, which lora.r=0 cannot train; leave it out")
+        raise ValueError(f"lora.r=0 cannot train a checkpoint that is stored as {model.config.quant}; use lora.r=16")
     model.requires_grad_(True)
     copied = "" if model.lm_head.weight.dtype == torch.float32 else ", in float32 copies of the weights"
     print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train{copied}")

@@ -1,0 +1,177 @@
+"""Programs with quant=: training, resuming, the reference, the planner's worker, evaluation, merging, bad input."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import run_program
+from make_quantised import FROZEN
+from safetensors.torch import load_file
+
+import lora
+from models import load_model
+from models.quant import QuantLinear, block_linears
+
+SHORT = ["episodes=8", "batch_size=8", "eval_episodes=0", "lora.r=4", "max_new_tokens=16"]
+TINY = Path("models/tiny").resolve()
+
+
+def train(folder, *words) -> tuple[str, list[dict]]:
+    """Run train.py; return what it printed and the lines of its metrics."""
+    status, out, err = run_program("train.py", *SHORT, f"out={folder}", *words)
+    assert status == 0, err
+    return out, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the folder of a run over nf4."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(folder, "algo=grpo", "quant=nf4", "epochs=2", "lr=0.01", "grpo.group_size=4")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algo=ppo", "quant=nf4"],
+        ["algo=grpo", "quant=nf4-double", "grpo.kl_coef=0.1", "dtype=bfloat16"],
+        ["algo=grpo", "quant=nf4", "grpo.kl_coef=0.1", "env=planner", "planner.worker=model"],
+        ["algo=reinforce", "quant=int8"],
+    ],
+)
+def test_runs_over_quantised_bases_are_exact(words, tmp_path):
+    out, metrics = train(tmp_path / "run", "epochs=1", *words)
+    assert "exact: yes" in out and " of 1,974,336 parameters train" in out, "codes of 4 bits count as weights"
+    assert metrics[-1]["sampler_gap"] == 0 and metrics[-1]["grad_norm"] > 0
+    assert metrics[-1].get("reference_kl", 0.0) == 0, "the reference is the same base, in the first step"
+
+
+def test_sft_learns_over_a_quantised_base(tmp_path):
+    words = ["algo=sft", "quant=nf4", "epochs=3", "lr=0.003", "lora.dropout=0.1"]
+    losses = [line["loss"] for line in train(tmp_path / "run", *words)[1] if "loss" in line]
+    assert losses[-1] < losses[0]
+
+
+def test_resumed_run_has_the_same_bytes(trained, tmp_path):
+    again = tmp_path / "run"
+    shutil.copytree(trained, again)
+    for name in ("epoch_2", "checkpoint-2"):
+        shutil.rmtree(again / name)
+    status, out, err = run_program("train.py", f"resume={again}")
+    assert status == 0 and "resumed from" in out, err
+    for name in ("epoch_2/adapter_model.safetensors", "checkpoint-2/optimizer.safetensors"):
+        assert (again / name).read_bytes() == (trained / name).read_bytes(), name
+
+
+def test_adapter_trains_on_as_its_own_reference(trained, tmp_path):
+    words = ["algo=grpo", "quant=nf4", f"resume_from={trained}/epoch_2", "grpo.kl_coef=0.1", "epochs=1"]
+    status, out, err = run_program("train.py", *words, *SHORT[:3], f"out={tmp_path}/run")
+    assert status == 0 and "exact: yes" in out, err
+
+
+def test_adapter_is_a_plain_peft_adapter(trained):
+    """It has no trace of the quantisation, and loads over any kind of base."""
+    config = json.loads((trained / "epoch_2" / "adapter_config.json").read_text())
+    assert not any("quant" in key for key in config) and all("lora_" in key for key in load_file(adapter_file(trained)))
+    outputs = {}
+    for quant in ("none", "nf4"):
+        model = load_model("tiny", quant=quant)
+        lora.load_adapter(model, trained / "epoch_2")
+        outputs[quant] = model(torch.arange(20)[None])
+    change = (outputs["nf4"] - outputs["none"]).norm() / outputs["none"].norm()
+    assert 0.001 < change < 0.5
+
+
+def adapter_file(run):
+    return run / "epoch_2" / "adapter_model.safetensors"
+
+
+def test_evaluation_quantises_as_the_run_did(trained, tmp_path):
+    results = {}
+    for name, words in {"run": [], "nf4": ["quant=nf4"], "none": ["quant=none"]}.items():
+        path = tmp_path / f"{name}.json"
+        words = [f"adapter={trained}/epoch_2", "n=3", "max_new_tokens=8", f"json={path}", *words]
+        assert run_program("eval.py", *words)[0] == 0
+        results[name] = json.loads(path.read_text())
+    assert results["run"] == results["nf4"] and results["run"]["config"]["quant"] == "nf4"
+    assert results["none"]["config"]["quant"] == "none"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@torch.no_grad()
+def test_merging_folds_into_the_dequantised_weights(trained, tmp_path, dtype):
+    words = [f"adapter={trained}/epoch_2", f"out={tmp_path}/merged", f"dtype={dtype}", "force=true"]
+    status, out, err = run_program("merge.py", *words)
+    assert status == 0, err
+    assert f"nf4 to {dtype}: the checkpoint gets the rounded weights that the adapter saw" in out
+    report = json.loads((tmp_path / "merged" / "merge_report.json").read_text())
+    assert report["quant"] == "nf4" and len(report["layers"]) == 28
+    merged, adapted = load_model(f"{tmp_path}/merged", getattr(torch, dtype)), load_model("tiny", quant="nf4")
+    lora.load_adapter(adapted, trained / "epoch_2")
+    for name, layer in lora.lora_layers(adapted):
+        weight = layer.base_layer.dense(torch.float32) + layer.adapter.scale * (layer.adapter.B @ layer.adapter.A)
+        assert torch.equal(merged.get_submodule(name).weight, weight.to(getattr(torch, dtype))), name
+    if dtype == "float32":
+        ids = torch.arange(20)[None]
+        torch.testing.assert_close(merged(ids), adapted(ids), atol=1e-4, rtol=1e-4)
+
+
+def test_merging_over_the_base_itself_is_possible(trained, tmp_path):
+    words = [f"adapter={trained}/epoch_2", f"out={tmp_path}/merged", "quant=none", "force=true"]
+    status, out, err = run_program("merge.py", *words)
+    assert status == 0 and "nf4" not in out, out + err
+    assert json.loads((tmp_path / "merged" / "merge_report.json").read_text())["quant"] == "none"
+
+
+def with_tokenizer(kind, folder):
+    """Write the checkpoint of bitsandbytes with the embedded tokenizer, whose ids need not fit."""
+    shutil.copytree(FROZEN / kind, folder)
+    for path in TINY.glob("*token*.json"):
+        shutil.copy(path, folder)
+    return folder
+
+
+@torch.no_grad()
+def test_stored_checkpoint_is_cast_to_a_dense_one(tmp_path):
+    """merge.py without an adapter reads a checkpoint of bitsandbytes and writes a plain one."""
+    folder = with_tokenizer("nf4-double", tmp_path / "stored")
+    model = load_model(str(folder))
+    vocabulary = {"model.embed_tokens.weight": torch.zeros(2048, 64)}  # the test sentence has larger ids
+    from safetensors.torch import save_file
+
+    save_file(load_file(folder / "model.safetensors") | vocabulary, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 2048}
+    (folder / "config.json").write_text(json.dumps(config))
+    status, out, err = run_program("merge.py", f"model={folder}", f"out={tmp_path}/dense", "dtype=float32")
+    assert status == 0 and "nf4-double to float32" in out, err
+    dense = load_model(f"{tmp_path}/dense")
+    assert dense.config.quant == "none" and not any(isinstance(m, QuantLinear) for m in dense.modules())
+    for name, layer in block_linears(model).items():
+        assert torch.equal(dense.get_submodule(name).weight, layer.dense(torch.float32)), name
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["quant=nf4", "lora.r=0"], "quant=nf4 freezes the weights that lora.r=0 trains; choose one of the two"),
+        (["quant=nf5"], "quant=nf5 is not one of none, nf4, nf4-double, int8; did you mean nf4?"),
+        (["quant=fp4"], "quant=fp4 is not one of none, nf4, nf4-double, int8; did you mean nf4?"),
+        (["quant=8bit"], "quant=8bit is not one of none, nf4, nf4-double, int8"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_loads(words, line):
+    assert run_program("train.py", "model=nowhere/to-be-found", *words) == (2, "", f"train.py: {line}\n")
+
+
+def test_stored_checkpoints_do_not_train_whole(tmp_path):
+    folder = with_tokenizer("int8", tmp_path / "stored")
+    words = [f"model={folder}", "max_len=256", f"out={tmp_path}/run", *SHORT]
+    status, _, err = run_program("train.py", *words, "lora.r=0")
+    assert status == 1 and err.endswith(
+        "train.py: lora.r=0 cannot train a checkpoint that is stored as int8; use lora.r=16\n"
+    )
+    status, _, err = run_program("train.py", *words, "quant=nf4")
+    assert status == 1 and err.endswith("stored: is stored as int8, not nf4; leave quant= out\n")
