@@ -75,7 +75,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
     keep_memory()
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
-        choose_threads(model, cfg.threads)
+        choose_threads(model, cfg.threads, products=cfg.products)
         if name != "base":
             lora.load_adapter(model, Path(name))
         yield name, partial(evaluate, model, tokenizer)

@@ -3,6 +3,10 @@
 `before` is another checkout (git worktree add FOLDER COMMIT). Each version runs in a process of its own; the two
 processes take their repeats in turn, row by row, so that a change of the machine's load meets both. A row is the
 median time of this version over the median time of the other: below 1 this version is faster.
+
+    python -m benchmarks.versions before=. before_products=onednn now_products=plain
+
+compares the two kinds of float32 product on one machine, as another kind of CPU would choose the other.
 """
 
 import importlib
@@ -15,8 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 ROOT = Path(__file__).parents[1]
+PRODUCTS = "auto"  # in a version's process: its float32 products
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,8 @@ class Keys:
     rows: str = ""  # run the rows whose names begin with one of these, separated by commas; empty: all rows
     repeats: int = 9  # measured repeats of each version, after one that is not measured
     threads: int = 2  # torch threads of each version
+    before_products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products of the other version
+    now_products: Literal["auto", "onednn", "plain"] = "auto"  # of this one: before=. compares the two kinds of product
     out: str = ""  # also write the rows to this file, as JSON
 
 
@@ -182,9 +190,11 @@ def program_row(words: str) -> Callable[[], None]:
     """One epoch of train.py, in a process of its own: start, sampling, learning, saving."""
     import tempfile
 
+    chosen = [] if PRODUCTS == "auto" else [f"products={PRODUCTS}"]
+
     def run():
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "train.py", *words.split(), f"out={folder}/run", "threads=1"]
+            command = [sys.executable, "train.py", *words.split(), f"out={folder}/run", "threads=1", *chosen]
             subprocess.run(command, check=True, capture_output=True, cwd=os.getcwd())
 
     return run
@@ -225,11 +235,15 @@ ROWS = {
 }
 
 
-def serve(threads: int) -> None:
+def serve(threads: int, products: str) -> None:
     """Read a row's name from each line of standard input, run it once, print its seconds."""
+    global PRODUCTS
     import torch
 
+    PRODUCTS = products
     torch.set_num_threads(threads)
+    if products != "auto":
+        import_first("models.fast.process").choose_products(products)
     run = current = None
     for line in sys.stdin:
         name = line.rstrip("\n")
@@ -246,10 +260,10 @@ def serve(threads: int) -> None:
 class Version:
     """A process that runs rows in one version's folder."""
 
-    def __init__(self, folder: Path, threads: int):
+    def __init__(self, folder: Path, threads: int, products: str):
         environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "serve", str(threads)],
+            [sys.executable, __file__, "serve", str(threads), products],
             cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -271,7 +285,8 @@ def main(keys: Keys) -> None:
     results = {}
     print(f"{'row':<26}{'before':>10}{'now':>10}{'now/before':>12}{'least':>8}{'most':>8}")
     for name in names:
-        versions = [Version(Path(keys.before).resolve(), keys.threads), Version(ROOT, keys.threads)]
+        sides = (Path(keys.before).resolve(), keys.before_products), (ROOT, keys.now_products)
+        versions = [Version(folder, keys.threads, products) for folder, products in sides]
         for version in versions:
             version.seconds(name)
         pairs = []
@@ -296,7 +311,7 @@ def main(keys: Keys) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         sys.path[0] = os.getcwd()
-        serve(int(sys.argv[2]))
+        serve(int(sys.argv[2]), sys.argv[3])
     else:
         from rl import program
 

@@ -17,7 +17,7 @@ def nothing_faster(*_args, **_kwargs) -> None:
     """The default of every hook: leave the work to the plain code."""
 
 
-def set_threads(model: nn.Module, threads: int = 0, trial: bool = False) -> str:
+def set_threads(model: nn.Module, threads: int = 0, trial: bool = False, products: str = "auto") -> str:
     """Give torch that many CPU threads; 0 leaves its own choice. Nothing is tried."""
     torch.set_num_threads(threads or torch.get_num_threads())
     return "not tried" if trial else ""
@@ -48,7 +48,7 @@ class Kernels:
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
     make_exact: Callable[[nn.Module], None] = refuse_exact  # on CUDA: the same kernels for sampling and training
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
-    # (model, threads, trial) -> with `trial` "yes" if sampling and training gave the same bits, or what differed
+    # (model, threads, trial, products) -> with `trial` "yes" if sampling and training gave the same bits, or the reason
     choose_threads: Callable[..., str] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
 

@@ -89,6 +89,7 @@ class Common:
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
+    products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
     @property

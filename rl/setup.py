@@ -49,7 +49,7 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
 
         full.train_all(model)
     algo_cfg = cfg.algorithm
-    exact = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts")
+    exact = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts", products=cfg.products)
     print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
     reference = "reference" if cfg.resume_from else None

@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+import time
 from statistics import median
 
 import pytest
 import torch
 from torch import nn
 
-from models.fast import process
+from models.fast import onednn, process, trial
+from models.linear import Linear, joint_linear
 
 FAULTS = """
 import resource, torch
@@ -39,3 +41,68 @@ def test_memory_of_large_tensors_is_fetched_from_the_system_once():
     output = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
     first, *others = map(int, output.split())
     assert first > 100 and median(others) < first / 10
+
+
+@pytest.fixture
+def products():
+    """Restores the choice of products."""
+    before = onednn.float32
+    yield
+    onednn.float32 = before
+
+
+needs_onednn = pytest.mark.skipif(not onednn.usable(torch.float32), reason="oneDNN's products are not usable here")
+
+
+@needs_onednn
+def test_plain_products_leave_weights_as_they_lie(products):
+    """In float32; in 16 bits nothing changes. The results agree to rounding."""
+    layer, x = Linear(64, 48).requires_grad_(False), torch.randn(32, 64)
+    found = {}
+    for kind in ("onednn", "plain"):
+        line = process.choose_products(kind)
+        assert line.startswith("oneDNN" if kind == "onednn" else "plain") and line.endswith("(as asked)")
+        assert (onednn.weight_copy([layer.weight]) is not None) == (kind == "onednn")
+        assert onednn.weight_copy([layer.weight.bfloat16()]) is not None or not onednn.usable(torch.bfloat16)
+        matmul = torch.backends.mkldnn.matmul
+        before = matmul.fp32_precision
+        with onednn.onednn_matmul():
+            assert (matmul.fp32_precision == "bf16") == (kind == "onednn" and onednn._exact_float32())
+        assert matmul.fp32_precision == before
+        found[kind] = joint_linear(x, layer)[0]
+    assert torch.equal(found["plain"], torch.nn.functional.linear(x, layer.weight, layer.bias))
+    torch.testing.assert_close(found["onednn"], found["plain"])
+
+
+@needs_onednn
+@pytest.mark.parametrize("speedup, chosen", [(0.8, False), (1.25, False), (1.35, True), (2.0, True)])
+def test_onednn_is_taken_where_it_is_clearly_faster(speedup, chosen, products, monkeypatch):
+    monkeypatch.setattr(process, "onednn_speedup", lambda: speedup)
+    assert f"oneDNN has {speedup:.1f}x the speed here" in process.choose_products() and onednn.float32 == chosen
+
+
+def test_products_are_plain_where_onednn_is_inexact(products, monkeypatch):
+    monkeypatch.setattr(onednn, "usable", lambda _: False)
+    monkeypatch.setattr(process, "onednn_speedup", None)
+    for kind in ("auto", "onednn", "plain"):
+        assert process.choose_products(kind).endswith("(oneDNN is missing or inexact here)") and not onednn.float32
+
+
+@needs_onednn
+def test_the_trial_of_products_is_short_and_keeps_the_threads():
+    before, began = torch.get_num_threads(), time.process_time()
+    assert process.onednn_speedup() > 0 and torch.get_num_threads() == before
+    assert time.process_time() - began < 0.4
+
+
+@needs_onednn
+@pytest.mark.parametrize("kind, said, plain", [("auto", "yes", False), ("plain", "differs", True)])
+def test_products_that_are_not_exact_are_not_chosen_for_speed(kind, said, plain, products, monkeypatch, capsys):
+    """Here plain products fail in the trial and are the faster ones."""
+    monkeypatch.setattr(process, "onednn_speedup", lambda: 0.5)
+    monkeypatch.setattr(trial, "first_difference", lambda _: None if onednn.float32 else "differs")
+    model = nn.Module()
+    model.lm_head = Linear(4, 4)
+    threads = torch.get_num_threads()
+    assert trial.choose_threads(model, threads, trial=True, products=kind) == said
+    assert onednn.float32 != plain and capsys.readouterr().out.startswith("products: plain")

@@ -4,7 +4,7 @@ torch multiplies float32 matrices by MKL, which on some CPUs (AMD's with AVX-512
 less than that on a weight that was laid out for oneDNN beforehand; 16 bits and few rows gain as well. A frozen weight
 is copied once, and once more transposed for the gradient of its input. Both features use parts of torch that may be
 missing or inexact elsewhere, so a trial run decides; without them, or beyond COPIES_SHARE of the memory, the plain code
-runs.
+runs. So it does for float32 where process.py finds plain products faster.
 """
 
 import os
@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
 
+float32 = True  # whether products of float32 may go through oneDNN; process.py sets it
 _copies = WeakTensorKeyDictionary()  # {first weight: {kind of copy: (state of the weights, copy, bytes)}}
 
 
@@ -48,6 +49,8 @@ def _cached(weights, kind, pieces, dtype=None) -> list[torch.Tensor] | None:
     first, dtype = weights[0], dtype or weights[0].dtype
     if first.device.type != "cpu" or first.requires_grad or not usable(dtype):
         return None
+    if dtype == torch.float32 and not float32:
+        return None
     state = [(weight.data_ptr(), weight._version, weight.dtype) for weight in weights]
     cached = _copies.get(first)
     if cached is None:
@@ -76,7 +79,7 @@ def _budget() -> int:
 @contextmanager
 def onednn_matmul():
     """Within this context torch multiplies float32 matrices by oneDNN, in float32. Switches the whole process."""
-    if not _exact_float32():
+    if not float32 or not _exact_float32():
         yield
         return
     before = torch.backends.mkldnn.matmul.fp32_precision

@@ -17,6 +17,7 @@ from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, masked, score, span,
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
+from models.fast import onednn
 from models.fast.onednn import onednn_matmul, weight_copy
 from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, random_factors
 from models.linear import ROW_MULTIPLE
@@ -171,7 +172,7 @@ def exact_step(model: CausalLM) -> CPUStep | None:
         return None  # the stacks would be a copy of the whole model
     layers = [layer for group in inputs for layer in group]
     shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
-    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), shapes)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), onednn.float32, shapes)
     if agreed.get(kind) is False:
         return None
     if kind not in agreed:

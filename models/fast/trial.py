@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from models.attention import KEY_BLOCK, SMALL_PRODUCT
 from models.decoder import MLP, Attention, CausalLM, RMSNorm
 from models.engine import Engine
-from models.fast import process
+from models.fast import onednn, process
 from models.fast.products import groups, random_factors
 from models.linear import ROW_MULTIPLE
 from models.logprob import token_logprobs
@@ -20,17 +20,30 @@ ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows, and t
 LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: a trial should take seconds
 
 
-def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False) -> str:
-    """Give torch that many CPU threads. 0: process.py chooses, and with `trial` the number is halved until it succeeds.
+def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> str:
+    """Choose the library of float32 products (process.py) and print it, and give torch that many CPU threads.
+
+    threads: 0: process.py chooses, and with `trial` the number is halved until it succeeds.
+    products: "auto" | "onednn" | "plain". With "auto" oneDNN is also taken where plain products fail in the trial and
+    it does not.
 
     Return "yes" if the trial succeeds, else the first thing that differs; "" without `trial`.
     """
     torch.set_num_threads(threads or process.default_threads(model))
+    on_cpu = model.lm_head.weight.device.type == "cpu"
+    if on_cpu:
+        print(f"products: {process.choose_products(products)}")
     if not trial:
         return ""
     most, found = torch.get_num_threads(), first_difference(model)
+    if found and on_cpu and products == "auto" and not onednn.float32:
+        line = process.choose_products("onednn")
+        if onednn.float32 and not first_difference(model):
+            print(f"products: {line}: plain ones are not exact here")
+            return "yes"
+        process.choose_products("plain")
     difference = found
-    while difference and not threads and torch.get_num_threads() > 1 and model.lm_head.weight.device.type == "cpu":
+    while difference and not threads and torch.get_num_threads() > 1 and on_cpu:
         torch.set_num_threads((torch.get_num_threads() + 1) // 2)
         difference = first_difference(model)
     if difference:
