@@ -51,8 +51,8 @@ class _TokenLogprobs(torch.autograd.Function):
         parts = []
         for hidden, targets in zip(hidden_ND.split(ROWS), targets_N.split(ROWS), strict=True):
             logits_NV = head_logits(hidden, weight_VD, temperature)[: len(hidden)]
-            log = log_normalizer(logits_NV)
-            entropy = (logits_NV.softmax(-1) * (log - logits_NV)).sum(-1)
+            log, (_, probs_NV, peak, log_total) = log_normalizer(logits_NV), normalize(logits_NV)
+            entropy = (probs_NV * (log_total - (logits_NV - peak))).sum(-1)  # large logits would cancel
             parts.append((logits_NV.gather(1, targets[:, None]) - log, entropy, log))
         logprobs_N, entropy_N, log_N = (torch.cat(x).view(-1) for x in zip(*parts, strict=True))
         ctx.temperature = temperature

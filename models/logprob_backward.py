@@ -8,6 +8,7 @@ Imported only then, because it computes the logits again.
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 
 def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callable, slab_back: Callable, limit: int):
@@ -31,7 +32,8 @@ def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callabl
             grad[inside, word[inside]] += of_logp[inside, 0]
             grad = (grad / ctx.temperature).to(weight_VD.dtype)
             if grad_hidden_ND is not None:
-                grad_hidden_ND[rows] += slab_back(grad, weight_VD, start)
+                padded = F.pad(grad, (0, 0, 0, len(logits) - len(grad)))  # as `slabs` pads
+                grad_hidden_ND[rows] += slab_back(padded, weight_VD, start)[: len(grad)]
             if grad_weight_VD is not None:
                 grad_weight_VD[start : start + grad.shape[1]] += grad.mT @ hidden
     return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD

@@ -15,6 +15,7 @@ from models.elementwise import by_whole_vectors
 from models.fast import step, trial
 from models.fast.products import StackedOnCPU
 from models.fast.step import exact_step
+from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode
@@ -220,8 +221,11 @@ def test_all_threads_are_kept_if_no_number_is_exact(threads, monkeypatch):
 
 @pytest.mark.parametrize("largest", [10.0, 240.0, 2000.0])
 @pytest.mark.parametrize("words", [50, 5000])
-def test_entropy_of_large_logits_does_not_cancel(largest, words):
+@pytest.mark.parametrize("fast", [True, False])
+def test_entropy_of_large_logits_does_not_cancel(largest, words, fast, monkeypatch):
     """5,000 words are two slabs. The logits' differences are small beside the logits, and exact in float32."""
+    if not fast:
+        monkeypatch.setattr(kernels, "token_logprobs", nothing_faster)
     generator = torch.Generator().manual_seed(0)
     weight_VD = largest + torch.randint(0, 8, (words, 1), generator=generator) / 4
     entropy_N = token_logprobs(torch.ones(3, 1), weight_VD, torch.tensor([0, 1, 2]))[1]

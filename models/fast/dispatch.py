@@ -10,7 +10,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = False) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the Triton kernel in 16 bits, and in any dtype for an exact model."""
+    """Implement the hook of models/kernels.py: the Triton kernel in 16 bits, and in any dtype for an exact model."""
     if not (exact or q_BHTE.dtype in HALF) or triton_problem(q_BHTE.device):
         return None
     from models.fast.triton.attention import attend as kernel
@@ -19,7 +19,7 @@ def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = Fals
 
 
 def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
-    """Fill the slot of models/kernels.py: the Triton kernels on CUDA, other than for float64, else head.py."""
+    """Implement the hook of models/kernels.py: the Triton kernels on CUDA, other than for float64, else head.py."""
     kernel = head.token_logprobs
     if _has_head_kernel(hidden_ND):
         from models.fast.triton.logprob import token_logprobs as kernel
@@ -28,7 +28,7 @@ def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
 
 
 def sample(hidden_BD, weight_VD, temperature, uniforms_B):
-    """Fill the slot of models/kernels.py: the Triton kernels on CUDA, other than for float64."""
+    """Implement the hook of models/kernels.py: the Triton kernels on CUDA, other than for float64."""
     if not _has_head_kernel(hidden_BD):
         return None
     from models.fast.triton.sample import sample as kernel

@@ -11,7 +11,7 @@ BLOCKS = 2**14  # blocks that are dequantised at once: the temporaries stay in t
 
 
 def dequantise(layer, dtype: torch.dtype) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the weight of a models/quant.py QuantLinear, [out, in] in dtype, or None."""
+    """Implement the hook of models/kernels.py: a QuantLinear's weight [out, in] in dtype, or None."""
     if layer.weight.is_cuda:
         kernels = triton_quant(layer.weight.device)
         return kernels and kernels.dequantise(layer, dtype)
@@ -38,7 +38,7 @@ def level_pairs() -> torch.Tensor:
 
 
 def quant_product(x_ND: torch.Tensor, layers: Sequence) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the outputs of quantised layers side by side on CUDA, or None."""
+    """Implement the hook of models/kernels.py: the outputs of quantised layers side by side on CUDA, or None."""
     kernels = triton_quant(x_ND.device) if x_ND.is_cuda else None
     if kernels is None:
         return None

@@ -18,7 +18,7 @@ from models.linear import Linear, joint_linear
 
 
 def train_block(block: Block, x_ND: torch.Tensor, layout: Layout, wanted) -> torch.Tensor | None:
-    """Fill the slot of models/kernels.py: the rows after a block whose norms are frozen, or None."""
+    """Implement the hook of models/kernels.py: the rows after a block whose norms are frozen, or None."""
     if layout.packed_attend is None or wanted is not None or block.mlp.hidden_act != "silu":
         return None
     norms_train = any(module.weight.requires_grad for module in block.modules() if isinstance(module, RMSNorm))
