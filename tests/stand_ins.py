@@ -5,6 +5,7 @@ they only have to give numbers that are right to rounding.
 """
 
 import math
+from functools import lru_cache
 
 import pytest
 import torch
@@ -39,6 +40,7 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
         StandIn(device, name, f) for name, f in (("varlen", varlen_forward), ("varlen_back", varlen_back))
     ]
     monkeypatch.setattr(varlen, "load_varlen", lambda: varlen_attn if flash else None)
+    monkeypatch.setattr(attention, "_in_order", lru_cache(64)(attention._in_order.__wrapped__))
     monkeypatch.setattr(common, "_nothing", StandIn(device, "_nothing", lambda x: None))
     dispatch.triton_problem.cache_clear()
 
@@ -57,12 +59,20 @@ def weights_and_inputs(q_BTHE, k_UZEL, v_UZLE, positions_BT, scale, window, K):
     return (q @ k.mT * scale).masked_fill(~seen, float("-inf")), q, k, v
 
 
-def attend(q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH, scale, T, Z, window, *_, K, **_options):
-    scores, _, _, v = weights_and_inputs(q_BTHE, k_UZEL, v_UZLE, positions_BT, scale, window, K)
-    lse = scores.logsumexp(-1, keepdim=True)
-    weights = (scores - lse.where(lse.isfinite(), 0)).exp()
-    out_BTHE.copy_(rearrange(weights @ v, "b k g t e -> b t (k g) e"))
-    lse_BTH.copy_(rearrange(lse[..., 0] * LOG2E, "b k g t -> b t (k g)"))
+def attend(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, out_NHE, lse_NH, scale, longest, *rest, K, **_options):
+    window, (counts_B, bounds) = rest[1], (bounds.diff(), bounds.tolist())
+    assert int(counts_B.max()) <= longest
+    for i, place in enumerate(places_B.tolist()):
+        rows, heads = slice(bounds[i], bounds[i + 1]), slice(place * K, (place + 1) * K)
+        blocks = max([0, *positions_N[rows].tolist()]) // 64 + 1
+        k, v = k_UZEL[:blocks, heads], v_UZLE[:blocks, heads]
+        if bounds[i] == bounds[i + 1]:
+            continue
+        scores, _, _, v = weights_and_inputs(q_NHE[None, rows], k, v, positions_N[None, rows], scale, window, K)
+        lse = scores.logsumexp(-1, keepdim=True)
+        weights = (scores - lse.where(lse.isfinite(), 0)).exp()
+        out_NHE[rows] = rearrange(weights @ v, "1 k g t e -> t (k g) e").to(out_NHE.dtype)
+        lse_NH[rows] = rearrange(lse[..., 0] * LOG2E, "1 k g t -> t (k g)")
 
 
 def grad_scores(q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, scale, window, K):

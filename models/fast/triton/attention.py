@@ -6,12 +6,16 @@ head. A tile reads its blocks of keys in order; no sum is split or atomic. A blo
 nothing in that row: its weights are exact zeros and the row's peak stays. Sampling and training run the same compiled
 kernel: Triton does not specialize it on the arguments in which they differ (FREE).
 
-The kernels read positions on the device, and the grid depends on shapes only, so a CUDA graph can replay a launch. The
-cost: few sequences give few programs, and each program reads all of its keys.
+In the forward the queries of all sequences lie end to end, and each sequence names the row of the cache with its keys.
+So the engine's prompts need neither padding nor a copy of their keys. Bounds and positions are read on the device, and
+the grid depends on shapes only, so a CUDA graph can replay a launch. The cost: few sequences give few programs, and
+each program reads all of its keys.
 
 The softmax follows Milakov and Gimelshein 2018. The backward follows Dao et al. 2022, appendix B.4: it computes the
 weights again from the log-sum-exp. The gradient's sums have a fixed order too.
 """
+
+from functools import lru_cache
 
 import torch
 import triton
@@ -22,7 +26,7 @@ from models.fast.triton.common import FUSED, LOG2E, LOWEST, shared_memory
 
 ROWS = 64  # rows of a tile; Hopper's matrix instructions take at least 64
 FAR = 2**30  # the window where there is none: longer than every sequence
-FREE = ("T", "Z", "window", "key_step", "value_step")  # arguments in which sampling and training differ
+FREE = ("T", "Z", "longest", "window", "key_step", "value_step")  # arguments in which sampling and training differ
 
 
 def attend(
@@ -39,15 +43,47 @@ def attend(
     return _Attention.apply(q_BHTE, k_UZEL, v_UZLE, positions_BT, FAR if window is None else window)
 
 
+def attend_packed(
+    q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, longest: int, K: int, window: int | None = None
+):
+    """Return out_NHE, without a gradient, for the queries of B sequences that lie end to end.
+
+    bounds: int64 [B + 1], the first row of each sequence, and the end of the last one. places_B: int64, each sequence's
+    row of a cache with K key heads. longest: no sequence has more rows. Position -1 marks padding, whose output is 0;
+    that of rows in no sequence is arbitrary.
+    """
+    inputs = q_NHE.contiguous(), _dense(k_UZEL), _dense(v_UZLE), positions_N, bounds, places_B
+    return _packed(*inputs, longest, K, FAR if window is None else window)[0]
+
+
+def _packed(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, longest: int, K: int, window: int):
+    """Return (out_NHE, the scores' base-2 log-sum-exp [N, H])."""
+    out_NHE, lse_NH = torch.empty_like(q_NHE), q_NHE.new_empty(q_NHE.shape[:2], dtype=torch.float32)
+    options = _options(q_NHE.shape[1], q_NHE.shape[2], K, k_UZEL.shape[3])
+    programs = len(places_B) * K * triton.cdiv(longest, options["ROWS"] // options["G"])
+    if programs:
+        _forward[(programs,)](
+            *(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, out_NHE, lse_NH),
+            *(q_NHE.shape[2] ** -0.5, longest, len(places_B) * K, window, *_steps(k_UZEL, v_UZLE)),
+            **options,
+        )
+    return out_NHE, lse_NH
+
+
+@lru_cache(64)
+def _in_order(B: int, T: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (bounds, places_B) of sequences of T rows whose keys lie in the same order."""
+    return torch.arange(B + 1, device=device) * T, torch.arange(B, device=device)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q_BHTE, k_UZEL, v_UZLE, positions_BT, window):
         q_BTHE, k_UZEL, v_UZLE = q_BHTE.transpose(1, 2).contiguous(), _dense(k_UZEL), _dense(v_UZLE)
-        positions_BT = positions_BT.contiguous()
-        out_BTHE, lse_BTH = torch.empty_like(q_BTHE), q_BTHE.new_empty(q_BTHE.shape[:3], dtype=torch.float32)
-        sizes, options, programs = _sizes(q_BTHE, k_UZEL, v_UZLE, window)
-        if programs:
-            _forward[(programs,)](q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH, *sizes, **options)
+        positions_BT, (B, T) = positions_BT.contiguous(), q_BTHE.shape[:2]
+        order = positions_BT.view(-1), *_in_order(B, T, q_BTHE.device), T, k_UZEL.shape[1] // max(B, 1), window
+        out_NHE, lse_NH = _packed(q_BTHE.flatten(0, 1), k_UZEL, v_UZLE, *order)
+        out_BTHE, lse_BTH = out_NHE.view_as(q_BTHE), lse_NH.view(q_BTHE.shape[:3])
         ctx.window = window
         ctx.save_for_backward(q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH)
         return out_BTHE.transpose(1, 2)
@@ -79,18 +115,25 @@ def _dense(x_UZ: torch.Tensor) -> torch.Tensor:
 
 
 def _sizes(q_BTHE, k_UZEL, v_UZLE, window: int):
-    """Return (the kernels' numbers, their constants and options, the number of programs, one per tile of queries)."""
-    B, T, H, E = q_BTHE.shape
-    Z, L = k_UZEL.shape[1], k_UZEL.shape[3]
-    K = max(Z // max(B, 1), 1)
+    """Return (the numbers of the backward's kernels, their constants and options, the number of tiles of queries)."""
+    (B, T, H, E), Z = q_BTHE.shape, k_UZEL.shape[1]
+    options = _options(H, E, Z // max(B, 1), k_UZEL.shape[3])
+    sizes = E**-0.5, T, Z, window, *_steps(k_UZEL, v_UZLE)
+    return sizes, options, Z * triton.cdiv(T, options["ROWS"] // options["G"])
+
+
+def _options(H: int, E: int, K: int, L: int) -> dict:
+    """Return the constants and the launch options of a kernel."""
+    K = max(K, 1)
     rows = max(ROWS, triton.next_power_of_2(H // K))
-    sizes = E**-0.5, T, Z, window, k_UZEL.stride(0) // (E * L), v_UZLE.stride(0) // (E * L)
     constants = dict(K=K, G=H // K, E=E, WIDTH=max(16, triton.next_power_of_2(E)), L=L, ROWS=rows)
-    return (
-        sizes,
-        dict(**constants, num_warps=4 if E <= 128 else 8, num_stages=3 if E <= 128 else 1, **FUSED),
-        Z * triton.cdiv(T, rows // (H // K)),
-    )
+    return dict(**constants, num_warps=4 if E <= 128 else 8, num_stages=3 if E <= 128 else 1, **FUSED)
+
+
+def _steps(k_UZEL, v_UZLE) -> tuple[int, int]:
+    """Return the distances between blocks, of keys and of values, in blocks of one head."""
+    size = k_UZEL.shape[2] * k_UZEL.shape[3]
+    return k_UZEL.stride(0) // size, v_UZLE.stride(0) // size
 
 
 @triton.jit
@@ -151,13 +194,24 @@ def _scores(q, keys, u, position, scale, window, L: tl.constexpr):
 
 @triton.jit(do_not_specialize=FREE)
 def _forward(
-    q_BTHE, k_UZEL, v_UZLE, positions_BT, out_BTHE, lse_BTH, scale, T, Z, window, key_step, value_step,
+    q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, out_NHE, lse_NH,
+    scale, longest, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Write one tile's outputs and log-sum-exps (in base 2). The last tiles read most keys, so they start first."""
-    tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
-    start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
-    q = _rows(q_BTHE, start, place, E, WIDTH)
+    """Write one tile's outputs and log-sum-exps (in base 2). The last tiles read most keys, so they start first.
+
+    Z: key heads of all sequences that have queries here.
+    """
+    tile, b = tl.cdiv(longest, ROWS // G) - 1 - tl.program_id(0) // Z, tl.program_id(0) % Z // K
+    head = tl.program_id(0) % K  # K divides Z
+    first = tl.load(bounds + b) + tile * (ROWS // G)
+    row = tl.arange(0, ROWS)
+    real = (row // G < ROWS // G) & (first + row // G < tl.load(bounds + b + 1))
+    position = tl.load(positions_N + first + row // G, mask=real, other=-1).to(tl.int32)
+    least, most = tl.min(tl.where(position < 0, 2**30, position), 0), tl.max(position, 0)
+    start, place = first * (K * G) + head * G, tl.where(real, row // G * (K * G) + row % G, -1)
+    z = tl.load(places_B + b) * K + head
+    q = _rows(q_NHE, start, place, E, WIDTH)
     peak, total = tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
     out = tl.zeros((ROWS, WIDTH), tl.float32)
     for u in range(tl.maximum(least - window + 1, 0) // L, (most + L) // L):
@@ -169,8 +223,8 @@ def _forward(
         out = tl.dot(weights.to(values.dtype), values, out * shrink[:, None], input_precision="ieee")
         peak = new_peak
     total = tl.where(total > 0, total, 1)
-    _store_rows(out_BTHE, start, place, out / total[:, None], E, WIDTH)
-    tl.store(lse_BTH + start + place, peak + tl.log2(total), mask=place >= 0)
+    _store_rows(out_NHE, start, place, out / total[:, None], E, WIDTH)
+    tl.store(lse_NH + start + place, peak + tl.log2(total), mask=place >= 0)
 
 
 @triton.jit
