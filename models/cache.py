@@ -9,12 +9,15 @@ from models.decoder import CausalLM
 
 
 class KVCache:
-    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K."""
+    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K.
 
-    def __init__(self, model: CausalLM, rows: int):
+    On CUDA all blocks of max_len tokens are allocated at once, because graphs keep addresses; elsewhere U doubles.
+    """
+
+    def __init__(self, model: CausalLM, rows: int, max_len: int = 0):
         cfg, like = model.config, model.lm_head.weight
-        self.heads = cfg.num_key_value_heads
-        shape = (2, rows * self.heads, KEY_BLOCK, cfg.head_dim)
+        self.heads, self.most_blocks = cfg.num_key_value_heads, -(-max_len // KEY_BLOCK)
+        shape = (self.most_blocks if like.is_cuda and max_len else 2, rows * self.heads, KEY_BLOCK, cfg.head_dim)
         self.values = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(cfg.num_hidden_layers)]
         self.keys = [torch.zeros_like(values.mT, memory_format=torch.contiguous_format) for values in self.values]
 
@@ -33,8 +36,9 @@ class KVCache:
         """Allocate at least this many blocks for every sequence."""
         have = len(self.keys[0])
         if blocks > have:
+            more = max(blocks, min(2 * have, self.most_blocks or 2 * have)) - have
             for tensors in (self.keys, self.values):
-                tensors[:] = [torch.cat((x, x.new_zeros(max(blocks - have, have), *x.shape[1:]))) for x in tensors]
+                tensors[:] = [torch.cat((x, x.new_zeros(more, *x.shape[1:]))) for x in tensors]
 
 
 @dataclass

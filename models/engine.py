@@ -88,7 +88,7 @@ class Engine:
         self._step: Callable | None = None  # the faster decode step, if there is one for these weights
         self._step_version: Hashable = None  # the version of the weights that it was made from
         ahead = model.lm_head.weight.device.type == "cuda" if graph is None else graph
-        self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows)
+        self._cache = KVCache(model, -(-max_rows // ROW_MULTIPLE) * ROW_MULTIPLE if ahead else max_rows, max_len)
         self._ahead = kernels.run_ahead(model, self._cache, sample, self._slots, max_len) if ahead else None
 
     @property
@@ -188,15 +188,19 @@ class Engine:
         """Compute the first pending tokens of some slots: {slot: how many}."""
         self._check_version(list(counts))
         states = [(self._slots[i], n) for i, n in counts.items()]
-        ids_N = torch.tensor([token for state, n in states for token in state.pending[:n]])
-        positions_N = torch.cat([torch.arange(state.length, state.length + n) for state, n in states])
-        segments_N = torch.repeat_interleave(torch.arange(len(states)), torch.tensor(list(counts.values())))
-        places_B, starts_B = torch.tensor([(state.place, state.length) for state, _ in states]).T
-        view = self._cache.view(places_B, starts_B, max(counts.values()))
-        no_output = torch.empty(0, dtype=torch.long)
-        self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=no_output)
+        if self._ahead is None or not self._ahead.prefill(states, self._version):
+            self._prefill_padded(states)
         for state, n in states:
             state.length, state.pending = state.length + n, state.pending[n:]
+
+    def _prefill_padded(self, states: list[tuple[Slot, int]]) -> None:
+        ids_N = torch.tensor([token for state, n in states for token in state.pending[:n]])
+        positions_N = torch.cat([torch.arange(state.length, state.length + n) for state, n in states])
+        segments_N = torch.repeat_interleave(torch.arange(len(states)), torch.tensor([n for _, n in states]))
+        places_B, starts_B = torch.tensor([(state.place, state.length) for state, _ in states]).T
+        view = self._cache.view(places_B, starts_B, max(n for _, n in states))
+        no_output = torch.empty(0, dtype=torch.long)
+        self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=no_output)
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[SampledTurn]:
         """Sample one more token for each busy slot; return the rows that this finishes."""

@@ -15,8 +15,9 @@ from emulated_cuda import Device, StandIn
 from stand_ins_block import KERNELS as BLOCK
 
 pytest.importorskip("triton")
+from models.decoder import rotate
 from models.fast import dispatch, varlen
-from models.fast.triton import attention, block, common, linear, logprob, sample
+from models.fast.triton import attention, block, common, linear, logprob, sample, step
 
 LOG2E = math.log2(math.e)
 
@@ -27,6 +28,7 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
         attention: {"_forward": attend, "_backward_queries": attend_back_queries, "_backward_keys": attend_back_keys},
         linear: {"_multiply": multiply},
         block: BLOCK,
+        step: {"_add_norm": add_norm, "_rotary_write": rotary_write, "_swiglu": swiglu},
         sample: {"_score": lambda *_, **__: None, "_choose": choose},
     }.items():
         for name, function in functions.items():
@@ -133,6 +135,45 @@ def head_back(hidden_ND, weight_VD, targets_N, figures_N, scale, grad_hidden_ND,
         grad_hidden_ND.copy_(slope_NV @ weight_VD.float())
     if grad_weight_VD is not None:
         grad_weight_VD.add_((slope_NV.mT @ hidden_ND.float()).to(grad_weight_VD.dtype))
+
+
+# ----------------------------------------------------------------------------------------------------- the decode step
+
+
+def add_norm(x_ND, more_ND, weight_D, sum_ND, normed_ND, eps, *_sizes, **_options):
+    if more_ND is not None:
+        sum_ND.copy_(x_ND + more_ND)
+    normed_ND.copy_(rms_norm(sum_ND, weight_D, eps))
+
+
+def rms_norm(x, weight, eps):
+    return F.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype) * weight
+
+
+def with_adapters(x, up, widths, rank):
+    """Return each layer's output, of its base output and low-rank input, side by side."""
+    base = x[:, : sum(widths)].split(widths, 1)
+    if up is None:
+        return base
+    low = x[:, sum(widths) :].split(rank, 1)
+    return [torch.addmm(*parts) for parts in zip(base, low, [w.mT for w in up.split(widths)], strict=True)]
+
+
+def rotary_write(qkv, up, norms, cos, sin, positions_N, places_N, q_NHE, keys, values, eps, *_sizes, RANK, **constants):
+    H, K, E, L = (constants[name] for name in "HKEL")
+    heads = torch.cat(with_adapters(qkv, up, [H * E, K * E, K * E], RANK), 1).unflatten(1, (-1, E))
+    qk, at = heads[:, : H + K], positions_N.clamp(min=0)
+    qk = rotate(qk if norms is None else rms_norm(qk, norms, eps), cos[at], sin[at])
+    q_NHE.copy_(qk[:, :H])
+    written = (positions_N >= 0) & (places_N >= 0)
+    at, z = at[written, None], places_N[written, None] * K + torch.arange(K)
+    keys[at // L, z, :, at % L] = qk[written, H:]
+    values[at // L, z, at % L] = heads[written, H + K :]
+
+
+def swiglu(gate_up, up, out, N, width, stride, *, RANK, **_options):
+    gate, value = with_adapters(gate_up, up, [width, width], RANK)
+    out.copy_(F.silu(gate) * value)
 
 
 # ------------------------------------------------------------------------------------------------------ flash attention

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from models.fast.cuda_graph import CHUNK, SlotState, Steps
+from models.fast.prefill import Prefill
 
 
 class Ahead:
@@ -16,9 +17,17 @@ class Ahead:
 
     def __init__(self, steps: Steps, slots: dict, max_len: int):
         self.steps, self.slots, self.max_len = steps, slots, max_len
+        self.compute = Prefill(steps) if steps.fused else None
         self.settings = None  # (max_new_tokens, temperature, stop_ids)
         self.moving = {}  # {slot: row} that the device is sampling
         self.in_flight = None  # ({slot: row} of the chunk in flight, the function that waits for it)
+
+    def prefill(self, states: list[tuple], version: Hashable) -> bool:
+        """Compute the first n pending tokens of each (slot, n); return False where prefill.py cannot."""
+        if self.compute is None:
+            return False
+        self.compute([(slot.place, slot.length, slot.pending[:n]) for slot, n in states], version)
+        return True
 
     def advance(self, busy: list[int], version: Hashable, max_new_tokens: int, temperature: float, stop_ids) -> list:
         """Enqueue more steps if any slot may need them, read the chunk before, and return the rows that it finishes.
@@ -29,8 +38,7 @@ class Ahead:
         if settings != self.settings:
             finished, self.in_flight = self._read(self.in_flight), None
             self.settings, self.moving = settings, {}
-            known = [i for i in stop_ids if 0 <= i < len(self.steps.stops_V)]
-            self.steps.stops_V.zero_()[known] = True
+            self.steps.stop_at(stop_ids)
             if finished:
                 return finished
         left, before = {i: self._left(i) for i in busy}, self.in_flight

@@ -17,7 +17,9 @@ import torch
 from models.attention import KEY_BLOCK, attend, masked
 from models.cache import CacheView, KVCache
 from models.decoder import CausalLM
+from models.fast import fused_step
 from models.fast.dispatch import triton_problem
+from models.fast.fused_step import FusedStep, Rows
 from models.fast.onednn import onednn_matmul
 from models.fast.products import Stacked, Unstacked, groups
 from models.fast.step import Step
@@ -58,9 +60,10 @@ class Steps:
             from models.fast.triton.attention import attend as on_gpu
         self.attention = attention or (on_gpu if self.on_gpu else attend)
         plain = not model.exact and model.config.quant == "none"  # stacks of quantised weights would be dense
-        stacked = self.on_gpu and plain and _fits(model) if stacked is None else stacked
-        self.stack = Stacked if stacked else Unstacked
+        self.stacked = self.on_gpu and plain and _fits(model) if stacked is None else stacked
+        self.fused = fused_step.fits(model)
         K, B = cache.heads, cache.keys[0].shape[1] // cache.heads
+        self.places_B, self.bounds = (torch.arange(n, device=device) for n in (B, B + 1))
         self.heads = torch.arange(B * K, device=device).view(B, 1, K)
         self.state = SlotState(torch.zeros(5, B, dtype=torch.long, device=device))
         self.stops_V = torch.zeros(model.config.vocab_size, dtype=torch.bool, device=device)
@@ -70,7 +73,7 @@ class Steps:
         self.arrived = torch.zeros(2 * CHUNK, 2, B, dtype=torch.float64, pin_memory=self.on_gpu)
         self.side = torch.cuda.Stream(device) if self.on_gpu else None
         self.blocks, self.temperature, self.chunks = 1, 1.0, 0
-        self.version = self.signature = self.key = self.graph = None  # what the layers and the graph were made for
+        self.version = self.signature = self.fitted = self.key = self.graph = None  # what all this was made for
 
     @onednn_matmul()
     @torch.no_grad()
@@ -93,6 +96,10 @@ class Steps:
         """Return hidden states [B, D] of the pending tokens. An idle slot computes too: it writes where its next token
         will be written, and its query sees one key."""
         length_B = self.state.length_B
+        if self.fused:
+            positions_B = torch.where(active_B, length_B, -1)
+            rows = Rows(self.state.token_B, positions_B, self.places_B, self.bounds, self.places_B, 1)
+            return self.decoder.hidden(rows, self.cache, self.tables)
         seen = torch.where(active_B, length_B, 0)[:, None]
         rotary = {rope: (cos[length_B], sin[length_B]) for rope, (cos, sin) in self.tables.items()}
         length = length_B[:, None, None]
@@ -104,22 +111,10 @@ class Steps:
     @torch.no_grad()
     def prepare(self, version: Hashable, longest: int, temperature: float) -> None:
         """Make ready for steps with these weights, and sequences of at most `longest` tokens."""
-        if version != self.version:
-            signature = _signature(self.model)
-            if signature != self.signature:
-                self.decoder, self.key = Step(self.model, self.stack), None
-            else:
-                for layer in self.decoder.layers:
-                    layer.refresh()
-            self.version, self.signature = version, signature
-        while self.blocks * KEY_BLOCK < longest:
-            self.blocks *= 2
-        self.cache.reserve(self.blocks)
-        key = (self.blocks, len(self.cache.keys[0]), temperature)
+        self.load(version)
+        self.fit(longest)
+        key = (self.signature, self.fitted, temperature)
         if key != self.key:
-            limits = [rope.max_length for rope in self.model.config.ropes if rope.max_length is not None]
-            length = max(longest, min([self.blocks * KEY_BLOCK, *limits]))
-            self.tables = dict(self.model.rotary_tables(length, self.device))  # kept for the graph, which reads these
             self.temperature = temperature
             self._try_out()
             if self.on_gpu:
@@ -128,6 +123,34 @@ class Steps:
                     self.step()
             self.key = key
 
+    def load(self, version: Hashable) -> None:
+        """Copy the weights if they have changed: in place, if everything lies where it lay."""
+        if version == self.version:
+            return
+        signature = _signature(self.model)
+        if signature == self.signature:
+            for layer in self.decoder.layers:
+                layer.refresh()
+        elif self.fused:
+            self.decoder = FusedStep(self.model, self.stacked)
+        else:
+            self.decoder = Step(self.model, Stacked if self.stacked else Unstacked)
+        self.version, self.signature = version, signature
+
+    def fit(self, longest: int) -> None:
+        """Give the cache and the rotary tables room for sequences of that many tokens."""
+        needed, have = -(-longest // KEY_BLOCK), len(self.cache.keys[0])
+        if self.fused:  # its attention reads no block beyond a sequence's end
+            self.blocks = max(needed, have)
+        while self.blocks < needed:
+            self.blocks = max(needed, min(2 * self.blocks, self.cache.most_blocks))
+        self.cache.reserve(self.blocks)
+        if self.fitted != (self.blocks, len(self.cache.keys[0])):
+            limits = [rope.max_length for rope in self.model.config.ropes if rope.max_length is not None]
+            length = max(longest, min([self.blocks * KEY_BLOCK, *limits]))
+            self.tables = dict(self.model.rotary_tables(length, self.device))  # kept for the graph, which reads these
+            self.fitted = self.blocks, len(self.cache.keys[0])
+
     def _try_out(self) -> None:
         """Run two steps and undo them; the next steps overwrite what they wrote to the cache. At their first calls
         libraries allocate memory and kernels are compiled, which a graph cannot contain."""
@@ -135,10 +158,19 @@ class Steps:
         self.step(), self.step()
         self.state.storage.copy_(storage), self.ring_at.copy_(ring_at)
 
+    def stop_at(self, stop_ids) -> None:
+        """End turns at these ids from now on."""
+        stops_V = np.zeros(len(self.stops_V), bool)
+        stops_V[[i for i in stop_ids if 0 <= i < len(stops_V)]] = True
+        self.stops_V.copy_(self._to_device(stops_V))
+
+    def _to_device(self, numbers: np.ndarray) -> torch.Tensor:
+        x = torch.from_numpy(numbers)
+        return (x.pin_memory() if self.on_gpu else x).to(self.device, non_blocking=True)
+
     def push(self, new: SlotState, changed_B: np.ndarray) -> None:
         """Replace the state of the slots where changed_B is true."""
-        rows = torch.from_numpy(np.concatenate((new.storage, changed_B[None])))
-        rows = (rows.pin_memory() if self.on_gpu else rows).to(self.device, non_blocking=True)
+        rows = self._to_device(np.concatenate((new.storage, changed_B[None])))
         self.state.storage.copy_(torch.where(rows[-1] == 1, rows[:-1], self.state.storage))
 
     def enqueue(self) -> Callable[[], np.ndarray]:

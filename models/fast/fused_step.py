@@ -1,0 +1,146 @@
+"""The decoder over rows of the cache in 16 bits on CUDA: eleven kernels a layer, for decoding and for prompts.
+
+Layers that read the same input are one product, which also gives the adapters' low-rank inputs; triton/step.py's
+kernels add the adapters and do everything between the products. models/decoder.py's functions are the reference.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from models.cache import KVCache
+from models.decoder import Block, CausalLM
+from models.fast.dispatch import HALF, triton_problem
+from models.fast.products import columns, groups, joined_bias
+from models.fast.step import HeadNorms
+from models.linear import LinearLayer, LinearParts
+
+
+@dataclass
+class Rows:
+    """Tokens of B sequences end to end, each with its place in the cache; int64 on the device."""
+
+    ids_N: torch.Tensor
+    positions_N: torch.Tensor  # -1: padding, which sees nothing and writes nothing
+    places_N: torch.Tensor  # row of the cache
+    bounds: torch.Tensor  # [B + 1]: the first row of each sequence, and the end of the last one
+    places_B: torch.Tensor  # row of the cache
+    longest: int  # no sequence has more rows
+
+
+def fits(model: CausalLM) -> bool:
+    """Return whether FusedStep computes this model: not one that is quantised or must be exact, which have products of
+    their own."""
+    weight, cfg = model.lm_head.weight, model.config
+    plain = cfg.quant == "none" and not model.exact and cfg.hidden_act == "silu" and cfg.head_dim % 2 == 0
+    return weight.is_cuda and weight.dtype in HALF and plain and not triton_problem(weight.device)
+
+
+class Joined:
+    """Layers of one input as one product, x [N, in] -> [N, width + rank of each layer]: their outputs without adapters,
+    then the adapters' low-rank inputs. Every layer has the same rank, filled with zeros.
+
+    stacked: whether to copy the frozen weights into one; otherwise each is multiplied into its columns. The factors are
+    cast once.
+    """
+
+    def __init__(self, layers: Sequence[LinearLayer], stacked: bool):
+        self.layers, self.stacked = layers, stacked
+        self.width = sum(len(layer.parts().weight) for layer in layers)
+        self.weights, self.biases, self.up, self.rank = self._copies()
+
+    def _copies(self):
+        parts = [layer.parts() for layer in self.layers]
+        weights, biases, up = [part.weight for part in parts], [part.bias for part in parts], None
+        rank = max((len(part.A) for part in parts if part.A is not None), default=0)
+        rank = max(16, 1 << (rank - 1).bit_length()) if rank else 0  # Triton's ranges are powers of two
+        if rank:
+            downs, ups = zip(*(_factors(part, rank) for part in parts), strict=True)
+            weights, biases, up = [*weights, torch.cat(downs)], [*biases, None], torch.cat(ups)
+        if self.stacked:
+            weights, biases = [torch.cat(weights)], [joined_bias(weights, biases)]
+        return weights, biases, up, rank
+
+    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+        if len(self.weights) == 1:
+            return F.linear(x_ND, self.weights[0], self.biases[0])
+        return columns(x_ND, self.weights, self.biases)
+
+    def added(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """Return a single layer's output with its adapter, [N, width], as a part of longer rows."""
+        y = self(x_ND)
+        base = y[:, : self.width]
+        return base if self.up is None else base.addmm_(y[:, self.width :], self.up.mT)
+
+    def refresh(self) -> None:
+        """Copy the layers again, in place, because a CUDA graph reads these addresses."""
+        weights, biases, up, _ = self._copies()
+        for old, new in zip((*self.weights, *self.biases, self.up), (*weights, *biases, up), strict=True):
+            if old is not None and old.data_ptr() != new.data_ptr():
+                old.copy_(new)
+
+
+def _factors(part: LinearParts, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (scale * A [rank, in], B [out, rank]) in the weight's dtype, filled with zeros."""
+    down, up = part.weight.new_zeros(rank, part.weight.shape[1]), part.weight.new_zeros(len(part.weight), rank)
+    if part.A is not None:
+        down[: len(part.A)], up[:, : len(part.A)] = part.A * part.scale, part.B
+    return down, up
+
+
+@dataclass
+class FusedLayer:
+    """A layer of the decoder with its linear layers as four products."""
+
+    block: Block
+    head_norms: HeadNorms | None
+    qkv: Joined
+    out: Joined
+    gate_up: Joined
+    down: Joined
+
+    def refresh(self) -> None:
+        """Copy all weights again, in place."""
+        for copied in (self.head_norms, self.qkv, self.out, self.gate_up, self.down):
+            if copied is not None:
+                copied.refresh()
+
+
+class FusedStep:
+    """A decoder for rows of the cache. stacked: as in `Joined`."""
+
+    def __init__(self, model: CausalLM, stacked: bool):
+        self.model, self.layers = model, []
+        for block in model.model.layers:
+            norms = HeadNorms(block, model.config) if model.config.qk_norm else None
+            self.layers.append(FusedLayer(block, norms, *(Joined(layers, stacked) for layers in groups(block))))
+
+    def hidden(self, rows: Rows, cache: KVCache, tables: dict, output: bool = True) -> torch.Tensor | None:
+        """Write the rows' keys and values to the cache; return hidden states [N, D] after the final norm, or None
+        without `output`.
+
+        tables: {rope: (cos, sin)}, each [length, E].
+        """
+        from models.fast.triton.attention import attend_packed
+        from models.fast.triton.step import add_norm, rotary_write, swiglu
+
+        cfg, decoder = self.model.config, self.model.model
+        H, K, eps = cfg.num_attention_heads, cfg.num_key_value_heads, cfg.rms_norm_eps
+        x_ND, more_ND = F.embedding(rows.ids_N, decoder.embed_tokens.weight), None
+        for i, layer in enumerate(self.layers):
+            keys, values, qkv = cache.keys[i], cache.values[i], layer.qkv
+            x_ND, normed_ND = add_norm(x_ND, more_ND, layer.block.input_layernorm.weight, eps)
+            adapter = qkv.up, qkv.rank, layer.head_norms and layer.head_norms.weight, eps
+            where = tables[cfg.ropes[i]], rows.positions_N, rows.places_N, keys, values
+            q_NHE = rotary_write(qkv(normed_ND), *adapter, *where, H, K)
+            if not output and layer is self.layers[-1]:
+                return None
+            sequences = rows.positions_N, rows.bounds, rows.places_B, rows.longest
+            attended_NHE = attend_packed(q_NHE, keys, values, *sequences, K, cfg.windows[i])
+            more_ND = layer.out.added(attended_NHE.flatten(1))
+            x_ND, normed_ND = add_norm(x_ND, more_ND, layer.block.post_attention_layernorm.weight, eps)
+            gate_up = layer.gate_up
+            more_ND = layer.down.added(swiglu(gate_up(normed_ND), gate_up.up, gate_up.rank, gate_up.width // 2))
+        return add_norm(x_ND, more_ND, decoder.norm.weight, eps)[1]
