@@ -9,10 +9,8 @@ from models.decoder import CausalLM
 
 
 class KVCache:
-    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K.
-
-    On CUDA all blocks of max_len tokens are allocated at once, because graphs keep addresses; elsewhere U doubles.
-    """
+    """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K. U
+    doubles as sequences grow; on CUDA max_len's blocks are allocated at once, because graphs keep addresses."""
 
     def __init__(self, model: CausalLM, rows: int, max_len: int = 0):
         cfg, like = model.config, model.lm_head.weight

@@ -194,13 +194,13 @@ class Engine:
             state.length, state.pending = state.length + n, state.pending[n:]
 
     def _prefill_padded(self, states: list[tuple[Slot, int]]) -> None:
+        """Compute the first n pending tokens of each (slot, n), padded to the longest."""
         ids_N = torch.tensor([token for state, n in states for token in state.pending[:n]])
         positions_N = torch.cat([torch.arange(state.length, state.length + n) for state, n in states])
-        segments_N = torch.repeat_interleave(torch.arange(len(states)), torch.tensor([n for _, n in states]))
-        places_B, starts_B = torch.tensor([(state.place, state.length) for state, _ in states]).T
-        view = self._cache.view(places_B, starts_B, max(n for _, n in states))
-        no_output = torch.empty(0, dtype=torch.long)
-        self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=no_output)
+        places_B, starts_B, counts_B = torch.tensor([(state.place, state.length, n) for state, n in states]).T
+        segments_N = torch.arange(len(states)).repeat_interleave(counts_B)
+        view = self._cache.view(places_B, starts_B, int(counts_B.max()))
+        self._forward(ids_N[None], positions_N[None], view, segments_N[None], wanted=counts_B[:0])  # no output
 
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[SampledTurn]:
         """Sample one more token for each busy slot; return the rows that this finishes."""

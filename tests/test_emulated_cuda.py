@@ -128,7 +128,7 @@ WINDOWS = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sl
 MODELS = {
     "qwen2, biases": lambda: random_model("qwen2"),
     "adapters": lambda: adapted(r=16, alpha=16),
-    "adapters of some layers": lambda: adapted(r=4, alpha=4, targets=["q_proj", "v_proj", "up_proj", "o_proj"]),
+    "adapters of some layers": lambda: adapted(r=4, alpha=8, targets=["q_proj", "v_proj", "up_proj", "o_proj"]),
 }
 
 
