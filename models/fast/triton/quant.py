@@ -27,7 +27,7 @@ def levels_on(device: torch.device) -> torch.Tensor:
 
 def dequantise(layer: QuantLinear, dtype: torch.dtype) -> torch.Tensor:
     """Return the weight of a layer, [out, in] in dtype."""
-    out = torch.empty(layer.out_features, layer.in_features, dtype=dtype, device=layer.weight.device)
+    out = layer.weight.new_empty(layer.out_features, layer.in_features, dtype=dtype)
     grid = (triton.cdiv(out.numel(), 2 * PAIRS),)
     if layer.kind == "int8":
         tensors = layer.weight, layer.absmax, out
