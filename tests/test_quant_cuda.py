@@ -64,8 +64,8 @@ def test_an_epoch_stays_on_the_device(kind, words, device, monkeypatch, tmp_path
     dense = step["quant_dequantise_blocks"] + step["quant_dequantise_rows"]
     assert (step["quant_multiply"], dense) == ((0, 7 * LAYERS) if kind == "int8" else (7 * LAYERS, 0))
     assert most(enqueued, "waits") == 0
-    waits = [at for _, at in device.total.waits if "quant" in at and "checkpoints" not in at]
-    assert len(waits) <= 1, "the levels are uploaded once"
+    waits = [at for _, at in device.total.waits if "models/fast/triton/quant.py" in at]
+    assert len(waits) == (kind != "int8"), "the levels are uploaded once"
     assert device.captures[0].kernels <= 75 * LAYERS + 90
 
 
