@@ -13,9 +13,11 @@ from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
 from models.attention import KEY_BLOCK, attend, in_blocks
+from models.checkpointing import checkpoint_blocks
 from models.engine import Engine
 from models.fast import varlen
 from models.fast.cuda_graph import CHUNK
+from models.quant import block_linears
 from rl.batch import forward, make_batch
 
 # ---- the limits ----
@@ -45,14 +47,20 @@ def bytes_per_token(model) -> int:
     return 2 * cfg.num_hidden_layers * cfg.num_key_value_heads * cfg.head_dim * model.lm_head.weight.itemsize
 
 
+def layer_weights(model) -> int:
+    """Return the number of weights that the linear layers of the blocks multiply by, quantised or not."""
+    return sum(layer.out_features * layer.in_features for layer in block_linears(model).values())
+
+
 def decode_limit(model, rows: int, context: float, device: str) -> float:
     """Return the least seconds of a decode step: every weight once and each row's keys and values, at the speed of
     a copy; or the products of its rows, if they take longer than reading the weights."""
-    parameters, skipped = list(model.parameters()), 0
+    skipped = 0
     if not model.config.tie_word_embeddings:
         skipped = model.model.embed_tokens.weight.nbytes  # a few of its rows alone
-    weights = sum(p.nbytes for p in parameters) - skipped
-    products = 2 * rows * sum(p.numel() for p in parameters) / product_rate(device, model.lm_head.weight.dtype)
+    weights = sum(x.nbytes for x in (*model.parameters(), *model.buffers())) - skipped
+    multiplied = layer_weights(model) + model.lm_head.weight.numel()
+    products = 2 * rows * multiplied / product_rate(device, model.lm_head.weight.dtype)
     return max(weights / bandwidth(device), products) + rows * context * bytes_per_token(model) / bandwidth(device)
 
 
@@ -61,20 +69,32 @@ def decode_limit(model, rows: int, context: float, device: str) -> float:
 TARGETS = {("7b", 64, 1024): 0.80, ("0.5b", 256, 1024): 0.50}  # (shape, rows, context): share of the limit
 
 
+def model_of(shape: str, given: Given, quant: str = "none"):
+    """Return a model with random weights, quantised if asked, and with adapters."""
+    model = sides.random(sides.SHAPES[shape], given.dtype, given.device)
+    return sides.adapted(model if quant == "none" else sides.quantised(model, quant))
+
+
 def decode(shape: str, given: Given) -> Iterator[Row]:
     """Measure a decode step, with sampling and log-probabilities, for every number of rows and length of context."""
-    model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
+    model = model_of(shape, given)
     targets = given.targets(TARGETS)
     for context in given.scale.contexts:
         for rows in given.scale.rows:
-            name, dropped = f"decode {shape}, {rows} rows, context {context:,}", {}
-            measure = partial(_step, name, model, rows, context, targets.get((shape, rows, context)), given)
-            yield from common.each_side({"ours": measure}, dropped).values()
-            if dropped:
-                yield Row(name, {}, dropped=dropped)
+            name = f"decode {shape}, {rows} rows, context {context:,}"
+            measure = partial(step_row, name, model, rows, context, targets.get((shape, rows, context)), given)
+            yield from one_step(name, measure)
 
 
-def _step(name: str, model, rows: int, context: int, target: float | None, given: Given) -> Row:
+def one_step(name: str, measure: Callable[[], Row]) -> Iterator[Row]:
+    """Yield the row; one without a value if memory runs out."""
+    dropped: dict[str, str] = {}
+    yield from common.each_side({"ours": measure}, dropped).values()
+    if dropped:
+        yield Row(name, {}, dropped=dropped)
+
+
+def step_row(name: str, model, rows: int, context: int, target: float | None, given: Given) -> Row:
     """Return the row of an engine whose slots have about `context` tokens. They are forks of one, so that only one
     prompt is computed; each has its own keys and values."""
     scale, options, draw = given.scale, given.options, Random(0)
@@ -107,9 +127,9 @@ def _step(name: str, model, rows: int, context: int, target: float | None, given
 
 def prefill(shape: str, given: Given) -> Iterator[Row]:
     """Measure a prompt's way to its first token, in an engine that has met its length before."""
-    model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
+    model = model_of(shape, given)
     draw, engine = Random(0), Engine(model, 16, max(given.scale.prefill) + 64, lora.adapter_version(model))
-    layers = sum(p.numel() for p in model.model.layers.parameters())
+    layers = layer_weights(model)
     for tokens in given.scale.prefill:
         ids = [draw.randrange(model.config.vocab_size) for _ in range(tokens)]
 
@@ -219,33 +239,62 @@ def _decode_sides(heads: tuple, rows: int, context: int, given: Given) -> tuple[
 
 
 def training(given: Given) -> Iterator[Row]:
-    """Measure the forward and backward pass that rl/update.py takes, on the large and the small model."""
+    """Measure the forward and backward pass that rl/update.py takes, on the large and the small model, with
+    checkpoint=block and without."""
     for shape in dict.fromkeys((given.scale.large, given.scale.small)):
-        model = sides.adapted(sides.random(sides.SHAPES[shape], given.dtype, given.device))
-        count, tokens = given.scale.training
-        prompt = tokens // 2
-        episodes = []
-        for seed in range(count):  # groups of one, so that no prompt is shared
-            [episode] = lora_benchmark.make_group(prompt, tokens - prompt, 1, model.config.vocab_size, seed)
-            episode.group = seed
-            episodes.append(episode)
-        batch, weight_N = make_batch(episodes), torch.randn(count * (tokens - prompt))
-
-        def work(model=model, batch=batch, weight_N=weight_N) -> None:
-            forward(batch, model, 1.0).logprobs_N.backward(weight_N)
-            for p in model.parameters():
-                p.grad = None
-
-        name, dropped = f"training pass {shape}, {count * tokens:,} tokens", {}
-        words = given.options.repeats, given.options.warmup, given.device, given.scale.patience
-        seconds = common.interleave({"ours": work}, *words, dropped=dropped)
-        check, families = ("", {}) if dropped else kernels.profiled(work, given.device)
-        frozen = {name: p for name, p in model.named_parameters() if ".adapters." not in name}
-        layers = sum(p.numel() for name, p in frozen.items() if ".layers." in name)
-        operations = 4 * (count * tokens * layers + len(weight_N) * model.lm_head.weight.numel())
-        values = {**seconds, "limit": [operations / product_rate(given.device, given.dtype)]}
-        row = Row(name, values if seconds else {}, speedup=True, tokens=count * tokens, dropped=dropped)
-        row.check, row.details = check, {"families": families}
-        yield row
-        del model, work
+        model = model_of(shape, given)
+        yield training_row(f"training pass {shape}", model, given)
+        checkpoint_blocks(model)
+        yield training_row(f"training pass {shape} checkpoint=block", model, given)
+        del model
         common.free_memory()
+
+
+def training_row(name: str, model, given: Given) -> Row:
+    count, tokens = given.scale.training
+    prompt, episodes = tokens // 2, []
+    for seed in range(count):  # groups of one, so that no prompt is shared
+        [episode] = lora_benchmark.make_group(prompt, tokens - prompt, 1, model.config.vocab_size, seed)
+        episode.group = seed
+        episodes.append(episode)
+    batch, grad_N = make_batch(episodes), torch.randn(count * (tokens - prompt))
+
+    def work() -> None:
+        forward(batch, model, 1.0).logprobs_N.backward(grad_N)
+        for p in model.parameters():
+            p.grad = None
+
+    dropped: dict[str, str] = {}
+    words = given.options.repeats, given.options.warmup, given.device, given.scale.patience
+    common.reset_peak(given.device)
+    seconds = common.interleave({"ours": work}, *words, dropped=dropped)
+    name, peak = f"{name}, {count * tokens:,} tokens", common.peak_gib(given.device)
+    if dropped:
+        return Row(name, {}, dropped=dropped)
+    check, families = kernels.profiled(work, given.device)
+    operations = 4 * (count * tokens * layer_weights(model) + len(grad_N) * model.lm_head.weight.numel())
+    values = {**seconds, "limit": [operations / product_rate(given.device, given.dtype)]}
+    details = {"families": families, "pass_peak_gib": peak}
+    check = f"peak {peak:.2f} GiB; {check}"
+    return Row(name, values, speedup=True, tokens=count * tokens, check=check, details=details)
+
+
+# ---- quantised bases ----
+
+
+def quantised(given: Given) -> Iterator[Row]:
+    """Measure the large model with its base in nf4: dequantising a layer, decode steps, a training pass."""
+    shape = given.scale.large
+    model = model_of(shape, given, "nf4")
+    layer = max(block_linears(model).values(), key=lambda layer: layer.out_features * layer.in_features)
+    moved = sum(x.nbytes for x in (layer.weight, layer.absmax))
+    moved += layer.out_features * layer.in_features * given.dtype.itemsize
+    words = given.options.repeats, given.options.warmup, given.device
+    seconds = common.interleave({"ours": lambda: layer.dense(given.dtype)}, *words)
+    values = {**seconds, "limit": [moved / bandwidth(given.device)]}
+    yield Row(f"dequantise nf4, {layer.out_features} x {layer.in_features}", values, speedup=True)
+    context = given.scale.contexts[len(given.scale.contexts) // 2]
+    for rows in given.scale.rows:
+        name = f"decode {shape} nf4, {rows} rows, context {context:,}"
+        yield from one_step(name, partial(step_row, name, model, rows, context, None, given))
+    yield training_row(f"training pass {shape} nf4", model, given)

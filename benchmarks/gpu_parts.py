@@ -200,6 +200,7 @@ PARTS: dict[str, tuple[Part, int]] = {  # the function and the most seconds it m
     "training pass": (gpu_decode.training, 40),
     "head": (heads, 80),
     "decode, large": (lambda given: gpu_decode.decode(given.scale.large, given), 75),
+    "quantised base": (gpu_decode.quantised, 50),
     "prefill": (lambda given: gpu_decode.prefill(given.scale.small, given), 25),
     "attention": (gpu_decode.attention, 30),
     "GRPO step": (grpo_step, 70),

@@ -12,12 +12,13 @@ from benchmarks.common import one_line
 FAMILIES = (  # the first pattern that is found in a kernel's name, in lower case, decides
     ("attention", r"flash|fmha|attend|attention|^_forward$|_backward_(queries|keys)"),
     ("sort and scan", r"scan|cumsum|sort|radix|searchsorted|topk|argmax"),
+    ("quantised weights", r"dequantise"),
     ("matrix product", r"gemm|gemv|nvjet|cutlass|cublas|xmma|splitk|matmul|_multiply|_mm_|dot_kernel|wgmma"),
-    ("log-probabilities", r"_score|_fold|_gather\b|_slope|logprob"),
-    ("norm and rotary", r"norm|rotary|rope"),
+    ("log-probabilities", r"_score|_fold|_gather\b|_slope|logprob|_tile_logits"),
+    ("norm, rotary and SwiGLU", r"norm|rotary|rope|_rotate|_swiglu|silu"),
     ("copy and index", r"memcpy|memset|copy|index|gather|scatter|\bcat|fill|embedding|arange|pad"),
     ("reduction", r"reduce|softmax|sum|amax|mean|logsumexp"),
-    ("elementwise", r"elementwise|vectorized|unrolled|silu|swiglu|triton_poi|foreach|multi_tensor|adam"),
+    ("elementwise", r"elementwise|vectorized|unrolled|triton_poi|foreach|multi_tensor|adam"),
 )
 
 

@@ -7,6 +7,7 @@ makes a decoder with random weights in place, on any device and in any dtype, an
 import json
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ import lora
 from models import CausalLM, Tokenizer, load_model, load_tokenizer
 from models.checkpoints.export import save_model
 from models.config import parse_config
+from models.quant import QuantLinear, block_linears, quantise
 from models.tiny.make_tiny import CONFIG
 from models.tiny.make_tiny import Keys as NewModel
 from models.tiny.make_tiny import main as make_model
@@ -193,6 +195,17 @@ def random(raw: dict, dtype=torch.float32, device: str = "cpu", seed: int = 0) -
     for name, p in model.named_parameters():
         p.data.fill_(1.0) if "norm" in name else p.data.normal_(0, 0.04, generator=generator)
     return model.eval().requires_grad_(False)
+
+
+def quantised(model: CausalLM, kind: str) -> CausalLM:
+    """Return the model with the linear layers of its blocks quantised, one at a time: "nf4" | "nf4-double" | "int8"."""
+    for name, layer in block_linears(model).items():
+        small, tensors = QuantLinear(layer, kind), quantise(layer.weight, kind)
+        bias = {} if layer.bias is None else {"bias": layer.bias}
+        small.load_state_dict({**tensors, **bias}, assign=True)
+        model.set_submodule(name, small)
+    model.config = replace(model.config, quant=kind)
+    return model
 
 
 def adapted(model: CausalLM) -> CausalLM:

@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from benchmarks import (
     random_episodes,
     sides,
     step,
+    versions,
 )
 from benchmarks import envs as envs_benchmark
 from benchmarks import lora as lora_benchmark
@@ -562,3 +564,27 @@ def test_the_machine_of_committed_results_is_the_folder_that_holds_them():
                 f"model name : {machine['cpu']}\nflags : {'avx512_bf16' * machine['avx512_bf16']}\n"
             )
             assert path.name == machine.get("kind", older), file
+
+
+def test_versions_compare_the_two_kinds_of_product(monkeypatch, capsys):
+    """Each version's process gets its own kind; runs of train.py get it as a word."""
+    asked = []
+
+    class Version:
+        def __init__(self, folder, threads, products):
+            asked.append((folder, products))
+            self.process = SimpleNamespace(stdin=SimpleNamespace(close=lambda: None), wait=lambda: None)
+
+        def seconds(self, row):
+            return 1.0
+
+    monkeypatch.setattr(versions, "Version", Version)
+    folder = str(Path(__file__).parents[1])
+    versions.main(versions.Keys(folder, "lora float32", 1, before_products="onednn", now_products="plain"))
+    assert asked == [(Path(folder), "onednn"), (Path(folder), "plain")] and "1.000x" in capsys.readouterr().out
+    commands = []
+    monkeypatch.setattr(versions.subprocess, "run", lambda command, **_: commands.append(command))
+    for kind in ("plain", "auto"):
+        monkeypatch.setattr(versions, "PRODUCTS", kind)
+        versions.program_row("algo=grpo")()
+    assert "products=plain" in commands[0] and not any("products" in word for word in commands[1])

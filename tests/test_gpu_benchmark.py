@@ -48,6 +48,7 @@ GPU_ROWS = {  # a row of each part
     "group prefix sharing": "group prefix sharing, quarter float32, gradients against unshared",
     "mixed rollouts": "mixed 3 rows 4-12, quarter",
     "multi-turn": "multi-turn 2 rows, quarter",
+    "quantised base": "training pass quarter nf4, 24 tokens",
 }
 
 
@@ -63,7 +64,7 @@ def test_every_gpu_part_runs_on_a_cpu(name, monkeypatch):
     [row] = [row for row in rows if row.name == GPU_ROWS[name]]
     assert row.median("ours") >= 0 and not any(row.targets for row in rows if row.unit == "s")
     assert all(row.details["peak_gib"] > 0 for row in rows) and json.dumps([row.record() for row in rows])
-    if name.startswith(("decode", "prefill", "training")):
+    if name.startswith(("decode", "prefill", "training", "quantised")):
         assert row.details["families"] and "kernels" in row.check and row.median("limit") > 0
 
 
@@ -254,6 +255,9 @@ def test_sizes_follow_the_memory_of_the_device_and_can_be_named():
         ("_forward", "attention"),
         ("_backward_keys", "attention"),
         ("_multiply", "matrix product"),
+        ("_dequantise_blocks", "quantised weights"),
+        ("_norm_back", "norm, rotary and SwiGLU"),
+        ("_swiglu", "norm, rotary and SwiGLU"),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", "elementwise"),
         ("void at::native::tensor_kernel_scan_innermost_dim<double>", "sort and scan"),
         ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "reduction"),
