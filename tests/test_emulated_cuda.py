@@ -214,9 +214,11 @@ def test_an_epoch_stays_on_the_device(words, device, monkeypatch, tmp_path):
 
 def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     monkeypatch.setattr(trial, "ROWS", 5)
+    prefills = device.watch(monkeypatch, Engine, "_prefill")
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", *TEXTCRAFT)
     assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
-    assert most(device.captures, "kernels") <= 74 * LAYERS + 90
+    assert most(device.captures, "kernels") <= 31 * LAYERS + 60
+    assert sorted(len(counts.waits) for counts in prefills)[-2] == 0, "the first tries the products' tiles"
 
 
 @pytest.mark.parametrize("shared", [False, True])

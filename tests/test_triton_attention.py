@@ -158,6 +158,28 @@ def test_padding_query_has_no_output_and_no_gradient():
     assert attend(q[:, :, :0], in_blocks(k).mT, in_blocks(v), positions_BT[:, :0]).shape == (2, 2, 0, 16)
 
 
+@runs
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_packed_queries_have_the_bits_of_padded_ones(dtype, window):
+    """Sequences of 1, 70, 0 and 9 queries at various positions read rows 3, 0, 1 and 2 of a cache of five."""
+    H, K, E, rows = 6, 2, 24, 5
+    g = torch.Generator().manual_seed(0)
+    k_UZEL, v_UZLE = (torch.randn(3, rows * K, *s, generator=g).to(DEVICE, dtype) for s in ((E, 64), (64, E)))
+    counts, places, starts = [1, 70, 0, 9], [3, 0, 1, 2], [150, 64, 0, 5]
+    q_NHE = torch.randn(sum(counts) + 4, H, E, generator=g).to(DEVICE, dtype)
+    positions_N = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, counts, strict=True)]).to(DEVICE)
+    positions_N = torch.cat((positions_N, positions_N.new_full((4,), -1)))
+    bounds = torch.tensor([0, 1, 71, 71, 80], device=DEVICE)
+    order = positions_N, bounds, torch.tensor(places, device=DEVICE), 100, K, window
+    got_NHE = attention_triton.attend_packed(q_NHE, k_UZEL, v_UZLE, *order)
+    for i, place in enumerate(places):
+        own, heads = slice(int(bounds[i]), int(bounds[i + 1])), slice(place * K, (place + 1) * K)
+        q_BHTE, k, v = q_NHE[None, own].transpose(1, 2), k_UZEL[:, heads], v_UZLE[:, heads]
+        expected = attend(q_BHTE, k, v, positions_N[None, own], window)[0].transpose(0, 1)
+        assert torch.equal(got_NHE[own], expected)
+
+
 @pytest.fixture
 def everywhere(monkeypatch):
     """Give the test's models the kernels' attention."""

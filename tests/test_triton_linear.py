@@ -110,6 +110,27 @@ def test_a_rows_bits_are_its_own(dtype):
     assert torch.equal(product(apart.copy_(x_ND), weight.T.contiguous().T, bias), whole)
 
 
+@runs
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+def test_a_tiles_width_does_not_change_a_bit(dtype):
+    """Also for rows that are parts of longer rows, as the engine's stacked products have them."""
+    x_ND, weight, bias = problem(70, 200, 150, dtype)
+    whole = product(x_ND, weight, bias)
+    for columns in (linear_triton.HALF.vocab, *linear_triton.NARROW):
+        wide_x, wide_y = (torch.full((70, n), 7.0, device=DEVICE, dtype=dtype) for n in (216, 180))
+        wide_x[:, :200] = x_ND
+        linear_triton.multiply(wide_x[:, :200], weight, bias, wide_y[:, 20:170], columns)
+        assert torch.equal(wide_y[:, 20:170], whole)
+        assert (wide_y[:, :20] == 7).all() and (wide_y[:, 170:] == 7).all()
+
+
+def test_tiles_fill_the_device():
+    """At a few rows every processor has a program where there are enough outputs; at many rows tiles are wide."""
+    columns = [linear_triton.tile_columns(N, 4864, torch.bfloat16, torch.device("meta")) for N in (16, 64, 300, 8192)]
+    assert columns == [16, 16, 64, 64]
+    assert linear_triton.tile_columns(16, 28672, torch.bfloat16, torch.device("meta")) == 64
+
+
 @pytest.fixture
 def exact_everywhere(monkeypatch):
     """Return a function that makes a model compute by kernels alone, as `make_exact` does on CUDA."""
@@ -193,13 +214,16 @@ def launched(N, D, outputs, dtype, monkeypatch):
 def test_it_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
     """Two programs fit on a processor, with all sums in registers."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    binary = compiled(*launched(300, 3584, 18944, dtype, monkeypatch), arch)[1]()
-    check_binary(binary, arch, tensor_cores=dtype != torch.float32)
-    assert 2 * binary.metadata.shared <= SHARED[arch]
-    assert spilled(binary, tmp_path) == 0
+    for N in (16, 300):  # narrow and wide tiles
+        binary = compiled(*launched(N, 3584, 4096 if N == 16 else 18944, dtype, monkeypatch), arch)[1]()
+        check_binary(binary, arch, tensor_cores=dtype != torch.float32)
+        assert 2 * binary.metadata.shared <= SHARED[arch]
+        assert spilled(binary, tmp_path) == 0
 
 
 @compiles
-def test_one_row_and_many_launch_the_same_binary(monkeypatch):
-    keys = {compiled(*launched(N, 896, 4864, torch.bfloat16, monkeypatch), 90)[0] for N in (1, 2, 16, 17, 8192)}
-    assert len(keys) == 1
+def test_the_number_of_rows_is_not_compiled_in(monkeypatch):
+    """Few rows and many have a binary each, which differ in the width of a tile."""
+    for rows in ((1, 2, 16, 17), (2000, 8192)):
+        keys = {compiled(*launched(N, 896, 4864, torch.bfloat16, monkeypatch), 90)[0] for N in rows}
+        assert len(keys) == 1

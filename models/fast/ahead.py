@@ -17,7 +17,7 @@ class Ahead:
 
     def __init__(self, steps: Steps, slots: dict, max_len: int):
         self.steps, self.slots, self.max_len = steps, slots, max_len
-        self.compute = Prefill(steps) if steps.fused else None
+        self.compute = Prefill(steps) if steps.fused or steps.exact else None
         self.settings = None  # (max_new_tokens, temperature, stop_ids)
         self.moving = {}  # {slot: row} that the device is sampling
         self.in_flight = None  # ({slot: row} of the chunk in flight, the function that waits for it)

@@ -10,6 +10,7 @@ the host need CUDA; on a CPU the same function is called.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from models.cache import CacheView, KVCache
 from models.decoder import CausalLM
 from models.fast import fused_step
 from models.fast.dispatch import triton_problem
+from models.fast.exact import ExactJoined
 from models.fast.fused_step import FusedStep, Rows
 from models.fast.onednn import onednn_matmul
 from models.fast.products import Stacked, Unstacked, groups
@@ -59,9 +61,9 @@ class Steps:
         if self.on_gpu and half and not triton_problem(device):
             from models.fast.triton.attention import attend as on_gpu
         self.attention = attention or (on_gpu if self.on_gpu else attend)
-        plain = not model.exact and model.config.quant == "none"  # stacks of quantised weights would be dense
+        plain = model.config.quant == "none"  # stacks of quantised weights would be dense
         self.stacked = self.on_gpu and plain and _fits(model) if stacked is None else stacked
-        self.fused = fused_step.fits(model)
+        self.fused, self.exact = fused_step.fits(model), self.on_gpu and plain and model.exact
         K, B = cache.heads, cache.keys[0].shape[1] // cache.heads
         self.places_B, self.bounds = (torch.arange(n, device=device) for n in (B, B + 1))
         self.heads = torch.arange(B * K, device=device).view(B, 1, K)
@@ -133,6 +135,8 @@ class Steps:
                 layer.refresh()
         elif self.fused:
             self.decoder = FusedStep(self.model, self.stacked)
+        elif self.exact:
+            self.decoder = Step(self.model, partial(ExactJoined, stacked=self.stacked))
         else:
             self.decoder = Step(self.model, Stacked if self.stacked else Unstacked)
         self.version, self.signature = version, signature
@@ -140,7 +144,7 @@ class Steps:
     def fit(self, longest: int) -> None:
         """Give the cache and the rotary tables room for sequences of that many tokens."""
         needed, have = -(-longest // KEY_BLOCK), len(self.cache.keys[0])
-        if self.fused:  # its attention reads no block beyond a sequence's end
+        if self.fused or self.exact:  # Triton's attention reads no block beyond a sequence's end
             self.blocks = max(needed, have)
         while self.blocks < needed:
             self.blocks = max(needed, min(2 * self.blocks, self.cache.most_blocks))

@@ -8,6 +8,8 @@ launched one by one.
 import numpy as np
 import torch
 
+from models.attention import KEY_BLOCK
+from models.cache import CacheView
 from models.fast.cuda_graph import Steps
 from models.fast.fused_step import Rows
 from models.linear import ROW_MULTIPLE
@@ -16,7 +18,7 @@ SIZES = (64, 256, 1024)  # tokens of a graph
 
 
 class Prefill:
-    """Computes keys and values of pending tokens with the layers of `steps`, which are a FusedStep's."""
+    """Computes keys and values of pending tokens with the layers of `steps`: a FusedStep's, or an exact Step's."""
 
     def __init__(self, steps: Steps):
         self.steps, self.graphs, self.made_for = steps, {}, None
@@ -32,10 +34,11 @@ class Prefill:
             self.graphs, self.made_for = {}, made_for
         count = sum(len(ids) for *_, ids in parts)
         size = next((size for size in SIZES if count <= size), None)
-        if size is None:
+        if size is None or not steps.fused:
             N = -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
             numbers = _to_device(layout(parts, N, len(parts)), steps.device)
-            self._compute(as_rows(numbers, N, len(parts), max(len(ids) for *_, ids in parts)))
+            rows = as_rows(numbers, N, len(parts), max(len(ids) for *_, ids in parts))
+            self._compute(rows) if steps.fused else self._compute_exact(rows, count)
             return
         B = len(steps.places_B)
         if size not in self.graphs:
@@ -46,6 +49,20 @@ class Prefill:
 
     def _compute(self, rows: Rows) -> None:
         self.steps.decoder.hidden(rows, self.steps.cache, self.steps.tables, output=False)
+
+    def _compute_exact(self, rows: Rows, count: int) -> None:
+        """Compute the first `count` rows by the operations of training."""
+        from models.fast.triton.attention import attend_packed
+
+        steps, position_N = self.steps, rows.positions_N[:count]
+        cache, sequences = steps.cache, (position_N, rows.bounds, rows.places_B, rows.longest, steps.cache.heads)
+        angles_N = rows.positions_N.clamp(min=0)
+        rotary = {rope: (cos[angles_N], sin[angles_N]) for rope, (cos, sin) in steps.tables.items()}
+        heads = rows.places_N[:count, None, None] * cache.heads + torch.arange(cache.heads, device=steps.device)
+        at = position_N[:, None, None]
+        view = CacheView(cache, slice(None), len(cache.keys[0]), at // KEY_BLOCK, heads, at % KEY_BLOCK)
+        attend = lambda q_NHE, k, v, window: attend_packed(q_NHE, k, v, *sequences, window)  # noqa: E731
+        steps.decoder.hidden(rows.ids_N, rotary, view, count, attend)
 
     def _capture(self, size: int, B: int):
         """Return (the numbers that the graph reads, the graph)."""
