@@ -217,7 +217,7 @@ def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     prefills = device.watch(monkeypatch, Engine, "_prefill")
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", *TEXTCRAFT)
     assert metrics["exact"] == "yes" and metrics["sampler_gap"] == 0
-    assert most(device.captures, "kernels") <= 31 * LAYERS + 60
+    assert most(device.captures, "kernels") <= 34 * LAYERS + 60
     assert sorted(len(counts.waits) for counts in prefills)[-2] == 0, "the first tries the products' tiles"
 
 
