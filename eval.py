@@ -18,9 +18,10 @@ import torch
 
 import lora
 from models import choose_threads, keep_memory, load_model, load_tokenizer
+from models.truncation import truncated
 from models.weights import TINY
 from rl import arguments, config
-from rl.arguments import Positive
+from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe, evaluate
 from rl.quantised import trained_over
 
@@ -30,6 +31,8 @@ class Keys:
     adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
     n: Positive[int] = 200  # number of tasks
+    top_k: NotNegative[int] = 0  # sample from that many most likely tokens; 0: all, as in training
+    top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
     json: str = ""  # also write the results to this file
 
@@ -62,6 +65,10 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
     if keys.server and not any(word.startswith("model=") for word in words):
         raise arguments.ArgumentError("server= needs model=, the server's name of its base model")
+    if keys.top_p > 1:
+        raise arguments.ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
+    if keys.server and (keys.top_k or keys.top_p < 1):
+        raise arguments.ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
     if keys.json and not Path(keys.json).absolute().parent.is_dir():
         raise arguments.ArgumentError(f"json={keys.json}: there is no folder {Path(keys.json).parent}")
 
@@ -99,7 +106,8 @@ def main(cfg: Any, keys: Keys) -> None:
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
     for name, play in evaluators:
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
-            result = play(cfg, temperature, keys.split, keys.n)
+            with truncated(keys.top_k, keys.top_p):
+                result = play(cfg, temperature, keys.split, keys.n)
             results.setdefault(name, []).append(result)
             print(f"{name}: {keys.split} {describe(result)}", flush=True)
             for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():
