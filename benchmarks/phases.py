@@ -33,6 +33,7 @@ FUNCTIONS = {  # name in train.py -> phase; those of one phase add up
 class Phase:
     seconds: float = 0.0
     tokens: int = 0  # sampled in a rollout or an evaluation; prompts and observations too in an update; 0: not counted
+    cpu_seconds: float = 0.0  # of all threads of this process: on a busy machine less than seconds
     peak_gib: float = 0.0  # of the whole process on a CPU, of torch's allocations on a GPU
 
     @property
@@ -45,7 +46,7 @@ class Phases:
     """Phases by name, in the order in which they began. A phase that runs within another one is not counted to it."""
 
     def __init__(self, device: str):
-        self.device, self.found, self.open, self.since = device, {}, [], 0.0
+        self.device, self.found, self.open, self.since = device, {}, [], (0.0, 0.0)
 
     @contextmanager
     def measured(self, name: str) -> Iterator[Phase]:
@@ -64,12 +65,14 @@ class Phases:
             torch.cuda.synchronize()
         if self.open:
             phase = self.open[-1]
-            phase.seconds += time.perf_counter() - self.since
+            began, cpu_began = self.since
+            phase.seconds += time.perf_counter() - began
+            phase.cpu_seconds += time.process_time() - cpu_began
             phase.peak_gib = max(phase.peak_gib, common.peak_gib(self.device))
 
     def _restart(self) -> None:
         common.reset_peak(self.device)
-        self.since = time.perf_counter()
+        self.since = time.perf_counter(), time.process_time()
 
     def wrap(self, name: str, function: Callable, tokens: Callable[..., int] = lambda *_: 0) -> Callable:
         """Return the function with its calls measured. tokens: (result, arguments) -> how many it took care of."""

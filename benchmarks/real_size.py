@@ -197,19 +197,21 @@ def measured(options: Options, side: str, model: str) -> dict[str, phases.Phase]
 
 
 def rows_of(runs: dict[str, list[dict[str, phases.Phase]]]) -> list[Row]:
-    """Return a row of seconds and one of peak memory for each phase, and for all together. runs: of each side."""
+    """Return rows of seconds, CPU time and peak memory for each phase, and for all together. runs: of each side."""
     names = list(dict.fromkeys(name for of_side in runs.values() for run in of_side for name in run))
     rows = []
     for name in [*names, "all"]:
-        seconds, peaks, tokens = {}, {}, {}
+        seconds, cpu, peaks, tokens = {}, {}, {}, {}
         for side, of_side in runs.items():
             parts = [[run[name]] if name in run else list(run.values()) if name == "all" else [] for run in of_side]
             if all(parts):
                 seconds[side] = [sum(phase.seconds for phase in of_run) for of_run in parts]
+                cpu[side] = [sum(phase.cpu_seconds for phase in of_run) for of_run in parts]
                 peaks[side] = [max(phase.peak_gib for phase in of_run) for of_run in parts]
                 tokens[side] = parts[0][0].tokens if name != "all" else 0
         check = ", ".join(f"{side} {count:,} tokens" for side, count in tokens.items() if count)
         rows.append(Row(name, seconds, speedup=True, tokens=next(iter(tokens.values())), check=check))
+        rows.append(Row(f"{name}, CPU time", cpu, speedup=True, tokens=rows[-1].tokens))
         rows.append(Row(f"{name}, peak", peaks, "GiB"))
     return rows
 
@@ -218,6 +220,7 @@ NOTES = [
     "load: the model, its adapter, the optimizer and, of trl, its trainer; trial: whether sampling and training agree "
     "in every bit, which only ours tries. update: one optimizer step over all episodes; its tok/s count prompts and "
     "observations too. The other tok/s count sampled tokens. save: adapter and optimizer.",
+    "CPU time: of all threads of the process; beside other programs it says more than the seconds.",
     "peak: resident memory of the process in that phase, libraries and weights included.",
     "trl: GRPOTrainer with a rollout function that plays the same tasks by transformers' generate, whole histories in "
     "every turn; beta=0, no gradient checkpointing, no logging.",

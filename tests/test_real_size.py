@@ -35,7 +35,7 @@ def test_both_sides_play_and_learn_from_as_many_tokens(monkeypatch, capsys):
     record = json.loads(printed.splitlines()[-1])
     rows = {row["name"]: row for row in record["rows"]}
     names = {"load", "trial", "eval", "rollout", "update", "save", "all"}
-    assert names | {f"{name}, peak" for name in names} == set(rows)
+    assert names | {f"{name}, {kind}" for name in names for kind in ("peak", "CPU time")} == set(rows)
     assert rows["rollout"]["tokens"] == 32 and rows["eval"]["tokens"] == 32
     assert all(0 < rows[f"{name}, peak"]["median"]["ours"] < 20 for name in names)
     peers = "trl" in rows["rollout"]["values"]
@@ -43,7 +43,7 @@ def test_both_sides_play_and_learn_from_as_many_tokens(monkeypatch, capsys):
     for name in ("rollout", "eval", "update") if peers else ():
         counts = [part.split()[1] for part in rows[name]["check"].split(", ") if "tokens" in part]
         assert counts[0] == counts[1] and rows[name]["ratio"]["trl"] > 0
-    seconds = [row["median"]["ours"] for name, row in rows.items() if row["unit"] == "s" and name != "all"]
+    seconds = [row["median"]["ours"] for name, row in rows.items() if name in names - {"all"}]
     assert rows["all"]["median"]["ours"] == pytest.approx(sum(seconds))
 
 
@@ -51,12 +51,15 @@ def test_a_phase_within_another_is_not_counted_to_it(monkeypatch):
     """By hand: a clock of whole seconds, and peaks that belong to the phase that is open."""
     clock, peaks = iter(range(100)), iter([3.0, 7.0, 4.0])
     monkeypatch.setattr(phases.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(phases.time, "process_time", lambda: 0.0)
     monkeypatch.setattr(common, "peak_gib", lambda _: next(peaks))
     monkeypatch.setattr(common, "reset_peak", lambda _: None)
     found = phases.Phases("cpu")
     with found.measured("outer"), found.measured("inner") as inner:
         inner.tokens = 5
-    assert found.found["outer"] == phases.Phase(2.0, 0, 4.0) and found.found["inner"] == phases.Phase(1.0, 5, 7.0)
+    assert found.found["outer"] == phases.Phase(2.0, 0, 0.0, 4.0) and found.found["inner"] == phases.Phase(
+        1.0, 5, 0.0, 7.0
+    )
     assert inner.rate == 5.0 and found.found["outer"].rate is None
 
 
