@@ -28,6 +28,9 @@ bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, in
 bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json
 
+bench-real: $(VENV)/bench.done  ## a GRPO epoch at the 0.5B shape on a CPU, in phases, beside trl; minutes
+	$(PY) -m benchmarks.real_size out=$(RESULTS)/real_size.json
+
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
 	PYTHON=$(PY) benchmarks/quick
 
@@ -67,4 +70,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-full lint bench bench-gpu bench-quick golden tiny clean
+.PHONY: train test test-full lint bench bench-gpu bench-real bench-quick golden tiny clean

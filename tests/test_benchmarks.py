@@ -524,7 +524,7 @@ def test_reuse_changes_no_ids():
 def test_make_targets_name_existing_benchmarks():
     root = Path(__file__).parents[1]
     lines = re.findall(r"-m benchmarks\.(\w+) out=\S+/(\w+)\.json", (root / "Makefile").read_text())
-    assert {name for name, _ in lines} == {*MODULES, "gpu"} and all(name == out for name, out in lines)
+    assert {name for name, _ in lines} == {*MODULES, "gpu", "real_size"} and all(name == out for name, out in lines)
     assert re.search(r"^RESULTS = benchmarks/results/{cpu}$", (root / "Makefile").read_text(), re.M)
     quick = (root / "benchmarks/quick").read_text()
     for name, words in re.findall(r'^run (\w+) "(.*)"$', quick, re.M):
