@@ -198,7 +198,7 @@ def scales(layer: QuantLinear) -> torch.Tensor:
 def dequantise(layer: QuantLinear) -> torch.Tensor:
     """Return the weight of a layer, float32 [out, in]."""
     if layer.kind == "int8":
-        return layer.weight.float() * layer.absmax[:, None] * (1 / 127)
+        return layer.weight.float().mul_(layer.absmax[:, None]).mul_(1 / 127)
     return dequantise_blocks(layer.weight, scales(layer), (layer.out_features, layer.in_features))
 
 
