@@ -115,9 +115,7 @@ def head(hidden_ND, weight_VD, targets_N, scale, slope_ND):
     return logprobs_N, -(p_NV * logp_NV).sum(-1), peak_N, logits_NV.logsumexp(-1) - peak_N
 
 
-def choose(
-    hidden_BD, weight_VD, tile_stats, row_stats, uniforms_B, ids_B, logprobs_B, scale, *_sizes, GREEDY, **_options
-):
+def choose(hidden_BD, weight_VD, _t, _r, uniforms_B, ids_B, logprobs_B, _scratch, scale, *_sizes, GREEDY, **_options):
     """The whole of the sampler, whose other kernels do nothing here; log-probabilities with the bits of `head`."""
     logits_BV = hidden_BD.float() @ weight_VD.float().mT * scale
     sums_BV = logits_BV.softmax(-1).cumsum(-1, dtype=torch.float64)

@@ -39,7 +39,7 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B) -> tuple[torch.
     ids_B, logprobs_B = no_targets_B, hidden_BD.new_empty(B, dtype=torch.float32)
     _choose[(B,)](
         *(hidden_BD, weight_VD, tile_stats, row_stats, row_stats if temperature == 0 else uniforms_B),
-        *(ids_B, logprobs_B, scale, D, V, blocks, padded),
+        *(ids_B, logprobs_B, tile_stats.new_empty(B, t.vocab), scale, D, V, blocks, padded),
         **dict(GREEDY=temperature == 0, BLOCKS=triton.next_power_of_2(blocks), VOCAB=t.vocab, INNER=t.inner),
         # All rows of the tile are the same; Hopper's matrix instructions, those of `_score`, take at least 64.
         **dict(ROWS=16 if full else 64, num_warps=16 if full else 4, num_stages=2, **FUSED),
@@ -49,7 +49,7 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B) -> tuple[torch.
 
 @triton.jit
 def _choose(
-    hidden_BD, weight_VD, tile_stats, row_stats, uniforms_B, ids_B, logprobs_B, scale, D, V, blocks, padded,
+    hidden_BD, weight_VD, tile_stats, row_stats, uniforms_B, ids_B, logprobs_B, scratch, scale, D, V, blocks, padded,
     GREEDY: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """Choose one row's tile and the token within it; write the token and its log-probability."""
@@ -67,7 +67,8 @@ def _choose(
         tile_at = _first_beyond(weights, sums, block, target, BLOCKS)
         rest = target - tl.sum(tl.where(block == tile_at, sums - weights, 0), 0)
     words = tile_at * VOCAB + tl.arange(0, VOCAB)
-    logits = tl.where(words < V, scale * _tile_logits(hidden_BD, weight_VD, row, words, V, D, ROWS, INNER), LOWEST)
+    logits = _tile_logits(hidden_BD, weight_VD, scratch + row * VOCAB, row, words, V, D, ROWS, VOCAB, INNER)
+    logits = tl.where(words < V, scale * logits, LOWEST)
     if GREEDY:
         best = tl.max(logits, 0)
         word = tl.min(tl.where(logits == best, words, V - 1), 0)
@@ -89,14 +90,22 @@ def _first_beyond(weights, sums, index, target, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _tile_logits(hidden_BD, weight_VD, row, words, V, D, ROWS: tl.constexpr, INNER: tl.constexpr):
-    """Return one row's products with the words' weights [VOCAB], summed as `_score` sums them."""
+def _tile_logits(
+    hidden_BD, weight_VD, scratch, row, words, V, D, ROWS: tl.constexpr, VOCAB: tl.constexpr, INNER: tl.constexpr
+):  # fmt: skip
+    """Return one row's products with the words' weights [VOCAB], summed as `_score` sums them.
+
+    They go through memory, because Triton 3.6 cannot compile a reduction of the product's rows for sm_100.
+    """
     same = tl.zeros((ROWS, 1), tl.int32)
-    sums = tl.zeros((ROWS, words.shape[0]), tl.float32)
+    sums = tl.zeros((ROWS, VOCAB), tl.float32)
     for start in range(0, D, INNER):
         inner = start + tl.arange(0, INNER)
         x = tl.load(hidden_BD + row.to(tl.int64) * D + inner[None, :] + same, mask=inner[None, :] + same < D, other=0)
         at = weight_VD + words.to(tl.int64)[None, :] * D + inner[:, None]
         y = tl.load(at, mask=(inner < D)[:, None] & (words < V)[None, :], other=0)
         sums = tl.dot(x, y, sums, input_precision="ieee")
-    return tl.sum(tl.where(tl.arange(0, ROWS)[:, None] == 0, sums, 0), 0)
+    first = (tl.arange(0, ROWS) == 0)[:, None] & (tl.arange(0, VOCAB) >= 0)[None, :]
+    tl.store(scratch + same + tl.arange(0, VOCAB)[None, :], sums, mask=first)
+    tl.debug_barrier()
+    return tl.load(scratch + tl.arange(0, VOCAB))
