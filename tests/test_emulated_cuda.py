@@ -13,7 +13,9 @@ from test_engine import play
 import lora
 import train
 from models.engine import Engine
-from models.fast import cuda_graph, prefill, trial
+from models.fast import cuda_graph, dispatch, prefill, trial
+from models.fast.exact import make_exact
+from models.fast.triton import common
 from models.logprob import token_logprobs
 from rl import update
 from rl.config import parse
@@ -27,6 +29,7 @@ def device(monkeypatch):
     with emulated_cuda(monkeypatch) as emulated:
         stand_ins.install(monkeypatch, emulated)
         yield emulated
+    dispatch.triton_problem.cache_clear()
 
 
 def most(calls: list[Counts], what: str) -> int:
@@ -238,3 +241,21 @@ def test_training_launches_less_than_94_kernels_a_layer(shared, device):
         return counts.kernels
 
     assert kernels(3) - kernels(2) <= 93 + 6 * shared
+
+
+def test_without_a_compiler_torch_takes_over(device, monkeypatch, tmp_path, capsys):
+    """As in a slim container image: Triton is installed, and its first launch fails."""
+
+    def launch(*_args):
+        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+
+    monkeypatch.setattr(common, "_nothing", {(1,): launch})
+    dispatch.triton_problem.cache_clear()
+    metrics = epoch(tmp_path, "algo=ppo", *TEXTCRAFT)
+    assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.1
+    names = set(device.total.by_kernel)
+    assert not names & {"_choose", "_forward", "_rotary_write", "head"} and device.replays > 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "Triton" in line]
+    assert len(lines) == 1 and "Failed to find C compiler" in lines[0] and "torch's own kernels" in lines[0]
+    with pytest.raises(ValueError, match="takes Triton, which does not work here: RuntimeError: Failed to find C comp"):
+        make_exact(on_device(random_model("qwen2"))[0])
