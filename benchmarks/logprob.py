@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from benchmarks import common
 from benchmarks.common import TOO, Parts, Row
 from models import fast_matmul
-from models.logprob import slab_back, slabs, token_logprobs
+from models.logprob import SLAB, slabs, token_logprobs
+from models.logprob_backward import slab_back
 from rl.arguments import Positive
 
 SPREAD = 2.0  # deviation of the logits: a trained model's have a few nats, with peaks
@@ -131,7 +132,7 @@ def two_products(inputs: Inputs, rows: int = 4096) -> None:
     if hidden_ND.device.type == "cpu":
         with fast_matmul():
             for start, logits in slabs(hidden_ND, weight_VD, 1.0):
-                slab_back(logits, weight_VD, start)
+                slab_back(logits, weight_VD, start, SLAB)
         return
     logits = hidden_ND.new_empty(min(rows, len(hidden_ND)), len(weight_VD))
     for start in range(0, len(hidden_ND), rows):

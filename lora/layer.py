@@ -51,22 +51,23 @@ class LoRALinear(nn.Module):
         return base(x) + adapter.scale * F.linear(low, adapter.B.to(x.dtype))
 
     @staticmethod
-    def joint(x: torch.Tensor, layers: Sequence[nn.Module]) -> tuple[torch.Tensor, ...]:
+    def joint(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple | None = None) -> tuple[torch.Tensor, ...]:
         """Return the output of each layer for x [..., in]: one product with all A factors, one with all frozen weights.
-        The layers are LoRALinear or, without an adapter, FrozenLinear."""
-        if (terms := _terms(layers)) is None:
+        The layers are LoRALinear or, without an adapter, FrozenLinear. again: see lora/lean.py; with it, for x [N, in],
+        layers that fuse have one output, side by side."""
+        bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
+        adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
+        fuse = all(layer.fuses() for layer in layers if isinstance(layer, LoRALinear))
+        if not fuse or any(base.weight.requires_grad for base in bases):
             return tuple(layer(x) for layer in layers)
-        bases, scales, factors = terms
+        scales = [None if adapter is None else adapter.scale for adapter in adapters]
+        factors = [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
+        if again is not None:
+            from lora.lean import LeanLoRA
+
+            return (LeanLoRA.apply(x, bases, scales, again, *factors),)
         y = FusedLoRA.apply(x.reshape(-1, x.shape[-1]), bases, scales, *factors)
         return y.view(*x.shape[:-1], y.shape[-1]).split([base.out_features for base in bases], -1)
-
-    @staticmethod
-    def side_by_side(x: torch.Tensor, layers: Sequence[nn.Module], again: tuple | None = None) -> torch.Tensor | None:
-        """Return the outputs of `joint` as one tensor [N, sum of out], or None (lora/lean.py, for training on CUDA)."""
-        from lora.lean import LeanLoRA
-
-        terms = _terms(layers)
-        return terms and LeanLoRA.apply(x, *terms[:2], again, *terms[2])
 
     def fuses(self) -> bool:
         """Return whether `FusedLoRA` computes this layer now: not with dropout or a base that trains."""
@@ -82,17 +83,6 @@ class LoRALinear(nn.Module):
         """Return the `parts` of a FrozenLinear with the active adapter's A, B and scale."""
         parts, adapter = self.base_layer.parts(), self.adapter
         return parts if adapter is None else parts._replace(A=adapter.A, B=adapter.B, scale=adapter.scale)
-
-
-def _terms(layers: Sequence[nn.Module]) -> tuple[list, list, list] | None:
-    """Return (bases, scales, factors) of `FusedLoRA` for several layers, or None if it does not compute them now."""
-    bases = [layer.base_layer if isinstance(layer, LoRALinear) else layer for layer in layers]
-    adapters = [layer.adapter if isinstance(layer, LoRALinear) else None for layer in layers]
-    fuse = all(layer.fuses() for layer in layers if isinstance(layer, LoRALinear))
-    if not fuse or any(base.weight.requires_grad for base in bases):
-        return None
-    scales = [None if adapter is None else adapter.scale for adapter in adapters]
-    return bases, scales, [factor for adapter in adapters if adapter is not None for factor in (adapter.A, adapter.B)]
 
 
 def inject(

@@ -10,7 +10,8 @@ from lora.fused import _cast, _columns
 
 
 class LeanLoRA(torch.autograd.Function):
-    """`FusedLoRA` with the argument `again`: (function, its tensors) from which the backward computes x, or None."""
+    """`FusedLoRA` with the argument `again`: (function, its tensors) from which the backward computes x, or () for one
+    that keeps x."""
 
     @staticmethod
     def forward(ctx, x, bases, scales, again, *factors):

@@ -29,7 +29,7 @@ class LinearParts(NamedTuple):
 class LinearLayer(Protocol):
     """The interface of `Linear`, and of a wrapper that adds an adapter to one."""
 
-    joint: Callable  # (x, layers of this class or plain `Linear`) -> the output of each
+    joint: Callable  # (x, layers of this class or plain `Linear`) -> the output of each; a wrapper's also takes `again`
     parts: Callable[[], LinearParts]  # the current terms
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...

@@ -65,7 +65,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx, grad_logprobs_N, grad_entropy_N):
         from models.logprob_backward import backward_through_logits
 
-        return *backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, slab_back, ROWS), None, None, None
+        return *backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, SLAB, ROWS), None, None, None
 
 
 def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor]]:
@@ -78,13 +78,6 @@ def slabs(hidden_ND, weight_VD, temperature) -> Iterator[tuple[int, torch.Tensor
         if logits is None:
             logits = F.linear(hidden_ND.to(wide), weight_VD[start : start + SLAB].to(wide))
         yield start, logits if temperature == 1 else logits.div_(temperature)
-
-
-def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int) -> torch.Tensor:
-    """Return x @ W over the words of the slab that begins at `start`, [N, D]."""
-    x = x.to(weight_VD.dtype)
-    y = kernels.slab_back(x, weight_VD, start, SLAB)
-    return x @ weight_VD[start : start + SLAB] if y is None else y
 
 
 def normalize(logits_NV: torch.Tensor) -> tuple[torch.Tensor, ...]:

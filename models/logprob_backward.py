@@ -10,11 +10,13 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from models.kernels import kernels
 
-def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callable, slab_back: Callable, limit: int):
+
+def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callable, size: int, limit: int):
     """Return the gradients of hidden_ND and weight_VD, None for one that needs none.
 
-    slabs, slab_back: of models/logprob.py. limit: rows at once.
+    slabs: of models/logprob.py, with `size` words each. limit: rows at once.
     """
     hidden_ND, weight_VD, targets_N, log_N, entropy_N = ctx.saved_tensors
     # Sums over the slabs are float32: in 16 bits each addition would round.
@@ -33,7 +35,14 @@ def backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs: Callabl
             grad = (grad / ctx.temperature).to(weight_VD.dtype)
             if grad_hidden_ND is not None:
                 padded = F.pad(grad, (0, 0, 0, len(logits) - len(grad)))  # as `slabs` pads
-                grad_hidden_ND[rows] += slab_back(padded, weight_VD, start)[: len(grad)]
+                grad_hidden_ND[rows] += slab_back(padded, weight_VD, start, size)[: len(grad)]
             if grad_weight_VD is not None:
                 grad_weight_VD[start : start + grad.shape[1]] += grad.mT @ hidden
     return None if grad_hidden_ND is None else grad_hidden_ND.to(hidden_ND.dtype), grad_weight_VD
+
+
+def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    """Return x @ W over the words of a slab, [N, D]."""
+    x = x.to(weight_VD.dtype)
+    y = kernels.slab_back(x, weight_VD, start, size)
+    return x @ weight_VD[start : start + size] if y is None else y

@@ -1,10 +1,18 @@
 """Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from rl.arguments import ArgumentError
+
+
+def without_auto(common: Any) -> Any:
+    """Return the settings with a device, CUDA if there is one, and a dtype, bfloat16 there and float32 on a CPU."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if common.device == "auto" else common.device
+    default = "bfloat16" if device == "cuda" else "float32"
+    return replace(common, device=device, dtype=default if common.dtype == "auto" else common.dtype)
 
 
 def check(cfg: Any) -> None:
@@ -18,7 +26,7 @@ def check(cfg: Any) -> None:
         raise ArgumentError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
     if not 0 <= cfg.lora.dropout < 1:
         raise ArgumentError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
-    if cfg.device == "cuda" and not torch.cuda.is_available():
+    if cfg.device == "cuda" and not cfg.plan and not torch.cuda.is_available():
         raise ArgumentError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
     if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
         raise ArgumentError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
@@ -48,3 +56,7 @@ def check_training(cfg: Any) -> None:
         from rl import full
 
         full.check(cfg)
+    if cfg.plan:
+        from rl import plan
+
+        plan.print_and_exit(cfg)

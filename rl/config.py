@@ -84,9 +84,10 @@ class Common:
     eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
     eval_split: Literal["train", "val", "test"] = "val"  # tasks to evaluate on
     save_every: Positive[int] = 1  # epochs between saves: epoch_N, and a checkpoint to resume from
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # of the model's weights; float16: only to evaluate
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of the weights; auto: bfloat16 on CUDA
     quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the frozen weights of the blocks
-    device: Literal["cpu", "cuda"] = "cpu"  # where to compute
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: on CUDA if there is a device
+    plan: str = ""  # true: print the peak memory of each phase and stop; 24GiB: also what would make it fit
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
     products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
@@ -148,7 +149,7 @@ def resolve(given: dict[str, str], also: type | None = None) -> Any:
     It has only the groups in use. Keys of other groups are checked too, unless they come from UNCHECKED sources.
     """
     layers = layers_of(given)
-    common = arguments.build(Common, merged(layers))
+    common = checks.without_auto(arguments.build(Common, merged(layers)))
     in_use = {"lora", "reward", common.algo, *mixture(common.env)} | groups_of(given)
     checked = in_use | groups_of(merged([layer for layer in layers if layer[0] not in UNCHECKED]))
     ignored = set(GROUPS) - checked

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
+from models.kernels import kernels
 from rl.config import Common
 from rl.records import Episode
 
@@ -50,6 +51,21 @@ class Run:
         with open(self.folder / "episodes.jsonl", "a") as file:
             for episode in episodes:
                 file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
+
+
+class Phases:
+    """The seconds, tokens per second and peak memory of the parts of an epoch, one after another."""
+
+    def __init__(self):
+        kernels.end_phase()
+        self.start = self.began = time.monotonic()
+        self.stats = {}
+
+    def end(self, name: str, tokens: int) -> None:
+        """End the phase `name`, which worked on that many tokens; the next one begins."""
+        seconds, peak = time.monotonic() - self.began, kernels.end_phase()
+        self.stats[name] = {"seconds": seconds, "tokens_per_second": tokens / seconds, "peak_bytes": peak}
+        self.began += seconds
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:

@@ -79,6 +79,13 @@ def verify(folder: Path) -> None:
             raise ValueError(f"{folder / name}: damaged, its sha256 is not the manifest's")
 
 
+def go_on(state: TrainState, checkpoint: Path) -> None:
+    """Fill the state from a checkpoint, and remove what its run wrote after it."""
+    load_checkpoint(state, checkpoint)
+    forget_after(checkpoint.parent, state.epoch)
+    print(f"resumed from {checkpoint}")
+
+
 def load_checkpoint(state: TrainState, folder: Path) -> None:
     """Fill the state from a checkpoint. Raises ValueError, one line, if a file is damaged or does not fit."""
     verify(folder)

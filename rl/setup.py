@@ -62,14 +62,11 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
         full.use_masters(state)
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if cfg.resume:
-        resume.load_checkpoint(state, checkpoint)
+        resume.go_on(state, checkpoint)
     if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
         print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
     cfg = run.begin(cfg)
-    if cfg.resume:
-        resume.forget_after(run.folder, state.epoch)
-        print(f"resumed from {checkpoint}")
-    elif state.reference:
+    if state.reference and not cfg.resume:
         lora.save_adapter(model, run.folder / "reference", base_name(cfg), name="reference")
     return cfg, run, tokenizer, state, demos
 

@@ -28,6 +28,7 @@ class TrainState:
     groups: int = 0  # groups of tasks drawn so far; the next epoch continues there
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # reinforce's moving average of scores
+    micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
     masters: dict[str, torch.Tensor] = field(default_factory=dict)  # float32 copies that train instead (rl/full.py)
 
     def trainable(self) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from contextlib import suppress
 from types import ModuleType
 
 import torch
@@ -68,19 +69,18 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
 
     The step is skipped, but counted, if its gradient is not finite or if KL(old || new) is past 1.5 * target_kl.
     """
-    algo_cfg, stats, gaps = cfg.algorithm, defaultdict(float), []
+    algo_cfg, found = cfg.algorithm, None
     if not (algo_cfg.critic or algo_cfg.reference or algo_cfg.entropy_grad or algo_cfg.target_kl):
         from rl.groups import drop_zero_advantage
 
         batch = drop_zero_advantage(batch)
-    for micro in micro_batches(batch, cfg.micro_tokens):
-        micro = forward(micro, state.model, cfg.temperature, state.critic, algo_cfg.entropy_grad)
-        gaps.append((micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
-        loss, shares = algo.loss(micro, algo_cfg)
-        with fast_matmul():
-            loss.backward()
-        for name, share in shares.items():
-            stats[name] += share
+    with suppress(torch.OutOfMemoryError):
+        found = accumulate(state, batch, algo, cfg)
+    if found is None:
+        from rl.out_of_memory import accumulate_smaller
+
+        found = accumulate_smaller(accumulate, state, batch, algo, cfg)
+    stats, gaps = found
     if state.critic is not None and state.epoch < algo_cfg.critic_warmup:
         for p in state.optimizer.param_groups[0]["params"]:
             p.grad = None  # the optimizer skips the policy
@@ -99,3 +99,17 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
     state.step += 1
     stats |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gaps}
     return {**stats, "skipped": skipped, "within_target_kl": within_target_kl}
+
+
+def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -> tuple[dict, list[float]]:
+    """Add the gradient of the whole batch to the parameters'. Return its metrics, and the sampler gap of each piece."""
+    stats, gaps = defaultdict(float), []
+    for micro in micro_batches(batch, state.micro_tokens or cfg.micro_tokens):
+        micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
+        gaps.append((micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
+        loss, shares = algo.loss(micro, cfg.algorithm)
+        with fast_matmul():
+            loss.backward()
+        for name, share in shares.items():
+            stats[name] += share
+    return stats, gaps

@@ -14,13 +14,22 @@ def download(name: str) -> Path:
     Raise FileNotFoundError with one line if `name` is not a hub id or the hub does not have it, ValueError if the
     revision cannot be the name of one.
     """
+    return _download(name, PATTERNS)
+
+
+def download_config(name: str) -> Path:
+    """Return a folder with the config.json of a hub id, and raise what `download` does."""
+    return _download(name, ["config.json"])
+
+
+def _download(name: str, patterns: list[str]) -> Path:
     hub_id, revision = split_revision(name)
     if name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(hub_id) or ".." in hub_id:
         raise FileNotFoundError(f"model {name!r}: no such folder (and not a hub id such as Qwen/Qwen2.5-0.5B-Instruct)")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=PATTERNS))
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except Exception as error:  # the hub client raises many kinds; for the user they all mean the same
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(

@@ -5,8 +5,8 @@ from models.fast import (
     cuda_graph,
     dispatch,
     exact,
+    memory,
     onednn,
-    process,
     products,
     quant,
     step,
@@ -28,8 +28,9 @@ def install() -> None:
     kernels.train_block = train_block.train_block
     kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = exact.make_exact
-    kernels.matmul = onednn.onednn_matmul
-    kernels.choose_threads, kernels.keep_memory = trial.choose_threads, process.keep_memory
+    kernels.matmul, kernels.copies_budget = onednn.onednn_matmul, onednn.copies_budget
+    kernels.choose_threads = trial.choose_threads
+    kernels.keep_memory, kernels.end_phase = memory.keep_memory, memory.end_phase
 
 
 def run_ahead(model, cache, sample, slots, max_len: int) -> Ahead:

@@ -13,7 +13,9 @@ entropy, the backward computes the logits again (models/logprob_backward.py).
 
 import torch
 
-from models.logprob import normalize, slab_back, slabs
+from models import logprob
+from models.fast import products
+from models.logprob import normalize, slabs
 
 ROWS = 2048  # rows at once: a slab's logits take 32 MiB in float32 at most, which malloc keeps for the next slab
 
@@ -54,7 +56,7 @@ class _TokenLogprobs(torch.autograd.Function):
             return (slope_ND * grad_logprobs_N[:, None]).to(slope_ND.dtype), None, None, None, None
         from models.logprob_backward import backward_through_logits
 
-        grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, slab_back, limit=ROWS)
+        grads = backward_through_logits(ctx, grad_logprobs_N, grad_entropy_N, slabs, logprob.SLAB, ROWS)
         return *grads, None, None, None
 
 
@@ -74,7 +76,7 @@ def _row_statistics(hidden_ND, weight_VD, targets_N, temperature, want_others: b
         means = [log_total - logits.sub_(peak).mul_(probs).sum(-1, keepdim=True)]
         if want_others:
             probs[inside, word] = 0
-            means.append(slab_back(probs, weight_VD, start).to(slab_log.dtype))
+            means.append(_slab_back(probs, weight_VD, start).to(slab_log.dtype))
         if log is None:
             log, merged = slab_log, means
             continue
@@ -82,3 +84,10 @@ def _row_statistics(hidden_ND, weight_VD, targets_N, temperature, want_others: b
         merged = [(x * shares[:, :1]).addcmul_(y, shares[:, 1:]) for x, y in zip(merged, means, strict=True)]
         merged[0] += torch.special.entr(shares).sum(-1, keepdim=True)  # of the choice between slabs
     return log, merged[0], taken, merged[1] if want_others else None
+
+
+def _slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int) -> torch.Tensor:
+    """Return x @ W over the words of the slab that begins at `start`, [N, D]."""
+    x = x.to(weight_VD.dtype)
+    y = products.slab_back(x, weight_VD, start, logprob.SLAB)
+    return x @ weight_VD[start : start + logprob.SLAB] if y is None else y

@@ -50,8 +50,8 @@ def _norm(x_ND: torch.Tensor, added_ND: torch.Tensor | None, norm: RMSNorm, fuse
     return x_ND, normed_ND, (partial(fused.normalize, weight_D=norm.weight, eps=norm.eps), (x_ND,))
 
 
-def _product(x: torch.Tensor, layers: tuple, again: tuple | None = None) -> torch.Tensor:
+def _product(x: torch.Tensor, layers: tuple, again: tuple = ()) -> torch.Tensor:
     """Return the outputs of the layers side by side. again: how the backward may compute x (lora/lean.py)."""
     wrapper = next((layer for layer in layers if not isinstance(layer, Linear)), None)
-    y = wrapper and wrapper.side_by_side(x, layers, again)
-    return torch.cat(joint_linear(x, *layers), -1) if y is None else y
+    outputs = wrapper.joint(x, layers, again) if wrapper else joint_linear(x, *layers)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)

@@ -1,0 +1,136 @@
+"""Planned and measured peak memory of each phase, on this CPU: python -m benchmarks.memory
+
+The measured peak is that of all live tensors' storage (benchmarks/live.py) of the functions that a run calls, with
+random weights. One optimizer step has been taken before, so that the optimizer's moments count.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import lora
+from benchmarks.live import LiveStorage
+from benchmarks.sides import SHAPES
+from models import choose_threads
+from models.checkpointing import checkpoint_blocks
+from models.config import parse_config
+from models.decoder import CausalLM
+from models.engine import Engine
+from models.weights import TINY
+from rl import config, plan, program
+from rl.batch import add_values, make_batch
+from rl.critic import Critic
+from rl.records import Batch, Episode, Turn
+from rl.state import TrainState
+from rl.update import make_optimizer, optimizer_step
+
+SETTINGS = {  # name: (shape, words of train.py)
+    f"{name}{' checkpointed' * (how == 'block')}": (name, [*words, f"checkpoint={how}"])
+    for name, words in {
+        "tiny": ["micro_tokens=4096", "max_len=256", "rollout_batch_size=32", "dtype=float32"],
+        "0.5b": ["micro_tokens=512", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16"],
+    }.items()
+    for how in ("none", "block")
+}
+
+
+def raw_config(name: str) -> dict:
+    """Return a shape's config.json."""
+    return json.loads((TINY / "config.json").read_text()) if name == "tiny" else SHAPES[name]
+
+
+def planned(name: str, words: list[str]) -> dict[str, int]:
+    """Return the planned bytes of each phase."""
+    return plan.phases(plan.shape_of(parse_config(raw_config(name))), settings(words))
+
+
+def settings(words: list[str]):
+    return config.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+
+
+def measured(name: str, words: list[str]) -> dict[str, int]:
+    """Return the measured bytes of each phase but merge."""
+    cfg, peaks = settings(words), {}
+    torch.manual_seed(0)
+    with LiveStorage() as live:
+        with torch.device("meta"):
+            model = CausalLM(parse_config(raw_config(name)))
+        draw = lambda shape: torch.randn(shape).mul_(0.02).to(getattr(torch, cfg.dtype))  # noqa: E731
+        weights = {key: draw(p.shape) for key, p in model.named_parameters()}
+        model.load_state_dict(weights, strict=False, assign=True)
+        if model.config.tie_word_embeddings:
+            model.lm_head.weight = model.model.embed_tokens.weight
+        del weights
+        model.eval()
+        lora.inject(model, r=cfg.lora.r)
+        live.reset_peak()
+        critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden)
+        state = TrainState(model, critic, make_optimizer(model, critic, cfg))
+        choose_threads(model, cfg.threads)
+        peaks["load"] = live.peak
+        if cfg.checkpoint == "block":
+            checkpoint_blocks(model)
+        batch = full_batch(cfg, model.config.vocab_size)
+        optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
+        live.reset_peak()
+        add_values(batch, model, critic, cfg.micro_tokens)
+        peaks["values"] = live.peak
+        live.reset_peak()
+        optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
+        peaks["update"] = live.peak
+        play(state, cfg)  # with the trial of the decode step, which a run makes at its start
+        live.reset_peak()
+        play(state, cfg)
+        peaks["rollout"] = live.peak
+    return peaks
+
+
+def full_batch(cfg, vocabulary: int) -> Batch:
+    """Return a batch of micro_tokens tokens in episodes of max_len, of which all tokens but the first are sampled."""
+    episodes = []
+    for i in range(cfg.micro_tokens // cfg.max_len):
+        ids = torch.randint(vocabulary, (cfg.max_len,)).tolist()
+        turns = [Turn(1, len(ids), 1.0, "stop")]
+        mask = [0] + [1] * (len(ids) - 1)
+        episodes.append(Episode("", 0, i, ids, mask, [-1.0] * len(ids), turns, terminated=True))
+    batch = make_batch(episodes)
+    batch.advantages_N = batch.returns_N = batch.old_values_N = torch.ones(len(batch.episode_N))
+    batch.total_tokens = batch.learned_tokens = len(batch.episode_N)
+    batch.total_turns = batch.total_episodes = len(episodes)
+    return batch
+
+
+def play(state: TrainState, cfg) -> None:
+    """Sample until every row of the cache is full."""
+    engine = Engine(state.model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(state.model))
+    for i in range(cfg.rollout_batch_size):
+        engine.feed(engine.open((0, i)), torch.randint(state.model.config.vocab_size, (cfg.max_len - 2,)).tolist())
+    for _ in engine.run(2, 1.0, frozenset()):
+        pass
+
+
+@dataclass
+class Keys:
+    only: str = ""  # one of the settings; empty: all
+    out: str = ""  # also write the results to this file
+
+
+def main(keys: Keys) -> None:
+    rows = []
+    for name, (shape, words) in SETTINGS.items():
+        if keys.only in ("", name):
+            expected, found = planned(shape, words), measured(shape, words)
+            for phase, size in found.items():
+                rows.append({"setting": name, "phase": phase, "planned": expected[phase], "measured": size})
+                sizes = f"planned {expected[phase] / 2**20:8.1f} MiB  measured {size / 2**20:8.1f} MiB"
+                print(f"{name:20} {phase:8} {sizes}  {expected[phase] / size:.3f}", flush=True)
+    if keys.out:
+        table = {"command": "python -m benchmarks.memory", "rows": rows}
+        Path(keys.out).write_text(json.dumps(table, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(*program.parse(sys.argv[1:], "benchmarks.memory", Keys, about=__doc__))
