@@ -5,6 +5,7 @@ the adapter. The algorithm is a module with Config, advantages and loss: open rl
 """
 
 import sys
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from rl.batch import add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
 from rl.config import Common, algorithm_module, parse
 from rl.evaluate import describe, evaluate, progress_bar
-from rl.log import Phases, Run, epoch_line, rollout_stats, token_stats
+from rl.log import Run, end_phase, epoch_line, rollout_stats, token_stats
 from rl.records import Batch, Episode
 from rl.report import write_report
 from rl.rollout import rollout
@@ -41,24 +42,24 @@ def main(cfg: Common) -> None:
 
 
 def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
-    phases = Phases()
+    began, phases = time.monotonic(), {}
 
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
     episodes = collect(tokenizer, state, demos, cfg)
     stats = (token_stats if demos else rollout_stats)(episodes)
-    phases.end("collect", stats["sampled_tokens"])
+    now = end_phase(phases, "collect", stats["sampled_tokens"], began)
 
     # 3. Score them: rewards, the critic's values, the reference's log-probabilities, advantages.
     batch = score(state, [episode for episode in episodes if not episode.infrastructure_failed], cfg)
-    phases.end("score", stats["total_tokens"])
+    now = end_phase(phases, "score", stats["total_tokens"], now)
 
     # 4. Learn from them: optimizer steps on the adapter and the critic.
     losses = learn(state, batch, cfg)
-    phases.end("learn", stats["total_tokens"] * cfg.algorithm.epochs)
+    now = end_phase(phases, "learn", stats["total_tokens"] * cfg.algorithm.epochs, now)
 
     # 5. Log, save and evaluate.
-    stats = {"epoch": state.epoch, "step": state.step, **stats, **losses, "phases": phases.stats}
-    stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": phases.began - phases.start}
+    stats = {"epoch": state.epoch, "step": state.step, **stats, **losses, "phases": phases}
+    stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": now - began}
     run.metrics(stats)
     if not demos:
         run.episodes(state.epoch, episodes)

@@ -69,8 +69,8 @@ def measured(name: str, words: list[str]) -> dict[str, int]:
         live.reset_peak()
         critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden)
         state = TrainState(model, critic, make_optimizer(model, critic, cfg))
-        choose_threads(model, cfg.threads)
         peaks["load"] = live.peak
+        choose_threads(model, cfg.threads)
         if cfg.checkpoint == "block":
             checkpoint_blocks(model)
         batch = full_batch(cfg, model.config.vocab_size)

@@ -51,7 +51,6 @@ class Kernels:
     # (model, threads, trial, products) -> with `trial` "yes" if sampling and training gave the same bits, or the reason
     choose_threads: Callable[..., str] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
-    copies_budget: Callable = nothing_faster  # (dtype) -> the most bytes of copies of frozen weights, on a CPU
     end_phase: Callable[[], int | None] = nothing_faster  # () -> the most bytes held since the last call
 
 

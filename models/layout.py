@@ -25,20 +25,21 @@ class Layout:
     N: int  # rows
     to_sequences: torch.Tensor | None  # int64 [S*T]: the row of each token; None: rows are in order already
     to_rows: torch.Tensor | None  # int64 [N]: for each row, the index in the flattened [S, T] where it first occurs
-    exact: bool = False  # as in models/attention.py
+    exact: bool = False  # as in models/attention.py; rows by index, whose gradient CUDA adds up in one order
     packed_attend: Callable | None = None  # (q_NHE, k_NKE, v_NKE, window) -> out_NHE, from models/fast
 
     def sequences(self, x_NHE: torch.Tensor) -> torch.Tensor:
         """Return rows [N, H, E] as padded sequences [S, H, T, E]."""
         S, T = self.last_key_ST.shape
-        rows = x_NHE[: S * T] if self.to_sequences is None else x_NHE.index_select(0, self.to_sequences)
+        index = slice(S * T) if self.to_sequences is None else self.to_sequences
+        rows = x_NHE[index] if self.exact or self.to_sequences is None else x_NHE.index_select(0, index)
         return rearrange(rows, "(s t) h e -> s h t e", s=S)
 
     def rows(self, x_SHTE: torch.Tensor) -> torch.Tensor:
         """Return padded sequences [S, H, T, E] as rows [N, H*E]."""
         x = rearrange(x_SHTE, "s h t e -> (s t) (h e)")
         if self.to_rows is not None:
-            return x.index_select(0, self.to_rows)
+            return x[self.to_rows] if self.exact else x.index_select(0, self.to_rows)
         return F.pad(x, (0, 0, 0, self.N - len(x)))
 
     def only(self, wanted: torch.Tensor) -> "Layout":

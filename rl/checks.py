@@ -11,8 +11,8 @@ from rl.arguments import ArgumentError
 def without_auto(common: Any) -> Any:
     """Return the settings with a device, CUDA if there is one, and a dtype, bfloat16 there and float32 on a CPU."""
     device = ("cuda" if torch.cuda.is_available() else "cpu") if common.device == "auto" else common.device
-    default = "bfloat16" if device == "cuda" else "float32"
-    return replace(common, device=device, dtype=default if common.dtype == "auto" else common.dtype)
+    dtypes = {"auto": "bfloat16" if device == "cuda" else "float32"}
+    return replace(common, device=device, dtype=dtypes.get(common.dtype, common.dtype))
 
 
 def check(cfg: Any) -> None:

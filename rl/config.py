@@ -239,12 +239,8 @@ def describe_sources(cfg: Common) -> str:
     for key, value in arguments.flatten(asdict(cfg)).items():
         source = source_of.get(key) if value == without_words.get(key) else "command line"
         if source and key in without_words and key not in named:
-            parts.setdefault(source, []).append(f"{key}={shown(value)}")
+            word = str(value).lower() if value is None or isinstance(value, bool) else value  # as it is written
+            parts.setdefault(source, []).append(f"{key}={word}")
     start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
     start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
     return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])
-
-
-def shown(value: Any) -> str:
-    """Return a value as it is written on the command line."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

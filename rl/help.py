@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from rl.refusals import recipe_names
 
@@ -52,7 +52,12 @@ def shown_default(f: Field) -> str:
     """Return a field's default as it is written on the command line; nothing for a field that must be given."""
     if f.default is MISSING:
         return ""
-    return str(f.default).lower() if f.default is None or isinstance(f.default, bool) else str(f.default)
+    return shown(f.default)
+
+
+def shown(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def comments(cls: type) -> dict[str, str]:

@@ -53,19 +53,11 @@ class Run:
                 file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
 
 
-class Phases:
-    """The seconds, tokens per second and peak memory of the parts of an epoch, one after another."""
-
-    def __init__(self):
-        kernels.end_phase()
-        self.start = self.began = time.monotonic()
-        self.stats = {}
-
-    def end(self, name: str, tokens: int) -> None:
-        """End the phase `name`, which worked on that many tokens; the next one begins."""
-        seconds, peak = time.monotonic() - self.began, kernels.end_phase()
-        self.stats[name] = {"seconds": seconds, "tokens_per_second": tokens / seconds, "peak_bytes": peak}
-        self.began += seconds
+def end_phase(phases: dict, name: str, tokens: int, began: float) -> float:
+    """Add a phase's seconds, tokens per second and peak memory to `phases`; return when the next phase begins."""
+    now, peak = time.monotonic(), kernels.end_phase()
+    phases[name] = {"seconds": now - began, "tokens_per_second": tokens / (now - began), "peak_bytes": peak}
+    return now
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:

@@ -55,7 +55,7 @@ def advice(cfg: Any) -> str:
     ways = []
     if cfg.checkpoint == "none":
         ways.append("checkpoint=block keeps less of each layer for the backward")
-    if getattr(cfg, "quant", "") == "none" and cfg.lora.r:
+    if cfg.quant == "none" and cfg.lora.r:
         ways.append("quant=nf4 stores the base in 4.5 bits a weight")
     if cfg.dtype == "float32":
         ways.append("dtype=bfloat16 halves the base")

@@ -5,15 +5,13 @@ update is taken at its worst: a micro-batch of micro_tokens, or one episode of m
 every token is sampled. What the allocator, CUDA's context (about half a GiB) and libraries hold is not counted.
 """
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
-
 from models.config import ModelConfig, read_config
-from models.kernels import kernels
 from models.weights import resolve
 from rl.arguments import ArgumentError
 
@@ -21,6 +19,7 @@ UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 BLOCK = 64  # tokens of a block of the cache
 PREFILL = 8192  # tokens of prompts in one forward (models/engine.py)
 SLAB, ROWS = 4096, 2048  # of the head (models/logprob.py, models/fast/head.py)
+COPIES_SHARE = 0.25  # of a CPU's memory (models/fast/onednn.py)
 SMALL = 20_000_000  # parameters; a smaller model is copied for the decode step on a CPU (models/fast/step.py)
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
@@ -98,7 +97,7 @@ def shown(size: float) -> str:
 
 def described(cfg: Any) -> str:
     """Return the settings that memory depends on most, as words."""
-    names = ["micro_tokens", "rollout_batch_size", *(["quant"] if can_quantise(cfg) else []), "checkpoint"]
+    names = ["micro_tokens", "rollout_batch_size", *(["quant"] if cfg.lora.r else []), "checkpoint"]
     return " ".join(f"{name}={getattr(cfg, name)}" for name in names)
 
 
@@ -114,7 +113,7 @@ def fits(needs: dict[str, int], limit: int | None) -> bool:
 def what_fits(shape: Shape, cfg: Any, limit: int) -> list[Any]:
     """Return settings that fit: without and with checkpointing and a quantised base, each with the largest halves of
     micro_tokens and rollout_batch_size."""
-    bases = [cfg, replace(cfg, quant="nf4")] if can_quantise(cfg) and cfg.quant == "none" else [cfg]
+    bases = [cfg, replace(cfg, quant="nf4")] if cfg.lora.r and cfg.quant == "none" else [cfg]
     ways, found = dict.fromkeys((cfg.checkpoint, "block")), []
     for settings in [replace(start, checkpoint=way) for start in bases for way in ways]:
         while not fits(needs := phases(shape, settings), limit):
@@ -167,7 +166,7 @@ def width(cfg: Any) -> int:
 
 def base(shape: Shape, cfg: Any) -> int:
     """Return the bytes of the model's weights; block linears may be quantised."""
-    kind, per_row = getattr(cfg, "quant", "none"), 0
+    kind, per_row = cfg.quant, 0
     if kind == "int8":
         per_row = 4 * shape.L * sum(outputs for outputs, _ in shape.linears.values())
     bytes_of = {"nf4": 0.5 + 4 / 64, "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1}
@@ -177,10 +176,11 @@ def base(shape: Shape, cfg: Any) -> int:
 def copies(shape: Shape, cfg: Any) -> int:
     """Return the bytes of oneDNN's copies of frozen weights on a CPU, of blocks and head for forward and backward, as
     far as they stay within a share of this machine's memory."""
-    if cfg.device != "cpu" or not cfg.lora.r or getattr(cfg, "quant", "none") != "none":
+    if cfg.device != "cpu" or not cfg.lora.r or cfg.quant != "none" or cfg.products == "plain":
         return 0
     wanted = 2 * shape.block_weights * width(cfg) + shape.V * shape.D * (4 + width(cfg))
-    return min(wanted, kernels.copies_budget(getattr(torch, cfg.dtype)) or 0)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return min(wanted, int(COPIES_SHARE * memory))
 
 
 def trained_weights(shape: Shape, cfg: Any) -> int:
@@ -270,8 +270,4 @@ def merge(shape: Shape) -> int:
 def frugal(cfg: Any) -> Any:
     """Return the settings with everything that saves memory and leaves what is learned alone, or nearly so."""
     smallest = replace(cfg, micro_tokens=min(cfg.micro_tokens, cfg.max_len), rollout_batch_size=1, checkpoint="block")
-    return replace(smallest, quant="nf4-double") if can_quantise(cfg) else smallest
-
-
-def can_quantise(cfg: Any) -> bool:
-    return bool(cfg.lora.r) and hasattr(cfg, "quant")
+    return replace(smallest, quant="nf4-double") if cfg.lora.r else smallest

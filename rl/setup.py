@@ -52,8 +52,8 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
     exact = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts", products=cfg.products)
     print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
-    reference = "reference" if cfg.resume_from else None
-    state = TrainState(model, critic, make_optimizer(model, critic, cfg), reference, exact)
+    optimizer, reference = make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None
+    state = TrainState(model, critic, optimizer, reference, exact)
     if cfg.checkpoint == "block":
         from models.checkpointing import checkpoint_blocks
 

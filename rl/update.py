@@ -22,11 +22,9 @@ OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch
 
 def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch.optim.Optimizer:
     """Return cfg.optimizer over the trainable parameters: adapter or model at cfg.lr, the critic at its own rate."""
-    trainable, rate = [p for p in model.parameters() if p.requires_grad], cfg.lr
-    groups = [{"params": trainable, "lr": rate, "base_lr": rate}]
-    if critic is not None:
-        rate = cfg.algorithm.critic_lr
-        groups.append({"params": list(critic.parameters()), "lr": rate, "base_lr": rate})
+    rates = [([p for p in model.parameters() if p.requires_grad], cfg.lr)]
+    rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr)]
+    groups = [{"params": parameters, "lr": rate, "base_lr": rate} for parameters, rate in rates]
     return OPTIMIZERS[cfg.optimizer](groups, weight_decay=cfg.weight_decay)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import envs
 from models.weights import TINY
-from rl import config
+from rl import config, help
 from rl.arguments import flatten
 from rl.config import parse
 from rl.refusals import recipe_names
@@ -76,7 +76,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
     ("words", "said"),
     [
         ("algo=pop", "algo=pop is not one of sft, reinforce, grpo, ppo; did you mean ppo?"),
-        ("dtype=float8", "dtype=float8 is not one of float32, bfloat16, float16; did you mean"),
+        ("dtype=float8", "dtype=float8 is not one of auto, float32, bfloat16, float16; did you mean"),
         ("dtype=float16", "dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32"),
         ("optimizer=adm", "optimizer=adm is not one of adamw, adam, sgd; did you mean adam?"),
         ("order=shuffled", "order=shuffled is not one of random, sequential"),
@@ -200,7 +200,7 @@ def test_help_explains_every_key_with_its_default(capsys):
     defaults = everything()
     assert set(listed) == set(defaults), "each key has a default and a comment that is not empty"
     for key, shown in listed.items():
-        assert shown == config.shown(defaults[key]), key
+        assert shown == help.shown(defaults[key]), key
     assert "recipes: " in text and "embedded" in text and "textcraft" in text
 
 

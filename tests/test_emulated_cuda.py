@@ -13,7 +13,7 @@ from test_engine import play
 import lora
 import train
 from models.engine import Engine
-from models.fast import cuda_graph, dispatch, prefill, trial
+from models.fast import cuda_graph, dispatch, paths, prefill, trial, varlen
 from models.fast.exact import make_exact
 from models.fast.triton import common
 from models.logprob import token_logprobs
@@ -213,6 +213,46 @@ def test_an_epoch_stays_on_the_device(words, device, monkeypatch, tmp_path):
     assert device.replays == cuda_graph.CHUNK * len(enqueued) + len(prefills) > cuda_graph.CHUNK
     assert most(enqueued, "waits") == most(prefills, "waits") == 0
     assert most(forwards, "kernels") <= 60 * LAYERS + 80 and most(forwards, "waits") <= 25
+
+
+def test_start_says_which_code_runs_and_why(device, capsys, tmp_path):
+    """Without device= and dtype=: CUDA is there, and takes bfloat16."""
+    cfg = parse(["algo=ppo"], "train.py")
+    assert (cfg.device, cfg.dtype) == ("cuda", "bfloat16")
+    model = random_model(dtype=torch.bfloat16)
+    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+    said = paths.describe(model)
+    assert "in training varlen_attn; head and sampler: Triton; training blocks: fused" in said
+    model.exact = True
+    assert "attention: Triton, the same in training (exact=true)" in paths.describe(model)
+    model = random_model()
+    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+    said = paths.describe(model)
+    assert "Triton's kernel takes 16 bits" in said and "varlen_attn takes 16 bits" in said and "blocks: plain" in said
+
+
+def test_start_names_a_torch_without_varlen(device, monkeypatch):
+    monkeypatch.setattr(varlen, "load_varlen", lambda: None)
+    model = random_model(dtype=torch.bfloat16)
+    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+    assert f"torch {torch.__version__} has no varlen_attn; 2.10 has" in paths.describe(model)
+
+
+def test_an_exact_models_gradients_are_not_added_atomically(device, monkeypatch):
+    """No index_add, which adds in any order on CUDA, and no flash attention: its gradient of queries does too."""
+    monkeypatch.setattr(trial, "first_difference", lambda model: None)
+    places = torch.tensor([[*range(20), -1, -1], [*range(10), *range(20, 32)]])
+    found = {}
+    for exact in (False, True):
+        model = random_model(dtype=torch.bfloat16)
+        model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+        lora.inject(model, r=16)
+        if exact:
+            make_exact(model)
+        with device.counting() as counts:
+            model(torch.arange(32, device="cuda")[None], sequences_ST=places.to("cuda")).sum().backward()
+        found[exact] = {name for name in counts.by_kernel if "index_add" in name or "varlen" in name}
+    assert found[True] == set() and found[False], "what the default does shows that the names are right"
 
 
 def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):

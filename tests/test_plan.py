@@ -54,7 +54,7 @@ def test_plan_needs_no_weights_and_names_what_fits(folder):
     [
         (["plan=nonsense"], "plan=nonsense is neither true nor a size such as 24GiB"),
         (["plan=0GiB"], "plan=0GiB is neither true nor a size such as 24GiB"),
-        (["plan=8GiB"], "plan=8GiB is too small for "),
+        (["plan=3GiB"], "plan=3GiB is too small for "),
         (["plan=true", "model=./nowhere"], "./nowhere"),
     ],
 )

@@ -7,11 +7,11 @@ from models.fast import (
     exact,
     memory,
     onednn,
+    paths,
     products,
     quant,
     step,
     train_block,
-    trial,
     varlen,
 )
 from models.fast.ahead import Ahead
@@ -28,8 +28,8 @@ def install() -> None:
     kernels.train_block = train_block.train_block
     kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = exact.make_exact
-    kernels.matmul, kernels.copies_budget = onednn.onednn_matmul, onednn.copies_budget
-    kernels.choose_threads = trial.choose_threads
+    kernels.matmul = onednn.onednn_matmul
+    kernels.choose_threads = paths.choose_threads
     kernels.keep_memory, kernels.end_phase = memory.keep_memory, memory.end_phase
 
 

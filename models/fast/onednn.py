@@ -70,11 +70,6 @@ def bytes_of_copies() -> int:
     return sum(size for copies in _copies.values() for _, _, size in copies.values())
 
 
-def copies_budget(dtype: torch.dtype) -> int:
-    """Implement the hook of models/kernels.py."""
-    return _budget() if usable(dtype) else 0
-
-
 @cache
 def _budget() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
