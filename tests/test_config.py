@@ -445,7 +445,8 @@ def test_missing_gpu_is_refused_before_loading(capsys, monkeypatch):
 
 def test_exact_on_a_gpu_asks_for_16_bits(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert "exact=true on a CUDA device takes dtype=bfloat16" in refused(capsys, "exact=true", "device=cuda")
+    line = refused(capsys, "exact=true", "device=cuda", "dtype=float32")
+    assert "exact=true on a CUDA device takes dtype=bfloat16" in line
     assert parse(["exact=true", "device=cuda", "dtype=bfloat16"]).exact and parse(["exact=true"]).exact
 
 
