@@ -91,10 +91,10 @@ def test_sizes_are_those_of_the_model(shape):
 
 def test_rates_by_hand():
     """A card that reads 1 GB and computes 1e12 operations per second."""
-    size, card = scale.Size(10**6, 10**5, 0, 4, 0), scale.Card("a", 1, 1e12, 1e9)
+    size, card = scale.Size(10**6, 10**5, 0, 4, 0), scale.Card("a", 1, 1.0, 1e12, 1e9)
     read = (1e6 * 2 + 1e5 * 2) / 1e9 + 64 * 1024 * 4 / 1e9
     assert scale.rollout_rate(size, card, scale.BF16) == pytest.approx(0.5 * 64 / read)
-    slow = scale.Card("b", 1, 1e9, 1e12)
+    slow = scale.Card("b", 1, 1.0, 1e9, 1e12)
     products = 2 * 64 * 1.1e6 / 1e9 + 64 * 1024 * 4 / 1e12
     assert scale.rollout_rate(size, slow, scale.BF16) == pytest.approx(0.5 * 64 / products)
     per_token = 4 * 1e6 + 0.5 * 4 * 1e5
@@ -104,6 +104,15 @@ def test_rates_by_hand():
     expected = 1 / (per_token / 0.6e12 + dequantised)
     assert scale.update_rate(size, card, scale.NF4, False) == pytest.approx(expected)
     assert [scale.rate(x) for x in (12345.0, 998.0, 44.4)] == ["12,000", "1,000", "44"]
+
+
+def test_fewer_sequences_decode_where_the_cache_would_not_fit():
+    """7B in bfloat16: 14.3 GiB of weights, and 7.0 GiB of cache for 64 sequences of 2,048 tokens."""
+    settings = scale.SETTINGS["bf16, checkpoint"]
+    needs = {rows: max(scale.memory("7b", settings, rows).values()) for rows in (64, 32, 1)}
+    assert needs[64] - needs[32] == pytest.approx(3.5, abs=0.4) and needs[1] < needs[32]
+    for size, rows in ((needs[64], 64), (needs[64] - 0.1, 32), (1.0, 0)):
+        assert scale.most_rows("7b", settings, scale.Card("a", 1, size, 1e12, 1e9)) == rows
 
 
 def test_the_tables_of_the_page_are_those_of_the_command():
