@@ -1,0 +1,37 @@
+"""Settings of CUDA's allocator, and the most memory that a phase held."""
+
+import mmap
+import os
+
+import pytest
+import torch
+
+from models.fast import memory
+
+
+@pytest.mark.parametrize("users", [None, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_segments_are_expandable_unless_the_user_chose(users, monkeypatch):
+    monkeypatch.setattr(memory.process, "keep_memory", lambda: None)
+    for name in memory.ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    if users:
+        monkeypatch.setenv(users, "max_split_size_mb:64")
+    memory.keep_memory()
+    found = {name: os.environ[name] for name in memory.ALLOCATOR if name in os.environ}
+    assert found == ({users: "max_split_size_mb:64"} if users else {memory.ALLOCATOR[0]: "expandable_segments:True"})
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")
+def test_a_phases_peak_is_its_own():
+    memory.end_phase()
+    with mmap.mmap(-1, 2**28) as pages:  # which no allocator keeps
+        for place in range(0, len(pages), mmap.PAGESIZE):
+            pages[place] = 1
+    large = memory.end_phase()
+    assert memory.end_phase() < large - 2**27
+
+
+def test_without_the_systems_count_there_is_no_peak(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "status")
+    assert torch.cuda.is_initialized() or memory.end_phase() is None
