@@ -14,7 +14,7 @@ FAMILIES = (  # the first pattern that is found in a kernel's name, in lower cas
     ("sort and scan", r"scan|cumsum|sort|radix|searchsorted|topk|argmax"),
     ("quantised weights", r"dequantise"),
     ("matrix product", r"gemm|gemv|nvjet|cutlass|cublas|xmma|splitk|matmul|_multiply|_mm_|dot_kernel|wgmma"),
-    ("log-probabilities", r"_score|_fold|_gather\b|_slope|logprob|_tile_logits"),
+    ("head and sampling", r"_score|_fold|_gather\b|_slope|logprob|_dlogits|_choose"),
     ("norm, rotary and SwiGLU", r"norm|rotary|rope|_rotate|_swiglu|silu"),
     ("copy and index", r"memcpy|memset|copy|index|gather|scatter|\bcat|fill|embedding|arange|pad"),
     ("reduction", r"reduce|softmax|sum|amax|mean|logsumexp"),

@@ -1,8 +1,10 @@
 """The GPU benchmark: its parts run at tiny sizes on a CPU, and each survives the failure of the others."""
 
 import json
+import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -268,6 +270,13 @@ def test_sizes_follow_the_memory_of_the_device_and_can_be_named():
 )
 def test_kernels_have_a_family(kernel, family):
     assert kernels.family(kernel) == family
+
+
+def test_every_kernel_of_ours_has_a_family():
+    """The names that files of models/fast/triton launch."""
+    files = (Path(__file__).parents[1] / "models/fast/triton").glob("*.py")
+    launched = {name for file in files for name in re.findall(r"\b(_[a-z_]+)\[", file.read_text())}
+    assert "_choose" in launched and {name for name in launched if kernels.family(name) == "other"} <= {"_nothing"}
 
 
 def test_kernels_are_counted_per_step():
