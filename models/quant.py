@@ -24,7 +24,7 @@ from models.linear import Linear, LinearParts
 
 KINDS = ("nf4", "nf4-double", "int8")
 BLOCK, NESTED_BLOCK = 64, 256  # weights that share a scale; scales that share a scale
-PIECE = 2**18  # weights that are quantised at once: larger temporaries leave holes in the process's memory
+PIECE = 2**16  # weights that are quantised at once: larger temporaries leave holes in the process's memory
 LEVELS = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
     *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634),
