@@ -95,7 +95,8 @@ def _tile_logits(
 ):  # fmt: skip
     """Return one row's products with the words' weights [VOCAB], summed as `_score` sums them.
 
-    They go through memory, because Triton 3.6 cannot compile a reduction of the product's rows for sm_100.
+    They go through memory, because Triton 3.6 and 3.7 cannot compile a reduction of the product's rows for
+    sm_100.
     """
     same = tl.zeros((ROWS, 1), tl.int32)
     sums = tl.zeros((ROWS, VOCAB), tl.float32)
