@@ -17,10 +17,10 @@ def nothing_faster(*_args, **_kwargs) -> None:
     """The default of every hook: leave the work to the plain code."""
 
 
-def set_threads(model: nn.Module, threads: int = 0, trial: bool = False, products: str = "auto") -> str:
+def set_threads(model: nn.Module, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
     """Give torch that many CPU threads; 0 leaves its own choice. Nothing is tried."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    return "not tried" if trial else ""
+    return "not tried" if trial else "", products
 
 
 def refuse_exact(_model: nn.Module) -> None:
@@ -48,8 +48,8 @@ class Kernels:
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
     make_exact: Callable[[nn.Module], None] = refuse_exact  # on CUDA: the same kernels for sampling and training
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
-    # (model, threads, trial, products) -> with `trial` "yes" if sampling and training gave the same bits, or the reason
-    choose_threads: Callable[..., str] = set_threads
+    # (model, threads, trial, products) -> ("yes" if the trial gave the same bits, else the reason; the products chosen)
+    choose_threads: Callable[..., tuple[str, str]] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
     end_phase: Callable[[], int | None] = nothing_faster  # () -> the most bytes held since the last call
 

@@ -19,8 +19,8 @@ from rl.update import make_optimizer
 def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
     """Return (cfg, run, tokenizer, state, demos).
 
-    cfg: the argument with three things filled in: the folder in `out`, the number of demonstrations in `episodes`, and
-    the settings of the adapter that training starts from. demos: the rl.data.Demonstrations of data=, or None.
+    cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`, settings of
+    the adapter that training starts from, `threads`, `products`. demos: the rl.data.Demonstrations of data=, or None.
     """
     run = Run(cfg)
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
@@ -40,8 +40,7 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
     keep_memory()
     model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
     if any(rope.kind == "dynamic" for rope in model.config.ropes):
-        why = "whose angles change with the longest sequence of a batch: sampling and training would disagree"
-        raise ValueError(f"model={cfg.model} has dynamic RoPE, {why}; eval.py plays it")
+        raise ValueError(f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it")
     if cfg.lora.r:
         cfg = replace(cfg, lora=adapt(model, cfg))
     else:
@@ -49,7 +48,8 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
 
         full.train_all(model)
     algo_cfg = cfg.algorithm
-    exact = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts", products=cfg.products)
+    exact, kind = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts", products=cfg.products)
+    cfg = replace(cfg, threads=torch.get_num_threads(), products=kind)  # a resumed run takes the same
     print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
     optimizer, reference = make_optimizer(model, critic, cfg), "reference" if cfg.resume_from else None

@@ -1,5 +1,6 @@
 """Sampling and training give the same bits: every rank, number of threads and dtype; and the trial that says so."""
 
+import json
 from itertools import product
 
 import pytest
@@ -210,13 +211,13 @@ def test_most_threads_that_are_exact_are_chosen(given, chosen, said, threads, mo
     found = lambda _: f"{torch.get_num_threads()} threads" if torch.get_num_threads() > 2 else None  # noqa: E731
     monkeypatch.setattr(trial, "first_difference", found)
     model = random_model()
-    assert trial.choose_threads(model, given, trial=True) == said and torch.get_num_threads() == chosen
+    assert trial.choose_threads(model, given, trial=True)[0] == said and torch.get_num_threads() == chosen
 
 
 def test_all_threads_are_kept_if_no_number_is_exact(threads, monkeypatch):
     monkeypatch.setattr(trial.process, "default_threads", lambda _: 4)
     monkeypatch.setattr(trial, "first_difference", lambda _: f"{torch.get_num_threads()} threads")
-    assert trial.choose_threads(random_model(), 0, trial=True) == "4 threads" and torch.get_num_threads() == 4
+    assert trial.choose_threads(random_model(), 0, trial=True)[0] == "4 threads" and torch.get_num_threads() == 4
 
 
 @pytest.mark.parametrize("largest", [10.0, 240.0, 2000.0])
@@ -263,6 +264,15 @@ def test_gradients_depend_on_the_cut_of_a_step_by_rounding_alone(dtype, bound):
     for order, micro_tokens in ((episodes, 1), (episodes, 200), (episodes[::-1], 10**6)):
         for name, g in gradients(model, order, micro_tokens).items():
             assert (g - whole[name]).abs().max() <= bound * whole[name].abs().max(), name
+
+
+def test_the_choice_of_threads_and_products_is_saved(tmp_path):
+    """Otherwise a resumed run could choose others, whose gradients have other bits."""
+    words = ["algo=sft", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", "products=plain"]
+    status, _, err = run_program("train.py", *words, f"out={tmp_path}/run")
+    assert status == 0, err
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["threads"] == 1 and saved["products"] == "plain"
 
 
 def test_one_name_of_a_layer_is_a_name(tmp_path):

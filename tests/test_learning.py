@@ -133,17 +133,6 @@ def test_sampler_gap_covers_every_step_with_the_weights_that_sampled(warmup, fou
     assert losses["sampler_gap"] == (pytest.approx(0.5, abs=1e-5) if found else 0.0)
 
 
-def test_sampler_gap_is_absent_if_no_token_was_compared():
-    """GRPO leaves out groups of equal scores."""
-    state, cfg = make_state("grpo", batch_size=32)
-    episodes = play(state, cfg, 0)
-    for episode in episodes:
-        for turn in episode.turns:
-            turn.reward = 1.0
-    losses = train.learn(state, train.score(state, episodes, cfg), cfg)
-    assert losses["sampler_gap"] is None and losses["grad_norm"] == 0
-
-
 def test_critic_warmup_trains_the_critic_alone():
     state, cfg = make_state("ppo", **{"ppo.critic_warmup": 1})
     policy = {name: p.clone() for name, p in state.trainable().items()}

@@ -7,7 +7,7 @@ from models.fast import trial, varlen
 from models.fast.dispatch import HALF, triton_problem
 
 
-def choose_threads(model: CausalLM, *args, **options) -> str:
+def choose_threads(model: CausalLM, *args, **options) -> tuple[str, str]:
     """Do what trial.py's function of this name does; on CUDA print the line before."""
     if model.lm_head.weight.is_cuda:
         print(describe(model))

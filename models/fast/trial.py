@@ -20,21 +20,27 @@ ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows, and t
 LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: a trial should take seconds
 
 
-def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> str:
+def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
     """Choose the library of float32 products (process.py) and print it, and give torch that many CPU threads.
 
     threads: 0: process.py chooses, and with `trial` the number is halved until it succeeds.
     products: "auto" | "onednn" | "plain". With "auto" oneDNN is also taken where plain products fail in the trial and
     it does not.
 
-    Return "yes" if the trial succeeds, else the first thing that differs; "" without `trial`.
+    Return (exact, products): "yes" if the trial succeeds, else the first thing that differs, or "" without `trial`; and
+    the library that was chosen.
     """
     torch.set_num_threads(threads or process.default_threads(model))
     on_cpu = model.lm_head.weight.device.type == "cpu"
     if on_cpu:
         print(f"products: {process.choose_products(products)}")
-    if not trial:
-        return ""
+    found = _tried_threads(model, threads, products) if trial else ""
+    return found, ("onednn" if onednn.float32 else "plain") if on_cpu else products
+
+
+def _tried_threads(model: CausalLM, threads: int, products: str) -> str:
+    """Try the settings, and others where `choose_threads` may change them. Return "yes" or the first difference."""
+    on_cpu = model.lm_head.weight.device.type == "cpu"
     most, found = torch.get_num_threads(), first_difference(model)
     if found and on_cpu and products == "auto" and not onednn.float32:
         line = process.choose_products("onednn")
