@@ -40,10 +40,10 @@ def attend(q_BHTE, k_BKEL, v_BKLE, positions_BT, window=None, exact=False) -> to
 class Cache:
     """Keys and values [rows, K, length, E] of each layer, as the engine uses models/cache.py's KVCache.
 
-    Rows are not shared, and all have the same length.
+    Rows are not shared, and all have the same length. It grows as needed, whatever max_len is.
     """
 
-    def __init__(self, model: CausalLM, rows: int):
+    def __init__(self, model: CausalLM, rows: int, max_len: int = 0):
         cfg, like = model.config, model.lm_head.weight
         shape = (rows, cfg.num_key_value_heads, GROWTH, cfg.head_dim)
         self.keys, self.values = (

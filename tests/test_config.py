@@ -116,7 +116,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("schedule=cosin", "did you mean cosine?"),
         ("reward.rule=natve", "reward.rule=natve is not one of native, shaped, binary; did you mean native?"),
         ("reward.rule=seed", "reward.rule=seed is now called reward.rule=shaped"),
-        ("device=tpu", "device=tpu is not one of cpu, cuda"),
+        ("device=tpu", "device=tpu is not one of auto, cpu, cuda"),
         ("env=textcarft", "env=textcarft: unknown environment 'textcarft'; did you mean 'textcraft'?"),
         ("env=textcraft:x", "env=textcraft:x: weight 'x' of textcraft is not a number"),
         ("env=sat,textcraft:", "env=sat,textcraft:: weight '' of textcraft is not a number"),

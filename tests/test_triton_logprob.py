@@ -23,6 +23,7 @@ from on_triton import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import logprob
+from models.fast import head
 from models.fast.triton import logprob as logprob_triton
 from models.fast.triton.logprob import scratch_bytes, tiles, token_logprobs
 
@@ -62,8 +63,8 @@ def results(function, hidden_ND, weight_VD, targets_N, trainable_head=False, ent
 
 
 def torch_logprobs(hidden_ND, weight_VD, targets_N, temperature=1.0, entropy_grad=False):
-    """The torch function on every device: `logprob.token_logprobs` would launch the kernels on CUDA."""
-    return logprob._TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
+    """The torch function that the kernels replace; `logprob.token_logprobs` would launch them on CUDA."""
+    return head.token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
 
 
 def compare(problem, most: float = 1.1, **options):
