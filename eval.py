@@ -59,6 +59,8 @@ def with_base(words: list[str]) -> list[str]:
 def check(keys: Keys, words: list[str]) -> None:
     """Raise ArgumentError for keys that cannot be used."""
     for word in words:
+        if word.startswith("plan="):
+            raise arguments.ArgumentError("plan= is a key of train.py")
         if word.split("=")[0] in TRAINING:
             raise arguments.ArgumentError(f"{word} is a key of train.py; here it is {TRAINING[word.split('=')[0]]}=")
     if keys.server and not re.fullmatch(r"https?://[^/:?#\s]+(:\d+)?(/[^?#\s]*)?", keys.server):

@@ -100,12 +100,12 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
 
         batch = whiten_rewards(batch)
     if cfg.algorithm.critic:
-        batch = add_values(batch, state.model, state.critic, cfg.micro_tokens)
+        batch = add_values(batch, state.model, state.critic, state.micro_tokens or cfg.micro_tokens)
     if cfg.algorithm.reference:
         from rl.reference import add_reference
 
         with lora.use_adapter(state.model, state.reference):
-            batch = add_reference(batch, state.model, cfg.temperature, cfg.micro_tokens)
+            batch = add_reference(batch, state.model, cfg.temperature, state.micro_tokens or cfg.micro_tokens)
     return algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
 
 

@@ -103,10 +103,11 @@ SETTINGS = {  # name: words of train.py
 }
 
 
-def memory(shape: str, settings: dict, rows: int = ROWS) -> dict[str, float]:
-    """Return the peak GiB of the phases of a GRPO run: load, rollout and update."""
+def memory(shape: str, settings: dict, rows: int = ROWS, size: str = "true") -> dict[str, float]:
+    """Return the peak GiB of the phases of a GRPO run: load, rollout and update. size: of the card, as plan= takes it;
+    "true": without the copies of weights that a decode step makes on a card of four times their size."""
     words = ["algo=grpo", f"rollout_batch_size={rows}", f"max_len={MAX_LEN}", f"micro_tokens={MICRO_TOKENS}"]
-    cfg = replace(parse([*words, f"lora.r={RANK}"]), device="cuda", dtype="bfloat16", **settings)
+    cfg = replace(parse([*words, f"lora.r={RANK}"]), device="cuda", dtype="bfloat16", plan=size, **settings)
     needs = plan.on_device(plan.phases(plan.shape_of(parse_config(sides.SHAPES[shape])), cfg))
     return {phase: size / 2**30 for phase, size in needs.items()}
 
@@ -114,7 +115,8 @@ def memory(shape: str, settings: dict, rows: int = ROWS) -> dict[str, float]:
 def most_rows(shape: str, settings: dict, card: Card) -> int:
     """Return ROWS or the largest half of it with which every phase fits the card, 0 if none does."""
     halves = (ROWS >> i for i in range(ROWS.bit_length()))
-    return next((n for n in halves if max(memory(shape, settings, n).values()) <= card.gibibytes), 0)
+    size = f"{card.gibibytes:.1f}GiB"
+    return next((n for n in halves if max(memory(shape, settings, n, size).values()) <= card.gibibytes), 0)
 
 
 def rate(value: float) -> str:

@@ -10,7 +10,7 @@ from models.decoder import CausalLM
 
 class KVCache:
     """Keys [U, Z, E, L] and values [U, Z, L, E] of each layer: U blocks of L = KEY_BLOCK tokens, and Z = rows * K. U
-    doubles as sequences grow; on CUDA max_len's blocks are allocated at once, because graphs keep addresses."""
+    doubles up to max_len's blocks; on CUDA they are allocated at once, because graphs keep addresses."""
 
     def __init__(self, model: CausalLM, rows: int, max_len: int = 0):
         cfg, like = model.config, model.lm_head.weight

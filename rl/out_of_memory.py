@@ -15,7 +15,8 @@ from rl.state import TrainState
 def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) -> Any:
     """Return what rl/update.py's `accumulate` does, in micro-batches of half the size, or half of that, and so on.
 
-    Gradients that the failed attempt left are dropped. The size that worked holds for the rest of the run. Raises
+    Gradients that the failed attempt left are dropped. The size that worked holds for the rest of the run. With dropout
+    (sft alone) the new attempt draws other masks. Raises
     ValueError, one line, if the forward and backward of a single episode do not fit.
     """
     most = state.micro_tokens or cfg.micro_tokens
@@ -29,7 +30,9 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
             )
         while _pieces(batch, most) == pieces:
             most //= 2
-        print(f"out of memory in the update: again with micro_tokens={most}, which changes no gradient", flush=True)
+        print(
+            f"out of memory in the update: again with micro_tokens={most}, the same gradient up to rounding", flush=True
+        )
         state.micro_tokens = most
         try:
             return accumulate(state, batch, algo, cfg)

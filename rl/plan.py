@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from models.config import ModelConfig, read_config
 from models.weights import resolve
 from rl.arguments import ArgumentError
@@ -20,13 +22,14 @@ BLOCK = 64  # tokens of a block of the cache
 PREFILL = 8192  # tokens of prompts in one forward (models/engine.py)
 SLAB, ROWS = 4096, 2048  # of the head (models/logprob.py, models/fast/head.py)
 COPIES_SHARE = 0.25  # of a CPU's memory (models/fast/onednn.py)
+STACKED_SHARE = 0.25  # of a card's memory (models/fast/cuda_graph.py)
 SMALL = 20_000_000  # parameters; a smaller model is copied for the decode step on a CPU (models/fast/step.py)
 GROUPS = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes that memory depends on, with the dimension letters of docs/glossary.md."""
+    """The sizes that memory depends on, L layers, width D, MLP I, queries Q, keys and values K, words V."""
 
     L: int  # layers
     D: int
@@ -113,11 +116,12 @@ def fits(needs: dict[str, int], limit: int | None) -> bool:
 def what_fits(shape: Shape, cfg: Any, limit: int) -> list[Any]:
     """Return settings that fit: without and with checkpointing and a quantised base, each with the largest halves of
     micro_tokens and rollout_batch_size."""
-    bases = [cfg, replace(cfg, quant="nf4")] if cfg.lora.r and cfg.quant == "none" else [cfg]
+    smaller = ("nf4", "nf4-double") if cfg.lora.r and cfg.quant in ("none", "int8") else ()
+    bases = [cfg, *(replace(cfg, quant=kind) for kind in smaller)]
     ways, found = dict.fromkeys((cfg.checkpoint, "block")), []
     for settings in [replace(start, checkpoint=way) for start in bases for way in ways]:
         while not fits(needs := phases(shape, settings), limit):
-            if needs["rollout"] > limit and settings.rollout_batch_size > 1:
+            if needs["rollout"] > limit and settings.rollout_batch_size > (1 if cfg.device == "cpu" else 16):
                 settings = replace(settings, rollout_batch_size=settings.rollout_batch_size // 2)
             elif max(needs["update"], needs.get("values", 0)) > limit and settings.micro_tokens > settings.max_len:
                 settings = replace(settings, micro_tokens=settings.micro_tokens // 2)
@@ -249,17 +253,29 @@ def forward(shape: Shape, cfg: Any, tokens: int) -> float:
     return tokens * (w * (4 * s.D + 4 * s.I) + scores)
 
 
+def stacked(shape: Shape, cfg: Any) -> int:
+    """Return the bytes of the decode step's copies of the blocks' weights on CUDA. They are made where all weights fit
+    STACKED_SHARE of the card, which is the size in plan= or else the device at hand."""
+    if cfg.device == "cpu" or cfg.quant != "none":
+        return 0
+    size = cfg.plan and parse_size(cfg.plan)
+    if not size and torch.cuda.is_available():
+        size = torch.cuda.get_device_properties(0).total_memory
+    weights = (shape.block_weights + shape.other_weights) * width(cfg)
+    return shape.block_weights * width(cfg) if weights <= STACKED_SHARE * (size or 0) else 0
+
+
 def rollout(shape: Shape, cfg: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
-    s, w, batch = shape, width(cfg), cfg.rollout_batch_size
+    s, w, batch = shape, width(cfg), -(-cfg.rollout_batch_size // 16) * 16
     blocks, on_cpu = -(-cfg.max_len // BLOCK), cfg.device == "cpu"
-    if on_cpu:  # the cache doubles
-        blocks = max(2, 1 << (blocks - 1).bit_length())
-    step = -(-batch // 16) * 16 * s.V * (20 if on_cpu else 4)
+    step = batch * s.V * (20 if on_cpu else 4)
+    if on_cpu:
+        batch = cfg.rollout_batch_size
     if on_cpu and s.block_weights + s.other_weights < SMALL:
         step += s.block_weights * w
     cache = 2 * s.L * batch * s.K * blocks * BLOCK * w
-    return cache + max(forward(s, cfg, min(PREFILL, batch * cfg.max_len)), step)
+    return cache + stacked(shape, cfg) + max(forward(s, cfg, min(PREFILL, batch * cfg.max_len)), step)
 
 
 def merge(shape: Shape) -> int:

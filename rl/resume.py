@@ -112,7 +112,7 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
     torch.set_rng_state(load_file(folder / "rng.safetensors")["cpu"])
     counters = json.loads((folder / "state.json").read_text())
     for name in COUNTERS:
-        setattr(state, name, counters[name])
+        setattr(state, name, counters.get(name, getattr(state, name)))  # checkpoints before micro_tokens lack it
 
 
 def copy_adapter(model: CausalLM, cfg: Any) -> tuple[list[str], str, Any]:

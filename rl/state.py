@@ -8,7 +8,7 @@ import torch
 from models import CausalLM
 from rl.critic import Critic
 
-COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline")  # the plain numbers of a TrainState
+COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  # the plain numbers of a TrainState
 
 
 @dataclass

@@ -84,3 +84,16 @@ def test_each_setting_changes_its_phase(more, less, phase, folder):
         return plan.phases(shape, config.resolve(given))[phase]
 
     assert need(more) > need(less)
+
+
+def test_few_rows_are_planned_as_sixteen_on_cuda_and_small_models_with_their_stacks(folder):
+    """The engine pads its rows there; the decode step copies weights that fit a quarter of the card."""
+    words = {"model": folder, "device": "cuda", "dtype": "bfloat16", "max_len": "2048"}
+    shape = plan.shape_of(plan.read_config(folder))
+
+    def need(**more: str) -> float:
+        return plan.phases(shape, config.resolve({**words, **more}))["rollout"]
+
+    assert need(plan="true", rollout_batch_size="1") == need(plan="true", rollout_batch_size="16")
+    copies = 2 * shape.block_weights
+    assert need(plan="80GB") - need(plan="4GB") == copies

@@ -29,7 +29,7 @@ def default_threads(model: nn.Module) -> int:
 
 
 def choose_products(kind: str = "auto") -> str:
-    """Let float32 products go through oneDNN or not ("onednn", "plain"); "auto": as `onednn_is_faster` finds. Return a
+    """Let float32 products go through oneDNN or not ("onednn", "plain"); "auto": as `onednn_speedup` finds. Return a
     line about the choice. Where oneDNN is inexact (onednn.py), products are plain in any case."""
     there = onednn.usable(torch.float32)
     speedup = onednn_speedup() if there and kind == "auto" else None

@@ -43,9 +43,9 @@ def _tried_threads(model: CausalLM, threads: int, products: str) -> str:
     on_cpu = model.lm_head.weight.device.type == "cpu"
     most, found = torch.get_num_threads(), first_difference(model)
     if found and on_cpu and products == "auto" and not onednn.float32:
-        line = process.choose_products("onednn")
+        process.choose_products("onednn")
         if onednn.float32 and not first_difference(model):
-            print(f"products: {line}: plain ones are not exact here")
+            print("products: oneDNN nevertheless, because plain ones are not exact here")
             return "yes"
         process.choose_products("plain")
     difference = found

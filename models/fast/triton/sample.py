@@ -37,8 +37,9 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B) -> tuple[torch.
     fold(hidden_BD, tile_stats, row_stats, V, V, step, False, t)
     full = hidden_BD.dtype == torch.float32  # more and smaller tiles, and no tensor cores
     ids_B, logprobs_B = no_targets_B, hidden_BD.new_empty(B, dtype=torch.float32)
+    numbers = row_stats if temperature == 0 else uniforms_B.to(hidden_BD.device)
     _choose[(B,)](
-        *(hidden_BD, weight_VD, tile_stats, row_stats, row_stats if temperature == 0 else uniforms_B),
+        *(hidden_BD, weight_VD, tile_stats, row_stats, numbers),
         *(ids_B, logprobs_B, tile_stats.new_empty(B, t.vocab), scale, D, V, blocks, padded),
         **dict(GREEDY=temperature == 0, BLOCKS=triton.next_power_of_2(blocks), VOCAB=t.vocab, INNER=t.inner),
         # All rows of the tile are the same; Hopper's matrix instructions, those of `_score`, take at least 64.
