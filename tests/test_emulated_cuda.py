@@ -181,6 +181,14 @@ def test_one_capture_reaches_max_len_in_a_cache_of_its_size(device):
     assert [len(x) for x in engine._cache.keys] == [3] * 2
 
 
+def test_the_engine_without_graphs_draws_on_the_device(device):
+    model, _ = on_device(random_model("qwen2"))
+    engine = Engine(model, 2, 140, graph=False)
+    engine.feed(engine.open((0, 0)), [7] * 60)
+    (row,) = engine.run(5, 1.0, frozenset())
+    assert len(row.ids) == 5 and device.replays == 0 and device.total.by_kernel["_choose"] == 5
+
+
 # ------------------------------------------------------------------------------------------------------- whole epochs
 
 
