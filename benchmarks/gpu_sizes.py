@@ -106,7 +106,7 @@ def by_memory(gibibytes: float) -> str:
 
 
 def named(size: str, large: str = "", small: str = "") -> Scale:
-    """Return a set of sizes, with other shapes for its models if given. Raise ValueError for a name that there is not.
+    """Return a set of sizes, with other shapes for its models if given. Raise ValueError for an unknown name.
 
     Targets are those of the shapes that they were stated for.
     """

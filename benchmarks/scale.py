@@ -49,7 +49,7 @@ CARDS = [
 
 @dataclass(frozen=True)
 class Size:
-    """What the arithmetic needs of a model."""
+    """The sizes of a model that the rates depend on."""
 
     layers: int  # parameters of all blocks
     head: int  # of the output head

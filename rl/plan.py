@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 
 import torch
 
+from models.attention import KEY_BLOCK
 from models.config import ModelConfig, read_config
+from models.engine import PREFILL_TOKENS
 from models.weights import resolve
 from rl.arguments import ArgumentError
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
-BLOCK = 64  # tokens of a block of the cache
-PREFILL = 8192  # tokens of prompts in one forward (models/engine.py)
 SLAB, ROWS = 4096, 2048  # of the head (models/logprob.py, models/fast/head.py)
 COPIES_SHARE = 0.25  # of a CPU's memory (models/fast/onednn.py)
 STACKED_SHARE = 0.25  # of a card's memory (models/fast/cuda_graph.py)
@@ -249,7 +249,7 @@ def update(shape: Shape, cfg: Any) -> float:
 def forward(shape: Shape, cfg: Any, tokens: int) -> float:
     """Return the bytes of a forward without a backward: one layer's MLP beside its input, and scores of attention."""
     s, w = shape, width(cfg)
-    scores = 4 * BLOCK * s.H if cfg.device == "cpu" else 0
+    scores = 4 * KEY_BLOCK * s.H if cfg.device == "cpu" else 0
     return tokens * (w * (4 * s.D + 4 * s.I) + scores)
 
 
@@ -268,14 +268,14 @@ def stacked(shape: Shape, cfg: Any) -> int:
 def rollout(shape: Shape, cfg: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
     s, w, batch = shape, width(cfg), -(-cfg.rollout_batch_size // 16) * 16
-    blocks, on_cpu = -(-cfg.max_len // BLOCK), cfg.device == "cpu"
+    blocks, on_cpu = -(-cfg.max_len // KEY_BLOCK), cfg.device == "cpu"
     step = batch * s.V * (20 if on_cpu else 4)
     if on_cpu:
         batch = cfg.rollout_batch_size
     if on_cpu and s.block_weights + s.other_weights < SMALL:
         step += s.block_weights * w
-    cache = 2 * s.L * batch * s.K * blocks * BLOCK * w
-    return cache + stacked(shape, cfg) + max(forward(s, cfg, min(PREFILL, batch * cfg.max_len)), step)
+    cache = 2 * s.L * batch * s.K * blocks * KEY_BLOCK * w
+    return cache + stacked(shape, cfg) + max(forward(s, cfg, min(PREFILL_TOKENS, batch * cfg.max_len)), step)
 
 
 def merge(shape: Shape) -> int:

@@ -554,7 +554,7 @@ def test_results_have_a_folder_per_kind_of_cpu(model, flags, name, monkeypatch, 
     common.save("", "table", "{}")
 
 
-def test_the_machine_of_committed_results_is_the_folder_that_holds_them():
+def test_committed_results_lie_in_the_folder_of_their_cpu():
     folders = [path for path in (Path(__file__).parents[1] / "benchmarks/results").iterdir() if path.is_dir()]
     assert folders
     for path in folders:

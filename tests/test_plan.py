@@ -86,7 +86,7 @@ def test_each_setting_changes_its_phase(more, less, phase, folder):
     assert need(more) > need(less)
 
 
-def test_few_rows_are_planned_as_sixteen_on_cuda_and_small_models_with_their_stacks(folder):
+def test_plan_counts_padded_rows_and_stacked_weights_on_cuda(folder):
     """The engine pads its rows there; the decode step copies weights that fit a quarter of the card."""
     words = {"model": folder, "device": "cuda", "dtype": "bfloat16", "max_len": "2048"}
     shape = plan.shape_of(plan.read_config(folder))
