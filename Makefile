@@ -28,11 +28,18 @@ bench: $(VENV)/bench.done  ## measurements beside transformers, peft and trl, in
 bench-gpu: $(VENV)/bench-gpu.done  ## what needs a GPU, at most ten minutes
 	$(PY) -m benchmarks.gpu out=benchmarks/results/gpu.json
 
-bench-real: $(VENV)/bench.done  ## a GRPO epoch at the 0.5B shape on a CPU, in phases, beside trl; minutes
+bench-real: $(VENV)/bench.done  ## a GRPO epoch at the 0.5B shape on a CPU, in phases, beside trl; quantised bases; minutes
 	$(PY) -m benchmarks.real_size out=$(RESULTS)/real_size.json
+	$(PY) -m benchmarks.quant out=$(RESULTS)/quant.json
 
 bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minutes
 	PYTHON=$(PY) benchmarks/quick
+
+chaos: $(VENV)/train.done  ## kill runs at random moments and at every file operation, and compare: half an hour
+	PYTHONPATH=. $(PY) tests/chaos.py
+
+mutants: $(VENV)/test.done  ## plant bugs: each must end a tiny strict run, or fail a test
+	PYTHONPATH=. $(PY) tests/mutants.py
 
 golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
 	PYTHONPATH=. $(PY) tests/golden.py only="$(ONLY)"

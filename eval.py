@@ -6,7 +6,6 @@ on a server (rl/remote.py). --help lists every key.
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,13 +16,14 @@ from typing import Any, Literal
 import torch
 
 import lora
+from envs.http.exchange import is_address, plain
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.truncation import truncated
 from models.weights import TINY
 from rl import arguments, config
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe, evaluate
-from rl.quantised import trained_over
+from rl.quantised import trained_over_all
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,12 @@ TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # key
 
 
 def with_base(words: list[str]) -> list[str]:
-    """Return the words, with the base model and the quantisation of the first adapter if they name none."""
+    """Return the words, with the first adapter's base model and the adapters' quantisation if they name none. Raise
+    ArgumentError for adapters that were trained over different quantisations."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
-    adapters = [name for name in given.get("adapter", "").split(",") if name not in ("", "base")]
+    adapters = [name for word in given.get("adapter", "").split(",") if (name := word.strip()) not in ("", "base")]
     if adapters and "quant" not in given and "server" not in given:
-        quant = trained_over(adapters[0])
+        quant = trained_over_all(adapters)
         words = [*words, f"quant={quant}"] if quant != "none" else words
     if "model" in given or not adapters:
         return words
@@ -63,7 +64,7 @@ def check(keys: Keys, words: list[str]) -> None:
             raise arguments.ArgumentError("plan= is a key of train.py")
         if word.split("=")[0] in TRAINING:
             raise arguments.ArgumentError(f"{word} is a key of train.py; here it is {TRAINING[word.split('=')[0]]}=")
-    if keys.server and not re.fullmatch(r"https?://[^/:?#\s]+(:\d+)?(/[^?#\s]*)?", keys.server):
+    if keys.server and not is_address(keys.server):
         raise arguments.ArgumentError(f"server={keys.server} is not a URL up to /v1, such as http://localhost:8000/v1")
     if keys.server and not any(word.startswith("model=") for word in words):
         raise arguments.ArgumentError("server= needs model=, the server's name of its base model")
@@ -98,7 +99,7 @@ def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():
         if name not in known:
-            raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
+            raise ValueError(f"the server has no model {name!r}; it has {plain(', '.join(known), 1000)}")
     for name in names:
         yield name, partial(remote.evaluate, server, served_as[name])
 
@@ -119,14 +120,18 @@ def main(cfg: Any, keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    words = with_base(sys.argv[1:])
-    cfg, keys = config.parse(words, "eval.py", Keys)
     try:
+        words = with_base(sys.argv[1:])
+        cfg, keys = config.parse(words, "eval.py", Keys)
         check(keys, words)
         main(cfg, keys)
     except arguments.ArgumentError as error:
         arguments.fail("eval.py", error)
     except (OSError, ValueError) as error:
-        sys.exit(f"eval.py: {error}")
+        arguments.fail("eval.py", error, status=1)
+    except (RuntimeError, MemoryError) as error:
+        from rl.out_of_memory import explained
+
+        arguments.fail("eval.py", explained(error, cfg), status=1)
     except KeyboardInterrupt:
         sys.exit("eval.py: interrupted")

@@ -22,8 +22,9 @@ from models.checkpoints.export import save_model
 from models.logprob import head_logits
 from models.weights import resolve
 from rl import program
+from rl.arguments import fail
 from rl.checkpoint import copy_tokenizer
-from rl.folders import new_folder
+from rl.guard.files import new_folder
 from rl.quantised import trained_over
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -197,6 +198,10 @@ if __name__ == "__main__":
     try:
         main(keys)
     except (OSError, ValueError) as error:
-        sys.exit(f"merge.py: {error}")
+        fail("merge.py", error, status=1)
+    except (RuntimeError, MemoryError) as error:
+        from rl.out_of_memory import explained
+
+        fail("merge.py", explained(error), status=1)
     except KeyboardInterrupt:
         sys.exit("merge.py: interrupted")

@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import envs
 import lora
 from models import Tokenizer
 from rl import setup
@@ -17,7 +16,12 @@ from rl.batch import add_values, make_batch
 from rl.checkpoint import save_checkpoint, save_epoch
 from rl.config import Common, algorithm_module, parse
 from rl.evaluate import describe, evaluate, progress_bar
-from rl.log import Run, end_phase, epoch_line, rollout_stats, token_stats
+from rl.guard import ends, signals
+from rl.guard.claim import claim
+from rl.guard.keep import evaluation_missing
+from rl.guard.signals import held
+from rl.guard.watch import replayable
+from rl.log import Run, epoch_line, rollout_stats, token_stats
 from rl.records import Batch, Episode
 from rl.report import write_report
 from rl.rollout import rollout
@@ -27,69 +31,74 @@ from rl.update import update
 
 
 def main(cfg: Common) -> None:
-    # 1. The model with its adapter, the critic, the optimizer: everything that changes is in `state`.
-    cfg, run, tokenizer, state, demos = setup.start(cfg)
-    try:
-        if state.epoch == 0:
-            evaluate_and_log(run, tokenizer, state, demos, cfg)
-        elif finished(state, cfg):
-            print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
-        while not finished(state, cfg):
-            run_epoch(run, tokenizer, state, demos, cfg)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(str(run.folder)) from None
-    print(f"done: {run.folder}/epoch_{state.epoch}, curves and episodes in {run.folder}/report.html")
+    with claim(cfg) as (cfg, folder):
+        # 1. The model with its adapter, the critic, the optimizer: everything that changes is in `state`.
+        cfg, run, tokenizer, state, demos = setup.start(cfg, folder)
+        with ends.saved(state, folder):
+            if to_evaluate(state, cfg) and evaluation_missing(cfg, folder, state.epoch):
+                evaluate_and_log(run, tokenizer, state, demos, cfg)
+            elif finished(state, cfg):
+                print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
+            while not finished(state, cfg):
+                run_epoch(run, tokenizer, state, demos, cfg)
+        print(f"done: {folder}/epoch_{state.epoch}, curves and episodes in {folder}/report.html")
 
 
 def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
-    began, phases = time.monotonic(), {}
+    began = time.monotonic()
 
     # 2. Collect episodes: the agent's own, an expert's, or a file's.
     episodes = collect(tokenizer, state, demos, cfg)
     stats = (token_stats if demos else rollout_stats)(episodes)
-    now = end_phase(phases, "collect", stats["sampled_tokens"], began)
+    run.end_phase("collect", stats["sampled_tokens"])
+    state.watch.collected(state, episodes, stats, cfg)
 
     # 3. Score them: rewards, the critic's values, the reference's log-probabilities, advantages.
     batch = score(state, [episode for episode in episodes if not episode.infrastructure_failed], cfg)
-    now = end_phase(phases, "score", stats["total_tokens"], now)
+    run.end_phase("score", sum(len(episode.ids_T) for episode in batch.episodes))
 
-    # 4. Learn from them: optimizer steps on the adapter and the critic.
-    losses = learn(state, batch, cfg)
-    now = end_phase(phases, "learn", stats["total_tokens"] * cfg.algorithm.epochs, now)
+    # A signal ends the run between optimizer steps, or after everything is saved.
+    with held(), replayable(state, run.folder, episodes, cfg):
+        # 4. Learn from them: optimizer steps on the adapter and the critic.
+        losses = learn(state, batch, cfg)
+        run.end_phase("learn", losses["trained_tokens"])
 
-    # 5. Log, save and evaluate.
-    stats = {"epoch": state.epoch, "step": state.step, **stats, **losses, "phases": phases}
-    stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": now - began}
-    run.metrics(stats)
-    if not demos:
-        run.episodes(state.epoch, episodes)
-    print(epoch_line(stats, cfg.epochs), flush=True)
-    to_save = finished(state, cfg) or state.epoch % cfg.save_every == 0
-    if to_save:
-        save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
-    if finished(state, cfg) or (cfg.eval_every and state.epoch % cfg.eval_every == 0):
+        # 5. Log and save.
+        stats = {"epoch": state.epoch, "step": state.step, **stats, **losses}
+        stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": time.monotonic() - began}
+        stats |= state.watch.ended(state, stats, cfg)
+        run.metrics(stats)
+        if not (demos or cfg.rollouts):
+            run.episodes(state.epoch, episodes)
+        print(epoch_line(stats, cfg.epochs), flush=True)
+        if finished(state, cfg) or state.epoch % cfg.save_every == 0:
+            save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
+            save_checkpoint(state, run.folder)
+        run.end_phase("save")
+
+    # 6. Evaluate.
+    if to_evaluate(state, cfg):
         evaluate_and_log(run, tokenizer, state, demos, cfg)
+    run.log_phases(state.epoch, state.step)
     write_report(run.folder, tokenizer, episodes[:4])
-    if to_save:
-        save_checkpoint(state, run.folder)  # last: a run that stops before it repeats the epoch with resume=
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> list[Episode]:
-    """Return the epoch's episodes: played, demonstrated by experts, or read from data=."""
+    """Return the epoch's episodes: played, demonstrated by experts, or read from data= or rollouts=."""
     size = cfg.algorithm.group_size
-    first, groups = state.groups, cfg.episodes // size
-    state.groups += groups
     if demos:
         return demos.train
-    tasks = make_tasks(cfg, first, groups, size, "train", cfg.seed, cfg.order, cfg.max_samples)
+    if cfg.rollouts:
+        from rl.replay import saved_episodes
+
+        return saved_episodes(state, cfg)
+    tasks = make_tasks(cfg, state.groups, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
         if cfg.algorithm.source == "demonstrations":
             from rl.demonstrations import demonstrations
 
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
-        played = rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress)
-    adapter_hash = state.adapter_hash()
-    return [replace(episode, adapter_hash=adapter_hash) for episode in played]
+        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress)
 
 
 def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
@@ -113,7 +122,8 @@ def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
     """Take the epoch's optimizer steps and return their metrics."""
     with progress_bar(cfg.algorithm.epochs * len(batch.episodes), f"epoch {state.epoch + 1} learning") as progress:
         losses = update(state, batch, algorithm_module(cfg.algo), cfg, progress)
-    state.epoch += 1
+    state.epoch, state.mid_epoch = state.epoch + 1, False
+    state.groups += cfg.episodes // cfg.algorithm.group_size
     state.baseline = batch.baseline
     if cfg.algorithm.reference:
         from rl.reference import next_kl_coef
@@ -126,27 +136,30 @@ def finished(state: TrainState, cfg: Common) -> bool:
     return state.epoch >= cfg.epochs or bool(cfg.max_steps and state.step >= cfg.max_steps)
 
 
+def to_evaluate(state: TrainState, cfg: Common) -> bool:
+    """Return whether the run evaluates at this epoch: before the first, after the last, and every cfg.eval_every."""
+    return state.epoch == 0 or finished(state, cfg) or bool(cfg.eval_every and state.epoch % cfg.eval_every == 0)
+
+
 def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
     """Evaluate on held-out tasks, sampled and greedily, and for sft on held-out demonstrations. Log and print."""
-    at, prefix = {"epoch": state.epoch, "step": state.step}, f"epoch {state.epoch:>3}/{cfg.epochs}  "
+    prefix, results = f"epoch {state.epoch:>3}/{cfg.epochs}  ", []
     if cfg.algorithm.source == "demonstrations":
-        from rl.demonstrations import report_held_out
+        from rl.demonstrations import evaluate_held_out
 
-        report_held_out(run, at, prefix, state.model, tokenizer, demos, cfg)
+        results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
+        run.end_phase("evaluate")
     if cfg.eval_episodes and not demos:
         for temperature in (cfg.temperature, 0.0):
             result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
-            run.metrics({**at, "eval": result})
+            run.end_phase("evaluate", result["sampled_tokens"])
+            results.append({"eval": result})
             print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)
+    run.metrics(*({"epoch": state.epoch, "step": state.step, **result} for result in results))
 
 
 if __name__ == "__main__":
-    cfg = parse(sys.argv[1:], "train.py")
-    try:
-        main(cfg)
-    except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
-        sys.exit(f"train.py: {error}")
-    except KeyboardInterrupt as interrupt:
-        from rl.resume import how_to_resume
-
-        sys.exit(f"train.py: interrupted; {how_to_resume(interrupt.args[0] if interrupt.args else '')}")
+    with signals.handled():
+        cfg = parse(sys.argv[1:], "train.py")
+        with ends.one_line("train.py", cfg):
+            main(cfg)

@@ -30,9 +30,10 @@ from torch.utils._pytree import tree_leaves
 
 from rl import program
 from rl.arguments import Positive
+from rl.out_of_memory import is_out_of_memory
 
 ENOUGH = 3  # measured repeats of a row that takes long
-MANY = 16  # more rows than these are not listed in a line
+MANY = 17  # more rows than these are not listed in a line
 T = TypeVar("T")
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 
@@ -229,12 +230,6 @@ def each_side(works: dict[str, Callable[[], T]], dropped: dict[str, str] | None)
             print(f"{side}: dropped, {reason}", file=sys.stderr, flush=True)
             free_memory()
     return found
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
-    words = ("out of memory", "can't allocate memory", "alloc_failed")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def one_line(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 Each step is timed alone; a row has the median of each repeat. Half of the episodes are the expert's; in the others
 every second reply is invalid. Of abd and ded, which start a process per reply, only the reset is timed. http, which
 needs a server, is left out. The shell and the SQL engine are also timed alone, without the environments, on the
-solutions of tasks of every kind: the mean of each repeat.
+solutions of tasks of every kind: the mean of each repeat. The sandbox runs a trivial program, two at a time.
 """
 
 import gc
@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count, islice
@@ -24,6 +25,7 @@ from benchmarks.common import Parts, Row
 from envs.db_bench import tasks as db_tasks
 from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.judge import prepared
+from envs.simulators import sandbox
 from envs.simulators.mysql import Database
 from envs.simulators.shell import Shell, base_machine
 from envs.webshop.goods import Catalogue, catalogue
@@ -79,10 +81,10 @@ def rows_of(name: str, options: Options) -> Parts:
         return Row(row, {"ours": [seconds[which] for seconds in times()]}, targets={"ours": bound} if bound else {})
 
     def gained(row: str) -> Row:
-        env, used = envs.make(name), []
+        used = []
         for first, most in ((10**6, options.growth // 5), (10**7, options.growth)):
-            for played in range(0, most, 1000):
-                play(env, min(1000, most - played), first + played)
+            for played in range(0, most, 50):  # as a rollout, which makes an environment for each episode
+                play(envs.make(name), min(50, most - played), first + played)
             used.append(resident())
         return Row(row, {"ours": [used[1] - used[0]]}, "MiB", targets={"ours": 4.0})
 
@@ -149,12 +151,26 @@ def reset_alone(options: Options, row: str) -> Row:
     return Row(row, {"ours": seconds[options.warmup :]}, targets={"ours": RESET})
 
 
+def trivial_programs(options: Options, row: str) -> Row:
+    """Time programs in the sandbox, two at a time, as a rollout on two cores runs them."""
+    number, seconds = options.steps // 10, []
+    run = lambda i: sandbox.run("print(int(input()) * 2)", str(i)).stdout  # noqa: E731
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(options.warmup + options.repeats):
+            began = time.perf_counter()
+            if list(pool.map(run, range(number))) != [f"{2 * i}\n" for i in range(number)]:
+                raise ValueError("a program printed something else")
+            seconds.append((time.perf_counter() - began) / number)
+    return Row(row, {"ours": seconds[options.warmup :]}, targets={"ours": 1 / 400})
+
+
 def main(options: Options) -> None:
     names, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], {}
     for name in names:
         parts |= rows_of(name, options)
     parts |= dict.fromkeys(("abd, reset", "ded, reset"), partial(reset_alone, options))
     parts |= dict.fromkeys(BUILT, partial(built, options))
+    parts["sandbox, a trivial program"] = partial(trivial_programs, options)
     rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
     notes = [
         "Default options of each environment; the median step of each repeat, one process, one thread.",

@@ -8,7 +8,7 @@ pass of many tokens least. Sizes are of the weights in the blocks, without adapt
 import copy
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -19,7 +19,7 @@ from benchmarks.common import Parts, Row
 from models import CausalLM, fast_matmul
 from models.engine import Engine
 from models.logprob import token_logprobs
-from models.quant import KINDS, QuantLinear, block_linears, quantise
+from models.quant import KINDS, block_linears
 from rl.arguments import Positive
 
 
@@ -30,16 +30,6 @@ class Options(common.Options):
     new: Positive[int] = 16  # sampled tokens of each
     tokens: Positive[int] = 2048  # of a training pass
     dtypes: str = "float32,bfloat16"  # by comma
-
-
-def quantise_layers(model: CausalLM, kind: str) -> CausalLM:
-    """Quantise the block linears of a model that is in memory."""
-    for name, linear in block_linears(model).items():
-        layer = QuantLinear(linear, kind)
-        layer.load_state_dict(quantise(linear.weight, kind), strict=False, assign=True)  # the bias stays
-        model.set_submodule(name, layer)
-    model.config = replace(model.config, quant=kind)
-    return model
 
 
 def decode(model: CausalLM, rows: int, new: int) -> None:
@@ -66,7 +56,7 @@ def parts_of(name: str, raw: dict, dtype: torch.dtype, options: Options) -> Part
     @cache
     def models() -> dict[str, CausalLM]:
         plain = sides.random(raw, dtype)
-        quantised = {kind: quantise_layers(copy.deepcopy(plain), kind) for kind in KINDS}
+        quantised = {kind: sides.quantised(copy.deepcopy(plain), kind) for kind in KINDS}
         return {
             side: sides.adapted(model)
             for side, model in {"ours": quantised.pop("nf4"), **quantised, "plain": plain}.items()

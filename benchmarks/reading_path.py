@@ -1,6 +1,7 @@
 """The lines of the files that `python train.py algo=ppo` executes: python -m benchmarks.reading_path
 
-models/fast/, which only makes it faster, and the environments are left out; envs/__init__.py and envs/base.py count.
+models/fast/ (speed alone), rl/guard/ (locks, signals, files: no number of a run) and the environments are left out;
+envs/__init__.py and envs/base.py count.
 """
 
 import ast
@@ -31,6 +32,7 @@ READING_ORDER = {  # a step of README's table: its files
 }
 REST = "files and chat formats"
 MARKER = "<!-- python -m benchmarks.reading_path readme=true -->\n"
+BESIDE = ("models/fast/", "rl/guard/")
 ROOMS = ["train.py", "rl", "lora", "models", "envs"]
 PROGRAM = """
 import json, runpy, sys
@@ -49,7 +51,7 @@ def reading_path() -> dict[str, int]:
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     paths = [Path(name) for name in json.loads(done.stdout.splitlines()[-1])]
     files = {path.relative_to(ROOT).as_posix() for path in paths if path.is_relative_to(ROOT)} | {"train.py"}
-    found = [name for name in files if name.split("/")[0] in ROOMS and not name.startswith("models/fast/")]
+    found = [name for name in files if name.split("/")[0] in ROOMS and not name.startswith(BESIDE)]
     found = [name for name in found if name.split("/")[0] != "envs" or name in ("envs/__init__.py", "envs/base.py")]
 
     order = [name for names in READING_ORDER.values() for name in names]

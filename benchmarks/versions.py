@@ -5,13 +5,16 @@ processes take their repeats in turn, row by row, so that a change of the machin
 median time of this version over the median time of the other: below 1 this version is faster.
 
     python -m benchmarks.versions before=. before_products=onednn now_products=plain
+    python -m benchmarks.versions before=FOLDER clock=cpu threads=1
 
-compares the two kinds of float32 product on one machine, as another kind of CPU would choose the other.
+The first compares the two kinds of float32 product on one machine, as another kind of CPU would choose the other. The
+second counts CPU time, of the started programs too: on a busy machine it varies less than time on the clock.
 """
 
 import importlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -31,6 +34,7 @@ class Keys:
     rows: str = ""  # run the rows whose names begin with one of these, separated by commas; empty: all rows
     repeats: int = 9  # measured repeats of each version, after one that is not measured
     threads: int = 2  # torch threads of each version
+    clock: Literal["wall", "cpu"] = "wall"  # what is measured: time on the clock, or user and system time of a CPU
     before_products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products of the other version
     now_products: Literal["auto", "onednn", "plain"] = "auto"  # of this one: before=. compares the two kinds of product
     out: str = ""  # also write the rows to this file, as JSON
@@ -235,7 +239,13 @@ ROWS = {
 }
 
 
-def serve(threads: int, products: str) -> None:
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of the programs that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in used)
+
+
+def serve(threads: int, products: str, clock: str) -> None:
     """Read a row's name from each line of standard input, run it once, print its seconds."""
     global PRODUCTS
     import torch
@@ -245,13 +255,14 @@ def serve(threads: int, products: str) -> None:
     if products != "auto":
         import_first("models.fast.process").choose_products(products)
     run = current = None
+    now = cpu_seconds if clock == "cpu" else time.perf_counter
     for line in sys.stdin:
         name = line.rstrip("\n")
         if name != current:
             run, current = ROWS[name](), name
-        start = time.perf_counter()
+        start = now()
         run()
-        print(json.dumps(time.perf_counter() - start), flush=True)
+        print(json.dumps(now() - start), flush=True)
 
 
 # ---- what compares the two ----
@@ -260,10 +271,10 @@ def serve(threads: int, products: str) -> None:
 class Version:
     """A process that runs rows in one version's folder."""
 
-    def __init__(self, folder: Path, threads: int, products: str):
+    def __init__(self, folder: Path, threads: int, products: str, clock: str):
         environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "serve", str(threads), products],
+            [sys.executable, __file__, "serve", str(threads), products, clock],
             cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -286,7 +297,7 @@ def main(keys: Keys) -> None:
     print(f"{'row':<26}{'before':>10}{'now':>10}{'now/before':>12}{'least':>8}{'most':>8}")
     for name in names:
         sides = (Path(keys.before).resolve(), keys.before_products), (ROOT, keys.now_products)
-        versions = [Version(folder, keys.threads, products) for folder, products in sides]
+        versions = [Version(folder, keys.threads, products, keys.clock) for folder, products in sides]
         for version in versions:
             version.seconds(name)
         pairs = []
@@ -311,7 +322,7 @@ def main(keys: Keys) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
         sys.path[0] = os.getcwd()
-        serve(int(sys.argv[2]), sys.argv[3])
+        serve(int(sys.argv[2]), *sys.argv[3:])
     else:
         from rl import program
 

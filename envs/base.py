@@ -1,6 +1,7 @@
 """The interface of every environment: its base class and its records. What environments share is in envs/common.py."""
 
 from dataclasses import dataclass, field
+from threading import Event
 
 
 class EnvironmentFailed(RuntimeError):
@@ -24,6 +25,7 @@ class Environment:
     """Play one episode at a time. Each environment's module has a subclass `Env`, made from its `Config`."""
 
     slow: bool = False  # step and reset wait for a server or another process: rollouts call them in a thread pool
+    left: Event = Event()  # set by a rollout that ends early: a slow environment stops waiting and raises
 
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages, [{role, content}, ...], up to the agent's first turn."""

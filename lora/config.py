@@ -8,9 +8,11 @@ import json
 import re
 from pathlib import Path
 
+from lora.expressions import Names
 from lora.files import HUB_ID
-from lora.patterns import matches, regex
+from lora.patterns import matching
 
+MOST_BYTES = 2**20  # of the file
 READ = {
     *("peft_type", "base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"),
     *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
@@ -35,15 +37,17 @@ def read_adapter_config(folder: Path) -> dict:
         epochs = sorted(path.parent.glob("epoch_*/adapter_config.json"), key=lambda found: found.stat().st_mtime)
         hint = f"; did you mean {epochs[-1].parent}?" if epochs else "" if path.parent.is_dir() else "; no such folder"
         raise FileNotFoundError(f"{path}: not found, so this is not an adapter folder{hint}")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path}: larger than {MOST_BYTES:,} bytes")
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path}: not a JSON object")
     try:
         _check(config)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
     base, revision = config.get("base_model_name_or_path"), config.get("revision")
     if base and revision and re.fullmatch(HUB_ID, base) and not Path(base).is_dir():
@@ -51,20 +55,33 @@ def read_adapter_config(folder: Path) -> dict:
     return config
 
 
-def targeted(path: str, config: dict) -> bool:
-    """Return whether the config names the layer at `path`."""
+def targeted(paths: list[str], config: dict) -> set[str]:
+    """Return the layers among `paths` that the config names. Raise ValueError for a bad regular expression."""
     targets, excluded, indices = (
         config.get(key) for key in ("target_modules", "exclude_modules", "layers_to_transform")
     )
     if targets is None:
         targets = ["q_proj", "v_proj"]  # PEFT's default for these families
-    if (excluded and matches(path, excluded)) or not matches(path, targets):
-        return False
-    if path in targets or indices in (None, []):  # a full name is a target whatever the layer's number
-        return True
-    stacks = [rf"(?:^|.*?\.){stack}" for stack in _listed(config.get("layers_pattern"))] or [r".*?\.[^.]*"]
-    found = next(filter(None, (regex(rf"{stack}\.(?P<number>\d+)\.").match(path) for stack in stacks)), None)
-    return found is not None and int(found["number"]) in _listed(indices)
+    found = set(matching(paths, targets)) - set(matching(paths, excluded) if excluded else ())
+    if indices in (None, []):
+        return found
+    numbers, wanted, full = _numbers(sorted(found), config), set(_listed(indices)), set(targets)
+    return {path for path in found if path in full or numbers.get(path) in wanted}  # a full name is always a target
+
+
+def _numbers(paths: list[str], config: dict) -> dict[str, int]:
+    """Return each layer's number of its block, the first after a part of its name that layers_pattern matches."""
+    names, found, positions = Names(paths), {}, {}
+    for path, start in zip(names.names, names.first_positions(), strict=True):
+        for i, number in enumerate(re.finditer(r"\.(\d+)(?=\.)", path, re.ASCII)):
+            positions.setdefault(i, {})[path] = start + number.start(), int(number[1][:9])
+    for stack in _listed(config.get("layers_pattern")) or [None]:
+        for blocks in positions.values():
+            after = sum(1 << place for place, _ in blocks.values())
+            begin = names.parts & ~names.starts if stack is None else names.parts
+            for path in names.within(names.begins(r"[^.]*" if stack is None else stack, after) & begin):
+                found.setdefault(path, blocks[path][1])
+    return found
 
 
 def _listed(value) -> list:
@@ -86,7 +103,7 @@ def _check(config: dict) -> None:
         if not isinstance(table, dict):
             raise ValueError(f"{pattern} must be a table of layers, not {table!r}")
         for name, value in {key: config.get(key), **{f"{pattern} of {layer}": n for layer, n in table.items()}}.items():
-            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 1e308:
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 1e-30 < value < 1e30:
                 raise ValueError(f"{name} must be a positive {wanted}, not {value!r}")
     dropout = config.get("lora_dropout") or 0.0
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
@@ -94,8 +111,9 @@ def _check(config: dict) -> None:
     if config.get("use_rslora") not in (None, False, True):
         raise ValueError(f"use_rslora must be true or false, not {config['use_rslora']!r}")
     for key in ("base_model_name_or_path", "revision"):
-        if not isinstance(config.get(key), str | None):
-            raise ValueError(f"{key} must be a name, not {config[key]!r}")
+        name = config.get(key) or ""
+        if not isinstance(name, str) or not name.isprintable() or len(name) > 1000:
+            raise ValueError(f"{key} must be a name, not {name!r}")
     for key in ("target_modules", "exclude_modules", "layers_pattern"):
         if not all(isinstance(name, str) for name in _listed(config.get(key))):
             raise ValueError(f"{key} must be names, not {config[key]!r}")

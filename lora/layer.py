@@ -107,9 +107,9 @@ def inject(
     linears = {path: module for path, module in modules.items() if isinstance(module, (nn.Linear, LoRALinear))}
     matched = [path for path in linears if path != "lm_head"]
     if targets != "all-linear":
-        from lora.patterns import matches
+        from lora.patterns import matching
 
-        matched = [path for path in linears if matches(path, targets)]
+        matched = matching(linears, targets)
     if r < 1 or not 0 <= dropout < 1 or not matched or "lm_head" in matched:
         from lora.problems import refuse
 

@@ -14,7 +14,7 @@ from torch import nn
 from lora.config import read_adapter_config, targeted
 from lora.files import PREFIX
 from lora.layer import LoRALinear, inject, lora_layers
-from lora.patterns import by_pattern
+from lora.patterns import sizes_by_pattern
 
 
 def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
@@ -31,9 +31,9 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
             raise ValueError(f"target_modules names {min(named - paths)}, which the file lacks")
         if paths - named:
             raise ValueError(f"the file has the layer {min(paths - named)}, which target_modules does not name")
-        for path in sorted(paths):
-            _check_shapes(tensors, path, model.get_submodule(path), by_pattern(path, ranks, config["r"]))
-        by_pattern("", alphas, None)  # raises if a key is not a regular expression
+        sizes = sizes_by_pattern(sorted(paths), config["r"], config["lora_alpha"], ranks, alphas)
+        for path, (r, _) in sizes.items():
+            _check_shapes(tensors, path, model.get_submodule(path), r)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     names = inject(
@@ -58,19 +58,15 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
 
 def _named_linears(config: dict, model: nn.Module) -> set[str]:
     """Return the model's layers that the config names. Raise ValueError for one that cannot have an adapter."""
-    inside, found = tuple(f"{path}." for path, _ in lora_layers(model)), set()
-    for path, module in model.named_modules():
-        linear = isinstance(module, nn.Linear | LoRALinear)
-        if path.startswith(inside) or (config.get("target_modules") == "all-linear" and not linear):
-            continue
-        if isinstance(module, nn.Identity):
-            continue  # in the place of a norm that the family does not have
-        if targeted(path, config):
-            if not linear or path == "lm_head":
-                raise ValueError(
-                    f"an adapter on {path or 'the whole model'} is not supported, only on inner linear layers"
-                )
-            found.add(path)
+    inside, modules = tuple(f"{path}." for path, _ in lora_layers(model)), dict(model.named_modules())
+    linears = {path for path, module in modules.items() if isinstance(module, nn.Linear | LoRALinear)}
+    candidates = linears if config.get("target_modules") == "all-linear" else modules
+    # Identity is in the place of a norm that the family does not have
+    own = [path for path in candidates if not (path.startswith(inside) or isinstance(modules[path], nn.Identity))]
+    found = targeted(own, config)
+    if others := sorted(found - linears | found & {"lm_head"}):
+        where = others[0] or "the whole model"
+        raise ValueError(f"an adapter on {where} is not supported, only on inner linear layers")
     return found
 
 
@@ -81,6 +77,8 @@ def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[s
             raise ValueError(f"tensor {key} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
         if not tensor.is_floating_point():
             raise ValueError(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers")
+        if not tensor.float().sum().isfinite() and not tensor.float().isfinite().all():
+            raise ValueError(f"{key} has an entry that is not finite")
     paths = {key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors}
     modules = dict(model.named_modules())
     for path in sorted(paths):

@@ -4,16 +4,25 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
+from lora.expressions import Names
 
-def matches(path: str, targets: str | list[str]) -> bool:
-    """Return whether `targets`, as `lora.inject` takes them, select the layer of this name."""
+
+def matching(paths: Iterable[str], targets: str | list[str]) -> list[str]:
+    """Return the layers that `targets`, as `lora.inject` takes them, select. Raise ValueError for a bad expression."""
     if targets == "all-linear":
-        return path != "lm_head"
+        return [path for path in paths if path != "lm_head"]
     if targets == "attention":
         targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     if isinstance(targets, str):
-        return regex(targets).fullmatch(path) is not None
-    return any(path == target or path.endswith("." + target) for target in targets)
+        return Names(paths).matching(targets)
+    wanted = set(targets)
+    return [path for path in paths if not wanted.isdisjoint(endings(path))]
+
+
+def endings(path: str) -> list[str]:
+    """Return the whole name and its last dotted parts: "a.b.c", "b.c", "c"."""
+    parts = path.split(".")
+    return [".".join(parts[i:]) for i in range(len(parts))]
 
 
 def sizes_by_pattern(
@@ -26,7 +35,9 @@ def sizes_by_pattern(
     for rank in ranks.values():
         if rank < 1:
             raise ValueError(f"lora r must be at least 1, not {rank}")
-    return {path: (by_pattern(path, ranks, r), by_pattern(path, alphas, alpha)) for path in paths}
+    paths = list(paths)
+    special_r, special_alpha = by_pattern(paths, ranks), by_pattern(paths, alphas)
+    return {path: (special_r.get(path, r), special_alpha.get(path, alpha)) for path in paths}
 
 
 def common_size(adapters: dict) -> tuple[int, float, dict]:
@@ -53,14 +64,13 @@ def as_int(value: float) -> int | float:
     return int(value) if float(value).is_integer() else value
 
 
-def by_pattern(path: str, pattern: dict, default):
-    """Return the value of the first key that matches the layer's whole name or its last dotted parts, else default."""
-    return next((value for key, value in pattern.items() if regex(rf"(.*\.)?({key})$").match(path)), default)
+def by_pattern(paths: Iterable[str], pattern: dict) -> dict:
+    """Return the value of each layer that a key matches, by its whole name or last dotted parts; the first key wins.
 
-
-def regex(pattern: str) -> re.Pattern:
-    """Return the compiled pattern. Raise ValueError if it is not a regular expression."""
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"lora pattern {pattern!r} is not a regular expression ({error})") from None
+    Raise ValueError for a key that is not a regular expression, or not supported.
+    """
+    names, found = Names(paths), {}
+    for key, value in pattern.items():
+        for path in names.matching(key, parts=True):
+            found.setdefault(path, value)
+    return found

@@ -12,6 +12,7 @@ from models.rope import Rope, parse_ropes
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OPTIONAL_SIZES = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+MOST = dict.fromkeys(SIZES + OPTIONAL_SIZES, 2**20) | {"num_hidden_layers": 512, "max_position_embeddings": 2**31}
 FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral")
 KEY_HEADS = {"qwen2": 32, "qwen3": 32, "mistral": 8}  # default of num_key_value_heads; Llama's is the query heads
@@ -64,14 +65,14 @@ def parse_config(raw: dict) -> ModelConfig:
     nullable = ("num_key_value_heads", "head_dim", "sliding_window")
     raw = {key: v for key, v in raw.items() if v is not None or key in nullable}
     family, activation = raw.get("model_type"), raw.get("hidden_act", "silu")
-    sizes = [raw.get(key) for key in SIZES] + [raw[key] for key in OPTIONAL_SIZES if raw.get(key) is not None]
+    sizes = {key: raw.get(key) for key in MOST if key in SIZES or raw.get(key) is not None}
     tied, attention_bias, mlp_bias = flags = [raw.get(key, False) for key in FLAGS]
-    valid = all(type(size) is int and size > 0 for size in sizes) and all(type(flag) is bool for flag in flags)
-    known, quant = family in FAMILIES and activation in ACTIVATIONS, "none"
-    if not (valid and known) or raw.get("quantization_config"):
+    sound, quant = [type(size) is int and 0 < size <= MOST[key] for key, size in sizes.items()], "none"
+    sound += [type(flag) is bool for flag in flags] + [family in FAMILIES, activation in ACTIVATIONS]
+    if not all(sound) or raw.get("quantization_config"):
         from models.checkpoints.config_problems import check_values
 
-        quant = check_values(raw, FAMILIES, SIZES, OPTIONAL_SIZES, FLAGS, ACTIVATIONS)
+        quant = check_values(raw, sizes, MOST, FAMILIES, FLAGS, ACTIVATIONS)
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim", 128 if family == "qwen3" else None) or hidden // heads
     kv_heads = raw.get("num_key_value_heads", KEY_HEADS.get(family)) or heads

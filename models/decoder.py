@@ -106,7 +106,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     def __init__(self, cfg: ModelConfig):
         super().__init__()
-        self.embed_tokens = nn.Embedding(cfg.vocab_size, cfg.hidden_size)
+        words = torch.randn(cfg.vocab_size, cfg.hidden_size)  # nn.Embedding's own take a second on the meta device
+        self.embed_tokens = nn.Embedding.from_pretrained(words, freeze=False)
         self.layers = nn.ModuleList(Block(cfg, i) for i in range(cfg.num_hidden_layers))
         self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
 

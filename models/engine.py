@@ -77,9 +77,7 @@ class Engine:
     graph: enqueue steps ahead of the host if models/fast can; by default on CUDA.
     """
 
-    def __init__(
-        self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph: bool | None = None
-    ):
+    def __init__(self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph=None):
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
         parameters = list(model.parameters())
         self.version: Callable[[], Hashable] = version or (lambda: sum(p._version for p in parameters))
@@ -137,8 +135,7 @@ class Engine:
         """Sample one turn for every slot that has been fed; yield each row as soon as it is finished.
 
         Slots fed or opened between two yields join in; the run ends when no slot has a turn to sample. temperature 0
-        takes the most likely token and reports log-probabilities at temperature 1.
-        Raises ValueError for a negative temperature.
+        takes the most likely token and reports log-probabilities at temperature 1. Raises ValueError if it is negative.
         """
         if temperature < 0:
             raise ValueError(f"temperature must not be negative, not {temperature}")
@@ -148,6 +145,7 @@ class Engine:
             if not busy and not finished:
                 return
             if busy:
+                busy = busy if self._ahead is None else self._ahead.ready(busy)
                 if any(state.parent is not None for state in self._slots.values()):
                     from models.forks import copy_from_parents
 

@@ -1,7 +1,7 @@
 """The operations that models/fast may compute faster: the interface between the reading path and that folder.
 
 A field that computes may return None: "use the plain PyTorch code", which stands beside the call; the defaults always
-do. `matmul`, `choose_threads` and `keep_memory` compute nothing: they set up the process. `models/__init__.py` installs
+do. `matmul`, `choose_threads`, `keep_memory` and `optimizer` set things up. `models/__init__.py` installs
 models/fast where that folder exists. Faster kernels change rounding at most, never what is computed.
 """
 
@@ -51,6 +51,7 @@ class Kernels:
     # (model, threads, trial, products) -> ("yes" if the trial gave the same bits, else the reason; the products chosen)
     choose_threads: Callable[..., tuple[str, str]] = set_threads
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
+    optimizer: Callable[[type], type] = lambda kind: kind  # a class of torch.optim -> one with the same steps
     end_phase: Callable[[], int | None] = nothing_faster  # () -> the most bytes held since the last call
 
 

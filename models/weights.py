@@ -11,9 +11,8 @@ from safetensors import SafetensorError, safe_open
 
 from models.config import read_config
 from models.decoder import CausalLM
+from models.json_file import TINY
 from models.kernels import kernels
-
-TINY = Path(__file__).parent / "tiny"
 
 
 def resolve(name: str | Path) -> Path:
@@ -42,9 +41,12 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact: bool = False
         from models.checkpoints.shards import weight_files
 
         files = weight_files(folder / "model.safetensors.index.json", files[0])
+    size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
+    if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
+        raise ValueError(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
     try:
         if quant == model.config.quant == "none":
-            tensors = _read(files, dtype, device)
+            tensors = _read(files, set(model.state_dict()), dtype, device)
         else:
             from models.checkpoints import quantised
 
@@ -66,16 +68,19 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact: bool = False
     return model
 
 
-def _read(files: list[Path], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
-    """Return all tensors, cast one at a time. Raise ValueError for one in two files and one of integers."""
+def _read(files: list[Path], names: set[str], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
+    """Return all tensors, cast one at a time. Raise ValueError for another name, one in two files, and integers."""
     tensors = {}
     for path in files:
         with safe_open(path, framework="pt", device="cpu") as file:
             for key in file.keys():  # noqa: SIM118  (not a dict)
                 if key.endswith("rotary_emb.inv_freq"):
                     continue  # old Llama checkpoints store the rotary frequencies, which follow from the config
-                tensor = file.get_tensor(key)
-                if key in tensors or not tensor.is_floating_point():
+                if key in tensors or key not in names or not (tensor := file.get_tensor(key)).is_floating_point():
                     raise ValueError(f"{path}: {key}")
                 tensors[key] = tensor.to(device=device, dtype=dtype)
+                if not tensors[key].sum().isfinite():  # an entry is not, or the sum is out of range
+                    from models.checkpoints.problems import check_finite
+
+                    check_finite(tensors[key], f"{path}: {key}")
     return tensors

@@ -78,7 +78,8 @@ def _as_type(value: Any, kind: Any) -> Any:
         return value
     text = str(value).strip()
     if kind is str:
-        return ",".join(map(str, value)) if isinstance(value, list) else text
+        text = ",".join(map(str, value)) if isinstance(value, list) else text
+        return {True: text}[len(text) <= 4096 and text.isprintable()]
     if kind is bool:
         return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
     if kind is int and re.fullmatch(r"[+-]?\d+", text):
@@ -97,7 +98,9 @@ def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def fail(program: str, error: object) -> NoReturn:
-    """Print one line and exit with 2."""
-    print(f"{program}: {error}", file=sys.stderr)
-    raise SystemExit(2) from None
+def fail(program: str, error: object, status: int = 2) -> NoReturn:
+    """Print one line, the error and its notes, and exit."""
+    from rl import refusals
+
+    print(refusals.one_line("; ".join([f"{program}: {error}", *getattr(error, "__notes__", [])])), file=sys.stderr)
+    raise SystemExit(status) from None

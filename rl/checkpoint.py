@@ -1,7 +1,6 @@
 """Saving: checkpoint-N to resume from (rl/resume.py reads it) and epoch_N to use, as safetensors and JSON."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -10,15 +9,15 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
-from rl.folders import new_folder
+from rl.guard import keep
+from rl.guard.files import new_folder
 from rl.state import COUNTERS, TrainState
 
-KEEP = 2  # newest checkpoints that are kept
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
 def save_checkpoint(state: TrainState, run: Path) -> Path:
-    """Write run/checkpoint-N for the N epochs finished, and remove all but the newest KEEP checkpoints."""
+    """Write run/checkpoint-N for the N epochs finished, and remove older ones (rl/guard/keep.py)."""
     target = run / f"checkpoint-{state.epoch}"
     with new_folder(target) as folder:
         tensors = {name: p.detach().cpu().contiguous() for name, p in state.trainable().items()}
@@ -29,18 +28,12 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
         entries = [(f"{i}.{key}", value) for i, entry in moments.items() for key, value in entry.items()]
         flat = {key: value.cpu().contiguous() for key, value in entries if value is not None}
         save_file(flat, folder / "optimizer.safetensors")
-        save_file({"cpu": torch.get_rng_state()}, folder / "rng.safetensors")  # for dropout
+        cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
+        save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")  # for dropout
         counters = {name: getattr(state, name) for name in COUNTERS}
         (folder / "state.json").write_text(json.dumps(counters) + "\n")
-    for old in checkpoints(run)[:-KEEP]:
-        shutil.rmtree(old)
+    keep.prune(run, state)
     return target
-
-
-def checkpoints(run: Path) -> list[Path]:
-    """Return the folders checkpoint-N of a run, oldest first."""
-    found = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=lambda path: int(path.name.split("-")[1]))
 
 
 def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> None:

@@ -1,5 +1,6 @@
 """Settings that do not go together: each is an ArgumentError, one line, before anything loads."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +31,8 @@ def check(cfg: Any) -> None:
         raise ArgumentError("device=cuda: this machine, or this torch, has no CUDA device; device=cpu works everywhere")
     if cfg.exact and cfg.device == "cuda" and cfg.dtype == "float32":
         raise ArgumentError("exact=true on a CUDA device takes dtype=bfloat16 or float16; float32 is too slow there")
-    try:
-        cfg.out.format(algo="", env="", seed=0, timestamp="")
-    except (KeyError, IndexError, ValueError, AttributeError):
-        fields = "{algo}, {env}, {seed} and {timestamp}"
-        raise ArgumentError(f"out={cfg.out}: only {fields} are filled in") from None
+    if {"{", "}"} & set(re.sub(r"\{(algo|env|seed|timestamp)\}", "", cfg.out)):
+        raise ArgumentError(f"out={cfg.out}: only {{algo}}, {{env}}, {{seed}} and {{timestamp}} are filled in")
 
 
 def check_training(cfg: Any) -> None:
@@ -42,7 +40,7 @@ def check_training(cfg: Any) -> None:
     algo = cfg.algorithm
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
-    if cfg.data or algo.source != "rollouts":
+    if cfg.data or cfg.rollouts or algo.source != "rollouts":
         from rl.data_checks import check_source
 
         check_source(cfg)

@@ -58,6 +58,7 @@ class Common:
     data: str = ""  # sft: learn from this JSON Lines file, conversations or prompt/answer pairs, not from env's expert
     out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
     resume: str = ""  # continue the run in this folder, from its newest checkpoint and with its settings
+    rollouts: str = ""  # learn from the episodes of this run's episodes.jsonl, epoch by epoch, and play none
     resume_from: str = ""  # start from this adapter's folder, with a fresh optimizer; kept frozen as the KL reference
     seed: NotNegative[int] = 0  # of everything: initial adapter, tasks, sampling, order
     order: Literal["random", "sequential"] = "random"  # of tasks, and of episodes or rows in an epoch's updates
@@ -79,6 +80,7 @@ class Common:
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn
     max_len: Positive[int] = 4096  # most tokens per episode
     max_turns: NotNegative[int] = 0  # most agent turns per episode, saved as each environment's; 0: keep its own limit
+    sandbox: Literal["own", "isolated", "unsafe"] = "own"  # of every environment; own: as abd.sandbox and others say
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once
     eval_episodes: NotNegative[int] = 200  # held-out tasks per evaluation, played sampled and greedily; 0: none
     eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
@@ -91,6 +93,7 @@ class Common:
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
     products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
+    strict: bool = False  # end a run that shows signs of learning nonsense (docs/troubleshooting.md); false: warn
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 
     @property
@@ -116,8 +119,7 @@ def group_class(name: str) -> type:
 
 
 def parse(words: list[str], program: str = "train.py", also: type | None = None) -> Any:
-    """Return the Config of key=value words. Print the help and exit with 0 on --help; print one line and exit with 2 on
-    a wrong word.
+    """Return the Config of key=value words. Exit with 0 after --help, with 2 and one line after a wrong word.
 
     also: a dataclass of keys that only this program has; its instance is returned beside the Config.
     """
@@ -138,7 +140,7 @@ def parse(words: list[str], program: str = "train.py", also: type | None = None)
         checks.check(cfg)
         if program == "train.py":
             checks.check_training(cfg)
-    except ArgumentError as error:
+    except (ArgumentError, OSError) as error:
         arguments.fail(program, error)
     return (cfg, keys) if also else cfg
 
@@ -178,10 +180,10 @@ def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
     else:
         layers = recipe_layers(given.get("recipe", Common.recipe), given.get("model"))
     layers.append(("command line", given))
-    if merged(layers).get("max_turns"):
-        from rl.turn_limit import limit_turns
+    if {"max_turns", "sandbox"} & merged(layers).keys():
+        from rl.shared_options import share_options
 
-        return limit_turns(layers, merged(layers).get("env", Common.env))
+        return share_options(layers, merged(layers).get("env", Common.env))
     return layers
 
 
@@ -193,7 +195,7 @@ def recipe_layers(recipe: str, model: str | None) -> list[tuple[str, dict[str, A
     table = read_recipe(recipe) if recipe else {}
     tiny = table.pop("tiny", {})
     found = [(f"recipe {recipe}", arguments.flatten(table))] if recipe else []
-    model = model or table.get("model", Common.model)
+    model = arguments.convert("model", model or table.get("model", Common.model), str)
     is_tiny = model == "tiny"
     if not is_tiny and Path(model).is_dir():
         from models.tiny.shape import same_shape
@@ -207,16 +209,11 @@ def recipe_layers(recipe: str, model: str | None) -> list[tuple[str, dict[str, A
 
 def read_recipe(name: str) -> dict[str, Any]:
     """Return the table in recipes/NAME.toml, or in the file `name` if that ends in .toml."""
-    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # no file, not TOML, or not UTF-8
-        from rl.refusals import wrong_recipe
+    if name == "embedded":
+        return tomllib.loads((RECIPES / "embedded.toml").read_text(encoding="utf-8"))
+    from rl import recipe_file
 
-        raise ArgumentError(wrong_recipe(name, path, error)) from None
-    if not isinstance(table.get("tiny", {}), dict):
-        raise ArgumentError(f"recipe={name}: tiny must be a table, [tiny], not {table['tiny']!r}")
-    return table
+    return recipe_file.read(name, Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml")
 
 
 def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:

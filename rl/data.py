@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models import Tokenizer
+from models.checkpoints.strict_json import parse_json
 from rl.config import Common
 from rl.records import Episode, Turn
 
+MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
 
 
@@ -68,23 +70,23 @@ def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
 
 
 def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
-    """Return conversations as [{"role", "content", "loss"}, ...]; loss: whether the message is learned."""
+    """Return conversations as [{"role", "content", "loss"}, ...]; loss: whether the message is learned.
+
+    Raise ValueError for a line that is no row, or larger than MOST_BYTES.
+    """
     rows = []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would also cut at U+2028 inside a text
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error})") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not valid JSON ({error})") from None
-        try:
-            rows.append(_messages(row, prompt, answer))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+    with open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
+            if len(line) > MOST_BYTES:
+                raise ValueError(f"{path}, line {number}: larger than {MOST_BYTES:,} bytes")
+            try:
+                text = line.decode("utf-8-sig")
+                if text.strip():
+                    rows.append(_messages(parse_json(text.encode()), prompt, answer))
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}, line {number}: not UTF-8 ({error})") from None
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
     return rows
 
 
@@ -96,7 +98,8 @@ def _messages(row: dict, prompt: str, answer: str) -> list[dict]:
         for column in (prompt, answer):
             if not isinstance(row.get(column), str):
                 raise ValueError(
-                    f"neither messages nor conversations nor a text under {column!r}; there is: {', '.join(row)} "
+                    f"neither messages nor conversations nor a text under {column!r}; there is: "
+                    f"{', '.join(list(row)[:20])} "
                     "(sft.prompt_column and sft.answer_column name the columns)"
                 )
         conversation = [{"role": "user", "content": row[prompt]}, {"role": "assistant", "content": row[answer]}]
@@ -129,6 +132,8 @@ def to_episode(
         episode.ids_T += before + reply
         episode.action_mask_T += [int(all_tokens)] * len(before) + [1] * len(reply)
         episode.turns.append(Turn(len(episode.ids_T) - len(reply), len(episode.ids_T), 0.0, "stop"))
+        if len(episode.ids_T) > max_len:
+            break
     cut = len(episode.ids_T) > max_len
     if cut:
         episode.ids_T, episode.action_mask_T = episode.ids_T[:max_len], episode.action_mask_T[:max_len]

@@ -1,4 +1,4 @@
-"""Checks of data= and of sft's expert. Imported when a run has either."""
+"""Checks of data=, rollouts= and of sft's expert. Imported when a run has one of them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,14 @@ from rl.tasks import mixture
 
 
 def check_source(cfg: Any) -> None:
-    """Raise ArgumentError for data= where nothing is imitated or without the file, and for sft without an expert."""
+    """Raise ArgumentError for data= where nothing is imitated, rollouts= where nothing is played, a file that is
+    missing, and for sft without an expert."""
+    if cfg.rollouts and cfg.algorithm.source != "rollouts":
+        raise ArgumentError(f"rollouts= has episodes that an agent played: for reinforce, grpo and ppo, not {cfg.algo}")
+    if cfg.rollouts and not Path(cfg.rollouts).is_file():
+        raise ArgumentError(f"rollouts={cfg.rollouts}: no such file; a run's is FOLDER/episodes.jsonl")
+    if cfg.rollouts:
+        return
     if cfg.algorithm.source == "rollouts":
         raise ArgumentError(f"data= is a file to imitate: for algo=sft, not for algo={cfg.algo}")
     if cfg.data and not Path(cfg.data).is_file():

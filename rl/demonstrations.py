@@ -13,7 +13,6 @@ from rl.batch import forward, make_batch, micro_batches
 from rl.config import Common
 from rl.data import Demonstrations
 from rl.evaluate import EVAL_STREAM, progress_bar
-from rl.log import Run
 from rl.records import Episode, Turn
 from rl.rollout import CUT, add_step
 from rl.tasks import Task, make_env, make_tasks
@@ -63,23 +62,24 @@ def _play(tokenizer: Tokenizer, task: Task, cfg: Common) -> Generator[list[Reque
     return episode
 
 
-def report_held_out(
-    run: Run, at: dict, prefix: str, model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Common
-) -> None:
-    """Log and print `held_out_loss` on the held-out demonstrations of the file or, without a file, on those of the
-    environments' experts in cfg.eval_split. Do nothing if there are none.
+def evaluate_held_out(
+    prefix: str, model: CausalLM, tokenizer: Tokenizer, demos: Demonstrations | None, cfg: Common
+) -> list[dict]:
+    """Print and return `held_out_loss` on the held-out demonstrations of the file or, without a file, on those of the
+    environments' experts in cfg.eval_split. Return [] if there are none.
 
-    at: the keys of the metrics' record; prefix: of the printed line.
+    prefix: of the printed line.
     """
     held_out = demos.held_out if demos else []
     if not demos and cfg.eval_episodes:
         tasks = make_tasks(cfg, 0, cfg.eval_episodes, 1, cfg.eval_split, EVAL_STREAM)
         with progress_bar(len(tasks), f"{cfg.eval_split} demonstrations") as progress:
             held_out = demonstrations(tokenizer, tasks, cfg, progress, model)
-    if held_out:
-        result = held_out_loss(model, held_out, cfg)
-        run.metrics({**at, **result})
-        print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
+    if not held_out:
+        return []
+    result = held_out_loss(model, held_out, cfg)
+    print(f"{prefix}held-out loss {result['eval_loss']:.4f}, perplexity {result['perplexity']:.2f}", flush=True)
+    return [result]
 
 
 @torch.no_grad()

@@ -3,61 +3,58 @@
 import json
 import time
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
 from models.kernels import kernels
 from rl.config import Common
+from rl.guard.files import append, write_text
 from rl.records import Episode
 
 PRINTED = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "reference_kl", "grad_norm")
 PRINTED += ("sampler_gap",)
 
 
+@dataclass
 class Run:
-    """The folder a run writes into. Raises FileExistsError if another run is there, unless this one resumes it."""
+    """The folder that a run writes into; rl/guard/claim.py has locked it."""
 
-    def __init__(self, cfg: Common):
-        env, now = cfg.env.replace(",", "+").replace(":", "x"), time.strftime("%Y%m%d-%H%M%S")
-        self.folder = Path(cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
-        if not cfg.resume and (self.folder / "config.json").exists():
-            from rl import taken
-
-            raise taken.refusal(self.folder)
+    folder: Path
+    phases: dict[str, dict] = field(default_factory=dict)  # those that are not yet logged
+    began: float = field(default_factory=time.monotonic)  # when the present phase began
 
     def begin(self, cfg: Common) -> Common:
-        """Make the folder, write config.json and return the configuration with the folder in `out`."""
-        if not cfg.resume:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                open(self.folder / "config.json", "x").close()
-            except FileExistsError:  # another run has begun there since __init__
-                from rl import taken
-
-                self.folder = taken.next_folder(self.folder, cfg.out)
+        """Write config.json and return the configuration with the folder in `out`."""
         print(f"run: {self.folder}", flush=True)
         cfg = replace(cfg, out=str(self.folder))
-        (self.folder / "config.json").write_text(json.dumps(asdict(cfg), indent=2) + "\n")
+        write_text(self.folder / "config.json", json.dumps(asdict(cfg), indent=2) + "\n")
         return cfg
 
-    def metrics(self, record: dict) -> None:
-        """Append one line to metrics.jsonl."""
-        with open(self.folder / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
+    def metrics(self, *records: dict) -> None:
+        """Append one line per record to metrics.jsonl."""
+        append(self.folder / "metrics.jsonl", list(records))
 
     def episodes(self, epoch: int, episodes: list[Episode]) -> None:
         """Append one line per episode to episodes.jsonl."""
-        with open(self.folder / "episodes.jsonl", "a") as file:
-            for episode in episodes:
-                file.write(json.dumps({"epoch": epoch, **asdict(episode)}) + "\n")
+        append(self.folder / "episodes.jsonl", [{"epoch": epoch, **asdict(episode)} for episode in episodes])
 
+    def end_phase(self, name: str, tokens: int = 0) -> None:
+        """Count the time since the last call to the phase, with its tokens and its peak memory; parts add up."""
+        now, phase = time.monotonic(), self.phases.setdefault(name, {"seconds": 0.0, "tokens": 0, "peak_bytes": 0})
+        phase["seconds"] += now - self.began
+        phase["tokens"] += tokens
+        phase["tokens_per_second"] = phase["tokens"] / phase["seconds"]
+        phase["peak_bytes"] = max(phase["peak_bytes"], kernels.end_phase() or 0)
+        self.began = now
 
-def end_phase(phases: dict, name: str, tokens: int, began: float) -> float:
-    """Add a phase's seconds, tokens per second and peak memory to `phases`; return when the next phase begins."""
-    now, peak = time.monotonic(), kernels.end_phase()
-    phases[name] = {"seconds": now - began, "tokens_per_second": tokens / (now - began), "peak_bytes": peak}
-    return now
+    def log_phases(self, epoch: int, step: int) -> None:
+        """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""
+        self.metrics({"epoch": epoch, "step": step, "phases": self.phases})
+        if "load" in self.phases:
+            sizes = (f"{name} {phase['peak_bytes'] / 2**30:.2f}" for name, phase in self.phases.items())
+            print(f"peak memory in GiB: {', '.join(sizes)}", flush=True)
+        self.phases = {}
 
 
 def rollout_stats(episodes: list[Episode]) -> dict:

@@ -1,7 +1,11 @@
-"""What to do when an accelerator's memory runs out: smaller micro-batches, then advice. Imported only then."""
+"""What to do when memory runs out: smaller micro-batches in an update on a GPU, else one line of advice. Imported only
+then."""
 
 import gc
+import re
 from collections.abc import Callable
+from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -11,13 +15,26 @@ from rl.batch import micro_batches
 from rl.records import Batch
 from rl.state import TrainState
 
+PHASES = {  # file.function: the phase that its calls belong to, as in metrics.jsonl
+    "setup.start": "load",
+    "eval.evaluators_here": "load",
+    "paths.choose_threads": "trial",
+    "train.collect": "collect",
+    "train.score": "score",
+    "train.learn": "learn",
+    "evaluate.evaluate": "evaluate",
+    "demonstrations.evaluate_held_out": "evaluate",
+    "checkpoint.save_epoch": "save",
+    "checkpoint.save_checkpoint": "save",
+}
+
 
 def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, algo: ModuleType, cfg: Any) -> Any:
     """Return what rl/update.py's `accumulate` does, in micro-batches of half the size, or half of that, and so on.
 
     Gradients that the failed attempt left are dropped. The size that worked holds for the rest of the run. With dropout
-    (sft alone) the new attempt draws other masks. Raises
-    ValueError, one line, if the forward and backward of a single episode do not fit.
+    (sft alone) the new attempt draws other masks. Raises ValueError, one line, if the forward and backward of a single
+    episode do not fit.
     """
     most = state.micro_tokens or cfg.micro_tokens
     while True:
@@ -26,7 +43,7 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
         if pieces == len(batch.episodes):
             longest = max(len(episode.ids_T) for episode in batch.episodes)
             raise ValueError(
-                f"out of memory in the update of a single episode of up to {longest} tokens; {advice(cfg)}"
+                f"out of memory in the update of a single episode of up to {longest} tokens; {advice(cfg, 'episode')}"
             )
         while _pieces(batch, most) == pieces:
             most //= 2
@@ -53,14 +70,53 @@ def _pieces(batch: Batch, micro_tokens: int) -> int:
     return sum(1 for _ in micro_batches(batch, micro_tokens))
 
 
-def advice(cfg: Any) -> str:
-    """Return which settings would need less memory."""
-    ways = []
-    if cfg.checkpoint == "none":
-        ways.append("checkpoint=block keeps less of each layer for the backward")
-    if cfg.quant == "none" and cfg.lora.r:
-        ways.append("quant=nf4 stores the base in 4.5 bits a weight")
-    if cfg.dtype == "float32":
-        ways.append("dtype=bfloat16 halves the base")
-    ways.append(f"max_len below {cfg.max_len} and rollout_batch_size below {cfg.rollout_batch_size} take less")
-    return "; ".join([*ways, "plan=true prints what each phase needs"])
+def advice(cfg: Any, phase: str) -> str:
+    """Return which settings would need less memory in a phase; "episode": in the update of a single episode."""
+    updates, new = phase in ("learn", "episode"), not cfg.resume  # a resumed run keeps its model
+    ways = {
+        "checkpoint=block keeps less of each layer for the backward": updates and cfg.checkpoint == "none",
+        f"micro_tokens below {cfg.micro_tokens} takes less": phase in ("score", "learn")
+        and cfg.micro_tokens > cfg.max_len,
+        f"rollout_batch_size below {cfg.rollout_batch_size} takes less": phase in ("collect", "evaluate"),
+        "products=plain makes no copies of the weights": phase == "trial" and cfg.products != "plain",
+        "quant=nf4 stores the base in 4.5 bits a weight": new and cfg.quant == "none" and cfg.lora.r > 0,
+        "dtype=bfloat16 halves the base": new and cfg.dtype == "float32",
+        "lora.r=16 trains adapters, without moments of every weight": new and cfg.lora.r == 0,
+        f"max_len below {cfg.max_len} takes less": updates or phase in ("collect", "score", "evaluate"),
+    }
+    return "; ".join(
+        [*(way for way, helps in ways.items() if helps), "train.py plan=true prints what each phase needs"]
+    )
+
+
+def explained(error: Exception, cfg: Any = None) -> str:
+    """Return one line about an allocation that failed: in which phase, how much was wanted, which settings need less,
+    and the error's notes on how the run goes on. Raise the error, which is being handled, again if it is another one.
+
+    cfg: the settings; None for merge.py, which has others.
+    """
+    if not is_out_of_memory(error):
+        raise
+    phase = phase_of(error)
+    wanted = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(error))
+    size = f" ({in_gib(*wanted.groups())} more were wanted)" if wanted else ""
+    ways = advice(cfg, phase) if cfg else "two models are held in float32; device=cpu takes the host's memory"
+    return "; ".join([f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])])
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocator of torch, Python, the CUDA driver or one of its libraries failed."""
+    words = ("out of memory", "can't allocate memory", "alloc_failed")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error).lower() for word in words)
+
+
+def phase_of(error: BaseException) -> str:
+    """Return the innermost phase in which an error was raised, or ""."""
+    frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    names = [f"{Path(code.co_filename).stem}.{code.co_name}" for code in frames]
+    return next((PHASES[name] for name in reversed(names) if name in PHASES), "")
+
+
+def in_gib(number: str, unit: str) -> str:
+    """Return a size as an allocator prints it, bytes as GiB."""
+    return f"{float(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"

@@ -137,7 +137,7 @@ def parse_size(word: str) -> int | None:
     if word.lower() == "true":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|mib|mb)?", word.strip().lower())
-    if not match or not float(match[1]):
+    if not match or not 0 < float(match[1]) < 1e12:
         raise ArgumentError(f"plan={word} is neither true nor a size such as 24GiB")
     return int(float(match[1]) * UNITS[match[2] or "gib"])
 

@@ -30,6 +30,7 @@ class Episode:
     success: bool = False  # the task was solved, whatever the reward says
     terminated: bool = False  # the task ended by its own rules
     truncated: bool = False  # a limit on turns or tokens ended it
+    invalid: int = 0  # turns that the environment did not understand or carry out
     metrics: dict[str, float] = field(default_factory=dict)  # the environment's own measurements, at the end
     infrastructure_failed: bool = False  # the environment failed, not the agent; left out of the update
     adapter_hash: str = ""  # of the weights that sampled it

@@ -6,12 +6,26 @@ from typing import Any, Literal, get_args, get_origin
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 WANTED = {bool: "true or false", int: "a whole number", float: "a finite number"}
+WANTED[str] = "at most 4,096 printable characters"
+LINE = 1000  # most characters of a printed message
 RENAMED = {"reward.rule=seed": "reward.rule=shaped", "recipe=default": "embedded"}
+
+
+def one_line(message: object) -> str:
+    """Return a message as one line of at most LINE characters, with control characters escaped.
+
+    Messages quote files and words of strangers. Of a long one the middle is left out.
+    """
+
+    def cut(text: str) -> str:
+        return text if len(text) <= LINE else f"{text[: LINE - 305]} ... {text[-300:]}"
+
+    return cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut(str(message))))
 
 
 def hint(word: Any, known, cutoff: float = 0.6) -> str:
     """Return "; did you mean X?" for the nearest known word, or nothing if none is near."""
-    near = difflib.get_close_matches(str(word), known, 1, cutoff)
+    near = difflib.get_close_matches(str(word)[:100], known, 1, cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -7,26 +7,23 @@ Conversations are sent and text comes back, through the server's own chat templa
 log-probabilities, so this evaluates and does not train. The server's context limit applies instead of max_len, and its
 own sampling settings apply too (vLLM: --generation-config vllm has none). Requests of environments go to the server's
 base model: chats to /chat/completions, embeddings to /embeddings, which vLLM serves with embedding models only
-(planner.independence_weight=0 needs none). At most MAX_THREADS episodes run at once. A key in OPENAI_API_KEY is sent;
-proxy settings of the environment are ignored.
+(planner.independence_weight=0 needs none). At most MAX_THREADS episodes run at once. A key in OPENAI_API_KEY is sent,
+to this server alone: redirects are not followed, and proxy settings of the environment are ignored.
 """
 
 import json
-import os
 import random
 import sys
 import threading
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPException
 
 from tqdm import tqdm
 
 import envs
-from envs.http.wire import DIRECT
+from envs.http.exchange import Left, Lost, bearer, exchange, parse_json, plain, short
+from envs.http.wire import is_number
 from envs.requests import Request, Result
 from models.chat.formats import without_thoughts
 from rl import reward
@@ -36,48 +33,49 @@ from rl.records import Episode, Turn
 from rl.rollout import CUT, MAX_THREADS
 from rl.tasks import Task, make_env, make_tasks
 
+KEY = "OPENAI_API_KEY"  # the environment variable of the key that requests carry
 TOO_LONG = ("context length", "context_length", "context size", "maximum model length")  # in the messages of servers
+MAX_TOKEN = 512  # most characters of a token: the longest of common vocabularies have 128
 
 
 class Refused(Exception):
     """The server refused a request; the message is the server's."""
 
-    @property
-    def too_long(self) -> bool:
-        return any(words in str(self).lower() for words in TOO_LONG)
+    def __init__(self, message: str, too_long: bool = False):
+        super().__init__(message)
+        self.too_long = too_long  # the conversation does not fit into the model's context
 
 
 @dataclass
 class Server:
     url: str  # up to /v1
     thinking: bool = True  # false asks the chat template for answers without thoughts
-    timeout: float = 600.0  # seconds for one answer
+    timeout: float = 600.0  # most seconds of one answer, from the connection to the last byte
     retries: int = 6  # after a failed attempt; the waits double from half a second
     left: threading.Event = field(default_factory=threading.Event)  # set when the evaluation was interrupted
 
     def ask(self, path: str, body: dict | None = None) -> dict:
-        """Return the JSON object of an answer. Raises Refused, or ConnectionError if all attempts fail."""
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get("OPENAI_API_KEY"):
-            headers["Authorization"] = f"Bearer {key}"
+        """Return the JSON object of an answer. Raise Refused, or ConnectionError if all attempts fail."""
+        headers = {"Content-Type": "application/json"} | bearer(KEY)
         data = None if body is None else json.dumps(body).encode()
         for attempt in range(self.retries + 1):
-            if self.left.wait(0.5 * 2 ** (attempt - 1) if attempt else 0):
+            if self.left.wait(min(0.5 * 2 ** (attempt - 1), 60) if attempt else 0):
                 raise ConnectionError("left")
             try:
-                asked = urllib.request.Request(self.url + path, data, headers)
-                with DIRECT.open(asked, timeout=self.timeout) as answer:
-                    found = json.loads(answer.read())
-                if isinstance(found, dict):
+                reply = exchange(self.url + path, data, headers, self.timeout, self.left)
+                if reply.ok and isinstance(found := parse_json(reply.body), dict):
                     return found
-                reason = "no JSON object came"
-            except urllib.error.HTTPError as error:
-                with error:
-                    reason = f"{error.code} {' '.join(error.read(2000).decode(errors='replace').split())}"
-                if 400 <= error.code < 500 and error.code not in (408, 425, 429):
-                    raise Refused(f"{self.url}{path} answered {reason}") from None
-            except (OSError, ValueError, HTTPException) as error:  # refused, timed out, cut short, not JSON
-                reason = str(getattr(error, "reason", error))
+                text = without_key(reply.body[:10_000].decode(errors="replace"))
+                reason = "no JSON object came" if reply.ok else plain(f"{reply.status} {reply.reason}: {text}", 400)
+                if reply.permanent:
+                    too_long = any(words in text.lower() for words in TOO_LONG)
+                    raise Refused(f"{self.url}{path} answered {reason}", too_long)
+            except Left:
+                raise ConnectionError("left") from None
+            except UnicodeDecodeError:
+                reason = "no JSON came"
+            except (Lost, ConnectionError, ValueError) as error:
+                reason = plain(getattr(error, "strerror", None) or str(error))
             if not attempt:
                 print(f"{self.url}{path}: {reason}; trying again, {self.retries} times", file=sys.stderr, flush=True)
         raise ConnectionError(f"{self.url}{path} failed after {self.retries + 1} attempts: {reason}")
@@ -85,7 +83,8 @@ class Server:
     def names(self) -> list[str]:
         """Return the names of the models and adapters on the server."""
         try:
-            return [model["id"] for model in self.ask("/models")["data"]]
+            names = [model["id"] for model in self.ask("/models")["data"]]
+            return [name for name in names if isinstance(name, str) and name == plain(name)]
         except (KeyError, TypeError, Refused) as error:
             raise ValueError(f"{self.url}/models lists no models: is it the URL up to /v1? {error}") from None
 
@@ -97,10 +96,20 @@ class Server:
         answer = self.ask("/chat/completions", body)
         try:
             choice, tokens = answer["choices"][0], answer["usage"]["completion_tokens"]
-            return choice["message"]["content"] or "", int(tokens), choice["finish_reason"]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            said = "sent an answer without text, usage or finish_reason"
-            raise ConnectionError(f"{self.url}/chat/completions {said}: {error!r}") from None
+            text, finish = choice["message"]["content"], choice["finish_reason"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise self._unusable("an answer without text, usage or finish_reason", error) from None
+        text = "" if text is None else text
+        if type(text) is not str or type(finish) is not str:
+            raise self._unusable("an answer whose text or finish_reason is no string", (text, finish))
+        if type(tokens) is not int or not 0 <= tokens <= most:
+            raise self._unusable(f"a wrong number of tokens for max_tokens={most}", tokens)
+        if len(text) > MAX_TOKEN * most:
+            raise self._unusable(f"{len(text)} characters for max_tokens={most}", text)
+        return text, tokens, plain(finish, 40)
+
+    def _unusable(self, what: str, value) -> ConnectionError:
+        return ConnectionError(f"{self.url}/chat/completions sent {what}: {short(value)}")
 
     def result(self, name: str, asked: Request, seed: int) -> Result:
         """Return the answer to an environment's request; for a conversation without room for a reply, an empty one."""
@@ -114,26 +123,42 @@ class Server:
             return Result(text=without_thoughts(text), tokens=tokens)
         try:
             found = self.ask("/embeddings", {"model": name, "input": asked.texts})["data"]
-            return Result(vector=[row["embedding"] for row in sorted(found, key=lambda row: row["index"])])
-        except (Refused, KeyError, TypeError) as error:
-            raise ValueError(f"{self.url} gives no embeddings of {name}: {error}") from None
+            vectors = {row["index"]: row["embedding"] for row in found}
+            return Result(vector=_checked([vectors[number] for number in range(len(asked.texts))]))
+        except (Refused, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.url} gives no embeddings of {name}: {plain(str(error), 500)}") from None
+
+
+def without_key(text: str) -> str:
+    """Return a server's text without the key, which some servers repeat in their messages."""
+    key = bearer(KEY).get("Authorization", "").removeprefix("Bearer ")
+    return text.replace(key, "...") if len(key) >= 8 else text
+
+
+def _checked(vectors: list) -> list[list[float]]:
+    """Return the vectors. Raise ValueError unless all have one length, above 0, and finite numbers."""
+    if not all(isinstance(vector, list) and all(map(is_number, vector)) for vector in vectors):
+        raise ValueError("a vector is no list of finite numbers")
+    if len(set(map(len, vectors))) > 1 or [] in vectors:
+        raise ValueError("the vectors have different lengths")
+    return vectors
 
 
 def evaluate(server: Server, name: str, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
     """Evaluate the server's model `name` as rl.evaluate.evaluate does; cfg.model is the server's base model."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
-    with (
-        tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar,
-        ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size)) as pool,
-    ):
+    pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
+    with tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar:
         played = []
         try:
             for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
                 played.append(episode)
                 bar.update()
         except BaseException:
-            server.left.set()  # running episodes end with their next request
+            server.left.set()  # running episodes end soon
             raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     if all(episode.infrastructure_failed for episode in played):
         raise ValueError(f"all {len(played)} episodes failed because of the environment, not the agent")
     return judged(played, temperature, split)
@@ -145,6 +170,7 @@ def play(server: Server, name: str, cfg: Common, temperature: float, task: Task)
     draw = random.Random(f"{task.key}")  # a seed for each request, because the server's random numbers restart with it
     try:
         env = make_env(cfg, task.env)
+        env.left = server.left
         messages = list(env.reset(task.seed, task.split))
         while not (episode.terminated or episode.truncated):
             start = len(episode.action_mask_T)
@@ -167,7 +193,8 @@ def play(server: Server, name: str, cfg: Common, temperature: float, task: Task)
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})
     except envs.EnvironmentFailed as error:
-        tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
+        if not server.left.is_set():
+            tqdm.write(f"{episode.env}: {error}; the episode is left out", file=sys.stderr)
         episode.infrastructure_failed = episode.truncated = True
     except Refused as error:
         raise ValueError(str(error)) from None

@@ -19,16 +19,17 @@ td,th{padding:.2em 1em .2em 0;text-align:left}"""
 def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
     """Write folder/report.html from folder/metrics.jsonl and the newest episodes."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    epochs, evaluations = [r for r in records if "eval" not in r], [r for r in records if "eval" in r]
-    names = (*CURVES, *(name for name in (epochs[-1] if epochs else {}) if name.startswith("env/")))
-    curves = [(name, [(r["epoch"], r[name]) for r in epochs if name in r]) for name in names]
-    rows = "".join(_evaluation(r["epoch"], r["eval"]) for r in evaluations)
+    phases = [r["phases"] for r in records if r.keys() == {"epoch", "step", "phases"}]
+    names = (*CURVES, *dict.fromkeys(name for r in records for name in r if name.startswith("env/")))
+    curves = [(name, [(r["epoch"], r[name]) for r in records if name in r]) for name in names]
+    rows = "".join(_evaluation(r["epoch"], r["eval"]) for r in records if "eval" in r)
     head = "<tr><th>epoch<th>play<th>success<th>80 % interval<th>tasks</tr>"
     page = [
         f"<!doctype html><meta charset=utf-8><title>{html.escape(folder.name)}</title><style>{STYLE}</style>",
         f"<h1>{html.escape(folder.name)}</h1>",
         f"<h2>Held-out tasks</h2><table>{head}{rows}</table>",
         "<h2>Training</h2>" + "".join(_curve(name, points) for name, points in curves if len(points) > 1),
+        f"<h2>Phases</h2><table><tr><th>phase<th>seconds<th>tokens/s<th>peak GiB</tr>{_phases(phases)}</table>",
         "<h2>Episodes of the last epoch</h2><p>What the agent wrote is marked; the rest it read.</p>",
         *(_episode(tokenizer, episode) for episode in episodes),
     ]
@@ -39,6 +40,17 @@ def _evaluation(epoch: int, e: dict) -> str:
     play = "greedy" if e["temperature"] == 0 else "sampled"
     interval = f"{e['low']:.1%} to {e['high']:.1%}"
     return f"<tr><td>{epoch}<td>{play}<td>{e['success']:.1%}<td>{interval}<td>{e['episodes']} of {e['split']}</tr>"
+
+
+def _phases(lines: list[dict]) -> str:
+    """Return a table's row for each phase: seconds in all, tokens per second, the most memory held."""
+    rows = ""
+    for name in dict.fromkeys(name for line in lines for name in line):
+        parts = [line[name] for line in lines if name in line]
+        seconds, tokens = (sum(part[key] for part in parts) for key in ("seconds", "tokens"))
+        peak = max(part["peak_bytes"] for part in parts) / 2**30
+        rows += f"<tr><td>{name}<td>{seconds:,.1f}<td>{f'{tokens / seconds:,.0f}' * (tokens > 0)}<td>{peak:.2f}</tr>"
+    return rows
 
 
 def _curve(name: str, points: list[tuple[float, float]]) -> str:

@@ -1,18 +1,21 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import lora
 from models import CausalLM
 from rl.arguments import ArgumentError, flatten
-from rl.checkpoint import checkpoints
-from rl.folders import sha256
+from rl.checkpoint import save_checkpoint
+from rl.guard import keep, origin
+from rl.guard.files import checkpoints, read_lines, remove_leftovers, verify, write_text
 from rl.state import COUNTERS, TrainState
 
 
@@ -37,7 +40,7 @@ def saved_settings(run: str) -> dict[str, Any]:
         raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
     try:
         keys = flatten(json.loads(path.read_text()))
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
     if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
         keys["reward.rule"] = "shaped"
@@ -61,34 +64,33 @@ def newest_checkpoint(run: Path) -> Path:
     raise FileNotFoundError(f"{run}: no whole checkpoint-N folder there to resume from")
 
 
-def verify(folder: Path) -> None:
-    """Raise ValueError naming a file that is missing or differs from the manifest."""
-    manifest = folder / "manifest.json"
-    if not manifest.is_file():
-        raise ValueError(f"{folder}: no manifest.json, so this is not a complete checkpoint")
-    try:
-        digests = json.loads(manifest.read_text())["sha256"].items()
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
-    if "state.json" not in dict(digests) and "training_stats.json" not in dict(digests):
-        raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")
-    for name, digest in digests:
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder / name}: missing, though the manifest lists it")
-        if sha256(folder / name) != digest:
-            raise ValueError(f"{folder / name}: damaged, its sha256 is not the manifest's")
-
-
-def go_on(state: TrainState, checkpoint: Path) -> None:
-    """Fill the state from a checkpoint, and remove what its run wrote after it."""
+def go_on(state: TrainState, checkpoint: Path, cfg: Any) -> None:
+    """Fill the state from a checkpoint, and remove what its run wrote after it. Raise ValueError, one line, if the run
+    began from other weights or data, or if a file is damaged."""
+    run = checkpoint.parent
+    origin.check(cfg, run)
     load_checkpoint(state, checkpoint)
-    forget_after(checkpoint.parent, state.epoch)
+    state.resumed_from = state.epoch
+    forget_after(run, state.epoch)
+    if keep.evaluation_missing(cfg, run, state.epoch):  # it is made again, whole
+        forget_after(run, state.epoch, evaluations=True)
+    remove_leftovers(run)
     print(f"resumed from {checkpoint}")
 
 
 def load_checkpoint(state: TrainState, folder: Path) -> None:
     """Fill the state from a checkpoint. Raises ValueError, one line, if a file is damaged or does not fit."""
     verify(folder)
+    try:
+        _load_checkpoint(state, folder)
+    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        if str(folder) in str(error):
+            raise
+        what = str(error).replace("\n", " ")[:200]
+        raise ValueError(f"{folder}: damaged, or of another version ({type(error).__name__}: {what})") from None
+
+
+def _load_checkpoint(state: TrainState, folder: Path) -> None:
     critic = {} if state.critic is None else state.critic.state_dict()
     for path, tensors in (
         (folder / "trainable.safetensors", state.trainable()),
@@ -109,10 +111,16 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
 
         full.round_masters(state)
     state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})
-    torch.set_rng_state(load_file(folder / "rng.safetensors")["cpu"])
+    generators = load_file(folder / "rng.safetensors")
+    torch.set_rng_state(generators["cpu"])
+    if "cuda" in generators and torch.cuda.is_available():
+        torch.cuda.set_rng_state(generators["cuda"])
     counters = json.loads((folder / "state.json").read_text())
     for name in COUNTERS:
-        setattr(state, name, counters.get(name, getattr(state, name)))  # checkpoints before micro_tokens lack it
+        value = counters.get(name, getattr(state, name))  # checkpoints before micro_tokens lack it
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}")
+        setattr(state, name, value)
 
 
 def copy_adapter(model: CausalLM, cfg: Any) -> tuple[list[str], str, Any]:
@@ -132,15 +140,22 @@ def copy_adapter(model: CausalLM, cfg: Any) -> tuple[list[str], str, Any]:
     return names, size, replace(cfg.lora, **own, dropout=layers[names[0]].dropout)
 
 
-def forget_after(folder: Path, epoch: int) -> None:
-    """Remove lines of later epochs, which the resumed run writes again, and an incomplete last line."""
+def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:
+    """Remove lines of later epochs, which the resumed run writes again, and an incomplete last line. With `evaluations`
+    also those of the epoch's own evaluation."""
     for name in ("metrics.jsonl", "episodes.jsonl"):
         path = folder / name
         if path.is_file():
-            lines = [line for line in path.read_text().splitlines(True) if line.endswith("\n")]
-            kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
-            path.with_suffix(".partial").write_text("".join(kept))
-            path.with_suffix(".partial").replace(path)
+            kept = [(line, record) for line, record in read_lines(path) if record["epoch"] <= epoch]
+            own = {"eval", "eval_loss"} if evaluations else set()
+            text = "".join(line for line, record in kept if record["epoch"] < epoch or not own & record.keys())
+            write_text(path, text)
+
+
+def save_unsaved(state: TrainState, run: Path) -> None:
+    """Save a checkpoint for an interrupted run, unless there is one or the next epoch's optimizer steps have begun."""
+    if not state.mid_epoch and not (run / f"checkpoint-{state.epoch}").is_dir():
+        save_checkpoint(state, run)
 
 
 def how_to_resume(folder: str) -> str:
@@ -149,4 +164,4 @@ def how_to_resume(folder: str) -> str:
         return "no run had begun"
     if any(Path(folder).glob("checkpoint-*")):
         return f"python train.py resume={folder} goes on from its newest checkpoint"
-    return f"{folder} has no checkpoint yet to go on from"
+    return f"{folder} has no checkpoint yet; the same command begins again"

@@ -1,7 +1,6 @@
 """Rollouts: the agent plays its environments, many episodes at once.
 
-Tokens in, tokens out. An episode is one list of ids that only grows: the prompt, sampled ids, observations. Sampled ids
-are decoded for the environment and never encoded again.
+Tokens in, tokens out. An episode is one list of ids that only grows; sampled ids are never decoded and encoded again.
 """
 
 from collections import deque
@@ -10,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from threading import Event
 from typing import Any
 
 from tqdm import tqdm
@@ -20,6 +20,7 @@ from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from rl import reward
 from rl.config import Common
+from rl.guard.invariants import sampler_hash
 from rl.records import Episode
 from rl.tasks import Task, make_env
 
@@ -35,15 +36,13 @@ def rollout(
 ) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
-    Environments may ask the base model. Their requests wait until no episode can sample, then are answered as one
-    batch. An episode whose environment fails (envs.EnvironmentFailed) is marked infrastructure_failed. Raises
-    ValueError if all episodes fail, or if the first GIVE_UP failed and no other is running.
+    Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
+    episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
     """
-    positions = model.config.max_position_embeddings
-    if cfg.max_len > positions:
+    if cfg.max_len > (positions := model.config.max_position_embeddings):
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
-    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress)
+    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, sampler_hash(model))
     try:
         games.start()
         while games.playing:
@@ -56,6 +55,7 @@ def rollout(
             else:
                 games.take_steps(wait=True)
     finally:
+        games.left.set()
         games.pool.shutdown(wait=False, cancel_futures=True)
     return [games.finished[task.key] for task in tasks]
 
@@ -79,22 +79,23 @@ class _Games:
     waiting: deque[Task]
     cfg: Common
     progress: tqdm
+    adapter_hash: str  # of the weights that sample
     playing: dict[int, _Game] = field(default_factory=dict)  # by slot
     finished: dict[tuple[int, int], Episode] = field(default_factory=dict)  # by Task.key
     steps: deque[tuple[int, Future]] = field(default_factory=deque)  # (slot, step) of slow environments, in order
+    left: Event = field(default_factory=Event)  # set when the rollout ends
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(MAX_THREADS))
     base: Any = None  # rl.answer.Base with the waiting requests, made for the first one
 
     def start(self) -> None:
-        """Start as many episodes as the engine has room for. Members of a group that start in one call share the
-        computation of their prompt: their slots fork."""
+        """Start as many episodes as the engine has room for. Slots of a group that start together fork its prompt."""
         sibling = None  # (group, slot) of the episode before
         ready = deque()  # (env, function that returns the first messages) of the next tasks: slow ones reset together
         while self.waiting and self.engine.free:
             if not ready:
                 ready += [self.reset(task) for task in islice(self.waiting, self.engine.free)]
             task, (env, opening) = self.waiting.popleft(), ready.popleft()
-            game = _Game(task, env, Episode(task.env, task.seed, task.group))
+            game = _Game(task, env, Episode(task.env, task.seed, task.group, adapter_hash=self.adapter_hash))
             try:
                 game.episode.append(self.tokenizer.prompt(opening()))
             except envs.EnvironmentFailed as error:
@@ -111,6 +112,7 @@ class _Games:
     def reset(self, task: Task) -> tuple[envs.Environment, Callable[[], list[dict]]]:
         """Return an environment and a function that returns its first messages."""
         env = make_env(self.cfg, task.env)
+        env.left = self.left
         opening = partial(env.reset, task.seed, task.split)
         return env, self.pool.submit(opening).result if env.slow else opening
 
@@ -133,9 +135,8 @@ class _Games:
     def take_steps(self, wait: bool = False) -> None:
         """Take the finished steps of slow environments in the order they were started; with `wait`, at least one."""
         while self.steps and (wait or self.steps[0][1].done()):
-            slot, step = self.steps.popleft()
+            (slot, step), wait = self.steps.popleft(), False
             self.take_step(slot, step.result)
-            wait = False
 
     def take_step(self, slot: int, step: Callable[[], envs.Step]) -> None:
         """Continue the slot's episode with the environment's step, or end it."""
@@ -152,8 +153,7 @@ class _Games:
                 self.base = self.base or Base(self.model, self.tokenizer, self.cfg)
                 self.base.ask(slot, game.task.key, result.requests)
                 return
-            observation_ids = add_step(game.episode, result, self.tokenizer, self.cfg)
-            if observation_ids:
+            if observation_ids := add_step(game.episode, result, self.tokenizer, self.cfg):
                 self.engine.feed(slot, observation_ids)
                 return
             self.engine.close(slot)
@@ -184,6 +184,7 @@ def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Commo
     episode.append(ids)
     episode.turns[-1].reward = reward.turn_reward(step, episode, cfg.reward)
     episode.terminated, episode.truncated = step.terminated, step.truncated
+    episode.invalid += not step.info.get("valid", True)
     if step.terminated or step.truncated:
         episode.outcome, episode.success = step.info["outcome"], step.info["success"]
         episode.metrics = step.info.get("metrics", {})

@@ -9,20 +9,23 @@ import torch
 import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.weights import TINY
+from rl.checkpoint import save_checkpoint
 from rl.config import Common, Lora, describe_sources
 from rl.critic import Critic
+from rl.guard import origin
+from rl.guard.files import new_folder
 from rl.log import Run
 from rl.state import TrainState
 from rl.update import make_optimizer
 
 
-def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
-    """Return (cfg, run, tokenizer, state, demos).
+def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
+    """Return (cfg, run, tokenizer, state, demos) for a run in this folder.
 
     cfg: the argument with these filled in: the folder in `out`, the number of demonstrations in `episodes`, settings of
     the adapter that training starts from, `threads`, `products`. demos: the rl.data.Demonstrations of data=, or None.
     """
-    run = Run(cfg)
+    run = Run(folder)
     tokenizer = load_tokenizer(cfg.model, cfg.thinking)
     tokenizer.prompt([{"role": "user", "content": "?"}])  # an unknown chat format fails before a folder is made
     if cfg.resume:
@@ -48,7 +51,9 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
 
         full.train_all(model)
     algo_cfg = cfg.algorithm
+    run.end_phase("load")
     exact, kind = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts", products=cfg.products)
+    run.end_phase("trial")
     cfg = replace(cfg, threads=torch.get_num_threads(), products=kind)  # a resumed run takes the same
     print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")
     critic = Critic(model.config.hidden_size, algo_cfg.critic_hidden, cfg.device) if algo_cfg.critic else None
@@ -62,12 +67,18 @@ def start(cfg: Common) -> tuple[Common, Run, Tokenizer, TrainState, Any]:
         full.use_masters(state)
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if cfg.resume:
-        resume.go_on(state, checkpoint)
+        resume.go_on(state, checkpoint, cfg)
     if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
         print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
     cfg = run.begin(cfg)
-    if state.reference and not cfg.resume:
-        lora.save_adapter(model, run.folder / "reference", base_name(cfg), name="reference")
+    state.watch.begin(state, tokenizer, cfg, folder)
+    if not cfg.resume:
+        if state.reference:
+            with new_folder(folder / "reference") as files:
+                lora.save_adapter(model, files, base_name(cfg), name="reference")
+        origin.write(cfg, folder)
+        save_checkpoint(state, folder)  # before anything is played, so that a killed run can go on
+    run.end_phase("load")
     return cfg, run, tokenizer, state, demos
 
 

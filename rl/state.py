@@ -1,12 +1,13 @@
 """Everything of a run that changes, in one record."""
 
-import hashlib
 from dataclasses import dataclass, field
 
 import torch
 
 from models import CausalLM
 from rl.critic import Critic
+from rl.guard.invariants import weights_hash
+from rl.guard.watch import Watch
 
 COUNTERS = ("epoch", "step", "groups", "kl_coef", "baseline", "micro_tokens")  # the plain numbers of a TrainState
 
@@ -29,6 +30,9 @@ class TrainState:
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # reinforce's moving average of scores
     micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
+    mid_epoch: bool = False  # some of the next epoch's optimizer steps are taken, and not all
+    resumed_from: int = -1  # epoch of the checkpoint that this process went on from
+    watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved
     masters: dict[str, torch.Tensor] = field(default_factory=dict)  # float32 copies that train instead (rl/full.py)
 
     def trainable(self) -> dict[str, torch.Tensor]:
@@ -36,9 +40,5 @@ class TrainState:
         return self.masters or {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def adapter_hash(self) -> str:
-        """Return a hash of the trainable weights, 16 hexadecimal digits."""
-        digest = hashlib.sha256()
-        for name, p in self.trainable().items():
-            digest.update(name.encode())
-            digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        """Return a hash of the model's trainable weights, 16 hexadecimal digits."""
+        return weights_hash({name: p for name, p in self.model.named_parameters() if p.requires_grad})

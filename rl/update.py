@@ -10,10 +10,12 @@ from tqdm import tqdm
 
 import lora
 from models import CausalLM, fast_matmul
+from models.kernels import kernels
 from rl.batch import forward, micro_batches, optimizer_steps
 from rl.config import Common
 from rl.core import learning_rate_factor
 from rl.critic import Critic
+from rl.guard import signals
 from rl.records import Batch
 from rl.state import TrainState
 
@@ -25,7 +27,7 @@ def make_optimizer(model: CausalLM, critic: Critic | None, cfg: Common) -> torch
     rates = [([p for p in model.parameters() if p.requires_grad], cfg.lr)]
     rates += [] if critic is None else [(list(critic.parameters()), cfg.algorithm.critic_lr)]
     groups = [{"params": parameters, "lr": rate, "base_lr": rate} for parameters, rate in rates]
-    return OPTIMIZERS[cfg.optimizer](groups, weight_decay=cfg.weight_decay)
+    return kernels.optimizer(OPTIMIZERS[cfg.optimizer])(groups, weight_decay=cfg.weight_decay)
 
 
 def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progress: tqdm | None = None) -> dict:
@@ -37,15 +39,19 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
     """
     algo_cfg, steps, within_target_kl, gaps = cfg.algorithm, [], True, []
     version = lora.adapter_version(state.model)
-    sampled_with = version()
+    own = not cfg.rollouts or batch.episodes[0].adapter_hash == state.adapter_hash()  # else others sampled them
+    sampled_with = version() if own else None
     state.model.train(algo_cfg.source == "demonstrations")  # with dropout the first ratio of rl would not be 1
     for number in range(algo_cfg.epochs):  # passes over the epoch's episodes
         seed = f"{cfg.seed} {state.epoch} {number}" if cfg.order == "random" else None
         for piece in optimizer_steps(batch, cfg.batch_size, seed):
             if not within_target_kl or (cfg.max_steps and state.step >= cfg.max_steps):
                 break
+            signals.check()
             comparable = version() == sampled_with
             steps.append(optimizer_step(state, piece, algo, cfg))
+            state.watch.stepped(state, piece, steps[-1], cfg)
+            state.mid_epoch = True
             within_target_kl, gap = (steps[-1].pop(name) for name in ("within_target_kl", "sampler_gap"))
             gaps += gap if comparable else []
             if progress is not None:
@@ -54,9 +60,10 @@ def update(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common, progr
     taken = [step for step in steps if not step["skipped"]]
     if steps and not taken and within_target_kl:
         raise FloatingPointError(f"epoch {state.epoch + 1}: no gradient was finite, in {len(steps)} optimizer steps")
-    names = [name for name in taken[0] if name != "skipped"] if taken else []
+    names = [name for name in taken[0] if name not in ("skipped", "trained_tokens")] if taken else []
     stats = {name: sum(step[name] for step in taken) / len(taken) for name in names}
     stats |= {"optimizer_steps": len(taken), "skipped_steps": len(steps) - len(taken)}
+    stats["trained_tokens"] = sum(step["trained_tokens"] for step in steps)
     if algo_cfg.source == "rollouts":
         stats |= {"sampler_gap": torch.tensor(gaps).max().item() if gaps else None, "exact": state.exact}
     return stats
@@ -96,6 +103,7 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
     state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     stats |= {"grad_norm": norms[0], "lr": cfg.lr * factor, "sampler_gap": gaps}
+    stats["trained_tokens"] = sum(len(episode.ids_T) for episode in batch.episodes)
     return {**stats, "skipped": skipped, "within_target_kl": within_target_kl}
 
 

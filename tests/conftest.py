@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import runpy
 import sys
@@ -17,6 +18,7 @@ import torch
 
 from models.config import parse_config
 from models.decoder import CausalLM
+from models.fast import onednn
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[1]
@@ -39,6 +41,12 @@ def reference(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"no reference data at {path}; set REFERENCE_DATA")
     return path
+
+
+def metrics_of(run: Path) -> list[dict]:
+    """Return the records of a run's metrics.jsonl, without those that hold only the phases' times and memory."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record.keys() != {"epoch", "step", "phases"}]
 
 
 def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
@@ -77,6 +85,14 @@ def no_hang(seconds: float = 20):
     start = time.monotonic()
     yield
     assert time.monotonic() - start < seconds, f"took more than {seconds} s"
+
+
+@pytest.fixture(autouse=True)
+def _restored_products():
+    """Undo what a run in this process chose: oneDNN or plain products."""
+    before = onednn.float32, onednn.least_batch
+    yield
+    onednn.float32, onednn.least_batch = before
 
 
 @pytest.fixture

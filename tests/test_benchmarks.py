@@ -21,6 +21,7 @@ from benchmarks import (
     inexact,
     logprob,
     onpolicy,
+    quant,
     random_episodes,
     sides,
     step,
@@ -38,6 +39,7 @@ MODULES = {
     "step": step,
     "onpolicy": onpolicy,
     "envs": envs_benchmark,
+    "quant": quant,
 }
 SMALL = {
     "logprob": "N=20 D=16 V=300 peaks=false",
@@ -48,6 +50,7 @@ SMALL = {
     "onpolicy": "dtypes=float32 episodes=2 difficulty=1 peer_rows=2 peer_new=4 "
     "rows=2 start=12 turns=2 sampled=3 observed=4",
     "envs": "only=alfworld steps=50 growth=100",
+    "quant": "shapes=quarter:1 rows=1 new=2 tokens=16 dtypes=float32",
 }
 PEERS = {
     "logprob": ["trl", "transformers"],
@@ -56,6 +59,7 @@ PEERS = {
     "step": ["transformers", "peft", "trl", "datasets", "accelerate"],
     "onpolicy": ["transformers", "peft"],
     "envs": [],
+    "quant": [],
 }
 PROMISED = {"benchmark", "command", "machine", "versions", "options", "rows", "notes"}
 PROMISED_OF_A_ROW = {"name", "values", "unit", "median", "ratio", "targets", "target", "check"}
@@ -86,7 +90,8 @@ def test_unknown_row_is_refused_before_anything_is_loaded(name, monkeypatch, cap
         "logprob": "float32; bfloat16", "lora": "float32; bfloat16; group prefix sharing", "generate": "tiny",
         "step": "whole step; sampling; the rest; sampling against training", "onpolicy": "float32",
         "envs": "textcraft; alfworld; babyai; webshop; sciworld; sat; os_interaction; db_bench; tau_retail; planner; "
-        "abd; ded; webshop's catalogue; a machine of the shell; shell alone; SQL alone",
+        "abd; ded; webshop's catalogue; a machine of the shell; sandbox; shell alone; SQL alone",
+        "quant": "1 layers of quarter",
     }[name]  # fmt: skip
     with pytest.raises(SystemExit) as end:
         run(name, SMALL[name], monkeypatch, capsys, only="zork")
@@ -159,6 +164,9 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
     if name == "generate":
         checks = [row["check"] for row in record["rows"] if row["name"].endswith("greedy") and row["ratio"]]
         assert checks and all(re.fullmatch(r"(\d+)/\1 rows equal", check) for check in checks)
+    if name == "quant":
+        sizes = row_of(record, "weights of the blocks")["ratio"]  # of nf4 to the others: 4.5 bits a weight
+        assert sizes["plain"] == 4.5 / 32 and sizes["int8"] < 4.5 / 8 < 1 < sizes["nf4-double"] < 4.5 / 4.125
 
 
 @pytest.mark.parametrize("name", ["logprob", "generate", "step", "onpolicy"])
@@ -571,7 +579,7 @@ def test_versions_compare_the_two_kinds_of_product(monkeypatch, capsys):
     asked = []
 
     class Version:
-        def __init__(self, folder, threads, products):
+        def __init__(self, folder, threads, products, clock):
             asked.append((folder, products))
             self.process = SimpleNamespace(stdin=SimpleNamespace(close=lambda: None), wait=lambda: None)
 

@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 from test_lora import IDS_BT, adapted_model
 
 from rl import checkpoint, config
-from rl.checkpoint import KEEP, checkpoints, save_checkpoint
+from rl.checkpoint import save_checkpoint
 from rl.critic import Critic
+from rl.guard.files import checkpoints, verify
+from rl.guard.keep import KEEP
 from rl.log import Run
-from rl.resume import forget_after, load_checkpoint, newest_checkpoint, verify
+from rl.resume import forget_after, load_checkpoint, newest_checkpoint
 from rl.state import TrainState
 from rl.update import make_optimizer
 
@@ -209,7 +211,8 @@ def test_hash_covers_exactly_the_trainable_weights():
 
 def test_incomplete_line_and_later_epochs_are_removed(tmp_path):
     cfg = config.parse([f"out={tmp_path}/run"])
-    run = Run(cfg)
+    run = Run(tmp_path / "run")
+    run.folder.mkdir()
     run.begin(cfg)
     for epoch in range(4):
         run.metrics({"epoch": epoch})

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import rl.update
 from envs import __main__ as play
 from envs.textcraft import Env
 from rl import config
+from rl.guard.signals import Interrupted
 
 ROOT = Path(__file__).parents[1]
 RESOLVED = ("recipe", "max_turns")  # keys that rl.config turns into others
@@ -56,23 +58,23 @@ RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.
 @pytest.mark.parametrize(
     "epochs, said",
     [
-        (None, "no run had begun"),
-        (0, "{} has no checkpoint yet to go on from"),
-        (1, "python train.py resume={} goes on from its newest checkpoint"),
+        (None, ""),
+        (0, "; python train.py resume={} goes on from its newest checkpoint"),
+        (1, "; python train.py resume={} goes on from its newest checkpoint"),
     ],
 )
-def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch):
+def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch, capsys):
     """epochs: epochs before the interrupt; None: before the model is loaded."""
     done, learn = [], rl.update.update
 
     def update(*words):
         if len(done) == epochs:
-            raise KeyboardInterrupt
+            raise Interrupted(signal.SIGINT)
         done.append(1)
         return learn(*words)
 
     def load_model(*_):
-        raise KeyboardInterrupt
+        raise Interrupted(signal.SIGINT)
 
     monkeypatch.setattr("rl.update.update", update)
     if epochs is None:
@@ -80,7 +82,9 @@ def test_interrupt_prints_how_to_resume(epochs, said, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", *RUN, "threads=1", f"out={tmp_path}/{{algo}}-{{timestamp}}"])
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
-    assert end.value.code == "train.py: interrupted; " + said.format(*tmp_path.iterdir())
+    assert end.value.code == 130
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "train.py: stopped by SIGINT" + said.format(*tmp_path.iterdir())
 
 
 @pytest.fixture

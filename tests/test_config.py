@@ -421,7 +421,7 @@ def test_resume_reads_configs_of_earlier_versions(tmp_path):
     assert cfg.textcraft.max_turns == 2
 
 
-@pytest.mark.parametrize("text", ["{", "[1]"])
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000])
 def test_resume_refuses_a_broken_config(text, tmp_path, capsys):
     (tmp_path / "config.json").write_text(text)
     assert "config.json is not" in refused(capsys, f"resume={tmp_path}")

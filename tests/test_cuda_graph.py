@@ -1,5 +1,7 @@
 """Steps that a CUDA graph can contain: they sample the plain engine's tokens, and every operation is capturable."""
 
+from collections import Counter
+
 import pytest
 import torch
 from conftest import random_model, randomize
@@ -10,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import lora
 from models.attention import attend
 from models.cache import KVCache
-from models.engine import Engine, sample
+from models.engine import Engine, Slot, sample
+from models.fast import ahead as fast_ahead
 from models.fast import cuda_graph as graph
 from models.fast.ahead import Ahead
 from models.fast.cuda_graph import CHUNK, Steps, static_attention
@@ -212,6 +215,38 @@ def test_only_needed_steps_are_enqueued():
         (row,) = engine.run(n, 1.0, frozenset())
         assert len(row.ids) == n and len(calls) == -(-n // CHUNK)
         engine.close(slot)
+
+
+def test_prompts_are_computed_together_and_change_no_sample(monkeypatch):
+    """Rows that end one by one wait for others: fewer forwards, the same tokens."""
+    model, calls, prefill, played = random_model(), [], Engine._prefill, []
+    monkeypatch.setattr(Engine, "_prefill", lambda self, counts: calls.append(len(counts)) or prefill(self, counts))
+    for waiting in (0, fast_ahead.WAITING):
+        monkeypatch.setattr(fast_ahead, "WAITING", waiting)
+        engine, rows, turns = ahead(model, 48, 260), {}, Counter()
+        for i in range(48):
+            engine.feed(engine.open((0, i)), [5, 6, i])
+        for row in engine.run(100, 1.0, frozenset({50})):
+            rows[row.slot, turns[row.slot]] = row.ids, row.logprobs
+            turns[row.slot] += 1
+            if turns[row.slot] < 2:
+                engine.feed(row.slot, [7, 8])
+        played.append((rows, calls.copy()))
+        calls.clear()
+    (at_once, single), (together, grouped) = played
+    assert at_once == together and sum(single) == sum(grouped) and len(grouped) < 0.7 * len(single)
+
+
+def test_a_prompt_waits_for_few_chunks_and_only_beside_sampled_rows():
+    slots = {i: Slot((0, i), i, pending=[5] * (1 + (i >= 32))) for i in range(34)}
+    host, rows = Ahead(ahead(random_model(), 1, 10)._ahead.steps, slots, 100), list(range(32))
+    assert host.ready([*rows, 32, 33]) == [*rows, 32, 33], "two of 32 are enough"
+    for _ in range(2):
+        ready = [host.ready([*rows, 32]) for _ in range(fast_ahead.PATIENCE + 1)]
+        assert ready == [rows] * fast_ahead.PATIENCE + [[*rows, 32]]
+    assert host.ready([32]) == [32], "nothing else is sampled"
+    slots[3].parent = 32
+    assert host.ready([*rows, 32]) == [*rows, 32], "a group's sample needs its parent's prompt"
 
 
 # ------------------------------------------------------------------------------------------------------ changed weights

@@ -151,7 +151,7 @@ def test_lines_end_at_newlines_only(tokenizer, tmp_path):
     (episode,) = loaded(tokenizer, str(tmp_path / "rows.jsonl")).train
     assert learned(tokenizer, episode) == ["e\u2029f<|im_end|>"]
     (tmp_path / "rows.jsonl").write_bytes(b'{"prompt": "\xff"}')
-    with pytest.raises(ValueError, match=r"rows.jsonl: not UTF-8"):
+    with pytest.raises(ValueError, match=r"rows.jsonl, line 1: not UTF-8"):
         loaded(tokenizer, str(tmp_path / "rows.jsonl"))
 
 

@@ -16,8 +16,8 @@ from envs.common import SPLITS, split_of
 from envs.simulators import sandbox
 
 try:
-    sandbox.isolation()
-except sandbox.SandboxFailed as error:
+    sandbox.start(sandbox.ISOLATED)
+except ValueError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 
@@ -67,7 +67,10 @@ RIGHT = (1, True, "Passed 3 of 3 cases")
         ("import sys\nx = int(input())\nprint(x * 2)\nif x < 0: print('odd', file=sys.stderr)",
          (0, True, "Passed 2 of 3 cases: odd")),
         ("import sys\nprint(int(input()) * 2)\nprint(' ', file=sys.stderr)", RIGHT),  # blank stderr is empty
-        ("import sys\nprint(int(input()) * 2)\nsys.exit(1)", RIGHT),
+        ("import sys\nprint(int(input()) * 2)\nsys.exit(0)", RIGHT),
+        ("import sys\nprint(int(input()) * 2)\nsys.exit(1)", (0, False, "Passed 0 of 3 cases: [EXIT STATUS 1]")),
+        ("import ctypes\nprint(int(input()) * 2, flush=True)\nctypes.string_at(0)",
+         (0, False, "Passed 0 of 3 cases: [KILLED BY SIGSEGV]")),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("prompt", ["native", "short"])
@@ -190,11 +193,24 @@ print('found' if '271828' in text or 'found' in text else 'nothing')
 
 
 def test_program_cannot_find_the_expected_output():
-    if sandbox.isolation() == "namespaces":
-        assert grade(LOOK, [io("1", "nothing"), io("1", "271828")]) == (0, True, "Passed 1 of 2 cases")
+    assert grade(LOOK, [io("1", "nothing"), io("1", "271828")]) == (0, True, "Passed 1 of 2 cases")
 
 
+FRAMES = "import sys\nframe = sys._getframe()\nwhile frame: print(frame.f_locals); frame = frame.f_back"
+REWRITE = "open('main.py', 'w').write('print(42)'); open('result.json', 'w').write('{\"passed\": 3, \"reward\": 1}')"
+ALWAYS = "class Same(str):\n    __eq__ = lambda self, other: True\n    __hash__ = str.__hash__\nprint(Same('?'))"
 HOSTILE = {
+    "leaving a function early": "import sys\ndef solve():\n    sys.exit(0)\nsolve()",
+    "leaving at once": "import os\nos._exit(0)",
+    "an answer equal to everything": ALWAYS,
+    "another print and assert": "print = assert_equal = run_tests = lambda *args: True\nprint(int(input()) * 2)",
+    "a verdict at exit": "import atexit\natexit.register(print, 'Passed 3 of 3 cases')",
+    "frames": FRAMES,
+    "its memory": "print(open('/proc/self/mem', 'rb').read(9))",
+    "result files": REWRITE,
+    "other modules": "import json, random, time\njson.loads = random.random = time.time = lambda *a: True\nprint(True)",
+    "a comparison in the sandbox": "import builtins\nbuiltins.str.__eq__ = lambda a, b: True",
+    "a status of its own": "import os\nfor fd in range(3, 99): os.write(fd, b'over 0')",
     "a fake verdict": "print('Passed 3 of 3 cases')\nimport os\nos._exit(0)",
     "an endless loop": "while True: pass",
     "a memory bomb": "x = [0]\nwhile True: x += x",
@@ -210,8 +226,6 @@ HOSTILE = {
 
 @pytest.mark.parametrize("program", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_programs_are_wrong_and_nothing_more(program):
-    if "os.kill" in program and sandbox.isolation() != "namespaces":
-        pytest.skip("it would reach processes of the same user")
     reward, _, observation = grade(program, DOUBLE, seconds=5, cpu_seconds=1)
     assert reward == 0 and observation.startswith("Passed 0 of 3 cases") and len(observation) < 300
     assert grade("print(int(input()) * 2)", DOUBLE) == RIGHT

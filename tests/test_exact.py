@@ -1,6 +1,8 @@
 """Sampling and training give the same bits: every rank, number of threads and dtype; and the trial that says so."""
 
 import json
+import sys
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
@@ -13,7 +15,7 @@ from benchmarks.random_episodes import gaps_of, play
 from lora import fused
 from models import load_model
 from models.elementwise import by_whole_vectors
-from models.fast import step, trial
+from models.fast import onednn, step, trial
 from models.fast.products import StackedOnCPU
 from models.fast.step import exact_step
 from models.kernels import kernels, nothing_faster
@@ -71,6 +73,18 @@ def test_sampling_and_training_agree_bitwise(r, number, dtype, threads):
     exact_step(model)
     randomize_factors(model)
     assert largest_gap(model) == 0.0
+
+
+@pytest.mark.parametrize("float32", [True, False])
+@pytest.mark.parametrize("least", [1, 64, sys.maxsize])
+@torch.no_grad()
+def test_every_choice_of_library_is_exact(float32, least, monkeypatch):
+    """oneDNN or plain products, and a step's attention always, sometimes or never by oneDNN."""
+    monkeypatch.setattr(onednn, "float32", float32)
+    monkeypatch.setattr(onednn, "least_batch", least)
+    model = embedded(16, torch.float32)
+    randomize_factors(model)
+    assert exact_step(model) is not None and largest_gap(model) == 0.0
 
 
 @pytest.mark.parametrize("r", [1, 64, 128, 192, 256, 320])
@@ -156,7 +170,7 @@ def test_a_single_row_of_one_key_head_is_exact(head_dim, threads):
 @pytest.mark.parametrize("head_dim", [18, 24, 40])
 def test_step_with_such_a_fault_is_refused(head_dim, threads, monkeypatch):
     threads(3)
-    monkeypatch.setattr(step, "MKL_BATCH", range(1, 33))
+    monkeypatch.setattr(step, "batch_matmul", lambda *_: nullcontext())
     model = random_model("mistral", **ONE_HEAD, head_dim=head_dim)
     assert exact_step(model) is None
 

@@ -17,6 +17,7 @@ def names(record: dict) -> set[str]:
     """Return the names in a line of metrics.jsonl, those of a nested evaluation included."""
     nested = [record["eval"]] if "eval" in record else []
     nested += record.get("by_env", {}).values()
+    nested += [record["phases"]] if "phases" in record else []
     own = {"env/NAME" if name.startswith("env/") else name for name in record}
     return own.union(*map(names, nested))
 

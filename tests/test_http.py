@@ -23,7 +23,8 @@ import envs.http
 from envs import serve
 from envs.common import PROMPTS, SEVERAL, SPLITS
 from envs.http.agentgym import OURS, REFUSED, action_of, close_sessions
-from envs.http.wire import MAX_REPLY, ServerFailed, number_of, seed_of, seeds_of
+from envs.http.exchange import MAX_BODY
+from envs.http.wire import ServerFailed, number_of, seed_of, seeds_of
 
 EASY = {"difficulty": "1"}
 
@@ -278,7 +279,7 @@ STEPS = {  # faults only of a step
     "true": OK + b"\r\n" + X.replace(b"0", b"true"),
     "no done": OK + b"\r\n" + X.replace(b"false", b"null"),
     "cut short": OK + b"Content-Length: 99\r\n\r\n" + X,
-    "no end": OK + b"\r\n" + b" " * MAX_REPLY + X,
+    "no end": OK + b"\r\n" + b" " * MAX_BODY + X,
 }
 
 
@@ -309,7 +310,7 @@ def unreliable_handler(faults) -> type[serve.Handler]:
 def unreliable(faults, **options):
     """Run a server with these faults."""
     with served(**options) as server:
-        server.RequestHandlerClass = unreliable_handler(faults)
+        server.handler = unreliable_handler(faults)
         yield server
 
 
@@ -378,7 +379,7 @@ def test_a_permanent_failure_is_one_line(name):
 
 def test_server_that_is_down_fails_after_doubling_waits(monkeypatch, capsys):
     waits = []
-    monkeypatch.setattr(envs.http.time, "sleep", waits.append)
+    monkeypatch.setattr(envs.Environment.left, "wait", waits.append)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     env = envs.http.Env(envs.http.Config(url=f"http://127.0.0.1:{port}"))
@@ -473,6 +474,7 @@ def test_alfworld_reply_needs_available_actions(monkeypatch):
     [
         ("textcraft", X.replace(b"0", b"NaN"), "nan as reward, which must be a finite number"),
         ("textcraft", X.replace(b"0", b'"1"'), "'1' as reward, which must be a finite number"),
+        ("textcraft", X.replace(b"0", b"9" * 400), "9+[.]+9+ as reward, which must be a finite number"),
         ("textcraft", X.replace(b"0", b"true"), "True as reward, which must be a finite number"),
         ("textcraft", X.replace(b'"x"', b"3"), "3 as observation, which must be a text"),
         ("textcraft", X.replace(b"false", b"0"), "0 as done, which must be true or false"),

@@ -26,8 +26,9 @@ from envs.base import Step
 from envs.common import SPLITS
 from envs.http.lab import KINDS
 from envs.http.wire import ServerFailed
-from envs.serve import BadRequest, lab
 from envs.serve import __main__ as program
+from envs.serve import lab
+from envs.serve.access import BadRequest
 from rl import config
 
 JUNK = [text for text in HOSTILE if len(text) < 1000]
@@ -406,7 +407,7 @@ def test_roles_alternate_and_an_ended_session_is_closed(kind):
         ended["sample_status"] = "running"
         ended["chat_history"]["value"] += [{"role": "user", "content": "go on"}, {"role": "agent", "content": "say a"}]
         status, said = ask(server, "POST", "/api/interact", {"session": ended})
-        assert (status, said) == (400, {"detail": "the conversation differs from the sample's replay"})
+        assert (status, said) == (400, {"detail": "the conversation goes on after the episode's end"})
 
 
 def test_a_bug_in_an_environment_ends_one_session(kind, capsys):
@@ -418,13 +419,13 @@ def test_a_bug_in_an_environment_ends_one_session(kind, capsys):
     assert "KeyError" in capsys.readouterr().err
 
 
-def test_conversation_after_the_end_is_refused(kind):
+def test_long_conversation_that_differs_is_refused(kind):
     with served(kind) as server:
         long = begun(server, kind)
         said = [{"role": "agent", "content": "say a"}, {"role": "user", "content": "You said a."}]
         long["chat_history"]["value"] += said * 20_000
         status, said = ask(server, "POST", "/api/complete", {"session": long})
-        assert (status, said) == (400, {"detail": "the conversation goes on after the episode's end"})
+        assert (status, said) == (400, {"detail": "the conversation differs from the sample's replay"})
 
 
 # the client
@@ -476,7 +477,7 @@ def original(kind: str, samples: int = 40):
     """Run a task server like the original's: one session at a time, always the one that began last."""
     tasks, playing = lab.Tasks(kind, {}, samples=samples), []
 
-    def answer(method: str, path: str, body: dict):
+    def answer(method: str, path: str, body: dict, client: str):
         if path == "/api/tasks":
             raise BadRequest(404, "Not Found")
         if path == "/api/reset" and playing:
@@ -533,7 +534,7 @@ def test_turn_limit_below_the_servers(kind):
 def unreliable(kind: str, faults: list):
     """Run a task server that answers some requests with a fault, before or after it carries them out."""
     with served(kind) as server:
-        server.RequestHandlerClass = unreliable_handler(faults)
+        server.handler = unreliable_handler(faults)
         yield server
 
 
@@ -687,7 +688,7 @@ def test_training_from_another_terminal_is_training_in_process(tmp_path):
         stats, episodes = trained(tmp_path / "there", *FROM_HERE, f"http.url={url}")
     own, played = trained(tmp_path / "here", "env=os_interaction", *EASY)
     assert [e | {"env": "os_interaction"} for e in episodes] == played and len(played) == 8
-    same = {"seconds": 0, "phases": 0}
+    same = {"seconds": 0, "tasks": ""}  # the hash of the tasks has the name of the environment
     assert stats | same == own | same and stats["infrastructure_failed"] == 0
     adapters = [(tmp_path / name / "epoch_1" / "adapter_model.safetensors").read_bytes() for name in ("there", "here")]
     assert adapters[0] == adapters[1]

@@ -327,7 +327,7 @@ def test_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypa
     lora.lora_layers(model)[0][1].adapters["default"].B.data[0, 0] = float("inf")
     lora.save_adapter(model, adapter, str(base))
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
-    assert "q_proj: the folded weight is not finite" in capsys.readouterr().err
+    assert "q_proj.lora_B.weight has an entry that is not finite" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 

@@ -5,7 +5,6 @@ possible it wraps the right one and changes an argument, the result or the gradi
 """
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ import test_linear
 import test_logprob
 import test_lora
 import torch
+from planting import plant
 from torch import Tensor
 
 from lora import folding, layer
@@ -28,8 +28,6 @@ from models.checkpoints import rope_scaling
 from models.decoder import CausalLM
 from rl import batch as batches
 from rl import core, groups, kl, ppo, reinforce
-
-PACKAGES = ("rl", "models", "lora", "test_")
 
 # ---- The properties, as functions without arguments. ----
 
@@ -517,18 +515,6 @@ def _(right):
 # ---- The tests. ----
 
 
-def put_in_place(patch: pytest.MonkeyPatch, mutation: Mutation) -> None:
-    """Replace the right function by the wrong one in every module that has it under any name."""
-    right = getattr(mutation.owner, mutation.function)
-    wrong = mutation.wrong(right)
-    static = isinstance(vars(mutation.owner)[mutation.function], staticmethod)
-    patch.setattr(mutation.owner, mutation.function, staticmethod(wrong) if static else wrong)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(PACKAGES) and name != __name__:
-            for alias in [alias for alias, value in vars(module).items() if value is right]:
-                patch.setattr(module, alias, wrong)
-
-
 CHECKS = {repr(mutation.check): mutation.check for mutation in MUTATIONS}
 
 
@@ -539,6 +525,6 @@ def test_the_property_holds(check):
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_the_mutation_is_caught(mutation, monkeypatch):
-    put_in_place(monkeypatch, mutation)
+    plant(monkeypatch, mutation.owner, mutation.function, mutation.wrong)
     with pytest.raises(AssertionError):
         mutation.check()

@@ -2,8 +2,10 @@
 
 import contextlib
 import datetime
+import gc
 import re
 import sqlite3
+import weakref
 from decimal import Decimal
 from itertools import product
 from random import Random
@@ -23,6 +25,20 @@ D = Decimal
 @pytest.fixture
 def staff() -> Database:
     return Database().load(TABLE, COLUMNS, ROWS)
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1", "SELECT nope", "INSERT INTO staff VALUES ('x')", "SELECT (SELECT id FROM staff)"]
+)
+def test_a_database_is_freed(sql):
+    """SQLite's functions refer to no database: the garbage collector would not see it behind them."""
+    database = Database().load(TABLE, COLUMNS, ROWS)
+    with contextlib.suppress(MySQLError):
+        database.run(sql)
+    ref = weakref.ref(database)
+    del database
+    gc.collect()
+    assert ref() is None
 
 
 def one(expression: str):

@@ -1,9 +1,12 @@
-"""Out of memory in an update: smaller micro-batches with the same gradient, then advice. Errors are planted."""
+"""Out of memory: in an update smaller micro-batches with the same gradient, elsewhere one line of advice. Errors are
+planted, some of them by allocations that no machine can make."""
 
 import pytest
 import torch
+from conftest import run_program
 from test_learning import make_state, play
 
+from models.fast import trial
 from rl import update
 from rl.batch import make_batch
 from rl.config import algorithm_module
@@ -63,3 +66,86 @@ def test_advice_where_a_single_episode_does_not_fit(monkeypatch):
     assert "\n" not in str(error.value) and "plan=true" in str(error.value)
     with pytest.raises(ValueError, match=r"6 tokens; quant=nf4 .*; dtype=bfloat16 halves .*; max_len below"):
         gradients(monkeypatch, 5, checkpoint="block")
+
+
+TRAIN = ["train.py", "algo=ppo", "episodes=8", "batch_size=8", "lora.r=4", "max_new_tokens=4", "textcraft.max_turns=1"]
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
+
+
+def run_out(*_words, **_keys):
+    return torch.empty(2**50, dtype=torch.uint8)
+
+
+def run_out_on_cuda(*_words, **_keys):
+    raise torch.OutOfMemoryError(CUDA)
+
+
+@pytest.mark.parametrize(
+    ("phase", "place", "advised"),
+    [
+        (
+            "load",
+            "rl.setup.load_model",
+            "quant=nf4 stores the base in 4.5 bits a weight; dtype=bfloat16 halves the base",
+        ),
+        ("trial", trial, "products=plain makes no copies of the weights"),
+        ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
+        ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
+        ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),
+        ("evaluate", "rl.evaluate.rollout", "rollout_batch_size below 128 takes less"),
+        ("save", "rl.checkpoint.save_file", "quant=nf4"),
+    ],
+)
+@pytest.mark.parametrize("fail", [run_out, run_out_on_cuda])
+def test_out_of_memory_is_one_line_in_every_phase(phase, place, advised, fail, monkeypatch, tmp_path):
+    if phase == "trial":
+        monkeypatch.setattr(trial, "first_difference", fail)
+    else:
+        monkeypatch.setattr(place, fail)
+    code, _, err = run_program(*TRAIN, f"eval_episodes={2 * (phase == 'evaluate')}", f"out={tmp_path}/run")
+    size = "2.00 GiB" if fail is run_out_on_cuda else "1,048,576.00 GiB"
+    assert code == 1 and err.startswith(f"train.py: out of memory in {phase} ({size} more were wanted); {advised}")
+    assert err.count("\n") == 1 and "train.py plan=true prints what each phase needs" in err
+    assert ("goes on from its newest checkpoint" in err) == (phase in ("collect", "score", "learn", "evaluate"))
+
+
+def test_a_run_goes_on_after_out_of_memory(monkeypatch, tmp_path):
+    """In the second epoch's rollout; the third process takes fewer rows."""
+    words, real, calls = [*TRAIN, "eval_episodes=0", "epochs=2"], update.accumulate, []
+
+    def second(*args):
+        calls.append(1)
+        return run_out() if len(calls) == 2 else real(*args)
+
+    monkeypatch.setattr(update, "accumulate", second)
+    code, _, err = run_program(*words, f"out={tmp_path}/run")
+    assert code == 1 and f"python train.py resume={tmp_path}/run goes on from its newest checkpoint" in err
+    monkeypatch.undo()
+    assert run_program("train.py", f"resume={tmp_path}/run", "rollout_batch_size=4")[0] == 0
+    assert run_program(*words, f"out={tmp_path}/whole")[0] == 0
+    runs = [(tmp_path / name / "epoch_2" / "adapter_model.safetensors").read_bytes() for name in ("run", "whole")]
+    assert runs[0] == runs[1]
+
+
+def test_a_cache_that_no_machine_holds_is_one_line(tmp_path):
+    code, _, err = run_program(*TRAIN, "eval_episodes=0", "rollout_batch_size=1000000000", f"out={tmp_path}/run")
+    assert code == 1 and err.startswith("train.py: out of memory in collect (") and err.count("\n") == 1
+    code, _, err = run_program("eval.py", "n=1", "rollout_batch_size=1000000000")
+    assert code == 1 and err.startswith("eval.py: out of memory in evaluate (") and err.count("\n") == 1
+    assert "rollout_batch_size below 1000000000 takes less" in err
+
+
+def test_merging_out_of_memory_is_one_line_and_writes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr("models.checkpoints.export.save_model", run_out)
+    code, _, err = run_program("merge.py", "model=tiny", f"out={tmp_path}/merged")
+    line = "merge.py: out of memory (1,048,576.00 GiB more were wanted); two models are held in float32; device=cpu "
+    assert (code, err) == (1, f"{line}takes the host's memory\n") and not list(tmp_path.iterdir())
+
+
+def test_other_errors_keep_their_traceback(monkeypatch, tmp_path):
+    def bug(*_words):
+        raise RuntimeError("size mismatch")
+
+    monkeypatch.setattr("rl.batch.add_values", bug)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        run_program(*TRAIN, "eval_episodes=0", f"out={tmp_path}/run")

@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 import torch
+from conftest import random_model
 from torch import nn
 
 from models.fast import onednn, process, trial
@@ -75,9 +76,9 @@ def test_plain_products_leave_weights_as_they_lie(products):
 
 
 @needs_onednn
-@pytest.mark.parametrize("speedup, chosen", [(0.8, False), (1.25, False), (1.35, True), (2.0, True)])
+@pytest.mark.parametrize("speedup, chosen", [(0.8, False), (1.05, False), (1.15, True), (2.0, True)])
 def test_onednn_is_taken_where_it_is_clearly_faster(speedup, chosen, products, monkeypatch):
-    monkeypatch.setattr(process, "onednn_speedup", lambda: speedup)
+    monkeypatch.setattr(process, "onednn_speedup", lambda *_: speedup)
     assert f"oneDNN has {speedup:.1f}x the speed here" in process.choose_products() and onednn.float32 == chosen
 
 
@@ -89,20 +90,64 @@ def test_products_are_plain_where_onednn_is_inexact(products, monkeypatch):
 
 
 @needs_onednn
-def test_the_trial_of_products_is_short_and_keeps_the_threads():
+@pytest.mark.parametrize("size", [(192, 512), (5120, 27648), (1, 1)])
+def test_the_trial_of_products_is_short_and_keeps_the_threads(size):
     before, began = torch.get_num_threads(), time.process_time()
-    assert process.onednn_speedup() > 0 and torch.get_num_threads() == before
+    assert process.onednn_speedup(*size) > 0 and torch.get_num_threads() == before
     assert time.process_time() - began < 0.4
+
+
+@needs_onednn
+def test_the_trial_of_products_has_the_size_of_the_model(products, monkeypatch):
+    asked = []
+    monkeypatch.setattr(process, "onednn_speedup", lambda *size: asked.append(size) or 1.0)
+    trial.choose_threads(random_model(hidden_size=64, intermediate_size=80), 1)
+    assert asked == [(64, 80)]
 
 
 @needs_onednn
 @pytest.mark.parametrize("kind, said, plain", [("auto", "yes", False), ("plain", "differs", True)])
 def test_products_that_are_not_exact_are_not_chosen_for_speed(kind, said, plain, products, monkeypatch, capsys):
     """Here plain products fail in the trial and are the faster ones."""
-    monkeypatch.setattr(process, "onednn_speedup", lambda: 0.5)
+    monkeypatch.setattr(process, "onednn_speedup", lambda *_: 0.5)
     monkeypatch.setattr(trial, "first_difference", lambda _: None if onednn.float32 else "differs")
-    model = nn.Module()
-    model.lm_head = Linear(4, 4)
-    threads = torch.get_num_threads()
-    assert trial.choose_threads(model, threads, trial=True, products=kind) == (said, "plain" if plain else "onednn")
+    model, threads = random_model(), torch.get_num_threads()
+    assert trial.choose_threads(model, threads, trial=True, products=kind) == (
+        said,
+        "plain" if plain else "onednn",
+    )
     assert onednn.float32 != plain and capsys.readouterr().out.startswith("products: plain")
+
+
+@pytest.fixture
+def least_batch():
+    """Restores the choice for attention."""
+    before = onednn.least_batch
+    yield
+    onednn.least_batch = before
+
+
+@pytest.mark.parametrize(("speedups", "chosen"), [((0.5, 0.9, 1.2), 64), ((1.1,), 16), ((0.9,) * 5, sys.maxsize)])
+def test_attention_goes_through_onednn_from_where_it_is_faster(speedups, chosen, least_batch, monkeypatch):
+    found, threads = iter(speedups), torch.get_num_threads()
+    monkeypatch.setattr(process, "_attention_speedup", lambda _: next(found))
+    line = process.choose_attention()
+    assert onednn.least_batch == chosen and torch.get_num_threads() == threads
+    assert line == ("MKL" if chosen == sys.maxsize else f"oneDNN from {chosen} products at once")
+
+
+@pytest.mark.parametrize(("float32", "chosen"), [(True, 1), (False, sys.maxsize)])
+def test_attention_goes_through_the_library_of_training_if_bits_differ(
+    float32, chosen, products, least_batch, monkeypatch
+):
+    onednn.float32 = float32
+    real = process._by_onednn
+    monkeypatch.setattr(process, "_by_onednn", lambda queries, keys: real(queries, keys) * (1 + 2**-23))
+    process.choose_attention()
+    assert onednn.least_batch == chosen
+
+
+def test_the_trial_of_attention_is_short(least_batch):
+    began = time.process_time()
+    process.choose_attention()
+    assert time.process_time() - began < 0.2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import run_program
+from conftest import metrics_of, run_program
 from make_quantised import FROZEN
 from safetensors.torch import load_file
 
@@ -22,7 +22,7 @@ def train(folder, *words) -> tuple[str, list[dict]]:
     """Run train.py; return what it printed and the lines of its metrics."""
     status, out, err = run_program("train.py", *SHORT, f"out={folder}", *words)
     assert status == 0, err
-    return out, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return out, metrics_of(folder)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,21 @@ def test_evaluation_quantises_as_the_run_did(trained, tmp_path):
     assert results["none"]["config"]["quant"] == "none"
 
 
+def test_adapters_over_different_bases_are_not_compared(trained, tmp_path):
+    """Over plain weights, over nf4, and an adapter from elsewhere, whose base nobody knows."""
+    for name, settings in {"plain": {"algo": "ppo", "quant": "none"}, "elsewhere": {"hidden_size": 64}}.items():
+        shutil.copytree(trained / "epoch_2", tmp_path / name / "epoch_2")
+        (tmp_path / name / "config.json").write_text(json.dumps(settings))
+    plain, elsewhere, short = f"{tmp_path}/plain/epoch_2", f"{tmp_path}/elsewhere/epoch_2", ["n=1", "max_new_tokens=1"]
+    short.append("textcraft.max_turns=1")
+    mixed = f"adapter=base, {trained}/epoch_2, {elsewhere}, {plain}"
+    line = f"{trained}/epoch_2 was trained over quant=nf4, {plain} over quant=none; evaluate them one by one, or give "
+    assert run_program("eval.py", mixed, *short) == (2, "", f"eval.py: {line}quant= for all of them\n")
+    assert run_program("eval.py", f"adapter={trained}/epoch_2,{plain}", "quant=none", *short)[0] == 0
+    status, out, err = run_program("eval.py", f"adapter={elsewhere},{trained}/epoch_2", *short)
+    assert status == 0 and out.splitlines()[0] == f"quant=nf4, as in the run of {trained}/epoch_2", err
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @torch.no_grad()
 def test_merging_folds_into_the_dequantised_weights(trained, tmp_path, dtype):
@@ -168,6 +183,12 @@ def test_bad_values_are_refused_before_anything_loads(words, line):
 
 def test_stored_checkpoints_do_not_train_whole(tmp_path):
     folder = with_tokenizer("int8", tmp_path / "stored")
+    from safetensors.torch import save_file
+
+    vocabulary = {"model.embed_tokens.weight": torch.zeros(2048, 64)}  # room for the tokenizer's ids
+    save_file(load_file(folder / "model.safetensors") | vocabulary, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 2048}
+    (folder / "config.json").write_text(json.dumps(config))
     words = [f"model={folder}", "max_len=256", f"out={tmp_path}/run", *SHORT]
     status, _, err = run_program("train.py", *words, "lora.r=0")
     assert status == 1 and err.endswith(

@@ -72,6 +72,7 @@ def test_every_command_exists(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_key_in_a_command_is_a_key(page, capsys):
     import merge
+    from envs.serve import __main__ as serve
     from eval import Keys
     from rl import config
     from rl.arguments import keys_of
@@ -79,10 +80,11 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     text = (ROOT / page).read_text()
     with pytest.raises(SystemExit):
         config.parse(["--help"], "train.py", Keys)
-    known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M)) | set(keys_of(merge.Keys))
+    known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M))
+    known |= {*keys_of(merge.Keys), *keys_of(serve.Keys)}
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip"}  # placeholders
     others |= {"demos", "difficulty", "matrix", "models", "prompt", "readme"}  # of other programs
     others |= {"before", "before_products", "now_products", "size", "large", "small", "docs", "make"}  # of benchmarks
-    others |= {"new", "only", "repeats", "rows", "shapes", "tokens", "turns", "warmup"}  # likewise
+    others |= {"dtypes", "kernels", "new", "only", "repeats", "rows", "shapes", "tokens", "turns", "warmup"}  # likewise
     assert used - known - others == set()

@@ -117,12 +117,27 @@ def test_failed_requests_are_retried(here, capsys):
     assert capsys.readouterr().err.count("trying again, 6 times") == 1
 
 
+def spoken(text="x", tokens=3) -> dict:
+    choice = {"message": {"content": text}, "finish_reason": "stop"}
+    return {"choices": [choice], "usage": {"completion_tokens": tokens}}
+
+
 @pytest.mark.parametrize(
     "status, body, error, said",
     [
         (404, {"message": "The model `x` does not exist"}, ValueError, "404 .*does not exist"),
         (200, {"choices": []}, ConnectionError, "without text"),
         (200, {"choices": [{"message": {}}]}, ConnectionError, "without text.*KeyError"),
+        (
+            200,
+            spoken(tokens=10**18),
+            ConnectionError,
+            "a wrong number of tokens for max_tokens=24: 1000000000000000000",
+        ),
+        (200, spoken(tokens=-1), ConnectionError, "a wrong number of tokens for max_tokens=24: -1"),
+        (200, spoken(tokens="3"), ConnectionError, "a wrong number of tokens for max_tokens=24: '3'"),
+        (200, spoken(text="x" * 20_000), ConnectionError, "sent 20000 characters for max_tokens=24"),
+        (200, spoken(text=["x"]), ConnectionError, r"text or finish_reason is no string: \(\['x'\], 'stop'\)"),
     ],
 )
 def test_malformed_answer_ends_the_evaluation(status, body, error, said, here):
@@ -182,6 +197,14 @@ def test_interrupt_does_not_wait_for_the_server():
     server.left.set()
     with pytest.raises(ConnectionError, match="left"):
         server.names()
+
+
+@pytest.mark.parametrize("vector", [[], [1.0, float("nan")], ["a"], [10**400], 3, [1.0, 2.0, 3.0]])
+def test_malformed_embeddings_end_the_evaluation(vector, here):
+    rows = [{"index": 1, "embedding": [1.0, 2.0]}, {"index": 0, "embedding": vector}]
+    Handler.failures = [(200, {"data": rows})]
+    with pytest.raises(ValueError, match="no embeddings of base"):
+        here[2].result("base", Request("embed", texts=["a", "b"]), 7)
 
 
 OVER = planner.Step("", 0.0, True, False, {"outcome": "incorrect", "success": False, "valid": True, "shaped": 0.0})

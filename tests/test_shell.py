@@ -293,6 +293,8 @@ GROWING = [
     f"{BIG} while :; do y=$x$i; a[i++]=$y; done",
     "printf \"$(printf '%%100000s%.0s' {1..5000})\"",
     'awk \'BEGIN { while (1) a[i++] = sprintf("%65536s", "") }\'',
+    'awk \'BEGIN { $0 = "a b"; while (1) { $0 = $0 " " $0; $1 = $1 } }\'',
+    'awk \'BEGIN { s = "a"; while (1) { s = s s; n = split(s, t, "") } }\'',
     "seq -f %99999999999f 1",
     "tr \"$(printf '[a*99999]%.0s' {1..4000})\" b < /etc/passwd",
 ]
@@ -582,6 +584,16 @@ def test_invalid_table_lines_are_ignored_and_preserved():
 def test_odd_numbers_match_bash(script, output, status):
     result = run(script)
     assert (result.output, result.status) == (output, status)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a{1,200}){1,200}{1,200}", "((a{99}){99}){99}", "a{1,32767}{1,32767}", "a{20000}"]
+)
+@pytest.mark.parametrize("command", ["grep -E '%s'", "sed -E 's/%s//'", "find / -regextype posix-extended -regex '%s'"])
+def test_repetitions_that_grow_too_big_are_an_error(command, pattern):
+    """When the expression is compiled, whether or not a line would ever need all of it."""
+    result = run(f"echo aaa | {command % pattern}")
+    assert result.status in (1, 2) and "Regular expression too big" in result.output
 
 
 def test_only_ascii_digits_count_as_digits():

@@ -1,19 +1,23 @@
 """The programs end to end on the embedded model: files that they write, errors, and exact resumes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import run_program
+from conftest import metrics_of, run_program
 from safetensors.torch import load_file
 
 import envs
 import train
 from eval import with_base
+from models.fast import memory
 from models.weights import TINY
-from rl import config, log
+from rl import config
+from rl.guard import claim as claims
+from rl.log import Run
 
 ROOT = Path(__file__).parent.parent
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
@@ -69,9 +73,9 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
     if "file" not in name:
         episodes = [(tmp_path / folder / "episodes.jsonl").read_text() for folder in ("whole", "cut")]
         assert episodes[0] == episodes[1]
-    metrics = [lines(tmp_path / folder / "metrics.jsonl") for folder in ("whole", "cut")]
+    metrics = [metrics_of(tmp_path / folder) for folder in ("whole", "cut")]
     for record in metrics[0] + metrics[1]:
-        record.pop("seconds", None), record.pop("phases", None)
+        record.pop("seconds", None)
     assert metrics[0] == metrics[1]
 
 
@@ -100,9 +104,36 @@ def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
         assert len(e["ids_T"]) == len(e["logprobs_T"]) == len(e["action_mask_T"])
     hashes = [{e["adapter_hash"] for e in episodes if e["epoch"] == epoch} for epoch in (1, 2)]
     assert all(len(h) == 1 for h in hashes) and hashes[0] != hashes[1]
-    evaluations = [line["eval"] for line in lines(folder / "metrics.jsonl") if "eval" in line]
+    evaluations = [line["eval"] for line in metrics_of(folder) if "eval" in line]
     assert [e["temperature"] for e in evaluations] == [1.0, 0.0, 1.0, 0.0]
     assert all(e["low"] <= e["success"] <= e["high"] for e in evaluations)
+
+
+def test_phases_have_lines_of_their_own(tmp_path, capsys):
+    """The passes that target_kl ends early are not counted as trained."""
+    words = ["epochs=2", "eval_episodes=2", "eval_every=1", "ppo.epochs=3", "ppo.target_kl=1e-9"]
+    trained(f"out={tmp_path}/run", "algo=ppo", *words)
+    records = lines(tmp_path / "run" / "metrics.jsonl")
+    first, second = (record["phases"] for record in records if "phases" in record)
+    assert list(first) == ["load", "trial", "evaluate", "collect", "score", "learn", "save"]
+    assert list(second) == ["collect", "score", "learn", "save", "evaluate"]
+    epochs = [record for record in metrics_of(tmp_path / "run") if "loss" in record]
+    for phases, stats in zip((first, second), epochs, strict=True):
+        assert phases["collect"]["tokens"] == stats["sampled_tokens"]
+        assert phases["score"]["tokens"] == stats["total_tokens"]
+        assert 0 < phases["learn"]["tokens"] == stats["trained_tokens"] < 3 * stats["total_tokens"]
+    evaluated = {epoch: 0 for epoch in range(3)}
+    for record in records:
+        evaluated[record["epoch"]] += record.get("eval", {}).get("sampled_tokens", 0)
+    assert first["evaluate"]["tokens"] == evaluated[0] + evaluated[1]
+    assert second["evaluate"]["tokens"] == evaluated[2] > 0
+    for phase in (*first.values(), *second.values()):
+        assert phase["seconds"] > 0 and phase["tokens_per_second"] == phase["tokens"] / phase["seconds"]
+        assert phase["peak_bytes"] > 2**27 or not memory.CLEAR.exists()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("peak memory in GiB: load ")]
+    assert re.fullmatch(r"peak memory in GiB: (\w+ \d+\.\d\d(, |$)){7}", line)
+    table = (tmp_path / "run" / "report.html").read_text().split("<h2>Phases</h2>")[1].split("</table>")[0]
+    assert re.findall(r"<td>([a-z]+)<td>", table) == list(first)
 
 
 def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
@@ -112,7 +143,7 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     trained(f"out={tmp_path}/run", "algo=sft", f"data={tmp_path}/rows.jsonl", "epochs=3", "max_len=60", *columns)
     output = capsys.readouterr().out
     assert "data: 54 conversations to learn, 6 held out; 1 cut by max_len=60, 1 left out for it" in output
-    records = lines(tmp_path / "run" / "metrics.jsonl")
+    records = metrics_of(tmp_path / "run")
     held_out = [r["eval_loss"] for r in records if "eval_loss" in r]
     assert len(held_out) == 2 and held_out[1] < 0.1 * held_out[0]
     assert output.count("held-out loss") == 2 and f"perplexity {records[-1]['perplexity']:.2f}" in output
@@ -140,7 +171,7 @@ def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
     start = tmp_path / "sft" / "epoch_1"
     words = ["algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "episodes=32", "batch_size=32"]
     trained(f"out={tmp_path}/rl", f"resume_from={start}", *words)
-    records = lines(tmp_path / "rl" / "metrics.jsonl")
+    records = metrics_of(tmp_path / "rl")
     assert records[0]["reference_kl"] < 1e-6 < records[1]["reference_kl"], "it starts at the reference and leaves it"
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (start, tmp_path / "rl" / "epoch_2"))
     assert before.keys() == after.keys() and not any(torch.equal(before[key], after[key]) for key in before)
@@ -154,9 +185,9 @@ def test_an_earlier_versions_run_resumes(tmp_path):
     """
     run = tmp_path / "run"
     shutil.copytree(ROOT / "tests" / "fixtures" / "earlier_run", run)
-    expected = lines(run / "metrics.jsonl")
+    expected = metrics_of(run)
     train.main(config.parse([f"resume={run}"]))
-    got = lines(run / "metrics.jsonl")
+    got = metrics_of(run)
     assert got[0] == expected[0] and len(got) == len(expected) == 2
     for name in ("epoch", "step", "outcomes", "sampled_tokens", "optimizer_steps", "lr"):
         assert got[1][name] == expected[1][name], name
@@ -221,7 +252,7 @@ def test_full_fine_tuning_in_bfloat16_writes_bfloat16(tmp_path, capsys):
 
 def test_max_steps_ends_the_run_and_max_len_the_episodes(tmp_path):
     trained(f"out={tmp_path}/run", "algo=grpo", "epochs=5", "max_steps=3", "max_len=110")
-    records = lines(tmp_path / "run" / "metrics.jsonl")
+    records = metrics_of(tmp_path / "run")
     assert records[-1]["step"] == 3 and len(records) == 2
     episodes = lines(tmp_path / "run" / "episodes.jsonl")
     assert all(len(e["ids_T"]) <= 110 for e in episodes if e["turns"])
@@ -267,17 +298,13 @@ def test_bad_input_is_one_clear_line(name, tmp_path):
 
 
 def test_runs_that_begin_together_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(log.time, "strftime", lambda _: "now")
+    monkeypatch.setattr(claims.time, "strftime", lambda _: "now")
     cfg = config.parse([f"out={tmp_path}/{{timestamp}}"])
-    first, second = log.Run(cfg), log.Run(cfg)
-    first.begin(cfg)
-    second.begin(cfg)
-    assert [first.folder.name, second.folder.name] == ["now", "now-2"]
-    cfg = config.parse([f"out={tmp_path}/mine"])
-    first, second = log.Run(cfg), log.Run(cfg)
-    first.begin(cfg)
-    with pytest.raises(FileExistsError, match="another run has begun there"):
-        second.begin(cfg)
+    with claims.claim(cfg) as (_, first):
+        Run(first).begin(cfg)
+        with claims.claim(cfg) as (_, second):
+            Run(second).begin(cfg)
+    assert [first.name, second.name] == ["now", "now-2"]
 
 
 def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
@@ -289,17 +316,3 @@ def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
     assert with_base([f"adapter={tmp_path}/b"])[-1] == "model=some/model"
     for words in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"], ["adapter=runs/nowhere"]):
         assert with_base(words) == words
-
-
-def test_second_run_does_not_overwrite_the_first(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
-    for made, way in (
-        (None, "it has no checkpoint; choose another out="),
-        ("checkpoint-3", f"resume={tmp_path}/run goes on with it"),
-    ):
-        if made:
-            (tmp_path / "run" / made).mkdir()
-        code, out, err = run_program("train.py", f"out={tmp_path}/run")
-        assert code == 1 and way in err and not out, "before anything is loaded"
-        assert (tmp_path / "run" / "config.json").read_text() == "{}"

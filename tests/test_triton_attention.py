@@ -288,6 +288,16 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monk
 
 
 @compiles
+@pytest.mark.parametrize("arch", [80, 90, 100, 120])
+def test_the_forward_in_float32_fits_every_chip(arch, monkeypatch, tmp_path):
+    """Without spilled registers; a chip of the 4090's kind has 99 KiB of shared memory."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    forward, *_ = launches_of(*LARGE_HEADS, torch.float32, monkeypatch)
+    binary = compiled(*forward, arch)[1]()
+    assert binary.metadata.shared <= SHARED[arch] and spilled(binary, tmp_path) == 0
+
+
+@compiles
 def test_the_backward_fits_a_chip_with_little_shared_memory(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(attention_triton, "shared_memory", lambda device: SHARED[120])

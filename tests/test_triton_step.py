@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from on_triton import (
     DEVICE,
+    FLOATS,
     SHARED,
     compiled,
     compiles,
@@ -20,12 +21,11 @@ from models.fast.triton import step as step_triton
 from models.fast.triton.step import add_norm, rotary_write, swiglu
 
 KERNELS = "_add_norm", "_rotary_write", "_swiglu"
-HALF = [torch.bfloat16, torch.float16]
 
 
 @needs_no_device
 def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=14)
+    run_under_the_interpreter(__file__, at_least=21)
 
 
 def draw(*shape, dtype=torch.bfloat16, seed=0):
@@ -33,8 +33,8 @@ def draw(*shape, dtype=torch.bfloat16, seed=0):
 
 
 def assert_close(got, expected):
-    """Equal up to a few roundings; almost all elements are equal."""
-    got, expected, eps = got.float(), expected.float(), torch.finfo(got.dtype).eps
+    """Equal up to a few roundings; in 16 bits almost all elements are equal. Sums in float32 have another order."""
+    got, expected, eps = got.float(), expected.float(), max(torch.finfo(got.dtype).eps, 1e-6)
     assert got.shape == expected.shape and got.isfinite().all()
     assert (got - expected).abs().max() <= 4 * eps * expected.abs().max()
     assert (got - expected).abs().mean() <= 0.1 * eps * expected.abs().mean()
@@ -45,7 +45,7 @@ def rms_norm(x, weight, eps):
 
 
 @runs
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("N", "D"), [(1, 24), (5, 896), (18, 130)])
 def test_add_norm(N, D, dtype):
     """`more` is a part of longer rows, as a product leaves it beside low-rank inputs."""
@@ -66,7 +66,7 @@ def tables(length, E, dtype):
 
 
 @runs
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
     ("N", "H", "K", "E", "rank", "norms"), [(1, 2, 1, 16, 16, False), (21, 4, 2, 24, 32, True), (16, 3, 3, 64, 0, True)]
 )
@@ -101,7 +101,7 @@ def test_rotary_write(N, H, K, E, rank, norms, dtype):
 
 
 @runs
-@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("N", "width", "rank"), [(1, 80, 16), (19, 130, 32), (4, 64, 0)])
 def test_swiglu(N, width, rank, dtype):
     x, up = draw(N, 2 * width + 2 * rank, dtype=dtype), draw(2 * width, rank, dtype=dtype) / 4
@@ -132,11 +132,17 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
 @compiles
 @pytest.mark.parametrize("arch", [80, 89, 90, 100, 120])
 @pytest.mark.parametrize(
-    "shape", [(64, 896, 14, 2, 64, 4864, 16), (256, 8192, 64, 8, 128, 28672, 64)], ids=["0.5B", "70B"]
+    ("shape", "dtype"),
+    [
+        ((64, 896, 14, 2, 64, 4864, 16), torch.bfloat16),
+        ((256, 8192, 64, 8, 128, 28672, 64), torch.bfloat16),
+        ((64, 3584, 28, 4, 128, 18944, 16), torch.float32),
+    ],
+    ids=["0.5B", "70B", "7B float32"],
 )
-def test_they_compile_and_fit_the_chip(arch, shape, monkeypatch, tmp_path):
+def test_they_compile_and_fit_the_chip(arch, shape, dtype, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    for launch in launched(monkeypatch, *shape):
+    for launch in launched(monkeypatch, *shape, dtype=dtype):
         binary = compiled(*launch, arch)[1]()
         assert f".target sm_{arch}" in binary.asm["ptx"] and binary.metadata.shared <= SHARED[arch]
         assert spilled(binary, tmp_path) <= 8, binary.metadata.name

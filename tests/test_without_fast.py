@@ -1,6 +1,5 @@
 """With models/fast hidden from the import system the plain code computes the same, only slower."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import metrics_of
 
 HIDE = """
 import runpy, sys
@@ -38,8 +38,8 @@ def test_a_training_run_without_fast_has_no_sampler_gap(tmp_path):
     words = ["algo=ppo", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", f"out={tmp_path / 'run'}"]
     run = run_hidden("runpy.run_path('train.py', run_name='__main__')", *words)
     assert run.returncode == 0, run.stderr
-    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(line)["sampler_gap"] == 0.0
+    (record,) = metrics_of(tmp_path / "run")
+    assert record["sampler_gap"] == 0.0
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param((*MODELS, *LORA, *RL), marks=pytest.mark.full)])

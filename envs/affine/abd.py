@@ -16,7 +16,7 @@ Replies.  No input found                    no block
                                             `for _ in range(int(input()))` and the first line is a number N, at most
                                             N lines. The program is not run
           Error: ValueError: ...            the last line of stderr, which must be empty; [TIMEOUT] after 30 s or 10 s
-                                            of computing
+                                            of computing; [EXIT STATUS 1], [KILLED BY SIGSEGV]
           Wrong output: 12                  its first line
           Correct                           equal up to line ends, blanks at both ends, and spaces at line ends
 
@@ -33,8 +33,8 @@ From the ABD task of Affine's validators. The differences:
   from rows of satpalsr/rl-python instead: `program`, `inputs`, `output`. Rows are used unchanged; no model writes a new
   input.
 - A hash of program and output decides the split. The instructions are in our words.
-- Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time
-  fails, even if it has printed the output.
+- Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time or
+  does not end with exit status 0 fails, even if it has printed the output.
 """
 
 import re
@@ -78,6 +78,7 @@ class Config:
     seconds: int = 30  # most wall-clock seconds of a run
     cpu_seconds: int = 10  # most CPU seconds of a run
     prompt: str = "native"  # "native": instructions and tags; "short": the program and its output, a bare answer
+    sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
 
     def __post_init__(self):
         programs.check_config(self, task_of_row)
@@ -122,7 +123,7 @@ class Env(Environment):
         elif not enough_lines(self.program, given):
             observation = "Invalid input for program"
         else:
-            ran = programs.execute(self.program, given, self.limits)
+            ran = programs.execute(self.program, given, self.limits, self.config.sandbox)
             valid = not ran.stderr
             won = valid and same_output(self.output, ran.stdout)
             if won:

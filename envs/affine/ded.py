@@ -13,7 +13,8 @@ Answers.  The last block fenced as ```python, else the last fenced block, else t
 Replies.  Passed 5 of 5 cases               right
           Passed 2 of 5 cases               the third case failed; later cases are not run
           Passed 0 of 5 cases: NameError: name 'x' is not defined         the last line of stderr, which must be empty
-          [TIMEOUT] there means that a case took 30 s, or 10 s of computing.
+          There, [TIMEOUT] means that a case took 30 s, or 10 s of computing; [EXIT STATUS 1] and
+          [KILLED BY SIGSEGV] that the program ended so, with whatever output.
 
 Cases.    stdin_stdout: a list as input has one item per line; stdin ends with a newline. function_call: the program
           is run with a main guard that prints fn(*args); if a case's output is a list, its first item is expected.
@@ -33,8 +34,8 @@ From the DED task of Affine's validators. The differences:
   scores it 1, and a row without cases 0, whatever the answer).
 - A hash of the task's words decides the split, so that no program from training solves a held-out task. The text below
   the task is in our words.
-- Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time
-  fails, even if it has printed the output.
+- Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time or
+  does not end with exit status 0 fails, even if it has printed the output.
 """
 
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class Config:
     seconds: int = 30  # most wall-clock seconds of a case
     cpu_seconds: int = 10  # most CPU seconds of a case
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone
+    sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
 
     def __post_init__(self):
         programs.check_config(self, task_of_row)
@@ -109,7 +111,7 @@ class Env(Environment):
         passed, valid, error = 0, False, ""
         for number, case in enumerate(self.cases):
             source, stdin, expected = prepare(case, program)
-            ran = programs.execute(source, stdin, self.limits)
+            ran = programs.execute(source, stdin, self.limits, self.config.sandbox)
             failed = bool(ran.stderr.strip())
             if number == 0:
                 valid = not failed and bool(ran.stdout.strip())

@@ -21,6 +21,7 @@ def check_config(config, task_of_row: Callable[[dict], str]) -> None:
     common.check_count("seconds", config.seconds)
     common.check_count("cpu_seconds", config.cpu_seconds)
     common.check_prompt(config.prompt)
+    sandbox.start(config.sandbox)
     if config.data:
         rows.row_places(config.data, task_of_row)
 
@@ -41,10 +42,10 @@ def draw(rng: Random, difficulty: str, split: str, functions: bool) -> Iterator[
     raise ValueError(f"no task of level {level} is in split {split}")
 
 
-def execute(source: str, stdin: str, limits: sandbox.Limits) -> sandbox.Run:
+def execute(source: str, stdin: str, limits: sandbox.Limits, mode: str) -> sandbox.Run:
     """Run a program in the sandbox. Raise EnvironmentFailed if the sandbox itself fails."""
     try:
-        return sandbox.execute(source, stdin, limits)
+        return sandbox.execute(source, stdin, limits, mode)
     except sandbox.SandboxFailed as error:
         raise base.EnvironmentFailed(str(error)) from error
 

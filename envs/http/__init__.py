@@ -30,24 +30,26 @@ Ending.   Terminated when the server says `done`; truncated, outcome "timeout", 
 Failures. If a server is down, slow or restarted, or its answer is malformed, the client retries `retries` times with
           doubling waits, and prints one line. A lost answer leaves open whether the action was executed, so the
           episode is replayed from its task number, and must give the same observations. If all attempts fail, or the
-          server refuses a request, reset and step raise ServerFailed.
+          server refuses a request, reset and step raise ServerFailed. They also raise it soon after `left` is set.
+
+Security. The server is not trusted: envs/http/exchange.py bounds the time and the size of each request. A token in the
+          environment variable ENVS_TOKEN is sent with each request. Redirects are not followed.
 
 Proxy settings of the process are ignored. There is no oracle: use the environment in process for demonstrations.
 """
 
 import math
-import re
 import sys
-import time
-import urllib.parse
 from dataclasses import dataclass
 
 from envs import common
 from envs.base import Environment, Step
 from envs.http import agentgym, lab
-from envs.http.wire import BLOCK, Lost, ServerFailed, number_of, seeds_of
+from envs.http.exchange import Lost, is_address
+from envs.http.wire import BLOCK, ServerFailed, number_of, seeds_of
 
 KINDS = (*agentgym.KINDS, *lab.KINDS)
+MAX_RETRIES = 10_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Config:
     tasks: int = 0  # number of tasks to play; 0: no limit if the server is ours, else as many as it has
     max_turns: int = 0  # agent turns before the episode is truncated; 0: the environment's default
     prompt: str = "native"  # "native": instructions and the environment's form of a reply; "short": one message
-    timeout: float = 60.0  # most seconds of a request
+    timeout: float = 60.0  # most seconds of a request, from the connection to the last byte of the answer
     retries: int = 6  # attempts after the first failure
     wait: float = 0.5  # seconds before the first retry; doubles with each
 
@@ -67,6 +69,8 @@ class Config:
         common.check_prompt(self.prompt)
         for name in ("tasks", "max_turns", "retries"):
             common.check_count(name, getattr(self, name), 0)
+        if self.retries > MAX_RETRIES:
+            raise ValueError(f"retries must be at most {MAX_RETRIES}, not {self.retries}")
         for name in ("timeout", "wait"):
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 < value < math.inf:
@@ -74,12 +78,7 @@ class Config:
         least = 10 * BLOCK.get(self.kind, 1)
         if 0 < self.tasks < least:
             raise ValueError(f"tasks must be at least {least}, for a train, a val and a test split, not {self.tasks}")
-        try:
-            parts = urllib.parse.urlsplit(self.address)
-            plain = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # an invalid port
-            plain = False
-        if not plain or not re.fullmatch(r"[!-~]+", self.address) or parts.query or parts.fragment:
+        if not is_address(self.address):
             raise ValueError(f"url must be http://host:port, not {self.url!r}")
 
     @property
@@ -142,9 +141,8 @@ class Env(Environment):
 
     def _try(self, act):
         """Return act() in a session in the agent's state, with retries. Raise ServerFailed if all fail."""
+        self.client.left = self.left
         for attempt in range(self.config.retries + 1):
-            if attempt:
-                time.sleep(min(self.config.wait * 2 ** (attempt - 1), 60))
             try:
                 with self.client.alone():
                     if not self.client.standing():
@@ -156,19 +154,25 @@ class Env(Environment):
                 self.client.drop()
                 reason = error
                 self._announce(f"{self.config.address}: {reason}")
+                if attempt < self.config.retries and self.left.wait(self._wait(attempt)):
+                    break
             except BaseException:
                 self.client.drop()
                 self.running = False
                 raise
         self.running = False
-        times = f"{self.config.retries + 1} attempts" if self.config.retries else "one attempt"
+        times = f"{attempt + 1} attempts" if attempt else "one attempt"
         raise ServerFailed(f"{self.config.address} failed after {times}: {reason}")
+
+    def _wait(self, attempt: int) -> float:
+        """Return the seconds to wait after a failed attempt, counted from 0."""
+        return min(self.config.wait * 2 ** min(attempt, 99), 60)
 
     def _announce(self, what: str) -> None:
         """Print once that the client is waiting for the server; print again only after the server has answered."""
         if self.config.retries and not self.client.server.failing:
             self.client.server.failing = True
-            most = sum(min(self.config.wait * 2**attempt, 60) for attempt in range(self.config.retries))
+            most = sum(map(self._wait, range(self.config.retries)))
             line = f"{what}; trying again, {self.config.retries} times in {most:g} s"
             print("\n" * sys.stderr.isatty() + line, file=sys.stderr, flush=True)
 

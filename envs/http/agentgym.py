@@ -12,6 +12,7 @@ import atexit
 import functools
 import importlib
 import re
+import time
 from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from dataclasses import dataclass, field
 import envs
 from envs import common
 from envs.base import Step
-from envs.http.wire import BLOCK, Lost, NoJSON, Refused, ServerFailed, is_number, request, short
+from envs.http.exchange import Lost, plain, short
+from envs.http.wire import BLOCK, NEVER, NoJSON, Refused, ServerFailed, is_number, request
 
 # number of tasks of AgentGym's servers, 0 for no end; babyai's has no end either
 TASKS = {"webshop": 6910, "alfworld": 2620, "babyai": 40_000, "sciworld": 4639, "textcraft": 544}
@@ -56,6 +58,7 @@ REFUSED = {
     r"The .{1,99}? (is (not|already) |isn't open, so|appears broken|can't be poured|does not contain)",
     "textcraft": r"Could not |Wrong item format",
 }
+MAX_METRICS = 50  # most measurements in a step's `info`
 MAX_TEXT = 100_000  # most characters of an action sent to webshop, which has no MAX_ACTION
 
 
@@ -77,6 +80,7 @@ class Client:
     """A session of a server, for one episode after another."""
 
     session = None
+    left = NEVER  # the environment's event
 
     def __init__(self, config):
         self.config, self.kind = config, config.kind
@@ -145,7 +149,7 @@ class Client:
         reply = self._step(action)
         observation, done = self._said(reply), reply["done"]
         if self.kind in OURS:
-            info = reply["info"]
+            info = {name: value for name, value in reply["info"].items() if name in INFO}
         else:
             success = done and self._solved(reply)
             info = {"success": success, "valid": not self._refused(action, observation), "shaped": float(success)}
@@ -237,7 +241,7 @@ class Client:
     def _request(self, path: str, body: dict | None = None):
         """Return the JSON of a request. Raise Lost or ServerFailed if it has none."""
         try:
-            reply = request(f"{self.config.address}/{path}", body, self.config.timeout)
+            reply = request(f"{self.config.address}/{path}", body, self.config.timeout, self.left)
         except ConnectionError:
             self.server.breaks += 1
             self.server.open.clear()
@@ -250,10 +254,15 @@ class Client:
 
 def _is_info(info) -> bool:
     """Return whether this is a valid `info` of a step."""
-    good = isinstance(info, dict) and isinstance(info.get("outcome"), str) and is_number(info.get("shaped"))
-    return good and isinstance(info.get("success"), bool) and isinstance(info.get("valid"), bool)
+    if not isinstance(info, dict) or not isinstance(info.get("outcome"), str) or not is_number(info.get("shaped")):
+        return False
+    metrics = info.get("metrics", {})
+    measured = isinstance(metrics, dict) and len(metrics) <= MAX_METRICS and all(map(is_number, metrics.values()))
+    named = measured and all(name == plain(name, 40) for name in metrics)
+    return named and isinstance(info.get("success"), bool) and isinstance(info.get("valid"), bool)
 
 
+INFO = ("success", "valid", "shaped", "metrics")  # what the client keeps of a step's `info`
 FIELDS = {  # field of a reply to a step -> (check, description)
     "observation": (lambda value: isinstance(value, str), "a text"),
     "reward": (is_number, "a finite number"),
@@ -287,12 +296,13 @@ def _prompt(module, prompt: str) -> list:
 
 
 @atexit.register
-def close_sessions() -> None:
-    """Close all sessions of servers that can close them."""
+def close_sessions(seconds: float = 1.0) -> None:
+    """Close all sessions of servers that can close them, within this time in all."""
+    ends = time.monotonic() + seconds
     for (url, kind), server in SERVERS.items():
         server.idle.clear()
         try:
             while server.open:
-                request(f"{url}/close", {ID.get(kind, "id"): server.open.pop()}, timeout=1)
-        except (Lost, ServerFailed, ConnectionError):
+                request(f"{url}/close", {ID.get(kind, "id"): server.open.pop()}, ends - time.monotonic())
+        except (Lost, ServerFailed, ConnectionError, ValueError):
             server.open.clear()  # the server cannot close sessions, or is gone

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 
 from envs import common
 from envs.base import Step
-from envs.http.wire import Lost, ServerFailed, request, short
+from envs.http.exchange import Lost, plain, short
+from envs.http.wire import NEVER, ServerFailed, request
 
 KINDS = ("os_interaction", "db_bench")
 ROLES = {"user": "user", "agent": "assistant"}
@@ -48,6 +49,7 @@ class Client:
     """The session of an episode."""
 
     session = None
+    left = NEVER  # the environment's event
 
     def __init__(self, config):
         self.config, self.kind = config, config.kind
@@ -95,7 +97,7 @@ class Client:
         session = self._send("reset", session)
         said = session["chat_history"]["value"]
         if session["sample_status"] != RUNNING or not said or said[-1]["role"] != "user":
-            raise Lost(f"/reset answered a session that is {session['sample_status']}")
+            raise Lost(f"/reset answered a session that is {plain(session['sample_status'], 40)}")
         if (self.config.prompt == "short") != (len(said) == 1):
             raise ServerFailed(f"{self.config.address} serves another prompt than http.prompt={self.config.prompt}")
         self._keep(session)
@@ -108,7 +110,7 @@ class Client:
         self._keep(session)
         status, new = session["sample_status"], session["chat_history"]["value"][len(said) :]
         if status in BROKEN or (status == RUNNING and len(new) != 1):
-            raise Lost(f"/interact answered a session that is {status}: {short(session['finish_reason'])}")
+            raise Lost(f"/interact answered a session that is {plain(status, 40)}: {short(session['finish_reason'])}")
         observation = new[0]["content"] if new else session["finish_reason"] or ""
         if status == RUNNING and not last:
             return Step(observation, 0.0, False, False, common.step_info(False, False, False, True, 0.0))
@@ -169,7 +171,7 @@ class Client:
     def _post(self, path: str, body: dict):
         """Return the JSON of a request. Raise Lost or ServerFailed if it has none."""
         try:
-            return request(f"{self.config.address}/api/{path}", body, self.config.timeout)
+            return request(f"{self.config.address}/api/{path}", body, self.config.timeout, self.left)
         except ConnectionError:
             raise Lost(f"/{path} got no connection, or it broke") from None
         except ServerFailed as error:

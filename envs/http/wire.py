@@ -1,25 +1,19 @@
 """Shared by the clients of all protocols: one request, its failures, and the mapping of seeds to task numbers."""
 
 import json
-import math
-import time
-import urllib.error
-import urllib.request
-from http.client import HTTPException
+import sys
+from threading import Event
 
 from envs.base import EnvironmentFailed
+from envs.http.exchange import Left, Lost, Reply, bearer, exchange, parse_json, plain, short
 
 BLOCK = {"babyai": 40}  # size of the blocks of task numbers within a split; default 1
-MAX_REPLY = 8 << 20  # most bytes of a server's reply
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+TOKEN = "ENVS_TOKEN"  # the environment variable of the token that requests carry
+NEVER = Event()  # is never set
 
 
 class ServerFailed(EnvironmentFailed):
     """The server failed, so the episode counts neither as solved nor as failed."""
-
-
-class Lost(Exception):
-    """A request has no usable answer; a retry may help."""
 
 
 class Refused(Lost):
@@ -30,40 +24,48 @@ class NoJSON(Lost):
     """The server's answer is not JSON, for example a web page."""
 
 
-def request(url: str, body: dict | None, timeout: float):
-    """POST a JSON body, or GET without one. Return the answer's JSON. Raise ConnectionError for a lost connection."""
-    path = "/" + url.rpartition("/")[2]
-    headers = {"Content-Type": "application/json"}
+def request(url: str, body: dict | None, timeout: float, left: Event = NEVER):
+    """POST a JSON body, or GET without one. Return the answer's JSON.
+
+    timeout: most seconds of the whole exchange.
+    left: ends it sooner if set.
+    Raise ConnectionError for a lost connection, Lost if a retry may help, and ServerFailed if it cannot.
+    """
+    where, _, name = url.rpartition("/")
     data = None if body is None else json.dumps(body).encode()
-    deadline = time.monotonic() + timeout
-    parts, size = [], 0
     try:
-        with DIRECT.open(urllib.request.Request(url, data, headers), timeout=timeout) as answer:
-            while part := answer.read1(65536):
-                parts.append(part)
-                size += len(part)
-                if size > MAX_REPLY or time.monotonic() > deadline:
-                    raise Lost(f"{path} sent {size} bytes and no end")
-            if answer.length:
-                raise ConnectionResetError
-        return json.loads(b"".join(parts))
-    except urllib.error.HTTPError as error:
-        with error:
-            line = f"{path} answered {error.code} {error.reason}"
-        if 400 <= error.code < 500 and error.code not in (408, 425, 429):
-            where = url.rpartition("/")[0]
-            raise ServerFailed(f"{where}: {line}: does the server serve another environment?") from None
-        raise Lost(line) from None
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, ConnectionError):
-            raise error.reason from None
-        raise Lost(f"{path}: {error.reason}") from None
-    except (HTTPException, OSError) as error:
-        if isinstance(error, ConnectionError):
-            raise
-        raise Lost(f"{path}: {' '.join(str(error).split()) or type(error).__name__}") from None
-    except (ValueError, RecursionError):
-        raise NoJSON(f"{path} answered {short(b''.join(parts))}, which is not JSON") from None
+        reply = exchange(url, data, {"Content-Type": "application/json"} | bearer(TOKEN), timeout, left)
+    except Left:
+        raise ServerFailed(f"{where}: the request was given up") from None
+    except Lost as error:
+        raise Lost(f"/{name}: {error}") from None
+    if reply.permanent:
+        raise ServerFailed(f"{where}: /{name} answered {reply.status} {reply.reason}: {_advice(reply)}")
+    if not reply.ok:
+        raise Lost(f"/{name} answered {reply.status} {reply.reason}")
+    try:
+        return parse_json(reply.body)
+    except UnicodeDecodeError:
+        reason = "not UTF-8"
+    except json.JSONDecodeError:
+        reason = "not JSON"
+    except ValueError as error:
+        reason = str(error)
+    raise NoJSON(f"/{name} answered {short(reply.body)}, which is {reason}")
+
+
+def _advice(reply: Reply) -> str:
+    """Return what may be wrong with a request that the server refuses."""
+    if reply.status < 400:
+        return "redirects are not followed"
+    try:
+        said = parse_json(reply.body)
+    except ValueError:
+        said = None
+    if reply.status in (401, 403):
+        detail = said.get("detail") if isinstance(said, dict) else None
+        return plain(detail) if isinstance(detail, str) else f"does the server need a token in {TOKEN}?"
+    return "does the server serve another environment?"
 
 
 def number_of(kind: str, seed: int, split: str) -> int:
@@ -90,10 +92,5 @@ def seeds_of(kind: str, split: str, tasks: int) -> int:
 
 
 def is_number(value) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def short(value) -> str:
-    """Return a value shortened to one line of a message."""
-    text = repr(value if not isinstance(value, bytes | str) else value[:80])
-    return text if len(text) <= 80 else text[:77] + "..."
+    """Return whether a value is a finite number that a float can hold."""
+    return type(value) in (int, float) and -sys.float_info.max <= value <= sys.float_info.max

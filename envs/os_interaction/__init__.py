@@ -64,6 +64,7 @@ from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.judge import failing, judge, obstacle, prepared, runs_python, skipped, twin
 from envs.os_interaction.tasks import LEVELS, Task
+from envs.simulators import sandbox
 from envs.simulators.shell import Shell
 from envs.simulators.shell.files import Frozen
 
@@ -110,6 +111,7 @@ class Config:
     max_output: int = 800  # longer output is cut to 20 characters less than this; 0: never
     max_turns: int = 5  # executed replies before the episode is truncated
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
+    sandbox: str = "isolated"  # "isolated"; "unsafe": run checks in Python even where the system cannot isolate them
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
@@ -119,7 +121,9 @@ class Config:
         if self.scripts and not self.data:
             raise ValueError("scripts needs data=problems.json, and data is empty")
         if self.data:
-            os_data.read(self.data, self.scripts)
+            found = os_data.read(self.data, self.scripts)
+            if any(runs_python(task) for tasks in found.values() for task in tasks):
+                sandbox.start(self.sandbox)
 
 
 class Env(Environment):
@@ -177,7 +181,7 @@ class Env(Environment):
         self.running = status == "running"
         outcome, reward = "unknown", 0.0
         if not self.running:
-            outcome = judge(self.current, self.machine, content if action == "answer" else "None")
+            outcome = judge(self.current, self.machine, content if action == "answer" else "None", self.config.sandbox)
             reward = REWARDS[outcome]
         truncated = status == "task_limit_reached"
         info = {"outcome": outcome, "success": outcome == "correct", "valid": valid, "shaped": shaped + reward}
@@ -202,10 +206,10 @@ class Env(Environment):
     def _entry(self, rng: Random, split: str) -> Task:
         """Return a task of the file that passes with its own solution here."""
         for task in rng.sample(self.data[split], len(self.data[split])):
-            if not obstacle(task):
+            if not obstacle(task, self.config.sandbox):
                 return task
-            skipped(self.config.data, self.config.scripts, split)
-        why = skipped(self.config.data, self.config.scripts, split) or "the file has none"
+            skipped(self.config.data, self.config.scripts, split, self.config.sandbox)
+        why = skipped(self.config.data, self.config.scripts, split, self.config.sandbox) or "the file has none"
         raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played: {why}")
 
     def _read(self, reply: str) -> tuple[str, str]:

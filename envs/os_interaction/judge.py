@@ -105,8 +105,11 @@ def failing(machine: Machine, conditions: list[str]) -> list[str]:
     return left
 
 
-def judge(task: Task, machine: Machine, answer: str) -> str:
-    """Return the outcome: correct, incorrect, or unknown if the evaluation does not terminate even without an agent."""
+def judge(task: Task, machine: Machine, answer: str, mode: str = sandbox.ISOLATED) -> str:
+    """Return the outcome: correct, incorrect, or unknown if the evaluation does not terminate even without an agent.
+
+    mode: the environment's option `sandbox`.
+    """
     if task.match:
         kind, wanted = task.match
         right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
@@ -114,7 +117,7 @@ def judge(task: Task, machine: Machine, answer: str) -> str:
     arguments = [answer] if task.answers else []
     for condition in task.conditions:
         if isinstance(condition, Python):
-            if not _python_passes(condition, arguments):
+            if not _python_passes(condition, arguments, mode):
                 return "incorrect"
             continue
         restore_programs(machine)
@@ -145,12 +148,12 @@ def runs_python(task: Task) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def obstacle(task: Task) -> str:
+def obstacle(task: Task, mode: str = sandbox.ISOLATED) -> str:
     """Return why a task is unusable, or "". It must fail at its start and pass after its own solution."""
     if task.match:
         return ""
     machine = prepared(task)
-    before = judge(task, twin(machine), "None")
+    before = judge(task, twin(machine), "None", mode)
     if before != "incorrect":
         return "its check passes at the start" if before == "correct" else "its check does not end"
     if not task.truth:
@@ -158,15 +161,15 @@ def obstacle(task: Task) -> str:
     for script in task.truth:
         output = Shell(machine).run(script).output
     answer = output.strip() if task.truth[-1] in task.conditions else "None"
-    right = "\n" not in answer and judge(task, machine, answer) == "correct"
+    right = "\n" not in answer and judge(task, machine, answer, mode) == "correct"
     return "" if right else "its own solution does not pass its check on this machine"
 
 
 @cache  # reported once per file and split
-def skipped(path: str, scripts: str, split: str) -> str:
+def skipped(path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED) -> str:
     """Describe the skipped tasks in a split of a file; also print this if any task is left."""
     tasks = os_data.read(path, scripts)[split]
-    bad = [(task, why) for task in tasks if (why := obstacle(task))]
+    bad = [(task, why) for task in tasks if (why := obstacle(task, mode))]
     if not bad:
         return ""
     task, why = bad[0]
@@ -176,17 +179,13 @@ def skipped(path: str, scripts: str, split: str) -> str:
     return said
 
 
-def _python_passes(script: str, arguments: list[str]) -> bool:
+def _python_passes(script: str, arguments: list[str], mode: str) -> bool:
     """Return whether a Python script exits with status 0 on its arguments; it cannot access the machine."""
     program = f"""import sys
 sys.argv = {["-c", *arguments]!r}
-try:
-    exec({str(script)!r}, {{"__name__": "__main__"}})
-except SystemExit as end:
-    if end.code:
-        raise SystemExit("failed")
+exec({str(script)!r}, {{"__name__": "__main__"}})
 """
     try:
-        return not sandbox.run(program, "").stderr
+        return sandbox.run(program, "", mode=mode).status == 0
     except sandbox.SandboxFailed as error:
         raise base.EnvironmentFailed(str(error)) from error

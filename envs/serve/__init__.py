@@ -1,38 +1,60 @@
-"""The HTTP server of all protocols: JSON in, JSON out. `python -m envs.serve --help` says how to start one."""
+"""The HTTP server of all protocols: JSON in, JSON out. `python -m envs.serve --help` says how to start one.
 
+An event loop reads requests and sends replies, so a slow client costs memory and no thread. Above MAX_WAITING of them
+the one that came first is disconnected, above MAX_HELD bytes the one with the most. Whole requests are answered in
+threads.
+"""
+
+import asyncio
+import io
 import json
+import queue
+import re
+import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl
 
-MAX_BODY = 8 << 20  # most bytes of a request
-CONNECTIONS = 64  # requests handled at once; others wait
+from envs.http.exchange import parse_json, plain
+from envs.serve.access import Access, BadRequest
 
-
-class BadRequest(Exception):
-    """An invalid request; its arguments are the HTTP status and a line."""
+MAX_HEAD = 65_537  # most bytes of a request line and headers; http.server refuses a line of 65,537
+MAX_BODY = 8 << 20  # most bytes of a request's body
+MAX_WAITING = 256  # most connections that the server reads from or sends to
+MAX_HELD = 64 << 20  # most bytes of the requests and replies under way
+BLOCK = 2**18  # bytes
+THREADS = 64  # requests answered at once; others wait
+SECONDS = 30.0  # most seconds to receive a request, and to send a reply
+BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+HEAD_END = re.compile(rb"\r?\n\r?\n")
+LENGTH = re.compile(rb"^content-length:[ \t]*(\d{1,9})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handle one request: pass its JSON to the server's `answer` and send the result as JSON."""
+    """Answer one whole request: pass its JSON to the server's `answer` and write the result as JSON to `wfile`."""
 
-    timeout = 30  # seconds to wait for each part of a request
-    wbufsize = -1  # buffered, so that headers and body are sent together
+    def setup(self) -> None:
+        self.rfile, self.wfile = io.BytesIO(self.request), io.BytesIO()
+
+    def finish(self) -> None:
+        pass
 
     def do_POST(self) -> None:
         path, _, query = self.path.partition("?")
         try:
+            self.server.access.check(self.headers)
             body = _query(query) if self.command == "GET" else self._body()
-            status, said = 200, self.server.answer(self.command, path, body)
+            status, said = 200, self.server.answer(self.command, path, body, self.client_address[0])
         except BadRequest as bad:
             status, said = bad.args[0], {"detail": bad.args[1]}
         except Exception as error:  # must stop neither the server nor other requests
-            traceback.print_exc()
+            report(error)
             status, said = 500, {"detail": described(error)}
         self._say(status, said)
 
@@ -40,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send http.server's own errors as JSON too."""
-        self._say(code, {"detail": message or HTTPStatus(code).phrase})
+        self._say(code, {"detail": plain(message or HTTPStatus(code).phrase)})
 
     def _say(self, status: int, said) -> None:
         text = json.dumps(said).encode()
@@ -53,14 +75,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> dict:
         length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdecimal():
+        if "Transfer-Encoding" in self.headers or not re.fullmatch(r"\d+", length, re.ASCII):
             raise BadRequest(411, "Length Required")
         if len(length) > 9 or int(length) > MAX_BODY:
             raise BadRequest(413, f"a request has at most {MAX_BODY} bytes")
         try:
-            body = json.loads(self.rfile.read(int(length)) or b"{}")
-        except (ValueError, RecursionError):
-            raise BadRequest(422, "the body is not JSON") from None
+            body = parse_json(self.rfile.read(int(length)) or b"{}")
+        except UnicodeDecodeError:
+            raise BadRequest(422, "the body is not UTF-8") from None
+        except ValueError as error:
+            raise BadRequest(422, f"the body is not JSON: {plain(str(error))}") from None
         if not isinstance(body, dict):
             raise BadRequest(422, "the body is not a JSON object")
         return body
@@ -69,30 +93,168 @@ class Handler(BaseHTTPRequestHandler):
         pass  # a line per request would be thousands a minute
 
 
-class Server(ThreadingHTTPServer):
-    """A server whose `answer` returns the JSON of each reply. One thread per request, at most CONNECTIONS."""
+class Server:
+    """A server whose `answer(method, path, body, client's address)` returns the JSON of each reply."""
 
-    daemon_threads = True
-    request_queue_size = 1024
+    handler = Handler
 
-    def __init__(self, host: str, port: int, answer: Callable[[str, str, dict], Any]):
-        self.answer = answer
-        self.free = threading.Semaphore(CONNECTIONS)
-        super().__init__((host, port), Handler)
-
-    def process_request(self, request, client_address) -> None:
-        self.free.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request, client_address) -> None:
+    def __init__(
+        self, host: str, port: int, answer: Callable[[str, str, dict, str], Any], access: Access | None = None
+    ):
+        self.answer, self.access = answer, access or Access()
+        self.waiting: dict[asyncio.Task, int] = {}  # connections that wait for their client, oldest first -> bytes
+        self.held = self.busy = self.threads = 0  # requests being answered: their bytes, their number; and all threads
+        self.jobs = queue.SimpleQueue()  # arguments of _answer for the next free thread; None ends one
+        self.started, self.stop = threading.Event(), lambda: None
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.free.release()
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.socket.bind(address)
+            self.socket.listen(1024)
+        except OSError:
+            self.socket.close()
+            raise
+        self.server_address = self.socket.getsockname()[:2]
 
-    def handle_error(self, request, client_address) -> None:
-        if not isinstance(sys.exception(), OSError):  # a client that disconnects early is no error
-            super().handle_error(request, client_address)
+    def serve_forever(self) -> None:
+        """Serve until `shutdown` is called, or an exception such as KeyboardInterrupt is raised here."""
+        try:
+            with suppress(asyncio.CancelledError):
+                asyncio.run(self._serve())
+        finally:
+            for _ in range(self.threads):
+                self.jobs.put(None)
+
+    def shutdown(self) -> None:
+        """End serve_forever, which runs in another thread."""
+        self.started.wait()
+        self.stop()
+
+    def server_close(self) -> None:
+        self.socket.close()
+
+    async def _serve(self) -> None:
+        self.loop, serving = asyncio.get_running_loop(), asyncio.current_task()
+        self.free = asyncio.Semaphore(THREADS)
+        self.stop = lambda: self.loop.call_soon_threadsafe(serving.cancel)
+        self.started.set()
+        self.socket.setblocking(False)
+        while True:
+            try:
+                connection, address = await self.loop.sock_accept(self.socket)
+            except OSError:  # too many open files, or the client has left
+                await asyncio.sleep(0.05)
+                continue
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._wait(self.loop.create_task(self._play(connection, address)), 0)
+            await asyncio.sleep(0)  # let the other connections go on
+
+    async def _play(self, connection: socket.socket, address: tuple) -> None:
+        """Read a request, answer it and close the connection."""
+        task = asyncio.current_task()
+        try:
+            with connection, suppress(OSError):
+                async with asyncio.timeout(SECONDS):
+                    request = await self._read(task, connection)
+                self.waiting.pop(task, None)
+                reply = await self._answered(request, address) if request else b""
+                self._wait(task, len(reply))
+                async with asyncio.timeout(SECONDS):
+                    await self.loop.sock_sendall(connection, reply)
+                    if not reply.startswith(b"HTTP/1.0 200 "):
+                        connection.shutdown(socket.SHUT_WR)
+                        await self._drain(connection)
+        finally:
+            self.waiting.pop(task, None)
+            request = reply = b""  # the frame of a cancelled task lives until the next garbage collection
+
+    async def _read(self, task: asyncio.Task, connection: socket.socket) -> bytes:
+        """Return a request: its head, and as much of a body as the head says. Nothing if the client leaves before."""
+        head, end = bytearray(), None
+        while not end and len(head) < MAX_HEAD:
+            part = await self.loop.sock_recv(connection, 65_536)
+            if not part:
+                return b""
+            head += part
+            end = HEAD_END.search(head, max(0, len(head) - len(part) - 3))
+        length = LENGTH.search(head, 0, end.end()) if end else None
+        if not length or int(length[1]) > MAX_BODY:
+            return bytes(head)
+        size = end.end() + int(length[1])
+        self._wait(task, size)
+        blocks, missing = [head], size - len(head)  # in blocks, because a growing array leaves holes in the memory
+        try:
+            while missing > 0:
+                part = await self.loop.sock_recv(connection, min(missing, 65_536))
+                if not part:
+                    return b""
+                if len(blocks[-1]) > BLOCK:
+                    blocks.append(bytearray())
+                blocks[-1] += part
+                missing -= len(part)
+            return b"".join(blocks)
+        finally:
+            blocks.clear()  # as in _play
+
+    async def _drain(self, connection: socket.socket) -> None:
+        """Read what the client still sends of a refused request, because closing would take the reply from it."""
+        for _ in range(4 * MAX_BODY // 65_536):
+            if not await self.loop.sock_recv(connection, 65_536):
+                return
+            await asyncio.sleep(0)
+
+    def _wait(self, task: asyncio.Task, size: int) -> None:
+        """Note that a task waits for its client and holds `size` bytes. Disconnect others that are above the limits."""
+        self.waiting[task] = size
+        while len(self.waiting) > MAX_WAITING:
+            self._disconnect(next(iter(self.waiting)))
+        while sum(self.waiting.values()) > MAX_HELD and len(self.waiting) > 1:
+            self._disconnect(max((other for other in self.waiting if other is not task), key=self.waiting.get))
+
+    def _disconnect(self, task: asyncio.Task) -> None:
+        del self.waiting[task]
+        task.cancel()
+
+    async def _answered(self, request: bytes, address: tuple) -> bytes:
+        """Return the reply to a request, made in a thread."""
+        size = len(request) + 65_536
+        if self.held + size > MAX_HELD:
+            return BUSY
+        self.held += size
+        try:
+            async with self.free:
+                return await self._in_thread(request, address)
+        finally:
+            self.held -= size
+
+    async def _in_thread(self, request: bytes, address: tuple) -> bytes:
+        self.busy += 1
+        try:
+            if self.busy > self.threads:
+                threading.Thread(target=self._work, daemon=True).start()
+                self.threads += 1
+            done = self.loop.create_future()
+            self.jobs.put((request, address, done))
+            return await done
+        except RuntimeError:  # no thread can be started
+            return BUSY
+        finally:
+            self.busy -= 1
+
+    def _work(self) -> None:
+        while job := self.jobs.get():
+            self._answer(*job)
+
+    def _answer(self, request: bytes, address: tuple, done: asyncio.Future) -> None:
+        try:
+            reply = self.handler(request, address, self).wfile.getvalue()
+        except Exception as error:  # a bug; the client gets no reply
+            report(error)
+            reply = b""
+        with suppress(RuntimeError):  # the server has stopped
+            self.loop.call_soon_threadsafe(lambda: done.cancelled() or done.set_result(reply))
 
 
 def _query(text: str) -> dict:
@@ -102,4 +264,14 @@ def _query(text: str) -> dict:
 
 def described(error: Exception) -> str:
     """Return an exception as one line."""
-    return f"{type(error).__name__}: {error}"
+    return plain(f"{type(error).__name__}: {error}")
+
+
+def report(error: Exception) -> None:
+    """Print an exception with its traceback, without characters that could change the terminal."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    print("\n".join(indent(line) + plain(line, 500) for line in lines), file=sys.stderr, flush=True)
+
+
+def indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" "))]

@@ -6,8 +6,13 @@
 
 webshop, alfworld, babyai, sciworld, textcraft, tau_retail and planner are served in AgentGym's protocol
 (envs/serve/agentgym.py), os_interaction and db_bench in LifelongAgentBench's (envs/serve/lab.py).
+
+Requests of web pages are refused. With host=0.0.0.0 other machines can reach the server: set token=, which env=http
+sends from its environment variable ENVS_TOKEN; the originals' clients send none.
 """
 
+import os
+import re
 import signal
 import sys
 import threading
@@ -17,13 +22,15 @@ from functools import partial
 import envs
 from envs.http import KINDS
 from envs.http.lab import KINDS as LAB
+from envs.http.wire import TOKEN
 from envs.serve import Server, agentgym, lab
+from envs.serve.access import Access, is_local, own_names
 from rl import arguments, program
 from rl.refusals import hint
 
 NEEDS_MODEL = {"planner": "worker", "tau_retail": "user"}  # environment -> the option whose value may be "model"
 RANGES = {"port": (0, 65535), "items_port": (0, 65535), "sessions": (1, 10**6), "idle": (1, 10**9)}
-RANGES |= {"samples": (1, 10**6)}
+RANGES |= {"samples": (1, 10**6), "client_sessions": (0, 10**6)}
 
 
 @dataclass
@@ -33,8 +40,11 @@ class Keys:
     port: int | None = None  # the port to listen on; 0: a free one; none: 36001, or 8000 for os_interaction, db_bench
     items_port: int = 8001  # os_interaction, db_bench: the port of the prompts (chat history items); 0: a free one
     sessions: int = 256  # most open sessions; os_interaction, db_bench: most cached ones, others are replayed
+    client_sessions: int = 0  # most of them of one client's address; 0: all on this machine, else half of them
     idle: int = 600  # seconds without a request after which a session is closed
     samples: int = 500  # os_interaction, db_bench: number of samples that the server lists; it plays any number
+    token: str = ""  # each request must have it (Authorization: Bearer ...); empty: ENVS_TOKEN's, if that is set
+    names: str = ""  # further host names, by comma, under which clients reach this machine
 
     def __post_init__(self):
         if self.env not in KINDS:
@@ -44,6 +54,9 @@ class Keys:
         for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be a whole number from {low} to {high}, not {getattr(self, name)}")
+        self.token = self.token or os.environ.get(TOKEN, "").strip()
+        if self.token and not re.fullmatch(r"[!-~]{8,}", self.token):
+            raise ValueError("token must have at least 8 characters, ASCII letters, digits or punctuation")
 
 
 def parse(words: list[str]) -> tuple[Keys, dict]:
@@ -65,19 +78,22 @@ def parse(words: list[str]) -> tuple[Keys, dict]:
 
 def servers(keys: Keys, options: dict) -> list[tuple[str, Server]]:
     """Return (what it serves, server) of each server. Raise OSError if a port cannot be bound."""
+    access = Access(keys.token, own_names(keys.host, *keys.names.replace(" ", "").split(",")))
+    share = keys.client_sessions or (keys.sessions if is_local(keys.host) else -(-keys.sessions // 2))
     if keys.env not in LAB:
-        sessions = agentgym.Sessions(keys.env, options, keys.sessions, keys.idle)
-        return [(keys.env, _listen(keys.host, keys.port, partial(agentgym.answer, sessions)))]
-    tasks = lab.Tasks(keys.env, options, keys.sessions, keys.samples)
-    first = _listen(keys.host, keys.port, partial(lab.answer, tasks))
-    return [(keys.env, first), ("its prompts", _listen(keys.host, keys.items_port, partial(lab.answer_items, tasks)))]
+        sessions = agentgym.Sessions(keys.env, options, keys.sessions, keys.idle, share)
+        return [(keys.env, _listen(keys.host, keys.port, partial(agentgym.answer, sessions), access))]
+    tasks = lab.Tasks(keys.env, options, keys.sessions, keys.samples, share)
+    first = _listen(keys.host, keys.port, partial(lab.answer, tasks), access)
+    items = _listen(keys.host, keys.items_port, partial(lab.answer_items, tasks), access)
+    return [(keys.env, first), ("its prompts", items)]
 
 
-def _listen(host: str, port: int, answer) -> Server:
+def _listen(host: str, port: int, answer, access: Access) -> Server:
     try:
-        return Server(host, port, answer)
-    except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        return Server(host, port, answer, access)
+    except (OSError, UnicodeError) as error:
+        raise OSError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def main(words: list[str]) -> int:
@@ -95,6 +111,8 @@ def main(words: list[str]) -> int:
         signal.signal(number, signal.default_int_handler)
     places = [f"{what} at http://{server.server_address[0]}:{server.server_address[1]}" for what, server in running]
     print(f"{', '.join(places)}, {keys.sessions} sessions at most; Ctrl-C stops it", flush=True)
+    if not keys.token and not is_local(keys.host):
+        print("envs.serve: other machines can reach this server, and it asks for no token: set token=", file=sys.stderr)
     try:
         for _, server in running[1:]:
             threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -23,14 +23,15 @@ actions. A score is the sum of the rewards, unless the environment's steps have 
 import random
 import threading
 import time
-import traceback
 from collections import OrderedDict
 from dataclasses import replace
 
 import envs
 from envs.http.agentgym import ACTIONS, GREETING, ID, NUMBER, ONE_TURN, OURS, SHORT
+from envs.http.exchange import plain
 from envs.http.wire import seed_of
-from envs.serve import BadRequest, described
+from envs.serve import described, report
+from envs.serve.access import BadRequest
 
 BEGUN = ("webshop", "textcraft", *OURS)  # kinds whose sessions start with an episode and can be read after its end
 NO_LIMIT = 10**9  # turns
@@ -39,8 +40,8 @@ NO_LIMIT = 10**9  # turns
 class Session:
     """An environment and its last step. Its lock admits one request at a time."""
 
-    def __init__(self, name: int, kind: str, options: dict):
-        self.name, self.kind = name, kind
+    def __init__(self, name: int, kind: str, options: dict, client: str = ""):
+        self.name, self.kind, self.client = name, kind, client
         self.env = envs.make(kind, **options)
         self.drawing = self.playing = self.env.config
         if kind not in ONE_TURN:  # the turn limit may affect the task drawn, but the client counts the turns
@@ -86,20 +87,27 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a server: at most `limit`, closed after `idle` seconds without a request."""
+    """The sessions of a server: at most `limit`, and `share` of one client's address.
 
-    def __init__(self, kind: str, options: dict, limit: int = 256, idle: float = 600):
+    A session is closed after `idle` seconds without a request.
+    """
+
+    def __init__(self, kind: str, options: dict, limit: int = 256, idle: float = 600, share: int | None = None):
         self.kind, self.options, self.limit, self.idle = kind, options, limit, idle
+        self.share = share or limit
         self.open: OrderedDict[int, Session] = OrderedDict()  # the longest idle one first
         self.lock = threading.Lock()
         self.next = random.randrange(2**40)
 
-    def create(self) -> Session:
+    def create(self, client: str = "") -> Session:
+        """Return a new session of the client with this address."""
         with self.lock:
             self._expire()
             if len(self.open) >= self.limit:
                 raise ValueError(f"all {self.limit} sessions are open: close one")
-            session = Session(self.next, self.kind, self.options)
+            if sum(session.client == client for session in self.open.values()) >= self.share:
+                raise ValueError(f"{self.share} sessions are open, the most of one client: close one")
+            session = Session(self.next, self.kind, self.options, client)
             self.open[self.next] = session
             self.next += 1
         return session
@@ -122,20 +130,20 @@ class Sessions:
             self.open.popitem(last=False)
 
 
-def answer(sessions: Sessions, method: str, path: str, body: dict):
+def answer(sessions: Sessions, method: str, path: str, body: dict, client: str = ""):
     """Return the answer to a request, errors included. Raise BadRequest."""
     try:
-        return reply(sessions, method, path, body)
+        return reply(sessions, method, path, body, client)
     except BadRequest:
         raise
     except (ValueError, RuntimeError) as error:
-        return {"error": str(error)}
+        return {"error": plain(str(error))}
     except Exception as error:  # a bug in an environment, reported to the client like other errors
-        traceback.print_exc()
+        report(error)
         return {"error": described(error)}
 
 
-def reply(sessions: Sessions, method: str, path: str, body: dict):
+def reply(sessions: Sessions, method: str, path: str, body: dict, client: str):
     """Return the answer to a request. Raise BadRequest, and any error of an environment or a session."""
     kind = sessions.kind
     if (method, path) == ("GET", "/"):
@@ -146,6 +154,8 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
         return list(sessions.open)
     if (method, path, kind) == ("POST", "/render", "babyai"):
         raise ValueError("this server renders no images")
+    if (method, path) == ("POST", "/create"):
+        return create(sessions, client)
     if method == "POST" and path in POSTS:
         return POSTS[path](sessions, body)
     if method == "GET" and path in VIEWS[kind]:
@@ -154,13 +164,13 @@ def reply(sessions: Sessions, method: str, path: str, body: dict):
             if session.done and kind not in BEGUN:
                 raise ValueError(f"The task with environment {session.name} has finished.")
             return VIEWS[kind][path](session)
-    if path in ("/", "/tasks", *POSTS, *VIEWS[kind]):
+    if path in ("/", "/tasks", "/create", *POSTS, *VIEWS[kind]):
         raise BadRequest(405, "Method Not Allowed")
     raise BadRequest(404, "Not Found")
 
 
-def create(sessions: Sessions, body: dict):
-    session = sessions.create()
+def create(sessions: Sessions, client: str):
+    session = sessions.create(client)
     if sessions.kind in BEGUN:
         with session.lock:
             session.reset(session.name)
@@ -272,7 +282,7 @@ def _instruction(session: Session) -> str:
     return "Instruction: " + session.opening.partition("Instruction: [SEP] ")[2].rpartition(" [SEP] ")[0]
 
 
-POSTS = {"/create": create, "/reset": reset, "/step": step, "/close": close}
+POSTS = {"/reset": reset, "/step": step, "/close": close}
 SAID = {"/observation": lambda s: s.observation}
 VIEWS = {
     "webshop": SAID

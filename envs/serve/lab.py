@@ -34,7 +34,7 @@ A sample's number maps to a seed and a split: see envs/http. The differences fro
 
 import json
 import threading
-import traceback
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -43,8 +43,14 @@ import envs
 from envs.base import Step
 from envs.http.lab import BROKEN, COMPLETED, INITIAL, INVALID, LIMIT, ROLES, RUNNING
 from envs.http.wire import seed_of
-from envs.serve import BadRequest, described
+from envs.serve import described, report
+from envs.serve.access import BadRequest
 
+MAX_ROUND = 1000  # highest turn limit that a client may set
+MAX_SESSIONS = 10_000  # most sessions of a request for statistics
+MAX_ITEM = 100_000  # most characters of a chat history item that a client sets
+REPLAYS = 4  # conversations replayed at once
+REPLAY_SECONDS = 10.0  # most seconds of a replay, and of waiting for one
 ENDED = (COMPLETED, INVALID, LIMIT)  # statuses that the agent's last reply sets
 STATUSES = (INITIAL, RUNNING, *ENDED, *BROKEN)
 STATUSES += ("agent_context_limit", "agent_out_of_memory", "agent_unknown_error")
@@ -101,9 +107,16 @@ class Tasks:
     options: dict
     keep: int = 256  # most environments in the cache
     samples: int = 500
+    share: int | None = None  # most environments in the cache of one client; none: all
     items: dict[int, dict] = field(default_factory=dict)  # chat history items set by clients
-    kept: OrderedDict[bytes, Game] = field(default_factory=OrderedDict)  # the cache: conversation -> the game after it
+    # the cache, oldest first: conversation -> (its client's address, the game after it)
+    kept: OrderedDict[bytes, tuple[str, Game]] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    replays: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(REPLAYS))
+
+    @property
+    def max_turns(self) -> int:
+        return self.options.get("max_turns", envs.config_class(self.kind).max_turns)
 
     def begin(self, index: str) -> Game:
         """Return a sample's game at its start."""
@@ -116,41 +129,57 @@ class Tasks:
     def take(self, index: str, items: list[dict]) -> Game:
         """Return a sample's game after a conversation, from the cache or replayed."""
         with self.lock:
-            game = self.kept.pop(_key(index, items), None)
-        if game is None:
-            game = self.begin(index)
-            for item in items[len(game.items) :]:
-                if item["role"] == "agent":
-                    game.play(item["content"])
-            if game.items != items:
-                raise BadRequest(400, "the conversation differs from the sample's replay")
+            _, game = self.kept.pop(_key(index, items), (None, None))
+        return game or self.replay(index, items)
+
+    def replay(self, index: str, items: list[dict]) -> Game:
+        """Return a sample's game after a conversation, played again. REPLAYS at once, each within REPLAY_SECONDS."""
+        if not self.replays.acquire(timeout=REPLAY_SECONDS):
+            raise BadRequest(503, "too many conversations are being replayed")
+        try:
+            ends, game = time.monotonic() + REPLAY_SECONDS, self.begin(index)
+            while len(game.items) < len(items) and items[: len(game.items)] == game.items:
+                if game.ended:
+                    raise BadRequest(400, "the conversation goes on after the episode's end")
+                if time.monotonic() > ends:
+                    raise BadRequest(503, f"the replay took more than {REPLAY_SECONDS:g} s")
+                game.play(items[len(game.items)]["content"])
+        finally:
+            self.replays.release()
+        if game.items != items:
+            raise BadRequest(400, "the conversation differs from the sample's replay")
         return game
 
-    def put(self, index: str, game: Game) -> None:
+    def put(self, index: str, game: Game, client: str) -> None:
+        """Cache a game. Above the limits drop the oldest one, of this client or of all."""
         with self.lock:
-            self.kept[_key(index, game.items)] = game
+            self.kept[_key(index, game.items)] = client, game
+            own = [key for key, (owner, _) in self.kept.items() if owner == client]
+            if len(own) > (self.share or self.keep):
+                del self.kept[own[0]]
             if len(self.kept) > self.keep:
                 self.kept.popitem(last=False)
 
 
-def answer(tasks: Tasks, method: str, path: str, body: dict):
+def answer(tasks: Tasks, method: str, path: str, body: dict, client: str = ""):
     """Return the task server's answer to a request. Raise BadRequest."""
-    return _handler(TASKS, method, path)(tasks, body)
+    handler = _handler(TASKS, method, path)
+    return handler(tasks, body, client) if handler in (reset, interact) else handler(tasks, body)
 
 
-def answer_items(tasks: Tasks, method: str, path: str, body: dict):
+def answer_items(tasks: Tasks, method: str, path: str, body: dict, client: str = ""):
     """Return the chat history items server's answer to a request. Raise BadRequest."""
     return _handler(ITEMS, method, path)(tasks, body)
 
 
-def reset(tasks: Tasks, body: dict) -> dict:
+def reset(tasks: Tasks, body: dict, client: str) -> dict:
     session = _session(tasks, body, (INITIAL,))
     game = tasks.begin(session["sample_index"])
-    tasks.put(session["sample_index"], game)
+    tasks.put(session["sample_index"], game, client)
     return _answered(session, game, RUNNING)
 
 
-def interact(tasks: Tasks, body: dict) -> dict:
+def interact(tasks: Tasks, body: dict, client: str) -> dict:
     session = _session(tasks, body, (RUNNING,))
     index, items = session["sample_index"], session["chat_history"]["value"]
     if not items or items[-1]["role"] != "agent":
@@ -161,9 +190,9 @@ def interact(tasks: Tasks, body: dict) -> dict:
     except BadRequest:
         raise
     except Exception as error:  # a bug in an environment ends only this session
-        traceback.print_exc()
+        report(error)
         return {"session": session | {"sample_status": BROKEN[1], "finish_reason": described(error)}}
-    tasks.put(index, game)
+    tasks.put(index, game, client)
     if step is None:
         return _answered(session, game, LIMIT, f"Task limit reached. The limit is {game.env.config.max_turns}.")
     if step.terminated:
@@ -192,18 +221,21 @@ def metric(tasks: Tasks, body: dict) -> dict:
     "overall": {"evaluation_outcome": {name: rate}, "sample_status": {name: rate}}}; the rate of an empty list is -1.
     """
     sessions = _field(body, "session_partial_list", list)
+    if not all(isinstance(session, dict) for session in sessions):
+        raise BadRequest(422, "session_partial_list must hold sessions")
+    indices = set(map(_index, sessions))
+    if len(sessions) > MAX_SESSIONS or len(indices) > tasks.samples:
+        raise BadRequest(413, f"at most {MAX_SESSIONS} sessions of {tasks.samples} different samples")
+    counted = [(_outcome(session), _one_of(session, "sample_status", STATUSES)) for session in sessions]
+    labels = {index: LABELS[tasks.kind](tasks.begin(index).env) for index in indices}
     skills, levels = {}, {}
     outcomes, statuses = dict.fromkeys(OUTCOMES, 0), dict.fromkeys(STATUSES, 0)
-    for session in sessions:
-        if not isinstance(session, dict):
-            raise BadRequest(422, "session_partial_list must hold sessions")
-        env = tasks.begin(_index(session)).env
-        outcome, status = _outcome(session), _one_of(session, "sample_status", STATUSES)
+    for session, (outcome, status) in zip(sessions, counted, strict=True):
         outcomes[outcome] += 1
         statuses[status] += 1
-        names, level = LABELS[tasks.kind](env)
-        for table, labels in ((skills, names), (levels, [level])):
-            for label in labels:
+        names, level = labels[_index(session)]
+        for table, known in ((skills, names), (levels, [level])):
+            for label in known:
                 table.setdefault(label, []).append(outcome == "correct")
     whole = {"evaluation_outcome": outcomes, "sample_status": statuses}
     overall = {name: {key: _rate(n, len(sessions)) for key, n in counts.items()} for name, counts in whole.items()}
@@ -212,16 +244,15 @@ def metric(tasks: Tasks, body: dict) -> dict:
 
 def get_attribute(tasks: Tasks, body: dict) -> dict:
     _one_of(body, "name", ("max_round",))
-    value = tasks.options.get("max_turns", envs.config_class(tasks.kind).max_turns)
-    how = {"type": "int", "value": str(value)}
+    how = {"type": "int", "value": str(tasks.max_turns)}
     return {"instance_factory_type": "simple_immutable_type", "instance_factory_parameter_dict": how}
 
 
 def set_attribute(tasks: Tasks, body: dict) -> None:
     _one_of(body, "name", ("max_round",))
     value = str(_field(body, "instance_factory_parameter_dict", dict).get("value"))
-    if not (value.isdecimal() and len(value) < 7 and int(value)):
-        raise BadRequest(422, f"max_round must be a whole number of at least 1, not {value[:20]!r}")
+    if not (value.isdecimal() and len(value) < 7 and 0 < int(value) <= MAX_ROUND):
+        raise BadRequest(422, f"max_round must be a whole number from 1 to {MAX_ROUND}, not {value[:20]!r}")
     tasks.options["max_turns"] = int(value)
 
 
@@ -245,6 +276,8 @@ def construct(tasks: Tasks, body: dict) -> dict:
 def set_item(tasks: Tasks, body: dict) -> None:
     _item(tasks, body, "prompt_index")
     said = {"role": _one_of(body, "role", ROLES), "content": _field(body, "content", str)}
+    if len(said["content"]) > MAX_ITEM:
+        raise BadRequest(413, f"a chat history item has at most {MAX_ITEM} characters")
     tasks.items[body["prompt_index"]] = said
 
 

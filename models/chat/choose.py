@@ -11,6 +11,7 @@ from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks
 from models.chat.llama3 import Llama3
 from models.chat.names import show
 from models.chat.qwen import QWEN_SYSTEM, Qwen
+from models.checkpoints.strict_json import read_bytes
 from models.json_file import read_object
 
 _USER, _SYSTEM = {"role": "user", "content": " What is 2 + 2?\n"}, {"role": "system", "content": "\nBe brief. "}
@@ -66,7 +67,7 @@ def choose_format(template: object, folder: Path, mark: Marks, thinking: bool) -
 def _choose(template: object, folder: Path, mark: Marks, thinking: bool) -> Format:
     path = folder / "chat_template.jinja"
     if path.is_file():
-        template = path.read_text()
+        template = read_bytes(path).decode()
     elif template == "":
         template = None
     if template in (None, CHATML_TEMPLATE) and {"<|im_start|>", "<|im_end|>"} <= mark.names.keys():
@@ -100,7 +101,7 @@ def hand_written(mark: Marks, thinking: bool) -> list[Format]:
 def default_template(found: object) -> str | None:
     """Return the template of a tokenizer_config.json, which is a text or a list of named texts."""
     if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        named = {str(one.get("name")): one.get("template") for one in found if isinstance(one, dict)}
         if "default" not in named:
             raise ValueError(f"no chat template is named default, only {', '.join(map(str, named))}")
         found = named["default"] or None

@@ -17,8 +17,8 @@ SIZE = 2_000_000  # most characters of a text, or of all texts in a list, where 
 ELEMENT = 20
 STEPS = 200_000  # most steps of one rendering
 WRITTEN = 20_000_000  # most characters that one rendering may write, blocks and macros included
-SECONDS = 10.0  # most time of one rendering
-SOURCE = 200_000  # most characters of a template
+SECONDS = 1.5  # most processor time of compiling and of all renderings until `renew`
+SOURCE = 100_000  # most characters of a template
 TODAY = datetime(2024, 7, 26)  # the date that strftime_now formats: a prompt must not depend on the day
 
 METHODS = {  # allowed methods of texts, lists and dicts; the other methods of texts pad, format or encode
@@ -34,7 +34,7 @@ FILTERS = {
 }
 
 
-def compiled(source: str) -> Callable[..., str]:
+def compiled(source: str) -> "Compiled":
     """Return a chat template as a function of its variables.
 
     This function and the returned one raise ValueError, with a message of one line, for a template's own refusals
@@ -46,19 +46,31 @@ def compiled(source: str) -> Callable[..., str]:
         raise ValueError("this checkpoint's chat template needs the package jinja2: pip install jinja2") from None
     if len(source) > SOURCE:
         raise ValueError(f"the chat template has {len(source):,} characters, more than {SOURCE:,}")
+    return Compiled(source)
 
-    def compile():
+
+class Compiled:
+    """A compiled chat template. Compiling and all calls share one deadline, until `renew` sets another."""
+
+    def __init__(self, source: str):
+        self.renew()
+        self._environment, self._template = _guarded(self._compile)(source)
+
+    def renew(self) -> None:
+        self._deadline = time.thread_time() + SECONDS
+
+    def __call__(self, **variables: object) -> str:
+        return _guarded(self._run)(**variables)
+
+    def _compile(self, source: str) -> tuple:
         environment = _environment()
-        environment.budget = Budget()
+        environment.budget = Budget(self._deadline)
         return environment, environment.from_string(source)
 
-    def run(**variables: object) -> str:
-        environment.budget = Budget()
-        parts = map(environment.budget.write, template.generate(tools=None, documents=None, **variables))
-        return environment.budget.step("".join(parts))
-
-    environment, template = _guarded(compile)()
-    return _guarded(run)
+    def _run(self, **variables: object) -> str:
+        budget = self._environment.budget = Budget(self._deadline)
+        parts = map(budget.write, self._template.generate(tools=None, documents=None, **variables))
+        return budget.step("".join(parts))
 
 
 def _guarded(function: Callable) -> Callable:
@@ -77,14 +89,14 @@ def _guarded(function: Callable) -> Callable:
 class Budget:
     """The limits left to one rendering. The methods raise ValueError once a limit is exceeded."""
 
-    def __init__(self):
-        self.steps, self.written, self.deadline = STEPS, WRITTEN, time.monotonic() + SECONDS
+    def __init__(self, deadline: float):
+        self.steps, self.written, self.deadline = STEPS, WRITTEN, deadline  # in this thread's processor time
 
     def step(self, value: object = None, size: int = 0) -> object:
         """Count a step and return its result `value`. `size` is the size of a result that is about to be made."""
         self.steps -= 1
-        if self.steps < 0 or time.monotonic() > self.deadline:
-            raise ValueError(f"too many steps, or more than {SECONDS:g} seconds, in one rendering")
+        if self.steps < 0 or time.thread_time() > self.deadline:
+            raise ValueError(f"too many steps in one rendering, or more than {SECONDS:g} seconds in all")
         if max(size, _size(value)) > SIZE:
             raise ValueError(f"a text or list of more than {SIZE:,} characters")
         return value

@@ -17,16 +17,19 @@ from itertools import pairwise
 from pathlib import Path
 
 from models.chat.formats import ANSWER, THINK, Marks
+from models.chat.jinja import Compiled
 from models.chat.names import pattern, show
 
 ASKED, SAID = "Qhjx?", "Wvkz!"  # texts of the probes, found again in a rendering
 
 
-def naming_folder(method: Callable) -> Callable:
-    """Decorator of a Template's method: put the checkpoint's folder before the message of a ValueError."""
+def with_deadline(method: Callable) -> Callable:
+    """Decorator of a Template's method: give it time of its own, and put the checkpoint's folder before the message of
+    a ValueError."""
 
     @wraps(method)
     def call(self, *arguments, **options):
+        self._run.renew()
         try:
             return method(self, *arguments, **options)
         except ValueError as error:
@@ -44,7 +47,7 @@ class Template:
     messages, or rewrites earlier ones. If it rewrites only with a system message, only such conversations are refused.
     """
 
-    def __init__(self, run: Callable[..., str], mark: Marks, variables: dict[str, object], folder: Path):
+    def __init__(self, run: Compiled, mark: Marks, variables: dict[str, object], folder: Path):
         self.folder = folder
         self.mark, self._run, self._variables, self._disguise = mark, run, variables, Disguise(mark)
         user, assistant = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
@@ -63,13 +66,13 @@ class Template:
         self.end = ends[0]
         self._open = self._before[_common_prefix(self._before, rendered) :]  # "<think>\n", absent from past replies
 
-    @naming_folder
+    @with_deadline
     def render(self, messages: list[dict], header: bool = True) -> str:
         if self._no_system and any(message["role"] == "system" for message in messages):
             raise ValueError(self._no_system)
         return self._render(messages, header)
 
-    @naming_folder
+    @with_deadline
     def reply(self, content: str) -> tuple[str, str]:
         if show(self.mark, self._open).startswith(THINK) and ANSWER not in content:
             content = f"{THINK}\n\n{ANSWER}\n\n{content}"  # a demonstration without thoughts
@@ -84,7 +87,7 @@ class Template:
             text = _appended(self.mark, self._before, self._render([*self._asked, message], header=False))
         return self._before, text[: text.rindex(self.end) + len(self.end)]
 
-    @naming_folder
+    @with_deadline
     def follow_up(self, closed: bool, messages: list[dict]) -> tuple[str, str]:
         rendered = self._render(self._answered, header=False)
         more = _appended(self.mark, rendered, self._render([*self._answered, *messages]))

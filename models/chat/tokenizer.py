@@ -12,7 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 
 from models.chat.formats import CHATML_TEMPLATE, ChatML, Marks, check, without_thoughts
-from models.json_file import read_object
+from models.json_file import TINY, read_object
 from models.weights import resolve
 
 
@@ -29,11 +29,15 @@ class Tokenizer:
         if not path.is_file():
             raise FileNotFoundError(f"{path}: the model folder has no tokenizer.json")
         try:
-            spec = json.loads(path.read_text())
-            self._full = FastTokenizer.from_str(json.dumps(spec))
+            if self.folder == TINY:
+                spec, make = json.loads(path.read_text()), lambda spec: FastTokenizer.from_str(json.dumps(spec))
+            else:
+                from models.chat.tokenizer_file import opened
+
+                spec, make = opened(path)
             added = {token["content"]: token["id"] for token in spec.get("added_tokens", [])}
-            mark = Marks(added)
-            self._text = FastTokenizer.from_str(json.dumps(_renamed(spec, mark.names)))  # cannot read control tokens
+            self._full, mark = make(spec), Marks(added)
+            self._text = make(_renamed(spec, mark.names))  # cannot read control tokens
             moved = [token for token, name in mark.names.items() if self._text.token_to_id(name) != added[token]]
         except Exception as error:  # the library raises bare Exceptions
             raise ValueError(f"{path}: not a tokenizer file ({error})") from None
@@ -107,7 +111,7 @@ class Tokenizer:
             found |= set(values)
         token = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         token = token.get("content") if isinstance(token, dict) else token
-        ids = (added.get(token), self._full.token_to_id(token) if token else None)
+        ids = (added.get(token), self._full.token_to_id(token)) if isinstance(token, str) else ()
         return found | {i for i in ids if i is not None}
 
 

@@ -4,14 +4,16 @@ something is wrong or quantised (models/config.py)."""
 from typing import NoReturn
 
 
-def check_values(raw: dict, families, sizes, optional_sizes, flags, activations) -> str:
+def check_values(raw: dict, sizes: dict, most: dict[str, int], families, flags, activations) -> str:
     """Return how the blocks' linear layers are stored, "none" for plain floats. Raise ValueError for the first value
     that is wrong by itself; the other arguments are models/config.py's."""
     if raw.get("model_type") not in families:
         raise ValueError(f"model_type {raw.get('model_type')!r} is not supported; supported: {', '.join(families)}")
-    for key in (*sizes, *(key for key in optional_sizes if raw.get(key) is not None)):
-        if type(raw.get(key)) is not int or raw[key] <= 0:
-            raise ValueError(f"{key} must be a positive integer, not {raw.get(key)!r}")
+    for key, size in sizes.items():
+        if type(size) is not int or size <= 0:
+            raise ValueError(f"{key} must be a positive integer, not {size!r}")
+        if size > most[key]:
+            raise ValueError(f"{key} {size} is more than {most[key]:,}, the most that is supported")
     for key in flags:
         check_flag(raw, key)
     if raw.get("hidden_act", "silu") not in activations:

@@ -58,3 +58,9 @@ def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple
     dtype = file.get_tensor(key).dtype
     if not dtype.is_floating_point:
         raise ValueError(f"{path}: {key} has dtype {dtype}; weights must be floating-point numbers")
+
+
+def check_finite(tensor: torch.Tensor, name: str) -> None:
+    """Raise ValueError with the tensor's name if an entry is NaN or infinite."""
+    if not tensor.isfinite().all():
+        raise ValueError(f"{name} has an entry that is not finite in {str(tensor.dtype).removeprefix('torch.')}")

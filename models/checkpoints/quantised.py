@@ -2,8 +2,8 @@
 
 bitsandbytes stores a layer P in 4 bits as P.weight (codes), P.weight.absmax, P.weight.quant_map (the 16 levels) and
 P.weight.quant_state.bitsandbytes__nf4 (JSON in bytes); scales in 8 bits add P.weight.nested_absmax and
-P.weight.nested_quant_map. A layer in int8 is P.weight, P.SCB (scales) and P.weight_format (0: row by row). Which
-layers are stored so follows from these names: some checkpoints leave layers out.
+P.weight.nested_quant_map. A layer in int8 is P.weight, P.SCB (scales) and P.weight_format (0: row by row). Some
+checkpoints leave layers as they were, so the names in the files say which layers are quantised.
 """
 
 import json
@@ -26,6 +26,7 @@ NAMES = {  # of a stored layer's tensors: the attribute of QuantLinear, or "" fo
     },
     "int8": {"weight": "weight", "SCB": "absmax", "weight_format": ""},
 }
+MOST_STATE = 10_000  # bytes of a STATE; it has about 200
 OPTIONAL = "weight_format"  # older files lack it
 
 
@@ -69,7 +70,10 @@ def _convert(layer: QuantLinear | None, name: str, tensor: torch.Tensor, stored:
         if tensor.shape != (layer.out_features, layer.in_features):
             raise ValueError(f"has shape {tuple(tensor.shape)}, not {(layer.out_features, layer.in_features)}")
         return quantise(tensor.to(device), layer.kind)
-    return {name: tensor.to(device=device, dtype=dtype, copy=True)}  # a view would keep its whole shard in memory
+    cast = tensor.to(device=device, dtype=dtype, copy=True)  # a view would keep its whole shard in memory
+    if not cast.sum().isfinite() and not cast.isfinite().all():
+        raise ValueError(f"has an entry that is not finite in {str(dtype).removeprefix('torch.')}")
+    return {name: cast}
 
 
 def _stored(layer: QuantLinear, name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -94,9 +98,9 @@ def _stored(layer: QuantLinear, name: str, tensor: torch.Tensor) -> dict[str, to
 def _state(layer: QuantLinear, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the offset of the scales from a 4-bit layer's JSON. Raise ValueError for another format."""
     try:
-        state = json.loads(bytes(tensor.tolist()))
+        state = json.loads(bytes(tensor.flatten()[:MOST_STATE].tolist()))
         offset = float(state.get("nested_offset", 0.0))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError("is not a JSON object") from None
     wanted = {"quant_type": "nf4", "blocksize": BLOCK, "shape": [layer.out_features, layer.in_features]}
     double = layer.kind == "nf4-double"

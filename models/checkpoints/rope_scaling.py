@@ -138,7 +138,7 @@ def _factor(settings: dict, kind: str) -> float:
 
 def _original_length(settings: dict, max_length: int) -> int:
     length = settings.get("original_max_position_embeddings", max_length)
-    if type(length) is not int or length <= 0:
+    if type(length) is not int or not 0 < length <= 2**31:
         raise ValueError(f"original_max_position_embeddings must be a positive integer, not {length!r}")
     return length
 

@@ -1,9 +1,10 @@
 """Weight files behind shards or links. Imported only for a checkpoint without a plain model.safetensors."""
 
-import json
 import os
 import re
 from pathlib import Path
+
+from models.json_file import read_object
 
 SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
@@ -35,7 +36,7 @@ def shard_files(index: Path) -> list[Path]:
     Raise ValueError or FileNotFoundError with one line otherwise.
     """
     try:
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        shards = sorted(set(read_object(index)["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index}: not a shard index (a weight_map of tensor names to file names)") from None
     for shard in shards:

@@ -20,7 +20,7 @@ def read_windows(raw: dict, family: str) -> tuple[tuple[str, ...], int | None]:
     if family != "mistral":
         check_flag(raw, "use_sliding_window")
         window = window if raw.get("use_sliding_window") else None
-    if window is not None and (type(window) is not int or window <= 0):
+    if window is not None and (type(window) is not int or not 0 < window <= 2**31):
         raise ValueError(f"sliding_window must be a positive integer or null, not {window!r}")
     if family == "mistral":
         return ("full_attention" if window is None else "sliding_attention",) * count, window

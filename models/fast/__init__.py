@@ -1,20 +1,6 @@
 """Faster implementations of the operations that models/kernels.py names. Deleting this folder costs speed alone."""
 
-from models.fast import (
-    compact,
-    cuda_graph,
-    dispatch,
-    exact,
-    memory,
-    onednn,
-    paths,
-    products,
-    quant,
-    step,
-    train_block,
-    varlen,
-)
-from models.fast.ahead import Ahead
+from models.fast import compact, dispatch, memory, onednn, optimizer, paths, products, quant, step, train_block, varlen
 from models.kernels import kernels
 
 
@@ -27,11 +13,22 @@ def install() -> None:
     kernels.sample, kernels.pack = dispatch.sample, varlen.pack
     kernels.train_block = train_block.train_block
     kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
-    kernels.make_exact = exact.make_exact
+    kernels.make_exact = make_exact
     kernels.matmul = onednn.onednn_matmul
     kernels.choose_threads = paths.choose_threads
     kernels.keep_memory, kernels.end_phase = memory.keep_memory, memory.end_phase
+    kernels.optimizer = optimizer.without_compiler
 
 
-def run_ahead(model, cache, sample, slots, max_len: int) -> Ahead:
-    return Ahead(cuda_graph.Steps(model, cache, sample), slots, max_len)
+def run_ahead(model, cache, sample, slots, max_len: int):
+    """Implement the hook of models/kernels.py: models/fast/ahead.py's Ahead. A CPU never imports it."""
+    from models.fast import ahead, cuda_graph
+
+    return ahead.Ahead(cuda_graph.Steps(model, cache, sample), slots, max_len)
+
+
+def make_exact(model):
+    """Implement the hook of models/kernels.py by models/fast/exact.py's function. A CPU never imports it."""
+    from models.fast import exact
+
+    return exact.make_exact(model)

@@ -11,16 +11,32 @@ import numpy as np
 from models.fast.cuda_graph import CHUNK, SlotState, Steps
 from models.fast.prefill import Prefill
 
+WAITING = 1 / 16  # of the rows that are sampled: so many prompts are computed at once
+PATIENCE = 4  # chunks that a prompt waits for others
+
 
 class Ahead:
     """The host's side: which slots the device is sampling, and the results."""
 
     def __init__(self, steps: Steps, slots: dict, max_len: int):
         self.steps, self.slots, self.max_len = steps, slots, max_len
-        self.compute = Prefill(steps) if steps.fused or steps.exact else None
+        self.compute = Prefill(steps) if steps.packed else None
+        self.waited = 0  # chunks, since the last prompts were computed
         self.settings = None  # (max_new_tokens, temperature, stop_ids)
         self.moving = {}  # {slot: row} that the device is sampling
         self.in_flight = None  # ({slot: row} of the chunk in flight, the function that waits for it)
+
+    def ready(self, busy: list[int]) -> list[int]:
+        """Return the busy slots without those whose prompt or observation waits for others to be computed with it.
+
+        A forward of few tokens takes about as long as a step of all rows. So prompts wait until there are enough of
+        them, for PATIENCE chunks at most, and never while nothing is sampled or a group's samples need their parent.
+        """
+        sampled = [i for i in busy if len(self.slots[i].pending) == 1]
+        waiting, forks = len(busy) - len(sampled), any(slot.parent is not None for slot in self.slots.values())
+        wait = 0 < waiting < WAITING * len(sampled) and self.waited < PATIENCE and not forks
+        self.waited = self.waited + 1 if wait else 0
+        return sampled if wait else busy
 
     def prefill(self, states: list[tuple], version: Hashable) -> bool:
         """Compute the first n pending tokens of each (slot, n); return False where prefill.py cannot."""

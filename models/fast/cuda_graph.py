@@ -10,7 +10,6 @@ the host need CUDA; on a CPU the same function is called.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from models.attention import KEY_BLOCK, attend, masked
 from models.cache import CacheView, KVCache
 from models.decoder import CausalLM
 from models.fast import fused_step
-from models.fast.dispatch import triton_problem
 from models.fast.exact import ExactJoined
 from models.fast.fused_step import FusedStep, Rows
 from models.fast.onednn import onednn_matmul
@@ -47,23 +45,22 @@ class Steps:
 
     sample:    (hidden_BD, weight_VD, temperature, uniforms_B) -> (ids_B, logprobs_B)
     attention: as models/attention.py's `attend`; by default that, on CUDA one that a graph can contain: the Triton
-               kernel in 16 bits, or static_attention.
-    stacked:   whether to stack copies of the weights of layers that read the same input; by default on CUDA, if they
-               fit STACKED_SHARE and the model need not be exact.
+               kernel, or static_attention where there is none.
+    stacked:   whether to stack copies of the weights of layers that read the same input; by default `may_stack`.
     """
 
     def __init__(self, model: CausalLM, cache: KVCache, sample: Callable, attention=None, stacked: bool | None = None):
         self.model, self.cache, self.sample = model, cache, sample
         self.device = device = model.lm_head.weight.device
         self.on_gpu = device.type == "cuda"
-        half = cache.keys[0].dtype in (torch.bfloat16, torch.float16)
-        on_gpu = static_attention
-        if self.on_gpu and half and not triton_problem(device):
-            from models.fast.triton.attention import attend as on_gpu
-        self.attention = attention or (on_gpu if self.on_gpu else attend)
-        plain = model.config.quant == "none"  # stacks of quantised weights would be dense
-        self.stacked = self.on_gpu and plain and _fits(model) if stacked is None else stacked
-        self.fused, self.exact = fused_step.fits(model), self.on_gpu and plain and model.exact
+        # Triton's attention reads no block beyond a sequence's end, and takes sequences end to end.
+        self.packed = self.on_gpu and not fused_step.attention_problem(model)
+        self.fused = self.on_gpu and not fused_step.problem(model)
+        if self.packed:
+            from models.fast.triton.attention import attend as triton_attention
+        by_default = triton_attention if self.packed else static_attention if self.on_gpu else attend
+        self.attention = attention or by_default
+        self.stacked = may_stack(model) if stacked is None else stacked
         K, B = cache.heads, cache.keys[0].shape[1] // cache.heads
         self.places_B, self.bounds = (torch.arange(n, device=device) for n in (B, B + 1))
         self.heads = torch.arange(B * K, device=device).view(B, 1, K)
@@ -135,8 +132,9 @@ class Steps:
                 layer.refresh()
         elif self.fused:
             self.decoder = FusedStep(self.model, self.stacked)
-        elif self.exact:
-            self.decoder = Step(self.model, partial(ExactJoined, stacked=self.stacked))
+        elif self.on_gpu and self.model.exact:
+            join = fused_step.joiner(self.model, self.stacked)
+            self.decoder = Step(self.model, lambda layers: ExactJoined(join(layers)))
         else:
             self.decoder = Step(self.model, Stacked if self.stacked else Unstacked)
         self.version, self.signature = version, signature
@@ -144,7 +142,7 @@ class Steps:
     def fit(self, longest: int) -> None:
         """Give the cache and the rotary tables room for sequences of that many tokens."""
         needed, have = -(-longest // KEY_BLOCK), len(self.cache.keys[0])
-        if self.fused or self.exact:  # Triton's attention reads no block beyond a sequence's end
+        if self.packed:
             self.blocks = max(needed, have)
         while self.blocks < needed:
             self.blocks = max(needed, min(2 * self.blocks, self.cache.most_blocks))
@@ -201,9 +199,13 @@ def _signature(model: CausalLM) -> Hashable:
     return tuple(part.data_ptr() if isinstance(part, torch.Tensor) else part for part in read)
 
 
-def _fits(model: CausalLM) -> bool:
+def may_stack(model: CausalLM) -> bool:
+    """Return whether the weights are on CUDA, fit STACKED_SHARE and are not quantised: their stacks would be dense."""
+    weight = model.lm_head.weight
+    if not weight.is_cuda or model.config.quant != "none":
+        return False
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    return size <= STACKED_SHARE * torch.cuda.get_device_properties(model.lm_head.weight.device).total_memory
+    return size <= STACKED_SHARE * torch.cuda.get_device_properties(weight.device).total_memory
 
 
 def static_attention(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None) -> torch.Tensor:

@@ -1,13 +1,11 @@
 """Sampling and training with the same bits on a GPU. Imported only for exact=true."""
 
-from collections.abc import Sequence
-
 import torch
 
 from models.decoder import CausalLM
 from models.fast.dispatch import triton_problem
 from models.fast.fused_step import Joined
-from models.linear import Linear, LinearLayer
+from models.linear import Linear
 
 
 def make_exact(model: CausalLM) -> CausalLM:
@@ -40,28 +38,26 @@ def make_exact(model: CausalLM) -> CausalLM:
 class ExactJoined:
     """The layers of one input with the bits of training, in three kernels: a product with all weights and A factors,
     one with all B factors, and a sum. Each output has the sums and roundings that its layer has in training; the zeros
-    of a block diagonal change no sum. A factor is cast once."""
+    of a block diagonal change no sum. A factor is cast once. Quantised layers are dequantised and multiplied one by
+    one, as in training."""
 
-    def __init__(self, layers: Sequence[LinearLayer], stacked: bool):
-        self.joined = Joined(layers, stacked)
-        self.widths = [len(layer.parts().weight) for layer in layers]
-        self.diagonal = self._diagonal()
+    def __init__(self, joined: Joined):
+        self.joined, self.diagonal = joined, self._diagonal(joined)
 
-    def _diagonal(self) -> torch.Tensor | None:
+    def _diagonal(self, joined: Joined) -> torch.Tensor | None:
         """Return the B factors on a block diagonal, [width, ranks]."""
-        return None if self.joined.up is None else torch.block_diag(*self.joined.up.split(self.widths))
+        return None if joined.up is None else torch.block_diag(*joined.up.split(joined.widths))
 
     def __call__(self, x_ND: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.joint(x_ND).split(self.widths, -1)
+        return self.joint(x_ND).split(self.joined.widths, -1)
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the outputs side by side, [N, in] -> [N, sum of out], as parts of longer rows."""
         from models.fast.triton.linear import multiply, product
 
         joined, x_ND = self.joined, x_ND.contiguous()
-        lengths = [len(weight) for weight in joined.weights]
-        y = x_ND.new_empty(len(x_ND), sum(lengths))
-        for weight, bias, part in zip(joined.weights, joined.biases, y.split(lengths, -1), strict=True):
+        y = x_ND.new_empty(len(x_ND), sum(joined.lengths()))
+        for part, (weight, bias) in zip(y.split(joined.lengths(), -1), joined.terms(), strict=True):
             multiply(x_ND, weight, bias, part)
         base = y[:, : joined.width]
         return base if self.diagonal is None else base.add_(product(y[:, joined.width :], self.diagonal))
@@ -70,4 +66,4 @@ class ExactJoined:
         """Copy the layers again, in place."""
         self.joined.refresh()
         if self.diagonal is not None:
-            self.diagonal.copy_(self._diagonal())
+            self.diagonal.copy_(self._diagonal(self.joined))

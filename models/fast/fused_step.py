@@ -1,11 +1,13 @@
-"""The decoder over rows of the cache in 16 bits on CUDA: eleven kernels a layer, for decoding and for prompts.
+"""The decoder over rows of the cache on CUDA: eleven kernels a layer, for decoding and for prompts.
 
 Layers that read the same input are one product, which also gives the adapters' low-rank inputs; triton/step.py's
 kernels add the adapters and do everything between the products. models/decoder.py's functions are the reference.
+Each quantised layer is a product of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +16,9 @@ from models.cache import KVCache
 from models.decoder import Block, CausalLM
 from models.fast.dispatch import HALF, triton_problem
 from models.fast.products import columns, groups, joined_bias
+from models.fast.quant import write_products
 from models.fast.step import HeadNorms
-from models.linear import LinearLayer, LinearParts
+from models.linear import Linear, LinearLayer, LinearParts
 
 
 @dataclass
@@ -30,38 +33,63 @@ class Rows:
     longest: int  # no sequence has more rows
 
 
-def fits(model: CausalLM) -> bool:
-    """Return whether FusedStep computes this model: not one that is quantised or must be exact, which have products of
-    their own."""
-    weight, cfg = model.lm_head.weight, model.config
-    plain = cfg.quant == "none" and not model.exact and cfg.hidden_act == "silu" and cfg.head_dim % 2 == 0
-    return weight.is_cuda and weight.dtype in HALF and plain and not triton_problem(weight.device)
+def attention_problem(model: CausalLM) -> str | None:
+    """Return None if Triton computes a model's attention over the cache, else why not."""
+    weight, head_dim = model.lm_head.weight, model.config.head_dim
+    if triton_problem(weight.device):
+        return "Triton does not work here"
+    if weight.dtype not in (*HALF, torch.float32):
+        return f"Triton's kernel takes no {weight.dtype}".replace("torch.", "")
+    if weight.dtype == torch.float32 and head_dim > 128:
+        return f"Triton's kernel takes no heads of {head_dim} in float32"  # some chips have no room for them
+    return None
+
+
+def problem(model: CausalLM) -> str | None:
+    """Return None if FusedStep computes a model on CUDA, else why not."""
+    if model.exact:
+        return "exact=true takes the operations of training"
+    if model.config.hidden_act != "silu":
+        return f"the fused kernels compute silu, not {model.config.hidden_act}"
+    return attention_problem(model)
 
 
 class Joined:
     """Layers of one input as one product, x [N, in] -> [N, width + rank of each layer]: their outputs without adapters,
     then the adapters' low-rank inputs. Every layer has the same rank, filled with zeros.
 
-    stacked: whether to copy the frozen weights into one; otherwise each is multiplied into its columns. The factors are
-    cast once.
+    dtype: of the inputs. stacked: whether to copy the frozen weights into one; otherwise each is multiplied into its
+    columns. The factors are cast once.
     """
 
-    def __init__(self, layers: Sequence[LinearLayer], stacked: bool):
-        self.layers, self.stacked = layers, stacked
-        self.width = sum(len(layer.parts().weight) for layer in layers)
+    def __init__(self, layers: Sequence[LinearLayer], dtype: torch.dtype, stacked: bool = False):
+        self.layers, self.dtype, self.stacked = layers, dtype, stacked
+        self.widths = [len(layer.parts().weight) for layer in layers]
+        self.width = sum(self.widths)
         self.weights, self.biases, self.up, self.rank = self._copies()
 
     def _copies(self):
-        parts = [layer.parts() for layer in self.layers]
-        weights, biases, up = [part.weight for part in parts], [part.bias for part in parts], None
+        parts, up = [layer.parts() for layer in self.layers], None
+        weights, biases = self._frozen(parts)
         rank = max((len(part.A) for part in parts if part.A is not None), default=0)
         rank = max(16, 1 << (rank - 1).bit_length()) if rank else 0  # Triton's ranges are powers of two
         if rank:
-            downs, ups = zip(*(_factors(part, rank) for part in parts), strict=True)
+            downs, ups = zip(*(_factors(part, rank, self.dtype) for part in parts), strict=True)
             weights, biases, up = [*weights, torch.cat(downs)], [*biases, None], torch.cat(ups)
         if self.stacked:
             weights, biases = [torch.cat(weights)], [joined_bias(weights, biases)]
         return weights, biases, up, rank
+
+    def _frozen(self, parts: list[LinearParts]) -> tuple[list, list]:
+        return [part.weight for part in parts], [part.bias for part in parts]
+
+    def terms(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Yield (weight, bias) of each product; their outputs lie side by side."""
+        yield from zip(self.weights, self.biases, strict=True)
+
+    def lengths(self) -> list[int]:
+        """Return the number of outputs of each of the `terms`."""
+        return [len(weight) for weight in self.weights]
 
     def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
         if len(self.weights) == 1:
@@ -82,9 +110,45 @@ class Joined:
                 old.copy_(new)
 
 
-def _factors(part: LinearParts, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (scale * A [rank, in], B [out, rank]) in the weight's dtype, filled with zeros."""
-    down, up = part.weight.new_zeros(rank, part.weight.shape[1]), part.weight.new_zeros(len(part.weight), rank)
+class QuantJoined(Joined):
+    """`Joined` of quantised layers (models/quant.py): a product for each, and one for the A factors. Few rows are
+    multiplied by codes of 4 bits; otherwise a weight is dequantised for each product."""
+
+    def __init__(self, layers: Sequence[LinearLayer], dtype: torch.dtype):
+        self.bases = [next(module for module in layer.modules() if isinstance(module, Linear)) for layer in layers]
+        super().__init__(layers, dtype)
+
+    def _frozen(self, parts: list[LinearParts]) -> tuple[list, list]:
+        return [], []
+
+    def terms(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        for layer in self.bases:
+            yield layer.dense(self.dtype), layer.bias
+        yield from super().terms()
+
+    def lengths(self) -> list[int]:
+        return [*self.widths, *super().lengths()]
+
+    def __call__(self, x_ND: torch.Tensor) -> torch.Tensor:
+        y = x_ND.new_empty(len(x_ND), sum(self.lengths()))
+        write_products(x_ND, self.bases, y[:, : self.width])
+        for down in self.weights:
+            torch.mm(x_ND, down.mT, out=y[:, self.width :])
+        return y
+
+
+def joiner(model: CausalLM, stacked: bool) -> Callable[[Sequence[LinearLayer]], Joined]:
+    """Return the constructor of `Joined` for a model's layers."""
+    dtype = model.lm_head.weight.dtype
+    if model.config.quant == "none":
+        return partial(Joined, dtype=dtype, stacked=stacked)
+    return partial(QuantJoined, dtype=dtype)
+
+
+def _factors(part: LinearParts, rank: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (scale * A [rank, in], B [out, rank]) in dtype, filled with zeros."""
+    (outputs, inputs), device = part.weight.shape, part.weight.device
+    down, up = (torch.zeros(shape, dtype=dtype, device=device) for shape in ((rank, inputs), (outputs, rank)))
     if part.A is not None:
         down[: len(part.A)], up[:, : len(part.A)] = part.A * part.scale, part.B
     return down, up
@@ -112,10 +176,10 @@ class FusedStep:
     """A decoder for rows of the cache. stacked: as in `Joined`."""
 
     def __init__(self, model: CausalLM, stacked: bool):
-        self.model, self.layers = model, []
+        self.model, self.layers, join = model, [], joiner(model, stacked)
         for block in model.model.layers:
             norms = HeadNorms(block, model.config) if model.config.qk_norm else None
-            self.layers.append(FusedLayer(block, norms, *(Joined(layers, stacked) for layers in groups(block))))
+            self.layers.append(FusedLayer(block, norms, *(join(layers) for layers in groups(block))))
 
     def hidden(self, rows: Rows, cache: KVCache, tables: dict, output: bool = True) -> torch.Tensor | None:
         """Write the rows' keys and values to the cache; return hidden states [N, D] after the final norm, or None

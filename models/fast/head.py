@@ -7,7 +7,7 @@ head (LoRA) the gradient of a row's log-probability with respect to its hidden s
     d logp(y) / d h = (W[y] - sum_v p_v W[v]) / T = ((1 - p_y) W[y] - sum_{v != y} p_v W[v]) / T,
 
 so the forward computes it while a slab's probabilities are at hand, and the backward only scales it: two matrix
-products in all. (The second form keeps its digits where p_y is near 1.) With a trainable head, or a gradient for the
+products in all. (The second form does not cancel where p_y is near 1.) With a trainable head, or a gradient for the
 entropy, the backward computes the logits again (models/logprob_backward.py).
 """
 

@@ -8,7 +8,7 @@ runs. So it does for float32 where process.py finds plain products faster.
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -16,7 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights together
 
-float32 = True  # whether products of float32 may go through oneDNN; process.py sets it
+float32 = True  # whether products of float32 may go through oneDNN; process.py sets it,
+least_batch = 64  # and from how many small products at once oneDNN is faster than MKL
 _copies = WeakTensorKeyDictionary()  # {first weight: {kind of copy: (state of the weights, copy, bytes)}}
 
 
@@ -78,10 +79,21 @@ def _budget() -> int:
 
 @contextmanager
 def onednn_matmul():
-    """Within this context torch multiplies float32 matrices by oneDNN, in float32. Switches the whole process."""
-    if not float32 or not _exact_float32():
+    """Context: torch multiplies float32 matrices by oneDNN, in float32, if products of float32 may go through it."""
+    with _switch() if float32 and _exact_float32() else nullcontext():
         yield
-        return
+
+
+def batch_matmul(count: int, blocks: int):
+    """Return the context for `count` small products in each of some blocks: oneDNN for many, MKL for few. A single one
+    goes through oneDNN in any case, because MKL shares it among threads by cutting its sums."""
+    many = count == 1 or count * blocks >= least_batch
+    return _switch() if many and _exact_float32() else nullcontext()
+
+
+@contextmanager
+def _switch():
+    """Within this context torch multiplies float32 matrices by oneDNN. Switches the whole process."""
     before = torch.backends.mkldnn.matmul.fp32_precision
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     try:

@@ -18,7 +18,7 @@ SIZES = (64, 256, 1024)  # tokens of a graph
 
 
 class Prefill:
-    """Computes keys and values of pending tokens with the layers of `steps`: a FusedStep's, or an exact Step's."""
+    """Computes keys and values of pending tokens with the layers of `steps`: a FusedStep's, or a Step's."""
 
     def __init__(self, steps: Steps):
         self.steps, self.graphs, self.made_for = steps, {}, None
@@ -38,7 +38,7 @@ class Prefill:
             N = -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
             numbers = _to_device(layout(parts, N, len(parts)), steps.device)
             rows = as_rows(numbers, N, len(parts), max(len(ids) for *_, ids in parts))
-            self._compute(rows) if steps.fused else self._compute_exact(rows, count)
+            self._compute(rows) if steps.fused else self._compute_unfused(rows, count)
             return
         B = len(steps.places_B)
         if size not in self.graphs:
@@ -50,8 +50,8 @@ class Prefill:
     def _compute(self, rows: Rows) -> None:
         self.steps.decoder.hidden(rows, self.steps.cache, self.steps.tables, output=False)
 
-    def _compute_exact(self, rows: Rows, count: int) -> None:
-        """Compute the first `count` rows by the operations of training."""
+    def _compute_unfused(self, rows: Rows, count: int) -> None:
+        """Compute the first `count` rows by the operations of models/decoder.py, which training takes too."""
         from models.fast.triton.attention import attend_packed
 
         steps, position_N = self.steps, rows.positions_N[:count]

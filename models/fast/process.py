@@ -2,20 +2,23 @@
 
 import ctypes
 import os
+import sys
 import time
-from statistics import median
+from collections.abc import Callable
+from functools import partial
+from statistics import geometric_mean, median
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from models.attention import KEY_BLOCK, MIN_QUERIES
 from models.fast import onednn
 
 ONE_THREAD = 10_000_000  # parameters
-FASTER = (
-    1.3  # times the speed of plain products, from which on oneDNN is taken: its copies and switches have a cost too
-)
-ROWS, WIDTH, PAIRS = 128, 896, 9  # of the products that are timed
+FASTER = 1.1  # times the speed of plain products, from which on oneDNN is taken: its copies and switches cost too
+ROWS, WIDEST, PAIRS = (16, 256), 768, 9  # of the products that are timed: sampling and training, at most 0.1 s in all
+BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -28,31 +31,72 @@ def default_threads(model: nn.Module) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def choose_products(kind: str = "auto") -> str:
-    """Let float32 products go through oneDNN or not ("onednn", "plain"); "auto": as `onednn_speedup` finds. Return a
-    line about the choice. Where oneDNN is inexact (onednn.py), products are plain in any case."""
+def choose_products(kind: str = "auto", inputs: int = WIDEST, outputs: int = WIDEST) -> str:
+    """Let float32 products go through oneDNN or not ("onednn", "plain"); "auto": as `onednn_speedup` finds for a layer
+    of this size. Return a line about the choice. Where oneDNN is inexact (onednn.py), products are always plain."""
     there = onednn.usable(torch.float32)
-    speedup = onednn_speedup() if there and kind == "auto" else None
-    onednn.float32 = there and (kind == "onednn" if speedup is None else speedup >= FASTER)
+    faster = onednn_speedup(inputs, outputs) if there and kind == "auto" else None
+    onednn.float32 = there and (kind == "onednn" if faster is None else faster >= FASTER)
     name = "oneDNN, from copies of frozen weights" if onednn.float32 else "plain, from the weights as they lie"
     why = "as asked" if there else "oneDNN is missing or inexact here"
-    return f"{name} ({why if speedup is None else f'oneDNN has {speedup:.1f}x the speed here'})"
+    return f"{name} ({why if faster is None else f'oneDNN has {faster:.1f}x the speed here'})"
 
 
 @torch.no_grad()
-def onednn_speedup() -> float:
-    """Return the speed of a product of ROWS x WIDTH by WIDTH x WIDTH from oneDNN's copy, over that of a plain one: the
-    median of pairs that follow each other, by this thread's own CPU time. So a busy machine gives the same answer."""
-    x, weight = torch.ones(ROWS, WIDTH), torch.ones(WIDTH, WIDTH)
-    packed, threads, ratios = onednn.pack_weight(weight), torch.get_num_threads(), []
+def onednn_speedup(inputs: int, outputs: int) -> float:
+    """Return the speed of products from oneDNN's copy of a weight [outputs, inputs], both cut to WIDEST, over that of
+    plain ones: for few and for many rows the median of pairs that follow each other, and of these two the geometric
+    mean. By this thread's own CPU time, so that a busy machine gives the same answer."""
+    weight = torch.ones(min(outputs, WIDEST), min(inputs, WIDEST))
+    packed, threads = onednn.pack_weight(weight), torch.get_num_threads()
     torch.set_num_threads(1)
+    inputs = [torch.ones(rows, weight.shape[1]) for rows in ROWS]
+    speedups = [speedup(partial(F.linear, x, weight), partial(onednn.multiply, x, packed)) for x in inputs]
+    torch.set_num_threads(threads)
+    return geometric_mean(speedups)
+
+
+@torch.no_grad()
+def choose_attention() -> str:
+    """Choose from how many products of queries with a block of keys a decode step takes oneDNN instead of MKL. Return a
+    line about it. It is where oneDNN is faster, of BATCHES; if the two differ in a bit, the step takes training's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if _attention_differs():
+            onednn.least_batch = 1 if onednn.float32 else sys.maxsize
+        else:
+            onednn.least_batch = next((n for n in BATCHES if _attention_speedup(n) > 1), sys.maxsize)
+    finally:
+        torch.set_num_threads(threads)
+    return f"oneDNN from {onednn.least_batch} products at once" if onednn.least_batch < sys.maxsize else "MKL"
+
+
+def _attention_differs() -> bool:
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(16, rows, KEY_BLOCK, generator=generator) for rows in (MIN_QUERIES, KEY_BLOCK))
+    return not torch.equal(torch.bmm(queries, keys), _by_onednn(queries, keys))
+
+
+def _attention_speedup(count: int) -> float:
+    queries, keys = (torch.ones(count, rows, KEY_BLOCK) for rows in (MIN_QUERIES, KEY_BLOCK))
+    return speedup(partial(torch.bmm, queries, keys), partial(_by_onednn, queries, keys))
+
+
+def _by_onednn(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    with onednn.batch_matmul(1, 1):
+        return torch.bmm(queries, keys)
+
+
+def speedup(plain: Callable, onednn: Callable) -> float:
+    """Return the CPU time of a plain product over that of one by oneDNN, the median of PAIRS pairs."""
+    ratios = []
     for _ in range(PAIRS + 1):
         began = time.thread_time()
-        F.linear(x, weight)
+        plain()
         middle = time.thread_time()
-        onednn.multiply(x, packed)
+        onednn()
         ratios.append((middle - began) / (time.thread_time() - middle))
-    torch.set_num_threads(threads)
     return median(ratios[1:])  # at the first calls libraries choose and compile kernels
 
 

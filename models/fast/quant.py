@@ -39,19 +39,23 @@ def level_pairs() -> torch.Tensor:
 
 def quant_product(x_ND: torch.Tensor, layers: Sequence) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the outputs of quantised layers side by side on CUDA, or None."""
-    kernels = triton_quant(x_ND.device) if x_ND.is_cuda else None
-    if kernels is None:
+    if not x_ND.is_cuda or triton_quant(x_ND.device) is None:
         return None
-    widths = [layer.out_features for layer in layers]
-    y = x_ND.new_empty(len(x_ND), sum(widths))
-    for layer, out in zip(layers, y.split(widths, -1), strict=True):
+    y = x_ND.new_empty(len(x_ND), sum(layer.out_features for layer in layers))
+    write_products(x_ND, layers, y)
+    return y
+
+
+def write_products(x_ND: torch.Tensor, layers: Sequence, y_NO: torch.Tensor) -> None:
+    """Write the outputs of quantised layers side by side into y, whose rows may be parts of longer rows."""
+    kernels, widths = triton_quant(x_ND.device), [layer.out_features for layer in layers]
+    for layer, out in zip(layers, y_NO.split(widths, -1), strict=True):
         if kernels.fits(x_ND, layer):
             kernels.product(x_ND, layer, out)
         elif layer.bias is None:
             torch.mm(x_ND, layer.dense(x_ND.dtype).mT, out=out)
         else:
             torch.addmm(layer.bias, x_ND, layer.dense(x_ND.dtype).mT, out=out)
-    return y
 
 
 def triton_quant(device: torch.device):

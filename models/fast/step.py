@@ -6,8 +6,8 @@ one product (products.py). On a CPU every bit should be that of models/decoder.p
 
 import itertools
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,12 +18,11 @@ from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
 from models.fast import onednn
-from models.fast.onednn import onednn_matmul, weight_copy
+from models.fast.onednn import batch_matmul, weight_copy
 from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, random_factors
 from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
-MKL_BATCH = range(2, 33)  # so many small products are faster in MKL than in oneDNN; a single one has other bits there
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
 
 
@@ -127,7 +126,7 @@ class BlockedAttention:
         self.masks = {window: _mask(positions_B, window, K, blocks) for window in set(cfg.windows)}
         self.queries_ZME = torch.zeros(len(positions_B) * K, max(self.group, MIN_QUERIES), E)
         self.scores_UZML = torch.empty(blocks, *self.queries_ZME.shape[:2], KEY_BLOCK)
-        self.matmul = nullcontext if len(self.queries_ZME) in MKL_BATCH else onednn_matmul
+        self.matmul = partial(batch_matmul, len(self.queries_ZME), blocks)
 
     def __call__(self, q_BHE: torch.Tensor, k_UZEL: torch.Tensor, v_UZLE: torch.Tensor, window) -> torch.Tensor:
         first, mask_from, bias = self.masks[window]
@@ -172,7 +171,7 @@ def exact_step(model: CausalLM) -> CPUStep | None:
         return None  # the stacks would be a copy of the whole model
     layers = [layer for group in inputs for layer in group]
     shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
-    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), onednn.float32, shapes)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), onednn.float32, onednn.least_batch, shapes)
     if agreed.get(kind) is False:
         return None
     if kind not in agreed:
@@ -182,17 +181,27 @@ def exact_step(model: CausalLM) -> CPUStep | None:
 
 
 def _agrees(step: CPUStep, model: CausalLM) -> bool:
-    generator = torch.Generator().manual_seed(0)
     for rows, more in itertools.product((1, 16, 64), (0, 1)):  # a whole cache has other strides than a part of it
-        caches = [KVCache(model, rows + more) for _ in range(2)]
-        for first, second in zip(*(cache.keys + cache.values for cache in caches), strict=True):
-            second.copy_(first.normal_(generator=generator))  # sums over random values show the order of adding
-        ids_B = torch.arange(rows) % model.config.vocab_size
         longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
-        for position in sorted({0, 3, KEY_BLOCK + 1, longest}):
+        caches = [KVCache(model, rows + more) for _ in range(2)]
+        for cache in caches:
+            cache.reserve(longest // KEY_BLOCK + 1)
+            _fill(cache)
+        ids_B = torch.arange(rows) % model.config.vocab_size
+        positions = {KEY_BLOCK + 1, longest} if more else {0, 3, KEY_BLOCK + 1, longest}  # one block has equal strides
+        for position in sorted(positions):
             positions_B = (torch.arange(rows) % 3 + position - 2).clamp(min=0)
             views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
             expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
             if not torch.equal(step(ids_B, positions_B, views[1]), expected):
                 return False
     return True
+
+
+def _fill(cache: KVCache) -> None:
+    """Fill all blocks with random numbers, whose sums show the order of adding: each block with another part of one
+    sample."""
+    size, tensors = cache.keys[0][0].numel(), cache.keys + cache.values
+    sample = torch.randn(size + len(tensors) * len(tensors[0]), generator=torch.Generator().manual_seed(0))
+    for i, block in enumerate(block for tensor in tensors for block in tensor):
+        block.copy_(sample[i : i + size].view_as(block))

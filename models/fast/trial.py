@@ -33,7 +33,9 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
     torch.set_num_threads(threads or process.default_threads(model))
     on_cpu = model.lm_head.weight.device.type == "cpu"
     if on_cpu:
-        print(f"products: {process.choose_products(products)}")
+        cfg = model.config
+        line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size)
+        print(f"products: {line}; in a step's attention: {process.choose_attention()}")
     found = _tried_threads(model, threads, products) if trial else ""
     return found, ("onednn" if onednn.float32 else "plain") if on_cpu else products
 

@@ -1,7 +1,8 @@
 """Recognise descendants of the embedded model. Imported only for a model that is not named "tiny"."""
 
-import json
 from pathlib import Path
+
+from models.json_file import TINY, read_object
 
 
 def same_shape(folder: Path) -> bool:
@@ -10,7 +11,7 @@ def same_shape(folder: Path) -> bool:
     Its config.json is the same but for dtypes, rotary layout and versions.
     """
     try:
-        configs = [json.loads((path / "config.json").read_text()) for path in (Path(__file__).parent, folder)]
+        configs = [read_object(path / "config.json") for path in (TINY, folder)]
     except (OSError, ValueError):
         return False
     for config in configs:

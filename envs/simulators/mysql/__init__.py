@@ -11,6 +11,7 @@ import sqlite3
 from datetime import date
 from hashlib import md5
 
+from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
 from envs.simulators.mysql.expressions import Type, quoted
 from envs.simulators.mysql.functions import FUNCTIONS, GroupConcat, decimal
@@ -20,7 +21,6 @@ from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
 __all__ = ["Database", "MySQLError", "digest"]
 
 MAX_LENGTH = 10_000  # characters per call of `run`
-MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `run`
 MAX_ROWS = 1_000  # read of a result
 MAX_VALUE = 4_000  # bytes of a value, or of a row
 MAX_PAGES = 1_000  # of 4 kB, of the table
@@ -42,18 +42,17 @@ class Database:
     """A database with one table, both of the same name; `load` replaces them."""
 
     def __init__(self):
-        self.name, self.steps = "", 0
+        self.name, self.calls = "", Calls()
         self.columns: list[tuple[str, Type]] = []
-        self.failure: MySQLError | None = None  # raised in a function that SQLite called
         self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for function, code in FUNCTIONS.items():
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
-        self.sqlite.create_function("whole_", 3, self._whole)
-        self.sqlite.create_function("only_one_", 2, self._only_one)
+        self.sqlite.create_function("whole_", 3, self.calls.whole)
+        self.sqlite.create_function("only_one_", 2, self.calls.only_one)
         self.sqlite.create_aggregate("GROUP_CONCAT_", -1, GroupConcat)
         self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
         self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
-        self.sqlite.set_progress_handler(self._tick, 1000)
+        self.sqlite.set_progress_handler(self.calls.tick, 1000)
         self.sqlite.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
         self.sqlite.execute("PRAGMA temp_store = MEMORY")  # sorting writes no files
 
@@ -62,7 +61,7 @@ class Database:
         self.sqlite.set_authorizer(None)
         if self.name:
             self.sqlite.execute(f"DROP TABLE {quoted(self.name)}")
-        self.name, self.columns, self.steps = name, [(column, TYPES[kind]) for column, kind in columns], 0
+        self.name, self.columns, self.calls.steps = name, [(column, TYPES[kind]) for column, kind in columns], 0
         listed = ", ".join(f"{quoted(column)} {DECLARED[kind]}" for column, kind in columns)
         self.sqlite.execute(f"CREATE TABLE {quoted(name)} ({listed})")
         self.sqlite.executemany(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -75,7 +74,7 @@ class Database:
         Statements are separated at every `;`, even inside a string. Raises MySQLError if one fails, which changes
         nothing; earlier ones stay done.
         """
-        self.steps = 0
+        self.calls.steps = 0
         if len(sql) > MAX_LENGTH:
             raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
         rows: list[tuple] = []
@@ -85,7 +84,7 @@ class Database:
 
     def rows(self) -> list[tuple]:
         """Return the whole table."""
-        self.steps = -(10**9)  # no limit
+        self.calls.steps = -(10**9)  # no limit
         return self.sqlite.execute(f"SELECT * FROM {quoted(self.name)}").fetchall()
 
     def _statement(self, sql: str) -> list[tuple]:
@@ -101,49 +100,18 @@ class Database:
         return [tuple(map(_read, row, kinds)) for row in self._execute(text, parameters)]
 
     def _execute(self, sql: str, parameters: dict[str, int]) -> list[tuple]:
-        self.failure = None
+        self.calls.failure = None
         try:
             return self.sqlite.execute(sql, tuple(parameters)).fetchmany(MAX_ROWS)
         except sqlite3.Error as error:
-            raise self.failure or _as_mysql(error, self.name) from None
+            failure, self.calls.failure = self.calls.failure, None  # its traceback refers to this database
+            raise failure or _as_mysql(error, self.name) from None
 
     def _show(self, block: ChangeBlock, what: str, table: str | None) -> list[tuple]:
         if what != "COLUMNS":
             return [(self.name,)]
         _, columns = block.known(table)
         return [(name, kind.kind, "YES", "", None, "") for name, kind in columns]
-
-    def _tick(self) -> bool:
-        self.steps += 1
-        return self.steps > MAX_STEPS
-
-    def _fail(self, code: int, state: str, text: str):
-        self.failure = MySQLError(code, state, text)
-        raise self.failure
-
-    def _only_one(self, count: int, value):
-        return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
-
-    def _whole(self, value, column: str, row: int) -> int | None:
-        """Return a value as an INT column stores it; raise MySQL's error if it cannot."""
-        if value is None:
-            return None
-        if isinstance(value, str):
-            value = self._number(value, column, row)
-        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15
-        if not -(2**31) <= number < 2**31:
-            self._fail(1264, "22003", f"Out of range value for column '{column}' at row {row}")
-        return number
-
-    def _number(self, text: str, column: str, row: int) -> float:
-        try:
-            if text.isascii() and "_" not in text:
-                return float(text)
-        except ValueError:
-            pass
-        if text.strip()[:1].isdigit():
-            self._fail(1265, "01000", f"Data truncated for column '{column}' at row {row}")
-        self._fail(1366, "HY000", f"Incorrect integer value: '{text[:80]}' for column '{column}' at row {row}")
 
 
 def digest(rows: list[tuple]) -> str:

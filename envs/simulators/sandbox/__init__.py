@@ -1,31 +1,33 @@
 """Run Python programs that a model wrote and return what they print.
 
-    execute("print(int(input()) * 2)", "21") -> Run(stdout="42\\n", stderr="")
+    execute("print(int(input()) * 2)", "21") -> Run(stdout="42\\n", stderr="", status=0)
 
-Each program runs in a process of its own, forked from a small server process (jail.py) that starts with the first
-program and ends with its parent. A program has
-- no network: an empty network namespace, in which even the loopback is down;
-- no files except the interpreter's libraries (read-only) and /tmp, a new 16 MB folder: a mount namespace and chroot,
-  without /proc, /dev or a shell, removed afterwards;
-- no view of other processes: a PID namespace, which ends with the program;
-- no privileges: no capabilities and no way to gain any;
-- limits: 30 s of wall time; 10 s of CPU time and 512 MiB of memory per process; 8 processes or threads; 1 MB of stdout,
-  of stderr and of each file.
+Each program runs in a process of its own, forked from a worker of a small server process (jail.py) that starts with the
+first program and ends with its parent. A program has
+- only the system calls that plain Python needs (seccomp): no sockets, no other process or program, no devices;
+- no files except the interpreter's libraries (read-only) and /tmp, a new 16 MB folder: a mount namespace, chroot and
+  Landlock, without /proc, /dev or a shell, removed afterwards;
+- no network and no view of other processes: network and PID namespaces;
+- no privileges and no keys: no capabilities, no way to gain any, an empty session keyring;
+- limits: 30 s of wall time, 10 s of CPU time and 512 MiB of memory in all; 8 threads; 1 MB of stdout, of stderr and of
+  each file.
 
-README.md says what a program can still do, and what happens where the system offers no namespaces.
+README.md says what a program can still do, and the minimum of layers below which no program runs.
 """
 
+import fcntl
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import warnings
+import time
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
+from typing import BinaryIO
 
 from envs.simulators.sandbox import jail
 
@@ -39,21 +41,28 @@ class Limits:
     """The resources that one program may use."""
 
     wall: float = 30.0  # seconds from start to end
-    cpu: int = 10  # seconds of CPU time per process
-    memory: int = 512 * 2**20  # bytes of address space per process
+    cpu: int = 10  # seconds of CPU time
+    memory: int = 512 * 2**20  # bytes of address space
     output: int = 1_000_000  # bytes of stdout, of stderr and of each file
-    processes: int = 8  # processes and threads
+    threads: int = 8
 
 
 @dataclass(frozen=True)
 class Run:
-    """The output of one program."""
+    """The output and the exit status of one program.
+
+    stderr is blank only if the program ended well. Where the program did not write to stderr why it failed, the last
+    line is [TIMEOUT], [OUTPUT LIMIT], [EXIT STATUS 3] or [KILLED BY SIGSEGV].
+    """
 
     stdout: str  # at most Limits.output bytes of UTF-8
-    stderr: str  # likewise; ends with "[TIMEOUT]" if a time limit stopped the program
+    stderr: str  # likewise, and that line
+    status: int = 0  # minus the signal, if one ended the program
 
 
 DEFAULT = Limits()
+ISOLATED, UNSAFE = "isolated", "unsafe"  # the modes: refuse programs below the minimum of layers, or run them
+SIGNALS = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
 MAIN_GUARD = re.compile(r"if\s+__name__\s*==\s*['\"]__main__['\"]")
 CALL_SOLVE = """
 
@@ -74,39 +83,62 @@ def code_of(text: str) -> str:
     return text.strip()
 
 
-def execute(source: str, stdin: str = "", limits: Limits = DEFAULT) -> Run:
+def start(mode: str) -> None:
+    """Start the sandbox and print its layers to stderr, once. Raise ValueError if `mode` does not permit to use it.
+
+    mode: the option `sandbox` of an environment that runs programs.
+    """
+    if mode not in (ISOLATED, UNSAFE):
+        raise ValueError(f"sandbox must be {ISOLATED!r} or {UNSAFE!r}, not {mode!r}")
+    try:
+        server = _server(mode)
+    except SandboxFailed as error:
+        raise ValueError(f"sandbox={mode}: {error}") from error
+    with _lock:
+        if not _printed:
+            _printed.append(server.layers)
+            print(f"sandbox: {'' if server.safe else 'UNSAFE: '}{server.layers}", file=sys.stderr)
+
+
+def execute(source: str, stdin: str = "", limits: Limits = DEFAULT, mode: str = ISOLATED) -> Run:
     """Run a program and return its output.
 
     If it prints nothing, defines solve() and has no main guard, run it again with a call of solve() whose value is
     printed. Raises SandboxFailed.
     """
-    ran = run(source, stdin, limits)
+    ran = run(source, stdin, limits, mode)
     silent = not ran.stdout.strip() and not ran.stderr.strip()
     if silent and "def solve" in source and not MAIN_GUARD.search(source):
-        ran = run(source + CALL_SOLVE, stdin, limits)
+        ran = run(source + CALL_SOLVE, stdin, limits, mode)
     return ran
 
 
-def run(source: str, stdin: str, limits: Limits = DEFAULT) -> Run:
-    """Run a program once, unchanged, and return its output. Thread-safe. Raises SandboxFailed if it cannot be run."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(4)]
-        for file, text in zip(files, (source, stdin), strict=False):
-            file.write(text.encode("utf-8", "replace"))
-            file.seek(0)
-        status = _server().job(files, limits)
-        stdout, stderr = (os.pread(file.fileno(), limits.output, 0).decode("utf-8", "replace") for file in files[2:])
-    return Run(stdout, stderr + "\n[TIMEOUT]" if status == "timeout" else stderr)
+def run(source: str, stdin: str, limits: Limits = DEFAULT, mode: str = ISOLATED) -> Run:
+    """Run a program once, unchanged, and return its output. Thread-safe.
+
+    Raises SandboxFailed if it could not be run, or if the system has fewer layers than the minimum, unless `mode` is
+    UNSAFE.
+    """
+    texts = [text.encode("utf-8", "replace") for text in (source, stdin)]
+    status, streams = _server(mode).job(texts, limits)
+    stdout, stderr = (stream[: limits.output].decode("utf-8", "replace") for stream in streams)
+    if status == "timeout":
+        return Run(stdout, stderr + "\n[TIMEOUT]", -signal.SIGKILL)
+    code = int(status)
+    if max(map(len, streams)) > limits.output:
+        stderr += "\n[OUTPUT LIMIT]"
+    elif code and not stderr.strip():
+        stderr += f"[EXIT STATUS {code}]" if code > 0 else f"[KILLED BY {SIGNALS.get(-code, f'SIGNAL {-code}')}]"
+    return Run(stdout, stderr, code)
 
 
-def isolation() -> str:
-    """Return "namespaces" if programs are fully isolated, else "limits: " and the reason. Raises SandboxFailed."""
-    weakness = _server().weakness
-    return f"limits: {weakness}" if weakness else "namespaces"
+def layers() -> str:
+    """Return the layers around each program, as the start line names them. Raises SandboxFailed."""
+    return _server(UNSAFE).layers
 
 
 class _Server:
-    """Client of the server process (jail.py) that forks and runs the programs."""
+    """Client of the server process (jail.py) that runs the programs."""
 
     def __init__(self):
         if sys.platform != "linux":
@@ -123,51 +155,88 @@ class _Server:
             start_new_session=True,  # an interrupt at the keyboard must reach only the parent
         )
         theirs.close()
-        hello = self.socket.recv(1000).decode()
-        if not hello:
+        enough, _, self.layers = self.socket.recv(1000).decode().partition(" ")
+        if not enough:
             raise SandboxFailed("the sandbox's server process did not start")
-        self.weakness = hello.removeprefix("ready").strip()
-        if self.weakness and os.geteuid() and os.environ.get("SANDBOX") != "limits":
-            self.socket.close()
-            raise SandboxFailed(
-                f"the sandbox cannot isolate programs here, so it runs none: {self.weakness}; run as root, or set "
-                "SANDBOX=limits to run them with your rights (envs/simulators/sandbox/README.md)"
-            )
-        if self.weakness:
-            warnings.warn(f"programs run with limits only and can reach files and the network: {self.weakness}")
+        self.safe = enough == "1"
+        self.workers = threading.Semaphore(jail.WORKERS)
 
     def usable(self) -> bool:
         """Return whether the server is alive and our child: a process forked from ours needs a server of its own."""
         return self.socket.fileno() >= 0 and self.process.poll() is None
 
-    def job(self, files: list, limits: Limits) -> str:
-        """Run one program on its open files (source, stdin, stdout, stderr) and return "over" or "timeout"."""
-        reader, writer = os.pipe()
-        try:
+    def job(self, texts: list[bytes], limits: Limits) -> tuple[str, list[bytes]]:
+        """Run one program on (source, stdin). Return its exit status or "timeout", and (stdout, stderr).
+
+        A stream that is longer than limits.output is cut one byte later.
+        """
+        with self.workers, ExitStack() as stack:
+            status, *streams = "", b"", b""
             try:
-                fds = [*(file.fileno() for file in files), writer]
-                socket.send_fds(self.socket, [jail.LIMITS.pack(*astuple(limits))], fds)
-            finally:
-                os.close(writer)
-            answered, *_ = select.select([reader], [], [], limits.wall + 10)  # longer than the server's own limit
-            status = os.read(reader, 1000).decode() if answered else ""
-        except OSError as error:
-            status = str(error)
-        finally:
-            os.close(reader)
-        if status not in ("over", "timeout"):
+                with ExitStack() as theirs:
+                    files = [theirs.enter_context(_sealed(text)) for text in texts]
+                    ends = [os.pipe() for _ in range(3)]
+                    pipes = [stack.enter_context(open(reader, "rb", buffering=0)) for reader, _ in ends]
+                    files += [theirs.enter_context(open(writer, "wb", buffering=0)) for _, writer in ends]
+                    fds = [file.fileno() for file in files]
+                    socket.send_fds(self.socket, [jail.LIMITS.pack(*astuple(limits))], fds)
+                *streams, last = _read(pipes, limits.output + 1, limits.wall + 10)  # later than the server's own limit
+                status = last.decode()
+            except OSError as error:
+                status = str(error)
+        if not status.startswith(("over", "timeout")):
             self.socket.close()  # which ends the server and every program it runs
             raise SandboxFailed(f"a program could not be run: {status or 'the server process is gone'}")
-        return status
+        return status.removeprefix("over "), streams
+
+
+def _sealed(text: bytes) -> BinaryIO:
+    """Return an open file in memory that nobody can change."""
+    file = open(os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b", buffering=0)  # noqa: SIM115
+    file.write(text)
+    file.seek(0)
+    fcntl.fcntl(
+        file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    )
+    return file
+
+
+def _read(pipes: list[BinaryIO], most: int, seconds: float) -> list[bytes]:
+    """Return the contents of the pipes once the last of them has ended, or `seconds` are over.
+
+    A pipe with more than `most` bytes is closed, so that writing to it fails.
+    """
+    texts = {pipe.fileno(): (pipe, bytearray(), most) for pipe in pipes[:-1]}
+    texts[pipes[-1].fileno()] = pipes[-1], bytearray(), 1000
+    watched, deadline = select.poll(), time.monotonic() + seconds
+    for fd in texts:
+        watched.register(fd, select.POLLIN)
+    while ready := watched.poll(0 if pipes[-1].closed else max(0, 1000 * (deadline - time.monotonic()))):
+        for fd, _ in ready:
+            pipe, text, room = texts[fd]
+            chunk = pipe.read(min(65_536, room - len(text)))
+            text += chunk
+            if not chunk or len(text) == room:
+                watched.unregister(fd)
+                pipe.close()
+    return [bytes(text) for _, text, _ in texts.values()]
 
 
 _lock = threading.Lock()
+_printed: list[str] = []
 _current: _Server | None = None
 
 
-def _server() -> _Server:
+def _server(mode: str) -> _Server:
+    """Return this process's server. Raises SandboxFailed if it has fewer layers than `mode` permits."""
     global _current
     with _lock:
         if _current is None or not _current.usable():
             _current = _Server()
-        return _current
+        server = _current
+    if not (server.safe or mode == UNSAFE):
+        raise SandboxFailed(
+            f"programs cannot be isolated here ({server.layers}): the least is seccomp, and namespaces or Landlock; "
+            "sandbox=unsafe runs them all the same (envs/simulators/sandbox/README.md)"
+        )
+    return server

@@ -1,16 +1,18 @@
-"""The sandbox's server process: isolates itself, then forks a process for each program. Started as a script.
+"""The sandbox's server process: isolates itself, then runs programs in a pool of workers. Started as a script.
 
-    jail.py FD        FD: a socket that receives, for each program, a packet of LIMITS and five open files:
-                      source, stdin, stdout, stderr, and a pipe for the status ("over", "timeout" or "refused: ...")
+    jail.py FD        FD: a socket that receives, for each program, a packet of LIMITS and five open files: source,
+                      stdin, and pipes for stdout, stderr and the status: "over STATUS" (minus the signal if one ended
+                      it), "timeout" or "refused: REASON"
 
-It imports little, because every program starts as a fork of it.
+Each of the WORKERS takes one program at a time from the socket and runs it in a fork of itself. It imports little,
+because every program starts as such a fork.
 """
 
 import atexit
-import ctypes
 import gc
 import os
 import resource
+import select
 import signal
 import site
 import socket
@@ -20,48 +22,88 @@ import threading
 import traceback
 import types
 from contextlib import suppress
+from importlib import import_module
 
+if __package__:
+    from envs.simulators.sandbox import filters
+else:  # run as a script, without a path to the package
+    sys.path.insert(0, os.path.dirname(__file__))
+    filters = import_module("filters")
+    del sys.path[0]
+
+call = filters.call
 LIMITS = struct.Struct("dqqqq")  # the fields of sandbox.Limits
+WORKERS = 8  # programs that run side by side
 JAIL = "/sys"  # mount point of the programs' root: any folder that exists everywhere and holds no library
 LIBRARIES = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", os.path.realpath(f"{sys.base_prefix}/lib")]
 USERS = 50_000  # first of the unused user ids that programs get when the server runs as root
-NEW_MOUNTS, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000  # CLONE_NEW*
-NOSUID, NODEV, BIND, RECURSIVE, PRIVATE = 2, 4, 4096, 16384, 1 << 18  # MS_*
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
-LIBC = ctypes.CDLL(None, use_errno=True)
-ROOT = os.geteuid() == 0
+NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x20000, 0x4000000, 0x8000000  # CLONE_NEW*
+NEW_USER, NEW_PIDS, NEW_NET = 0x10000000, 0x20000000, 0x40000000
+NOSUID, NODEV, NOEXEC, BIND, RECURSIVE, PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18  # MS_*
+DETACH = 2  # MNT_DETACH
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+KEYCTL, JOIN_SESSION_KEYRING = {"x86_64": 250, "aarch64": 219}, 1
+
+
+class Box:
+    """The layers around the programs of a worker."""
+
+    isolated = False  # namespaces, with a root folder and a /tmp of their own
+    nested = False  # ... inside a user namespace, because the server is not root or lacks CAP_SYS_ADMIN
+    landlock = filters.landlock_version()
+    seccomp = filters.has_seccomp()
+    user = 0  # the user id of programs; 0: the server's
+    threads = False  # whether RLIMIT_NPROC counts a program's threads alone, so that it may start some
+    calls = b""  # the system calls that programs may make
 
 
 def serve(server: socket.socket) -> str:
-    """Fork a process for each job until the parent closes the socket. Returns, only in those forks, a source to run."""
-    weakness = ""
+    """Start the workers, then end with the parent or with the first worker that ends.
+
+    Returns, only in the process of a program, the source to run.
+    """
+    box, obstacle, number = Box(), "", os.getpid()
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if memory runs out, the kernel ends a program first
+    new_session_keyring()
     try:
-        shut_in()
+        shut_in(box)
         if first := os.fork():  # the first process of its namespace: when it ends, all the others do
             server.close()
             os.waitpid(first, 0)
             os._exit(0)
+        box.isolated = True
     except OSError as error:
-        weakness = str(error)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the keepers
-    server.send(f"ready {weakness}".encode())
-    while True:
-        packed, fds, *_ = socket.recv_fds(server, 1000, 5)
-        if not packed:
-            os.killpg(0, signal.SIGKILL)  # the keepers, whose programs end with them
-            os._exit(0)  # the first process of a namespace is spared its own signals
-        if not os.fork():
-            server.close()
-            return keep(LIMITS.unpack(packed), fds, confined=not weakness)
-        for fd in fds:
-            os.close(fd)
+        obstacle = f" ({error.strerror})"
+    ends = select.poll()
+    ends.register(server, 0)
+    for slot in range(WORKERS):
+        if not (worker := os.fork()):
+            return work(server, box, USERS + (number * WORKERS + slot) % 15_000)
+        ends.register(os.pidfd_open(worker), select.POLLIN)
+    layers = ["namespaces" if box.isolated else "no namespaces" + obstacle]
+    layers.append(f"Landlock {box.landlock}" if box.landlock else "no Landlock")
+    layers.append("seccomp" if box.seccomp else "no seccomp")
+    server.send(f"{int(box.seccomp and bool(box.isolated or box.landlock))} {', '.join(layers)}".encode())
+    ends.poll()
+    os.killpg(0, signal.SIGKILL)
+    os._exit(0)  # the first process of a namespace is spared its own signals
 
 
-def shut_in() -> None:
-    """Leave the network and PID namespaces of the parent and build the programs' root folder."""
-    if os.geteuid():
-        new_user()
-    call("unshare", NEW_MOUNTS | NEW_NET | NEW_PIDS)
+def new_session_keyring() -> None:
+    """Leave the parent's keys, where the system has keyrings."""
+    with suppress(OSError, KeyError):
+        call("syscall", KEYCTL[os.uname().machine], JOIN_SESSION_KEYRING, None)
+
+
+def shut_in(box: Box) -> None:
+    """Leave the parent's namespaces and build the programs' root folder. Raise OSError if the system forbids it."""
+    own = NEW_MOUNTS | NEW_NET | NEW_PIDS | NEW_IPC | NEW_UTS
+    try:
+        call("unshare", own)
+    except PermissionError:
+        box.nested, box.threads = True, as_unused_user(new_user) > 0  # no limit counts root's threads
+        call("unshare", own)
     mount("none", "/", None, RECURSIVE | PRIVATE)
     mount("jail", JAIL, "tmpfs", NOSUID | NODEV, "size=1m,mode=755")
     os.mkdir(f"{JAIL}/tmp")
@@ -76,80 +118,144 @@ def shut_in() -> None:
     call("syscall", 442, -100, JAIL.encode(), 0x8000, read_only, len(read_only))  # mount_setattr of all that is below
 
 
-def new_user() -> None:
-    """Become root of a new user namespace, which lets an ordinary user create the other namespaces."""
+def as_unused_user(act):
+    """Return act(), called where possible as an unused user in root's place; if it fails, become root again."""
+    if os.geteuid() or not readable_by_all(folders=True):
+        return act()
+    try:
+        with suppress(OSError):  # root without CAP_SETUID stays root
+            os.setgroups([])
+            os.setegid(USERS)
+            os.seteuid(USERS)
+            call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # or /proc/self would belong to root
+        return act()
+    except OSError:
+        os.seteuid(0)
+        os.setegid(0)
+        raise
+
+
+def new_user() -> int:
+    """Become root of a new user namespace, which lets an ordinary user create the others. Return the id outside it."""
     uid, gid = os.geteuid(), os.getegid()
     call("unshare", NEW_USER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    return uid
 
 
-def no_shared_memory() -> None:
-    """Forbid System V shared memory, queues and semaphores, which no process limit counts."""
-    for name, most in (("shmall", "0"), ("msgmni", "0"), ("sem", "0 0 0 0")):
-        with suppress(PermissionError), open(f"/proc/sys/kernel/{name}", "w") as file:  # a user before Linux 6.9
-            file.write(most)
+def readable_by_all(folders: bool) -> bool:
+    """Return whether an unused user could read Python's library and, with `folders`, enter the folders above it."""
+    library = os.stat(LIBRARIES[-1]).st_mode & 0o5 == 0o5
+    above = [LIBRARIES[-1][:end] for end, sign in enumerate(LIBRARIES[-1]) if sign == "/" and end] if folders else []
+    return library and all(os.stat(folder).st_mode & 0o1 for folder in above)
 
 
-def keep(limits: tuple, fds: list[int], confined: bool) -> str:
-    """Start one program, stop it at its time limit, send the status to the parent. Returns in the program's process."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    wall, cpu, *_ = limits
-    status = fds.pop()
+def work(server: socket.socket, box: Box, user: int) -> str:
+    """Run one program after another until the parent closes the socket. Returns, only in programs, the source to run.
+
+    user: an unused user id for this worker's programs, if the server is root.
+    """
+    refusal = None
     try:
-        # RLIMIT_NPROC counts per user: as root each program gets a user id of its own, else a user namespace.
-        user = USERS + os.getpid() % 15_000 if ROOT else 0
-        if confined:
-            if not user:
-                new_user()
-            call("unshare", NEW_MOUNTS | NEW_IPC | NEW_PIDS)
-            mount("private", f"{JAIL}/tmp", "tmpfs", NOSUID | NODEV, "size=16m,nr_inodes=256,mode=1777")
-            no_shared_memory()
-        child = os.fork()
+        enter(box, user)
     except OSError as error:
-        os.write(status, f"refused: {error}".encode())
-        os._exit(1)
-    if not child:
-        return become_program(limits, fds, status, user, confined)
-    late = []
-    signal.signal(signal.SIGALRM, lambda *_: (late.append(True), os.kill(child, signal.SIGKILL)))
-    signal.setitimer(signal.ITIMER_REAL, wall)
-    _, ending, used = os.wait4(child, 0)  # after the last process of its namespace
+        refusal = error
+    while True:
+        packed, fds, *_ = socket.recv_fds(server, 1000, 5)
+        if not packed:
+            os._exit(0)
+        limits, status = LIMITS.unpack(packed), fds.pop()
+        try:
+            if refusal:
+                raise refusal
+            if box.isolated:
+                mount("tmp", "/tmp", "tmpfs", NOSUID | NODEV | NOEXEC, "size=16m,nr_inodes=256,mode=1777")
+            child = os.fork()
+            if not child:
+                server.close()
+                return become_program(limits, fds, status, box)
+            for fd in fds:
+                os.close(fd)
+            ending = end_of(child, limits)
+        except OSError as error:
+            ending = f"refused: {error}"
+        with suppress(BrokenPipeError):
+            os.write(status, ending.encode())
+        os.close(status)
+        if box.isolated:
+            with suppress(OSError):  # where it could not be mounted
+                call("umount2", b"/tmp", DETACH)
+
+
+def enter(box: Box, user: int) -> None:
+    """Give the worker the namespaces that its programs share, and find out which of the other layers it can add."""
+    if box.nested:
+        new_user()  # RLIMIT_NPROC counts in each user namespace
+    elif os.geteuid() == 0 and readable_by_all(folders=not box.isolated):
+        with suppress(PermissionError):  # root without CAP_SETUID
+            os.seteuid(user)
+            os.seteuid(0)
+            box.user, box.threads = user, True
+    if box.isolated:
+        call("unshare", NEW_MOUNTS)
+        os.chroot(JAIL)
+    if box.seccomp:
+        box.calls = filters.allowed_calls(writes=box.isolated, threads=box.threads)
+
+
+def end_of(child: int, limits: tuple) -> str:
+    """Wait for a program, stop it at its time limit, and return its status for the parent."""
+    wall, cpu, *_ = limits
+    process = os.pidfd_open(child)
+    ends = select.poll()
+    ends.register(process, select.POLLIN)
+    late = not ends.poll(1000 * wall)
+    if late:
+        os.kill(child, signal.SIGKILL)
+    os.close(process)
+    _, ending, used = os.wait4(child, 0)
     spent = os.WIFSIGNALED(ending) and used.ru_utime + used.ru_stime > cpu - 0.5
-    os.write(status, b"timeout" if late or spent else b"over")
-    os._exit(0)
+    return "timeout" if late or spent else f"over {os.waitstatus_to_exitcode(ending)}"
 
 
-def become_program(limits: tuple, fds: list[int], status: int, user: int, confined: bool) -> str:
+def become_program(limits: tuple, fds: list[int], status: int, box: Box) -> str:
     """Drop rights and set limits in the program's process, and return its source."""
-    _, cpu, memory, output, processes = limits
+    _, cpu, memory, output, threads = limits
     program, *streams = fds
     try:
         with open(program, encoding="utf-8", newline="") as file:
             source = file.read()
-        if confined:
-            os.chroot(JAIL)
+        if box.isolated:
             os.chdir("/tmp")
-        if user:
+        if box.user:
             os.setgroups([])
-            os.setresgid(user, user, user)
-            os.setresuid(user, user, user)
+            os.setresgid(box.user, box.user, box.user)
+            os.setresuid(box.user, box.user, box.user)
         call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))  # no capability of any kind
-        call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        call("prctl", filters.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for kind, most in (
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_MEMLOCK, 0),
+            (resource.RLIMIT_SIGPENDING, 64),
             (resource.RLIMIT_NOFILE, 64),
             (resource.RLIMIT_FSIZE, output),
-            (resource.RLIMIT_NPROC, processes if confined else 0),
+            (resource.RLIMIT_NPROC, threads + box.nested if box.threads and box.seccomp else 0),
             (resource.RLIMIT_CPU, cpu),
             (resource.RLIMIT_AS, memory),
         ):
             resource.setrlimit(kind, (most, most))
+        if box.landlock:
+            filters.landlock(["/"] if box.isolated else LIBRARIES, ["/tmp"] if box.isolated else [])
         for fd, stream in enumerate(streams):
             os.dup2(stream, fd)
+        if box.seccomp:
+            filters.seccomp(box.calls)
     except (OSError, ValueError) as error:
         os.write(status, f"refused: {error}".encode())
         os._exit(1)
@@ -158,35 +264,36 @@ def become_program(limits: tuple, fds: list[int], status: int, user: int, confin
 
 
 def execute(source: str) -> None:
-    """Run a program as `python main.py` would, without the interpreter's shutdown, which takes longer than the rest."""
+    """Run a program and exit as `python main.py` would, without the interpreter's slow shutdown."""
     sys.argv = ["main.py"]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
+    status = 0
     try:
         exec(compile(source, "main.py", "exec"), main.__dict__)
     except SystemExit as ending:
-        if ending.code is not None and not isinstance(ending.code, int):
+        if isinstance(ending.code, int):
+            status = ending.code & 0xFF
+        elif ending.code is not None:
             print(ending.code, file=sys.stderr)
+            status = 1
     except BaseException as error:
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)  # without this frame
+        status = 1
     threading._shutdown()  # wait for the program's threads
     atexit._run_exitfuncs()
     if threading.active_count() == 1:
         main.__dict__.clear()  # flushes files that the program left open
     for stream in (sys.stdout, sys.stderr, sys.__stdout__):
-        if not getattr(stream, "closed", True):
-            stream.flush()
-    os._exit(0)
+        try:
+            if not getattr(stream, "closed", True):
+                stream.flush()
+        except OSError:
+            status = status or 120  # as Python's own
+    os._exit(status)
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     call("mount", source.encode(), target.encode(), kind and kind.encode(), flags, options.encode())
-
-
-def call(name: str, *args) -> None:
-    """Call a function of the C library; raises OSError if it returns -1."""
-    if getattr(LIBC, name)(*args) == -1:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def main(fd: int) -> None:

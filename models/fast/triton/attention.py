@@ -24,7 +24,9 @@ from torch.autograd.function import once_differentiable
 
 from models.fast.triton.common import FUSED, LOG2E, LOWEST, shared_memory
 
+SCAN = tl.constexpr(1024)  # positions that are loaded at once
 ROWS = 64  # rows of a tile; Hopper's matrix instructions take at least 64
+FLOAT_ROWS = 16  # of a tile in float32, which has no such instructions: the sums of more rows would spill
 FAR = 2**30  # the window where there is none: longer than every sequence
 FREE = ("T", "Z", "longest", "window", "key_step", "value_step")  # arguments in which sampling and training differ
 
@@ -50,7 +52,7 @@ def attend_packed(
 
     bounds: int64 [B + 1], the first row of each sequence, and the end of the last one. places_B: int64, each sequence's
     row of a cache with K key heads. longest: no sequence has more rows. Position -1 marks padding, whose output is 0;
-    that of rows in no sequence is arbitrary.
+    rows that belong to no sequence get arbitrary numbers.
     """
     inputs = q_NHE.contiguous(), _dense(k_UZEL), _dense(v_UZLE), positions_N, bounds, places_B
     return _packed(*inputs, longest, K, FAR if window is None else window)[0]
@@ -59,14 +61,12 @@ def attend_packed(
 def _packed(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, longest: int, K: int, window: int):
     """Return (out_NHE, the scores' base-2 log-sum-exp [N, H])."""
     out_NHE, lse_NH = torch.empty_like(q_NHE), q_NHE.new_empty(q_NHE.shape[:2], dtype=torch.float32)
-    options = _options(q_NHE.shape[1], q_NHE.shape[2], K, k_UZEL.shape[3])
-    programs = len(places_B) * K * triton.cdiv(longest, options["ROWS"] // options["G"])
-    if programs:
-        _forward[(programs,)](
-            *(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, out_NHE, lse_NH),
-            *(q_NHE.shape[2] ** -0.5, longest, len(places_B) * K, window, *_steps(k_UZEL, v_UZLE)),
-            **options,
-        )
+    options = _options("forward", q_NHE.shape[1:], K, k_UZEL)
+    _forward[(len(places_B) * K * triton.cdiv(longest, options["ROWS"] // options["G"]),)](
+        *(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, out_NHE, lse_NH),
+        *(q_NHE.shape[2] ** -0.5, longest, len(places_B) * K, window, *_steps(k_UZEL, v_UZLE)),
+        **options,
+    )
     return out_NHE, lse_NH
 
 
@@ -96,14 +96,13 @@ class _Attention(torch.autograd.Function):
         delta_BTH = (grad_BTHE.float() * out_BTHE).sum(-1)
         grad_q = torch.empty_like(q_BTHE)
         grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k_UZEL, v_UZLE))
-        sizes, options, programs = _sizes(q_BTHE, k_UZEL, v_UZLE, ctx.window)
-        options["num_warps"] *= 2 if q_BTHE.shape[3] > 64 else 1  # it holds twice the sums of the forward
-        if shared_memory(q_BTHE.device) < 128 * 1024:
-            options["num_stages"] = min(options["num_stages"], 2)
-        if programs:
-            inputs = q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH
-            _backward_queries[(programs,)](*inputs, grad_q, *sizes, **options)
-            _backward_keys[(k_UZEL.shape[0] * k_UZEL.shape[1],)](*inputs, grad_k, grad_v, *sizes, **options)
+        (B, T, H, E), Z = q_BTHE.shape, k_UZEL.shape[1]
+        inputs = q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH
+        sizes = E**-0.5, T, Z, ctx.window, *_steps(k_UZEL, v_UZLE)
+        for_queries, for_keys = (_options(part, (H, E), Z // max(B, 1), k_UZEL) for part in ("queries", "keys"))
+        tiles = triton.cdiv(T, for_queries["ROWS"] // for_queries["G"])
+        _backward_queries[(Z * tiles,)](*inputs, grad_q, *sizes, **for_queries)
+        _backward_keys[(len(k_UZEL) * Z,)](*inputs, grad_k, grad_v, *sizes, **for_keys)
         return grad_q.transpose(1, 2), grad_k, grad_v, None, None
 
 
@@ -114,20 +113,23 @@ def _dense(x_UZ: torch.Tensor) -> torch.Tensor:
     return x_UZ if whole else x_UZ.contiguous()
 
 
-def _sizes(q_BTHE, k_UZEL, v_UZLE, window: int):
-    """Return (the numbers of the backward's kernels, their constants and options, the number of tiles of queries)."""
-    (B, T, H, E), Z = q_BTHE.shape, k_UZEL.shape[1]
-    options = _options(H, E, Z // max(B, 1), k_UZEL.shape[3])
-    sizes = E**-0.5, T, Z, window, *_steps(k_UZEL, v_UZLE)
-    return sizes, options, Z * triton.cdiv(T, options["ROWS"] // options["G"])
+def _options(part: str, heads: tuple[int, int], K: int, k_UZEL: torch.Tensor) -> dict:
+    """Return the constants and the launch options of the kernel of a part: forward | queries | keys.
 
-
-def _options(H: int, E: int, K: int, L: int) -> dict:
-    """Return the constants and the launch options of a kernel."""
-    K = max(K, 1)
-    rows = max(ROWS, triton.next_power_of_2(H // K))
-    constants = dict(K=K, G=H // K, E=E, WIDTH=max(16, triton.next_power_of_2(E)), L=L, ROWS=rows)
-    return dict(**constants, num_warps=4 if E <= 128 else 8, num_stages=3 if E <= 128 else 1, **FUSED)
+    heads: (H, E). The options keep sums in registers; benchmarks/compiled.py counts what spills.
+    """
+    (H, E), K = heads, max(K, 1)
+    width, full = max(16, triton.next_power_of_2(E)), k_UZEL.dtype == torch.float32
+    if part == "forward":
+        in_shared_memory = shared_memory(k_UZEL.device) >= 200 * 1024  # sm_90 and sm_100 multiply 16 bits from there
+        rows, warps = FLOAT_ROWS if full else ROWS, 4 if width <= (128 if in_shared_memory or full else 64) else 8
+        stages = 1 if width > 128 else 2 if full else 3
+    else:
+        rows = 16 if width > 128 or full else ROWS if part == "queries" else ROWS // 2
+        warps, stages = 4 if width <= 64 else 8, 2
+    rows = max(rows, triton.next_power_of_2(H // K))
+    constants = dict(K=K, G=H // K, E=E, WIDTH=width, L=k_UZEL.shape[3], ROWS=rows)
+    return dict(**constants, num_warps=warps, num_stages=stages, **FUSED)
 
 
 def _steps(k_UZEL, v_UZLE) -> tuple[int, int]:
@@ -138,10 +140,10 @@ def _steps(k_UZEL, v_UZLE) -> tuple[int, int]:
 
 @triton.jit
 def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr):
-    """Return (start, place, position, least, most) of a tile of queries, with G rows for each query.
+    """Return (start, place, position) of a tile of queries, with G rows for each query.
 
     start: the index of the tile's first row in [B*T*H]. place: [ROWS], each row's index after start, or -1 for a row
-    outside. position: [ROWS], -1 for padding. least, most: the bounds of the positions that are not padding.
+    outside. position: [ROWS], -1 for padding.
     """
     row = tl.arange(0, ROWS)
     t = tile * (ROWS // G) + row // G
@@ -149,7 +151,13 @@ def _queries(tile, z, positions_BT, T, K: tl.constexpr, G: tl.constexpr, ROWS: t
     position = tl.load(positions_BT + z // K * T + t, mask=real, other=-1).to(tl.int32)
     start = (z // K * T + tile * (ROWS // G)) * (K * G) + z % K * G
     place = tl.where(real, row // G * (K * G) + row % G, -1)
-    return start, place, position, tl.min(tl.where(position < 0, 2**30, position), 0), tl.max(position, 0)
+    return start, place, position
+
+
+@triton.jit
+def _bounds(position):
+    """Return the least and the largest position that is not padding."""
+    return tl.min(tl.where(position < 0, 2**30, position), 0), tl.max(position, 0)
 
 
 @triton.jit
@@ -185,11 +193,11 @@ def _values(v, u, z, step, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr
 
 
 @triton.jit
-def _scores(q, keys, u, position, scale, window, L: tl.constexpr):
-    """Return the scores [ROWS, L] of a block of keys in base 2, minus infinity where a query does not see a key."""
+def _scores(q, keys, key, position, scale, window):
+    """Return the scores of keys at positions `key` in base 2, minus infinity where a query does not see a key."""
     scores = tl.dot(q, keys, input_precision="ieee") * (scale * LOG2E)
-    key = u * L + tl.arange(0, L)[None, :]
-    return tl.where((key <= position[:, None]) & (key > position[:, None] - window), scores, float("-inf"))
+    seen = (key[None, :] <= position[:, None]) & (key[None, :] > position[:, None] - window)
+    return tl.where(seen, scores, float("-inf"))
 
 
 @triton.jit(do_not_specialize=FREE)
@@ -208,14 +216,15 @@ def _forward(
     row = tl.arange(0, ROWS)
     real = (row // G < ROWS // G) & (first + row // G < tl.load(bounds + b + 1))
     position = tl.load(positions_N + first + row // G, mask=real, other=-1).to(tl.int32)
-    least, most = tl.min(tl.where(position < 0, 2**30, position), 0), tl.max(position, 0)
+    least, most = _bounds(position)
     start, place = first * (K * G) + head * G, tl.where(real, row // G * (K * G) + row % G, -1)
     z = tl.load(places_B + b) * K + head
     q = _rows(q_NHE, start, place, E, WIDTH)
     peak, total = tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
     out = tl.zeros((ROWS, WIDTH), tl.float32)
     for u in range(tl.maximum(least - window + 1, 0) // L, (most + L) // L):
-        scores = _scores(q, _keys(k_UZEL, u, z, key_step, E, WIDTH, L), u, position, scale, window, L)
+        key = u * L + tl.arange(0, L)
+        scores = _scores(q, _keys(k_UZEL, u, z, key_step, E, WIDTH, L), key, position, scale, window)
         new_peak = tl.maximum(peak, tl.max(scores, 1))
         shrink, weights = tl.exp2(peak - new_peak), tl.exp2(scores - new_peak[:, None])
         values = _values(v_UZLE, u, z, value_step, E, WIDTH, L)
@@ -227,13 +236,6 @@ def _forward(
     tl.store(lse_NH + start + place, peak + tl.log2(total), mask=place >= 0)
 
 
-@triton.jit
-def _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L: tl.constexpr):
-    """Return (weights, gradient of the scores) of a block, [ROWS, L] each, float32."""
-    weights = tl.exp2(_scores(q, keys, u, position, scale, window, L) - lse[:, None])
-    return weights, weights * (tl.dot(grad, tl.trans(values), input_precision="ieee") - delta[:, None])
-
-
 @triton.jit(do_not_specialize=FREE)
 def _backward_queries(
     q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, grad_q,
@@ -242,14 +244,17 @@ def _backward_queries(
 ):  # fmt: skip
     """Write the gradient of a tile of queries."""
     tile, z = tl.cdiv(T, ROWS // G) - 1 - tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
-    start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
+    start, place, position = _queries(tile, z, positions_BT, T, K, G, ROWS)
+    least, most = _bounds(position)
     q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
     lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)
     delta = tl.load(delta_BTH + start + place, mask=place >= 0, other=0)
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
     for u in range(tl.maximum(least - window + 1, 0) // L, (most + L) // L):
         keys, values = _keys(k_UZEL, u, z, key_step, E, WIDTH, L), _values(v_UZLE, u, z, value_step, E, WIDTH, L)
-        _, slope = _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L)
+        key = u * L + tl.arange(0, L)
+        weights = tl.exp2(_scores(q, keys, key, position, scale, window) - lse[:, None])
+        slope = weights * (tl.dot(grad, tl.trans(values), input_precision="ieee") - delta[:, None])
         sums = tl.dot(slope.to(q.dtype), tl.trans(keys), sums, input_precision="ieee")
     _store_rows(grad_q, start, place, sums * scale, E, WIDTH)
 
@@ -260,21 +265,35 @@ def _backward_keys(
     scale, T, Z, window, key_step, value_step,
     K: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDTH: tl.constexpr, L: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of a block of keys and values, from every tile of queries that sees any of them."""
+    """Write the gradients of a block of keys and values, from the first to the last tile of queries that sees it.
+
+    Keys are the rows of every product here, so that no two warps hold the same key in their registers. The loop has no
+    condition inside, which Triton 3.4 cannot compile around products for sm_100.
+    """
     u, z = tl.program_id(0) // Z, (tl.program_id(0) % Z).to(tl.int64)
-    keys, values = _keys(k_UZEL, u, z, key_step, E, WIDTH, L), _values(v_UZLE, u, z, value_step, E, WIDTH, L)
-    sums_k, sums_v = tl.zeros((WIDTH, L), tl.float32), tl.zeros((L, WIDTH), tl.float32)
-    for tile in range(tl.cdiv(T, ROWS // G)):
-        start, place, position, least, most = _queries(tile, z, positions_BT, T, K, G, ROWS)
-        if (most >= u * L) & (least - window < u * L + L - 1):
-            q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
-            lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)
-            delta = tl.load(delta_BTH + start + place, mask=place >= 0, other=0)
-            weights, slope = _grad_scores(q, grad, keys, values, lse, delta, u, position, scale, window, L)
-            sums_v = tl.dot(tl.trans(weights.to(q.dtype)), grad, sums_v, input_precision="ieee")
-            sums_k = tl.dot(tl.trans(q), slope.to(q.dtype), sums_k, input_precision="ieee")
-    column, key = tl.arange(0, WIDTH), tl.arange(0, L)
+    first, end = T, 0
+    for some in range(0, T, SCAN):
+        t = some + tl.arange(0, SCAN)
+        position = tl.load(positions_BT + z // K * T + t, mask=t < T, other=-1)
+        sees = (position >= u * L) & (position - window < u * L + L - 1)
+        first = tl.minimum(first, tl.min(tl.where(sees, t, T), 0))
+        end = tl.maximum(end, tl.max(tl.where(sees, t + 1, 0), 0))
+    column, key = tl.arange(0, WIDTH)[None, :], tl.arange(0, L)[:, None]
+    at_k, at_v, inside = column * L + key, key * E + column, column < E
+    keys = tl.load(k_UZEL + (z + u * key_step) * (E * L) + at_k, mask=inside, other=0)
+    values = tl.load(v_UZLE + (z + u * value_step) * (E * L) + at_v, mask=inside, other=0)
+    sums_k, sums_v = tl.zeros((L, WIDTH), tl.float32), tl.zeros((L, WIDTH), tl.float32)
+    for tile in range(first // (ROWS // G), tl.cdiv(end, ROWS // G)):
+        start, place, position = _queries(tile, z, positions_BT, T, K, G, ROWS)
+        q, grad = _rows(q_BTHE, start, place, E, WIDTH), _rows(grad_BTHE, start, place, E, WIDTH)
+        lse = tl.load(lse_BTH + start + place, mask=place >= 0, other=0)[None, :]
+        delta = tl.load(delta_BTH + start + place, mask=place >= 0, other=0)[None, :]
+        scores = tl.dot(keys, tl.trans(q), input_precision="ieee") * (scale * LOG2E)
+        sees = (u * L + key <= position[None, :]) & (u * L + key > position[None, :] - window)
+        weights = tl.exp2(tl.where(sees, scores, float("-inf")) - lse)
+        slope = weights * (tl.dot(values, tl.trans(grad), input_precision="ieee") - delta)
+        sums_v = tl.dot(weights.to(q.dtype), grad, sums_v, input_precision="ieee")
+        sums_k = tl.dot(slope.to(q.dtype), q, sums_k, input_precision="ieee")
     block = (z + u * Z) * (E * L)
-    at_k, at_v = block + column[:, None] * L + key[None, :], block + key[:, None] * E + column[None, :]
-    tl.store(grad_k + at_k, (sums_k * scale).to(grad_k.dtype.element_ty), mask=(column < E)[:, None])
-    tl.store(grad_v + at_v, sums_v.to(grad_v.dtype.element_ty), mask=(column < E)[None, :])
+    tl.store(grad_k + block + at_k, (sums_k * scale).to(grad_k.dtype.element_ty), mask=inside)
+    tl.store(grad_v + block + at_v, sums_v.to(grad_v.dtype.element_ty), mask=inside)

@@ -279,10 +279,10 @@ def _score_tile(
     The statistics are the peak, the sum of exp(logit - peak), the sum of exp(logit - peak) (logit - peak), and the
     taken token's logit if the tile has it.
     """
-    logits = tl.where((words < slab)[None, :], logits, LOWEST)
     taken = words[None, :] == target[:, None]
     here = (target >= tl.min(words, 0)) & (target <= tl.max(words, 0)) & (target < slab)
     tl.store(row_at + 3 * padded, tl.sum(tl.where(taken, logits, 0), 1), mask=here)
+    logits = tl.where((words < slab)[None, :] & (logits != float("-inf")), logits, LOWEST)
     peak = tl.max(logits, 1)
     shift = logits - peak[:, None]
     exps = tl.exp(shift)
@@ -399,4 +399,5 @@ def _slope(logits, taken, figures, N):
 @triton.jit
 def _moved(total, spread, shift):
     """Return the sums of exp(x) and exp(x) x, given as total and spread, for x + shift in place of x."""
+    shift = tl.maximum(shift, -200)  # below it exp is 0 already, and 0 times an overflow would not be a number
     return total * tl.exp(shift), (spread + total * shift) * tl.exp(shift)

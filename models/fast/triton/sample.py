@@ -69,7 +69,8 @@ def _choose(
         rest = target - tl.sum(tl.where(block == tile_at, sums - weights, 0), 0)
     words = tile_at * VOCAB + tl.arange(0, VOCAB)
     logits = _tile_logits(hidden_BD, weight_VD, scratch + row * VOCAB, row, words, V, D, ROWS, VOCAB, INNER)
-    logits = tl.where(words < V, scale * logits, LOWEST)
+    logits = scale * logits
+    logits = tl.where((words < V) & (logits != float("-inf")), logits, LOWEST)
     if GREEDY:
         best = tl.max(logits, 0)
         word = tl.min(tl.where(logits == best, words, V - 1), 0)

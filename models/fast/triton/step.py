@@ -38,7 +38,7 @@ def rotary_write(qkv, up, rank: int, norms, eps, tables, positions_N, places_N, 
     _rotary_write[(triton.cdiv(N, ROWS), H + 2 * K)](
         *(qkv, up, norms, *tables, positions_N, places_N, q_NHE, k_UZEL, v_UZLE),
         *(eps, N, width, k_UZEL.stride(0), v_UZLE.stride(0)),
-        **dict(H=H, K=K, E=E, L=L, HALF=max(16, triton.next_power_of_2(E // 2)), RANK=rank, ROWS=ROWS, **FUSED),
+        **dict(H=H, K=K, E=E, L=L, HALF=max(16, triton.next_power_of_2(E // 2)), RANK=rank, **_options(qkv.dtype)),
     )
     return q_NHE
 
@@ -49,9 +49,13 @@ def swiglu(gate_up, up, rank: int, width: int) -> torch.Tensor:
     N = len(gate_up)
     out = gate_up.new_empty(N, width)
     _swiglu[(triton.cdiv(N, ROWS), triton.cdiv(width, 64))](
-        gate_up, up, out, N, width, gate_up.shape[1], **dict(RANK=rank, ROWS=ROWS, COLUMNS=64, **FUSED)
+        gate_up, up, out, N, width, gate_up.shape[1], **dict(RANK=rank, COLUMNS=64, **_options(out.dtype))
     )
     return out
+
+
+def _options(dtype: torch.dtype) -> dict:
+    return dict(ROWS=ROWS, num_warps=8 if dtype == torch.float32 else 4, **FUSED)
 
 
 @triton.jit

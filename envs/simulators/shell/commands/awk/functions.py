@@ -68,7 +68,6 @@ class Functions:
 
         def run() -> float:
             parts, found = split_fields(awk, text(), by()), table()
-            awk.p.tick(len(parts))
             found.clear()
             found.update((str(i), part) for i, part in enumerate(parts, 1))
             return float(len(parts))

@@ -11,6 +11,7 @@ LOOKS = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)
 PREFIX = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))", re.ASCII)
 FORMAT = re.compile(r"%([-+ #0]*)(\*|\d*)(?:\.(\*|\d*))?[hlLqjzt]*([a-zA-Z%])", re.ASCII)
 MAX_INT = 2147483647
+MAX_FIELDS = 1 << 17  # of a record: more than the steps of a script allow
 
 
 class Field(str):
@@ -124,19 +125,24 @@ class Regexes:
 
 def split_fields(awk, subject: str, separator: str) -> list:
     """Return the fields of a string: split at blanks for " ", else at a character or an expression."""
+    parts = _pieces(awk, subject, separator)
+    awk.p.tick(len(parts))
+    if len(parts) > MAX_FIELDS:
+        raise Timeout
+    return [Field(part) for part in parts]
+
+
+def _pieces(awk, subject: str, separator: str) -> list[str]:
+    """Return the pieces of a string between separators; the last of more than MAX_FIELDS pieces is the rest."""
     if separator == " ":
-        return [Field(part) for part in subject.split()]
-    if not subject:
-        return []
-    if separator == "":
-        return [Field(char) for char in subject]
-    if len(separator) == 1 and separator not in "\\^$.[|()*+?":
-        parts = subject.split(separator)
-        if text_of(awk.vars["RS"], "%.6g") == "" and separator != "\n":
+        return subject.split(None, MAX_FIELDS)
+    if separator == "" or not subject:
+        return list(subject)
+    if len(separator) == 1 and separator not in "\\^$.[()*+?":
+        parts = subject.split(separator, MAX_FIELDS)
+        if text_of(awk.vars["RS"], "%.6g") == "" and separator not in "\n|":
             parts = [piece for part in parts for piece in part.split("\n")]
-        return [Field(part) for part in parts]
-    if separator == "|":
-        return [Field(part) for part in subject.split("|")]
+        return parts
     regex = awk.regexes.get(separator if len(separator) > 1 else "\\" + separator)
     found, at, start = [], 0, 0
     while at <= len(subject):
@@ -146,9 +152,9 @@ def split_fields(awk, subject: str, separator: str) -> list:
         if hit[1] == hit[0]:
             at = hit[1] + 1
             continue
-        found.append(Field(subject[start : hit[0]]))
+        found.append(subject[start : hit[0]])
         start = at = hit[1]
-    return [*found, Field(subject[start:])]
+    return [*found, subject[start:]]
 
 
 def sprintf(form: str, arguments: list, missing=None) -> str:

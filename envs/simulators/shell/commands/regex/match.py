@@ -51,6 +51,8 @@ def compile_regex(
     if bounds:
         first, last = ("start", "end") if bounds == "x" else ("no word before", "no word after")
         tree = ("cat", [("place", first), tree, ("place", last)])
+    if _size(tree) >= MOST_INSTRUCTIONS:
+        raise RegexError("Regular expression too big")
     return Regex(tree, parser.groups if parser else 0, bool(parser and parser.backrefs), dialect == "perl")
 
 
@@ -181,8 +183,6 @@ def assemble(tree: tuple, groups: int) -> list[tuple]:
     program: list = []
 
     def put(op: str, value=None) -> int:
-        if len(program) >= MOST_INSTRUCTIONS:
-            raise RegexError("Regular expression too big")
         program.append([op, value, len(program) + 1])
         return len(program) - 1
 
@@ -241,6 +241,24 @@ def assemble(tree: tuple, groups: int) -> list[tuple]:
         if step[0] == "split":
             step[1] = target(step[1])
     return [tuple(step) for step in program]
+
+
+def _size(node: tuple) -> int:
+    """Return the number of instructions of a tree, without the last one, `match`."""
+    kind = node[0]
+    if kind == "cat":
+        return sum(map(_size, node[1]))
+    if kind == "group":
+        return _size(node[2]) + 2
+    if kind == "alt":
+        return sum(map(_size, node[1])) + 2 * (len(node[1]) - 1)
+    if kind == "look":
+        return _size(node[3]) + 1  # those inside are a program of their own
+    if kind in ("rep", "lazy"):
+        _, body, least, most = node
+        once = _size(body)
+        return least * once + (once + 2 if most is None else (most - least) * (once + 1))
+    return 1
 
 
 def _cost(node: tuple) -> tuple[int, int, bool]:

@@ -1,0 +1,48 @@
+"""The functions that SQLite calls while it runs a statement, with the count of its steps and its failure."""
+
+from envs.simulators.mysql.functions import decimal
+from envs.simulators.mysql.tokens import MySQLError
+
+MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `Database.run`
+
+
+class Calls:
+    """The methods that a connection holds. They must not refer to the connection or its Database: the garbage
+    collector does not look inside sqlite3, so that neither would ever be freed."""
+
+    def __init__(self):
+        self.steps = 0  # thousands
+        self.failure: MySQLError | None = None  # raised by one of the functions
+
+    def tick(self) -> bool:
+        """Count a thousand steps; return whether they are too many."""
+        self.steps += 1
+        return self.steps > MAX_STEPS
+
+    def only_one(self, count: int, value):
+        return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
+
+    def whole(self, value, column: str, row: int) -> int | None:
+        """Return a value as an INT column stores it; raise MySQL's error if it cannot."""
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = self._number(value, column, row)
+        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15
+        if not -(2**31) <= number < 2**31:
+            self._fail(1264, "22003", f"Out of range value for column '{column}' at row {row}")
+        return number
+
+    def _number(self, text: str, column: str, row: int) -> float:
+        try:
+            if text.isascii() and "_" not in text:
+                return float(text)
+        except ValueError:
+            pass
+        if text.strip()[:1].isdigit():
+            self._fail(1265, "01000", f"Data truncated for column '{column}' at row {row}")
+        self._fail(1366, "HY000", f"Incorrect integer value: '{text[:80]}' for column '{column}' at row {row}")
+
+    def _fail(self, code: int, state: str, text: str):
+        self.failure = MySQLError(code, state, text)
+        raise self.failure

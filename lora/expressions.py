@@ -1,0 +1,147 @@
+"""Match regular expressions of strangers against layer names, in a bounded number of steps.
+
+Python's re backtracks, and an expression of ten characters can keep it busy for years. Here the names lie end to end in
+one text. A set of positions in it is an integer with a bit for each, and an expression is followed backwards: from the
+positions where it may end to those where it may begin, for all names at once. References to groups, atomic groups, look
+behind and flags are refused: layer names need none.
+"""
+
+import re
+from collections.abc import Iterable
+from itertools import accumulate
+from re import _constants as op
+from re import _parser as parser
+
+STEPS = 200_000  # most set operations, and characters of expressions, for one set of names
+LENGTH = 5000  # most characters of an expression
+CATEGORIES = {  # of characters: (the test, its result)
+    **{op.CATEGORY_DIGIT: (str.isdecimal, True), op.CATEGORY_NOT_DIGIT: (str.isdecimal, False)},
+    **{op.CATEGORY_SPACE: (str.isspace, True), op.CATEGORY_NOT_SPACE: (str.isspace, False)},
+    **{op.CATEGORY_WORD: (lambda c: c.isalnum() or c == "_", True)},
+    **{op.CATEGORY_NOT_WORD: (lambda c: c.isalnum() or c == "_", False)},
+}
+
+
+class Names:
+    """Layer names, and the steps that are left to match expressions against them."""
+
+    def __init__(self, names: Iterable[str]):
+        self.names, self.steps = list(names), STEPS
+        text, places = "".join(f"{name}\n" for name in self.names), {}
+        for i, c in enumerate(text):
+            places.setdefault(c, bytearray(len(text) // 8 + 1))[i // 8] |= 1 << i % 8
+        self.masks = {c: int.from_bytes(bits, "little") for c, bits in places.items()}  # where each character is
+        self.ends, dots = self.masks.pop("\n", 0), self.masks.get(".", 0)
+        self.everywhere = (1 << len(text)) - 1
+        self.starts = (self.ends << 1 | 1) & self.everywhere
+        self.parts = self.starts | dots << 1  # where a dotted part begins
+        self.sets: dict[int, tuple[list, int]] = {}  # the positions of sets of characters, by the id of their node
+
+    def matching(self, expression: str, parts: bool = False) -> list[str]:
+        """Return the names that match as a whole; with `parts` also those whose last dotted parts do.
+
+        Raise ValueError if this is not a regular expression, or one that is not supported or takes too many steps.
+        """
+        return self.within(self.begins(expression, self.ends) & (self.parts if parts else self.starts))
+
+    def within(self, positions: int) -> list[str]:
+        """Return the names that have one of the positions."""
+        bits = format(positions, "b")[::-1]
+        places = zip(self.names, self.first_positions(), strict=True)
+        return [name for name, first in places if "1" in bits[first : first + len(name) + 1]]
+
+    def first_positions(self) -> list[int]:
+        """Return the position at which each name begins."""
+        return [0, *accumulate(len(name) + 1 for name in self.names)][:-1]
+
+    def begins(self, expression: str, after: int) -> int:
+        """Return the positions from which the expression leads to one of the positions `after`."""
+        self.count(len(expression))
+        if len(expression) > LENGTH:
+            raise ValueError(f"lora pattern {expression[:40]!r}... has more than {LENGTH:,} characters")
+        try:
+            tree = parser.parse(expression)
+            if tree.state.flags != re.UNICODE:
+                raise ValueError(f"lora pattern {expression!r} has a flag, which is not supported")
+            return self.before(tree, after)
+        except (re.error, OverflowError) as error:
+            raise ValueError(f"lora pattern {expression!r} is not a regular expression ({error})") from None
+        except RecursionError:
+            raise ValueError(f"lora pattern {expression!r} is nested too deeply") from None
+
+    def count(self, steps: int = 1) -> None:
+        self.steps -= steps
+        if self.steps < 0:
+            raise ValueError(f"the lora patterns take more than {STEPS:,} steps to match")
+
+    def before(self, tree: Iterable, after: int) -> int:
+        """Return the positions from which a syntax tree leads to one of the positions `after`."""
+        for kind, value in reversed(list(tree)):
+            self.count()
+            if after:
+                after = self.before_node(kind, value, after)
+        return after
+
+    def before_node(self, kind, value, after: int) -> int:
+        if kind is op.LITERAL:
+            return after >> 1 & self.masks.get(chr(value), 0)
+        if kind in (op.NOT_LITERAL, op.ANY):
+            return after >> 1 & self.positions([(kind, value)])
+        if kind is op.IN:
+            if id(value) not in self.sets:
+                self.sets[id(value)] = value, self.positions(value)
+            return after >> 1 & self.sets[id(value)][1]
+        if kind is op.SUBPATTERN and not value[1] and not value[2]:
+            return self.before(value[3], after)
+        if kind is op.BRANCH:
+            found = 0
+            for tree in value[1]:
+                found |= self.before(tree, after)
+            return found
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+            return self.before_repeated(*value, after)
+        if kind is op.AT:
+            return after & self.anchors(value)
+        if kind in (op.ASSERT, op.ASSERT_NOT) and value[0] == 1:
+            ahead = self.before(value[1], self.everywhere)
+            return after & (ahead if kind is op.ASSERT else ~ahead)
+        raise ValueError(f"lora patterns: {str(kind).lower().replace('_', ' ')} is not supported")
+
+    def before_repeated(self, least: int, most: int, tree: Iterable, after: int) -> int:
+        found = new = after
+        tries = most - least
+        while new and tries:
+            new = self.before(tree, new) & ~found
+            found, tries = found | new, tries - 1
+        for _ in range(least):
+            last, found = found, self.before(tree, found)
+            if found == last:
+                break
+        return found
+
+    def anchors(self, where) -> int:
+        """Return the positions of an anchor: the beginning, the end, the edge of a word or not."""
+        if where in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
+            return self.starts
+        if where in (op.AT_END, op.AT_END_STRING):
+            return self.ends
+        words = self.positions([(op.CATEGORY, op.CATEGORY_WORD)])
+        edges = words ^ words << 1
+        return edges if where is op.AT_BOUNDARY else ~edges
+
+    def positions(self, items: list) -> int:
+        """Return the positions of the characters in a set."""
+        negated = items[0][0] is op.NEGATE
+        self.count(len(items))
+        return sum(mask for c, mask in self.masks.items() if any(has(i, c) for i in items[negated:]) != negated)
+
+
+def has(item: tuple, c: str) -> bool:
+    """Return whether an item of a set stands for the character."""
+    kind, value = item
+    if kind is op.RANGE:
+        return value[0] <= ord(c) <= value[1]
+    if kind is op.CATEGORY:
+        test, result = CATEGORIES[value]
+        return test(c) is result
+    return kind is op.ANY or (ord(c) == value) is (kind is op.LITERAL)

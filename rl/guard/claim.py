@@ -1,0 +1,158 @@
+"""A run's folder: one process writes into it, and a command that is repeated goes on with it."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rl.arguments import flatten
+from rl.guard.files import checkpoints, remove_leftovers
+
+LOCK = ".lock"
+RESOLVED = ("threads", "products")  # "choose for me" on the command line, the choice in config.json
+SPARE = 2**24  # bytes that must be free before a run begins
+
+
+@contextmanager
+def claim(cfg: Any) -> Iterator[tuple[Any, Path]]:
+    """Yield (settings, folder) of the run, with its folder locked for this process during the block.
+
+    If out= names a run that has not finished, with the same settings, the settings are those of `resume=` for it.
+    Raise FileExistsError, one line, if another process writes there, if the run there has finished or has other
+    settings; OSError if nothing can be written there. A folder that is left empty is removed.
+    """
+    folder, file = _lock_folder(cfg)
+    try:
+        yield (cfg if cfg.resume else _continued(cfg, folder)), folder
+    except (OSError, RuntimeError, MemoryError, KeyboardInterrupt) as error:
+        if (folder / "config.json").exists() and not isinstance(error, FileExistsError):
+            from rl.resume import how_to_resume
+
+            error.add_note(how_to_resume(str(folder)))
+        raise
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        file.close()
+        with suppress(OSError):
+            folder.rmdir()  # succeeds for an empty one
+
+
+def _lock_folder(cfg: Any) -> tuple[Path, BinaryIO]:
+    """Make the folder of out= and lock it. With {timestamp} in out= a number is added until the folder is new."""
+    env, now = cfg.env.replace(",", "+").replace(":", "x"), time.strftime("%Y%m%d-%H%M%S")
+    first = folder = Path(cfg.resume or cfg.out.format(algo=cfg.algo, env=env, seed=cfg.seed, timestamp=now))
+    number, new = 1, "{timestamp}" in cfg.out and not cfg.resume
+    while True:
+        _make(folder)
+        try:
+            file = lock(folder)
+        except FileExistsError:
+            if not new:
+                raise
+        else:
+            if not (new and (folder / "config.json").exists()):
+                return folder, file
+            file.close()
+        number += 1
+        folder = first.with_name(f"{first.name}-{number}")
+
+
+def _make(folder: Path) -> None:
+    """Make the folder, and check that a run can write there."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < SPARE:
+        raise OSError(f"out={folder}: {free / 2**20:.0f} MiB are free on this disk")
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise OSError(f"out={folder}: {there} is {'not writable' if there.is_dir() else 'a file, not a folder'}")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def lock(folder: Path) -> BinaryIO:
+    """Lock the folder for this process; closing the returned file, or the end of the process, unlocks it.
+
+    Raise FileExistsError naming the process that holds the lock. A lock whose process has ended is taken over.
+    """
+    while True:
+        file = open(folder / LOCK, "a+b")  # noqa: SIM115  (closed by the caller)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read(200).decode(errors="replace").strip() or "another process"
+            file.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise OSError(f"{folder}: this file system has no locks ({error.strerror})") from None
+            raise FileExistsError(f"out={folder}: {holder} is writing there; wait for it or stop it") from None
+        if (folder / LOCK).exists() and os.fstat(file.fileno()).st_ino == (folder / LOCK).stat().st_ino:
+            break
+        file.close()  # the process before removed the file in the meantime
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    file.flush()
+    return file
+
+
+def _continued(cfg: Any, folder: Path) -> Any:
+    """Return `cfg` for a new folder, or the settings of resume= for the same run that has not finished."""
+    from rl.config import resolve  # which imports what this module's callers do
+    from rl.guard.keep import is_finished
+
+    saved = _saved(folder)
+    if saved is None:
+        if _has_results(folder):
+            raise FileExistsError(f"out={folder}: a run is there without a whole config.json; choose another out=")
+        return cfg
+    if not checkpoints(folder):
+        if _has_results(folder):
+            raise FileExistsError(f"out={folder}: a run is there already; it has no checkpoint; choose another out=")
+        remove_leftovers(folder)
+        return cfg  # killed before it saved anything
+    other = differences(cfg, saved)
+    if other:
+        raise FileExistsError(
+            f"out={folder}: a run with other settings is there ({'; '.join(other[:3])}{', ...' * (len(other) > 3)}); "
+            f"resume={folder} goes on with it, another out= starts anew"
+        )
+    resumed = resolve({"resume": str(folder)})
+    if is_finished(resumed, folder):
+        raise FileExistsError(
+            f"out={folder}: this run has finished; resume={folder} epochs={2 * cfg.epochs} goes on with it, "
+            "another out= starts anew"
+        )
+    print(f"{folder}: a run with these settings has not finished; it goes on")
+    return resumed
+
+
+def _saved(folder: Path) -> dict[str, Any] | None:
+    """Return the keys of the folder's config.json; None if there is none, or not a whole one."""
+    try:
+        return flatten(json.loads((folder / "config.json").read_text()))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def _has_results(folder: Path) -> bool:
+    names = ("metrics.jsonl", "episodes.jsonl", "epoch_*", "checkpoint-*")
+    return any(path.is_dir() or path.stat().st_size for name in names for path in folder.glob(name))
+
+
+def differences(cfg: Any, saved: dict[str, Any]) -> list[str]:
+    """Return "key=A there, B here" for each setting that differs from a run's saved ones.
+
+    A run saves what it chose or read where `cfg` leaves the choice open; those settings are not compared.
+    """
+    given, defaults = flatten(asdict(cfg)), {"threads": 0, "products": "auto"}
+    skipped = {"out", "resume", "log", "plan", *(key for key in RESOLVED if given[key] == defaults[key])}
+    skipped |= {"episodes"} if cfg.data else set()
+    skipped |= {key for key in given if key.startswith("lora.")} if cfg.resume_from else set()
+    compared = [key for key in given if key in saved and key not in skipped]
+    return [f"{key}={saved[key]} there, {given[key]} here" for key in compared if given[key] != saved[key]]

@@ -1,0 +1,143 @@
+"""A run's files: written so that they are whole or absent, checked, and removed so that nothing half is left."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+LEFTOVERS = (".checkpoint-*", ".epoch_*", ".reference.*", ".*.partial", "*.partial")
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `target` when the block ends without an error; an existing one is replaced.
+    manifest.json is added, with the sha256 of each file."""
+    temporary = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError | SafetensorError):
+            raise OSError(f"{target} cannot be written: {error}") from None
+        raise
+    manifest = temporary / "manifest.json"
+    digests = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
+    manifest.write_text(json.dumps({"version": 1, "sha256": digests}, indent=2) + "\n")
+    for path in temporary.iterdir():
+        path.chmod(manifest.stat().st_mode)  # safetensors makes its files readable by their owner alone
+        sync(path)
+    sync(temporary)
+    if target.exists():
+        remove(target)
+    os.rename(temporary, target)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until the file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that is whole or absent; an existing one is replaced."""
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text(text)
+    sync(temporary)
+    os.rename(temporary, path)
+    sync(path.parent)
+
+
+def append(path: Path, records: list[dict]) -> None:
+    """Append records to a JSON Lines file and sync it; without records make none."""
+    if not records:
+        return
+    with open(path, "a") as file:
+        file.write("".join(f"{json.dumps(record)}\n" for record in records))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[tuple[str, dict]]:
+    """Return (line, record) of a run's JSON Lines file; an incomplete last line is left out.
+
+    Raise ValueError naming the file and the line for one that is no record with an epoch.
+    """
+    if not path.is_file():
+        return []
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(True), 1):
+        if not line.endswith(b"\n"):
+            continue
+        try:
+            record = json.loads(line)
+            record["epoch"] + 0
+            found.append((line.decode(), record))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ValueError(f"{path}, line {number}: damaged, not a record with an epoch in JSON") from None
+    return found
+
+
+def verify(folder: Path) -> None:
+    """Raise ValueError naming a file that is missing or differs from the folder's manifest."""
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        raise ValueError(f"{folder}: no manifest.json, so this is not a complete checkpoint")
+    try:
+        digests = dict(json.loads(manifest.read_text())["sha256"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
+    if not {"state.json", "training_stats.json", "adapter_config.json"} & digests.keys():
+        raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")
+    for name, digest in digests.items():
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name}: missing, though the manifest lists it")
+        if sha256(folder / name) != digest:
+            raise ValueError(f"{folder / name}: damaged, its sha256 is not the manifest's")
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether every file of the folder's manifest is as it was written."""
+    try:
+        verify(folder)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder. One that is half removed has a name that nothing else reads."""
+    removed = folder.with_name(f".{folder.name}.removed")
+    if removed.exists():
+        shutil.rmtree(removed)
+    os.rename(folder, removed)
+    shutil.rmtree(removed)
+
+
+def remove_leftovers(run: Path) -> None:
+    """Remove what a killed process left half written or half removed in a run's folder."""
+    for path in {path for pattern in LEFTOVERS for path in run.glob(pattern)}:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Return the folders checkpoint-N of a run, oldest first."""
+    found = [path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=lambda path: int(path.name.split("-")[1]))

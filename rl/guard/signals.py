@@ -1,0 +1,92 @@
+"""SIGINT, SIGTERM and SIGHUP end a run in good order: what must not be cut short is finished first.
+
+    with signals.handled():      # in a program, around everything
+        ...                      # Interrupted is raised here, or
+        with signals.held():     # at the end of this block, which is not cut short,
+            signals.check()      # or here
+
+A second signal ends the process at once. Statuses are the shell's: 128 and the number of the signal.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE = 2.0  # seconds that threads of environments have to end before the process leaves them
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal came. `status` is the exit status: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+class _State:
+    depth = 0  # of `held` blocks
+    number: int | None = None  # of the signal that came
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Handle the signals during the block. One that the parent told this process to ignore (nohup) stays ignored."""
+    main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
+    kept = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
+    _State.depth, _State.number = 0, None
+    for number, before in kept.items():
+        if before is not signal.SIG_IGN:
+            signal.signal(number, _handle)
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, before)
+        _State.number = None
+
+
+def _handle(number: int, frame) -> None:
+    if _State.number is not None:
+        os._exit(128 + number)
+    _State.number = number
+    print("\nstopping: the step under way is finished and saved; a second signal stops at once", file=sys.stderr)
+    if not _State.depth:
+        raise Interrupted(number)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Finish the block before a signal interrupts; then raise Interrupted."""
+    _State.depth += 1
+    try:
+        yield
+    finally:
+        _State.depth -= 1
+    if not _State.depth:
+        check()
+
+
+def check() -> None:
+    """Raise Interrupted if a signal has come."""
+    if _State.number is not None:
+        raise Interrupted(_State.number)
+
+
+def leave(interrupted: Interrupted, program: str) -> None:
+    """Print how to go on and end the process with the signal's status, also if threads still wait for an answer."""
+    print("; ".join([f"{program}: stopped by {interrupted}", *getattr(interrupted, "__notes__", [])]), file=sys.stderr)
+    ends = time.monotonic() + PATIENCE
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    others = [thread for thread in others if not thread.daemon]
+    for thread in others:
+        thread.join(max(0.0, ends - time.monotonic()))
+    if any(thread.is_alive() for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(interrupted.status)
+    sys.exit(interrupted.status)

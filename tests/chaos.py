@@ -1,0 +1,216 @@
+"""Kill runs at random moments and at every file operation, repeat their command, and compare: make chaos
+
+Each algorithm's run is made once without interruption. Then copies of it are killed, most of them several times: after
+a random time, or at the n-th operation on files, for every n. Between kills a second process may start on the same
+folder, the disk may be full, and the newest of several checkpoints may be damaged. The command is repeated until the
+run is done. Its weights, optimizer, episodes and metrics must equal the uninterrupted run's byte for byte.
+"""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+import train  # noqa: F401  (children are forked and need not import it again)
+from rl import program
+from rl.arguments import Positive
+from rl.guard.files import checkpoints, is_whole
+from rl.guard.signals import Interrupted
+
+ROOT = Path(__file__).parents[1]
+WORDS = ["epochs=2", "episodes=8", "batch_size=4", "max_turns=2", "max_new_tokens=8", "eval_episodes=2", "lora.r=2"]
+WORDS += ["temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
+OPERATIONS = ((os, "rename"), (os, "fsync"), (shutil, "rmtree"), (Path, "write_text"), (Path, "mkdir"), (os, "unlink"))
+FULL = 2**16  # bytes that a file may have when the disk is "full"
+
+
+@dataclass
+class Keys:
+    algos: str = "sft,reinforce,grpo,ppo"  # by comma
+    kills: Positive[int] = 30  # of each algorithm, at random moments
+    operations: bool = True  # also a kill at every operation on files
+    seed: int = 0  # of the moments
+
+
+def results(run: Path) -> dict[str, object]:
+    """Return what equal runs have in common: weights, optimizer, episodes, and metrics without times."""
+    newest = checkpoints(run)[-1]
+    files = [newest / "trainable.safetensors", newest / "optimizer.safetensors", newest / "state.json"]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = [record for record in records if "phases" not in record]
+    metrics = [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+    return {
+        **{path.name: path.read_bytes() for path in [*files, run / "episodes.jsonl"] if path.is_file()},
+        "": metrics,
+    }
+
+
+def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False) -> int:
+    """Start train.py in a forked child and return its number. kill_at: it kills itself at that operation on files."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            if full:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
+            count_operations(kill_at)
+            os.chdir(ROOT)
+            sys.argv = ["train.py", *words]
+            try:
+                runpy.run_path("train.py", run_name="__main__")
+                status = 0
+            except SystemExit as end:
+                print("" if isinstance(end.code, int) else end.code)
+                status = end.code if isinstance(end.code, int) else 1
+            except Interrupted as interrupted:
+                status = interrupted.status
+            except BaseException as error:
+                print(f"Traceback: {error!r}")
+    finally:
+        os._exit(status or 0)
+
+
+def count_operations(kill_at: int) -> None:
+    """Make this process kill itself at the n-th call of a function of OPERATIONS."""
+    done = Counter()
+
+    def counted(function):
+        def call(*args, **keys):
+            done["calls"] += 1
+            if done["calls"] == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **keys)
+
+        return call
+
+    for owner, name in OPERATIONS if kill_at else ():
+        setattr(owner, name, counted(getattr(owner, name)))
+
+
+def wait(child: int) -> int:
+    """Return the exit status of a child; minus the number of the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_after(child: int, seconds: float) -> int:
+    """Kill the child after that time, unless it ends before. Return its status."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    return wait(child)
+
+
+def damage(run: Path, draw: random.Random) -> bool:
+    """Flip a byte of the newest checkpoint if there is a whole one besides. Return whether one was flipped."""
+    found = checkpoints(run)
+    if len(found) < 2 or not is_whole(found[-2]):
+        return False
+    path = draw.choice(sorted(found[-1].iterdir()))
+    data = bytearray(path.read_bytes())
+    if data:
+        data[draw.randrange(len(data))] ^= 1 + draw.randrange(255)
+    path.write_bytes(data)
+    return True
+
+
+class Chaos:
+    """One algorithm's runs, what happened to them, and what went wrong."""
+
+    def __init__(self, algo: str, work: Path, draw: random.Random):
+        self.algo, self.work, self.draw = algo, work, draw
+        self.happened, self.wrong = Counter(), []
+        began = time.monotonic()
+        whole = work / f"{algo}-whole"
+        assert wait(start(self.words(whole), work / "log")) == 0, (work / "log").read_text()
+        self.seconds, self.expected = time.monotonic() - began, results(whole)
+
+    def words(self, run: Path) -> list[str]:
+        return [f"algo={self.algo}", *WORDS, f"out={run}"]
+
+    def finish(self, run: Path, what: str) -> None:
+        """Repeat the command until the run is done, and compare."""
+        log = self.work / "log"
+        status = wait(start(self.words(run), log))
+        said = log.read_text()
+        if status and "this run has finished" not in said:
+            self.wrong.append(f"{what}: stuck with status {status}: {said.strip().splitlines()[-1:]}")
+        elif results(run) != self.expected:
+            self.wrong.append(f"{what}: differs")
+        shutil.rmtree(run, ignore_errors=True)
+
+    def at_random_moments(self, kills: int) -> None:
+        """Kill runs that often, each up to five times."""
+        log = self.work / "log"
+        while self.happened["killed"] < kills:
+            run, story = self.work / f"{self.algo}-{self.happened['runs']}", []
+            self.happened["runs"] += 1
+            for _ in range(self.draw.randint(1, 5)):
+                second = self.draw.random() < 0.2
+                full = not second and self.draw.random() < 0.15
+                child = start(self.words(run), log, full=full)
+                other = start(self.words(run), self.work / "log2") if second else 0
+                seconds = self.draw.uniform(0, 1.1 * self.seconds)
+                status = kill_after(child, seconds)
+                if other:
+                    os.kill(other, signal.SIGKILL)
+                    wait(other)
+                story.append(f"{seconds:.2f} s{' full' * full}{' second' * second}: {status}")
+                self.happened.update({"killed": status == -9, "full disk": full, "second process": second})
+                if status not in (0, -9) and not (full or second or "has finished" in log.read_text()):
+                    self.wrong.append(f"{story}: {log.read_text().strip().splitlines()[-1:]}")
+                if self.draw.random() < 0.3 and damage(run, self.draw):
+                    self.happened["damaged"] += 1
+                    story.append("damaged")
+            self.finish(run, f"{self.algo}, {story}")
+
+    def at_every_operation(self) -> None:
+        for number in range(1, 10**6):
+            run = self.work / f"{self.algo}-operation"
+            status = wait(start(self.words(run), self.work / "log", kill_at=number))
+            if status != -9:
+                self.happened["operations"] = number - 1
+                shutil.rmtree(run, ignore_errors=True)
+                return
+            self.finish(run, f"{self.algo}, killed at operation {number}")
+
+
+def main(keys: Keys) -> int:
+    torch.set_num_threads(1)
+    failed = 0
+    with tempfile.TemporaryDirectory() as work:
+        for algo in keys.algos.split(","):
+            chaos = Chaos(algo, Path(work), random.Random(f"{keys.seed} {algo}"))
+            chaos.at_random_moments(keys.kills)
+            if keys.operations:
+                chaos.at_every_operation()
+            counts = ", ".join(f"{name} {number}" for name, number in chaos.happened.items())
+            print(f"{algo}: {counts}; {len(chaos.wrong)} wrong", flush=True)
+            for line in chaos.wrong:
+                print(f"  {line}", flush=True)
+            failed += len(chaos.wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    [keys] = program.parse(sys.argv[1:], "tests/chaos.py", Keys, about=__doc__)
+    sys.exit(main(keys))

@@ -1,0 +1,206 @@
+"""Hostile files and words for tests/test_hostile_files.py and tests/test_fuzz.py, and how a case is judged.
+
+A case is a function of an empty folder that writes files and reads them as the programs do. It may succeed; otherwise
+it must end with an error that the programs print as one line, within SECONDS and MEMORY.
+"""
+
+import contextlib
+import io
+import json
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from conftest import SMALL, random_model, randomize
+from torch import nn
+
+import lora
+from models import load_model, load_tokenizer
+from models.checkpoints.export import save_model
+from models.config import read_config
+from models.tiny.make_tiny import train_tokenizer
+from rl import config, data
+from rl.refusals import LINE, one_line
+
+SECONDS, MEMORY = 2.0, 500  # most processor time and most MiB of a case
+QWEN2 = {"model_type": "qwen2", **SMALL}
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+CHATML += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+QUESTION, TALK = [{"role": "user", "content": "hi"}], "a <|im_end|> b aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab! 日本"
+
+
+def judge(call: Callable[[], object]) -> str:
+    """Return the line that a program would print for the call, "" if it succeeds. Assert what every case must keep."""
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    line, errors = "", io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+            call()
+    except (OSError, ValueError) as error:
+        line = one_line(f"train.py: {error}")
+    except SystemExit as end:  # with 0 or 1 after plan=
+        assert end.code in (0, 1, 2) and errors.getvalue().count("\n") == (end.code == 2), errors.getvalue()[:1000]
+        line = errors.getvalue().removesuffix("\n")
+    seconds, grown = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert line.isprintable() and len(line) <= LINE, (len(line), line[:1000])
+    assert seconds < SECONDS, f"{seconds:.2f} s"
+    assert grown < MEMORY << 10, f"{grown >> 10} MiB"
+    return line
+
+
+# ----------------------------------------------------------------------------------------------------- hostile contents
+
+DEEP = "[" * 100_000
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e\x00\r\n"
+LONG = "A" * 100_000
+TEXTS: dict[str, bytes] = {  # of a whole JSON file
+    "empty": b"",
+    "one NUL": b"\0",
+    "not UTF-8": b'{"a": "\xff\xfe"}',
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+    "half a character": '{"a": "é"}'.encode()[:-3],
+    "deep lists": DEEP.encode(),
+    "deep objects": b'{"a":' * 100_000,
+    "closed deep lists": b"[" * 50_000 + b"]" * 50_000,
+    "lists at the recursion limit": b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "lists of depth 100": b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}",
+    "NaN": b'{"a": NaN}',
+    "a list": b"[1, 2]",
+    "a text": b'"text"',
+    "null": b"null",
+    "a number": b"1e999",
+    "5,000 digits": b'{"a": ' + b"9" * 5000 + b"}",
+    "the same key twice": b'{"a": 1, "a": 2}',
+    "more after the end": b'{"a": 1} {"a": 2}',
+    "cut short": b'{"a": [1, 2',
+    "an open text": b'{"a": "' + b"x" * 100_000,
+    "control characters in a text": b'{"a": "\x1b[2J"}',
+    "many empty lists": b'{"a": [' + b"[]," * 2_000_000 + b"[]]}",
+    "many keys": b"{" + b",".join(b'"%d": 0' % i for i in range(300_000)) + b"}",
+    "spaces": b" " * 40_000_000,
+}
+VALUES = {  # of a field
+    "null": None,
+    "true": True,
+    "false": False,
+    "zero": 0,
+    "minus one": -1,
+    "one and a half": 1.5,
+    "2**31": 2**31,
+    "2**63": 2**63,
+    "10**18": 10**18,
+    "400 digits": 10**400,
+    "a large float": 1e308,
+    "a tiny float": 5e-324,
+    "infinity": float("inf"),
+    "not a number": float("nan"),
+    "an empty text": "",
+    "a word": "word",
+    "NUL": "a\0b",
+    "escape codes": ESCAPES,
+    "100 kB": LONG,
+    "half a surrogate pair": "\ud800",
+    "a format": "{0.__class__} %n %s",
+    "an empty list": [],
+    "a list of null": [None],
+    "a list of lists": [[["a"]]],
+    "a list of texts": ["a", ESCAPES, LONG],
+    "an empty object": {},
+    "an object": {"a": {"b": ESCAPES}},
+    "a number's text": "1",
+}
+
+
+def put(path: Path, content: object) -> Path:
+    """Write bytes, a text, or a value as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content), errors="surrogatepass")
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------- valid files
+
+
+@cache
+def _checkpoint(kept: str) -> Path:
+    save_model(randomize(random_model()), Path(kept), QWEN2, torch.float32)
+    return Path(kept)
+
+
+def checkpoint(folder: Path) -> Path:
+    """Copy a valid checkpoint into the folder."""
+    source = _checkpoint(str(folder.parent / "checkpoint"))
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(source / name, folder / name)
+    return folder
+
+
+@cache
+def tokenizer_json() -> str:
+    return train_tokenizer("get 2 oak planks, craft 1 door.\n" * 20, 300).to_str()
+
+
+def tokenizer(folder: Path, **files: object) -> Path:
+    """Write a valid tokenizer and the given files; "tokenizer_config" is tokenizer_config.json."""
+    put(folder / "tokenizer.json", tokenizer_json())
+    for name, content in files.items():
+        put(folder / f"{name}.json", content)
+    return folder
+
+
+def talk(folder: Path) -> None:
+    """Load a tokenizer and use it as a rollout does."""
+    found = load_tokenizer(str(folder))
+    ids = found.prompt(QUESTION)
+    ids += found.follow_up(ids[-1], [{"role": "user", "content": TALK}])
+    found.decode(found.encode(TALK) + ids), found.answer(ids), found.reply(TALK)
+
+
+@cache
+def model() -> nn.Module:
+    return random_model()
+
+
+@cache
+def adapter_files() -> tuple[dict, bytes]:
+    """Return the adapter_config.json and the adapter_model.safetensors of a valid adapter."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        injected = random_model()
+        lora.inject(injected, r=4)
+        lora.save_adapter(injected, Path(folder), "base")
+        read = Path(folder, "adapter_config.json").read_text(), Path(folder, "adapter_model.safetensors").read_bytes()
+    return json.loads(read[0]), read[1]
+
+
+def load_adapter(folder: Path, edit: dict | bytes | None = None, tensors: bytes | None = None) -> None:
+    """Write an adapter with changed fields, or other files, and load it."""
+    fields, valid = adapter_files()
+    put(folder / "adapter_config.json", edit if isinstance(edit, bytes) else {**fields, **(edit or {})})
+    put(folder / "adapter_model.safetensors", valid if tensors is None else tensors)
+    lora.load_adapter(model(), folder)
+    model.cache_clear()  # it has the adapter now
+
+
+def load_rows(folder: Path, content: object) -> None:
+    """Read demonstrations from a file."""
+    data.load(config.parse(["algo=sft", f"data={put(folder / 'rows.jsonl', content)}"]), load_tokenizer("tiny"))
+
+
+def use_recipe(folder: Path, content: object) -> None:
+    config.parse([f"recipe={put(folder / 'mine.toml', content)}"])
+
+
+def load_config(folder: Path, content: object) -> None:
+    """Read a config.json beside weights that fit the valid one."""
+    put(checkpoint(folder) / "config.json", content)
+    load_model(str(folder))
+    read_config(folder)

@@ -1,0 +1,180 @@
+"""Random files, words and actions: only our own errors, in one line, within two seconds and 500 MB."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import hostile_cases as cases
+import hostile_files as hostile
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.chat import tokenizer_file
+from rl import config
+
+SCALARS = st.sampled_from([value for value in hostile.VALUES.values() if not isinstance(value, list | dict)])
+SCALARS |= st.integers() | st.floats() | st.text(max_size=20) | st.none() | st.booleans()
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner))
+NAMES = st.text(alphabet="abclmoqrv_.*+?()[]{}|\\^$d0123,", max_size=30)
+
+
+def fields(names: list[str], values=VALUES, most: int = 4):
+    """Return a strategy of objects with some of these fields."""
+    return st.dictionaries(st.sampled_from(names), values, max_size=most)
+
+
+def damaged(text: str):
+    """Return a strategy of a file's bytes with a few pieces replaced, or cut short."""
+
+    def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
+        found = text.encode()
+        for start, length, new in edits:
+            start %= len(found) + 1
+            found = found[:start] + new + found[start + length :]
+        return found
+
+    pieces = st.binary(max_size=4) | st.sampled_from([b"[" * 50, b'"', b"{", b"}", b"NaN", b"-1", b"1e999", b"\x00"])
+    return st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 60), pieces), min_size=1, max_size=4).map(apply)
+
+
+def tokens(*words: str, most: int = 30):
+    """Return a strategy of texts made of these words."""
+    return st.lists(st.sampled_from(words) | st.text(max_size=3), max_size=most).map("".join)
+
+
+TOML = tokens(
+    *("lr", "ppo.clip", "[ppo]\n", "[tiny]\n", "[[tiny]]\n", " = ", "\n", "1", "'a'", '"', "'''", "{", "}", "[", "]"),
+    *(".", ",", "inf", "nan", "true", "2020-01-01", "env", "model", "out", "'{seed:>9}'", "0x", "#", "\\u0000"),
+)
+JINJA = tokens(
+    *("{{ ", " }}", "{% ", " %}", "{%- ", "{# ", " #}", "for m in messages", "endfor", "if m.role == 'user'", "endif"),
+    *(
+        "else",
+        "set x = ",
+        "m.content",
+        "messages",
+        "m['role']",
+        "[0]",
+        " ~ ",
+        " + ",
+        " * ",
+        " ** ",
+        "9999",
+        "'<|im_end|>'",
+    ),
+    *(
+        "<|im_start|>",
+        "<|im_end|>",
+        "\n",
+        "|tojson",
+        "|join",
+        "|length",
+        "|map('upper')|list",
+        "range(9)",
+        "(",
+        ")",
+        "x",
+    ),
+    *("macro f()", "endmacro", "f()", "namespace(a=1)", "raise_exception('no')", "add_generation_prompt", "loop.index"),
+    hostile.CHATML,
+)
+KINDS = sorted({kind for _, kinds in tokenizer_file.KINDS.values() for kind in kinds})
+KINDS += ["Sequence", "Precompiled", "FixedLength", "CTC"]
+PATTERNS = st.dictionaries(st.sampled_from(["Regex", "String"]), st.text(alphabet="a b*+?()[]{}|\\d^$1,", max_size=12))
+PARTS = st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS)},
+    optional={
+        **{"pattern": PATTERNS, "content": st.text(max_size=5), "prepend": st.text(max_size=5)},
+        **{"behavior": st.sampled_from(["Isolated", "Removed", "MergedWithNext"]), "invert": st.booleans()},
+        **{"start": st.integers(0, 2**40), "stop": st.integers(0, 2**40), "individual_digits": st.booleans()},
+        **{"length": st.integers(0, 3), "replacement": st.text(max_size=2), "prepend_scheme": st.just("always")},
+        **{"prefix": st.text(max_size=2), "cleanup": st.booleans(), "add_prefix_space": st.booleans()},
+        **{"trim_offsets": st.booleans(), "use_regex": st.booleans(), "suffix": st.text(max_size=2)},
+        **{"strip_left": st.booleans(), "strip_right": st.booleans(), "lowercase": st.booleans()},
+    },
+)
+STAGES = PARTS | st.builds(
+    lambda parts, name: {"type": "Sequence", name: parts},
+    st.lists(PARTS, max_size=4),
+    st.sampled_from(["normalizers", "pretokenizers", "decoders"]),
+)
+PIECES = st.sampled_from(["a", "b", "é", "ab", "aé", "", " ", "<|im_end|>"])
+MODELS = st.fixed_dictionaries(
+    {},
+    optional={
+        "vocab": st.dictionaries(PIECES, st.integers(-1, 2**33), max_size=6) | VALUES,
+        "merges": st.lists(st.lists(PIECES, max_size=3) | st.just("a b"), max_size=4) | VALUES,
+        "type": st.sampled_from(["BPE", "Unigram", "WordLevel", "WordPiece"]),
+        "unk_token": PIECES | st.none(),
+        "byte_fallback": st.booleans(),
+        "end_of_word_suffix": PIECES,
+        "continuing_subword_prefix": PIECES | st.none(),
+    },
+)
+PART_NAMES = ["normalizer", "pre_tokenizer", "decoder", "post_processor", "padding", "truncation", "added_tokens"]
+TOKENIZERS = st.dictionaries(st.sampled_from(["normalizer", "pre_tokenizer", "decoder"]), STAGES, max_size=2)
+TOKENIZERS |= st.dictionaries(st.sampled_from(PART_NAMES), VALUES, max_size=1)
+TOKENIZERS |= MODELS.map(lambda model: {"model": model})
+MESSAGES = st.fixed_dictionaries({}, optional={name: VALUES for name in ("role", "content", "loss", "from", "value")})
+ROWS = st.fixed_dictionaries(
+    {}, optional={name: VALUES | st.lists(MESSAGES, max_size=3) for name in ("messages", "prompt", "answer", "x")}
+)
+WORDS = st.builds(
+    lambda key, value: f"{key}={value}",
+    st.sampled_from(["out", "lr", "env", "algo", "recipe", "model", "seed", "lora.targets", "ppo.clip", "data", "plan"])
+    | st.text(max_size=10),
+    st.text(max_size=30) | tokens("{algo", "{seed", "}", ":>99", "!r", ".__class__", "sat", ":", ",", "1e", "9" * 400),
+)
+ADAPTERS = fields(cases.ADAPTER_NAMES)
+ADAPTERS |= st.dictionaries(st.sampled_from(["target_modules", "exclude_modules", "layers_pattern"]), NAMES)
+ADAPTERS |= st.dictionaries(st.sampled_from(["rank_pattern", "alpha_pattern"]), st.dictionaries(NAMES, st.just(4)))
+
+FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folder)
+    "command line": (st.lists(WORDS, max_size=3), lambda folder, words: config.parse(words)),
+    "recipe": (TOML | damaged("lr = 1\n[ppo]\nclip = 0.1\n[tiny]\nepochs = 3\n"), hostile.use_recipe),
+    "config.json": (
+        fields(cases.CONFIG_NAMES).map(lambda new: {**hostile.QWEN2, **new}) | damaged(json.dumps(hostile.QWEN2)),
+        hostile.load_config,
+    ),
+    "rotary settings": (fields(cases.ROPE_NAMES).map(lambda new: {**cases.ROPE, **new}), cases.load_rope),
+    "index": (
+        st.dictionaries(st.sampled_from(["weight_map", "metadata"]), VALUES)
+        | damaged('{"weight_map": {"lm_head.weight": "model.safetensors"}}'),
+        cases.load_index,
+    ),
+    "weights": (
+        st.dictionaries(st.text(max_size=5), fields(["dtype", "shape", "data_offsets"])).map(cases.header)
+        | st.binary(max_size=200),
+        cases.load_weights,
+    ),
+    "adapter": (ADAPTERS | damaged(json.dumps(hostile.adapter_files()[0])), hostile.load_adapter),
+    "tokenizer.json": (
+        TOKENIZERS.map(lambda parts: cases.component(**parts)) | damaged(hostile.tokenizer_json()),
+        cases.load_tokenizer_json,
+    ),
+    "tokenizer_config.json": (
+        fields(["chat_template", "eos_token", "bos_token", "added_tokens_decoder"]),
+        cases.load_beside("tokenizer_config"),
+    ),
+    "chat template": (JINJA, cases.load_template),
+    "data rows": (
+        ROWS.map(json.dumps) | damaged(json.dumps(cases.message()) + "\n" + json.dumps(cases.ROW)),
+        hostile.load_rows,
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", FUZZED)
+def test_random_files_end_in_one_line(kind, count):
+    contents, load = FUZZED[kind]
+
+    @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(content=contents)
+    def check(content):
+        with tempfile.TemporaryDirectory() as folder:
+            (place := Path(folder, "x")).mkdir()
+            hostile.judge(lambda: load(place, content))
+
+    check()

@@ -1,0 +1,424 @@
+"""Runs survive what happens to them: kills, signals, a second process, a full disk, changed and damaged files."""
+
+import fcntl
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, metrics_of, run_program
+from safetensors.torch import load_file
+from test_checkpoint import flip, make_state
+
+import train
+from rl import config
+from rl.checkpoint import save_checkpoint
+from rl.guard import claim, origin, signals
+from rl.guard.files import append, checkpoints, is_whole, remove, remove_leftovers
+from rl.guard.keep import best_epoch
+
+SMALL = ["algo=grpo", "epochs=3", "episodes=16", "batch_size=16", "max_turns=2", "max_new_tokens=12", "eval_episodes=2"]
+SMALL += ["lora.r=2", "temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
+
+
+def started(*words: str, **keys) -> subprocess.Popen:
+    """Start train.py in a process of its own."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "train.py", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes, **keys)
+
+
+def results(run: Path) -> dict[str, object]:
+    """Return what equal runs have in common: weights, optimizer, episodes, and metrics without times."""
+    newest = checkpoints(run)[-1]
+    kept = {name: (newest / name).read_bytes() for name in ("trainable.safetensors", "optimizer.safetensors")}
+    metrics = [{key: value for key, value in record.items() if key != "seconds"} for record in metrics_of(run)]
+    return {**kept, "episodes": (run / "episodes.jsonl").read_bytes(), "metrics": metrics, "epoch": newest.name}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """An uninterrupted run."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train.main(config.parse([*SMALL, f"out={run}"]))
+    return run
+
+
+@pytest.mark.parametrize("moment", ["config.json", "checkpoint-0", "first evaluation", "last evaluation"])
+def test_repeating_the_command_goes_on_with_a_killed_run(moment, whole, tmp_path, monkeypatch, capsys):
+    """`moment` is the last thing that the killed run did."""
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    lines = (run / "metrics.jsonl").read_text().splitlines(True)
+    if moment == "last evaluation":  # half of it
+        (run / "metrics.jsonl").write_text("".join(lines[:-2]))
+    else:
+        for path in (*run.glob("epoch_*"), *run.glob("checkpoint-*")):
+            shutil.rmtree(path)
+        for path in (run / "metrics.jsonl", run / "episodes.jsonl", run / "report.html"):
+            path.unlink()
+        if moment == "config.json":
+            (run / ".origin.json.partial").write_text("{")
+        else:
+            save_epoch_0(run)
+        if moment == "first evaluation":
+            (run / "metrics.jsonl").write_text(lines[0] + lines[1][:20])
+    train.main(config.parse([*SMALL, f"out={run}"]))
+    assert ("a run with these settings has not finished; it goes on" in capsys.readouterr().out) == (
+        moment != "config.json"
+    )
+    assert results(run) == results(whole)
+    assert not list(run.glob(".*")), "no lock and nothing half written is left"
+
+
+def save_epoch_0(run: Path) -> None:
+    """Leave a run's folder as it is before its first evaluation: a run of the same settings, stopped there."""
+    other = run.with_name("other")
+
+    def stop(*_):
+        raise signals.Interrupted(signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "evaluate_and_log", stop)
+        train.main(config.parse([*SMALL, f"out={other}"]))
+    shutil.move(other / "checkpoint-0", run / "checkpoint-0")
+
+
+def test_a_finished_run_is_not_repeated(whole, capsys):
+    before = results(whole)
+    code, out, err = run_program("train.py", *SMALL, f"out={whole}")
+    assert code == 1 and "this run has finished; resume=" in err and "epochs=6 goes on with it" in err
+    assert len(err.splitlines()) == 1 and not out and results(whole) == before
+
+
+@pytest.mark.parametrize("word", ["lr=0.003", "seed=1", "algo=ppo", "textcraft.difficulty=1"])
+def test_a_run_with_other_settings_is_not_continued(word, whole):
+    code, out, err = run_program("train.py", *SMALL, word, f"out={whole}")
+    key = word.split("=")[0]
+    assert code == 1 and f"a run with other settings is there ({key}=" in err, err
+    assert not out and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
+def test_an_empty_or_broken_config_without_results_begins_again(content, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(content)
+    cfg = config.parse([*SMALL, f"out={tmp_path}/run"])
+    with claim.claim(cfg) as (claimed, folder):
+        assert claimed == cfg and folder == tmp_path / "run"
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(FileExistsError, match=r"without a whole config\.json; choose another out="), claim.claim(cfg):
+        pass
+
+
+def test_second_process_is_refused_and_named(tmp_path):
+    run = tmp_path / "run"
+    first = started(*SMALL, "epochs=500", f"out={run}")
+    try:
+        wait_for(run / "metrics.jsonl", first)
+        for words in ([*SMALL, f"out={run}"], [f"resume={run}"]):
+            code, out, err = run_program("train.py", *words)
+            assert code == 1 and f"process {first.pid} on " in err and "is writing there" in err, err
+            assert len(err.splitlines()) == 1 and "run:" not in out
+    finally:
+        first.kill()
+        first.communicate()
+    assert (run / ".lock").exists(), "the killed process leaves its lock"
+    with claim.claim(config.parse([f"resume={run}"])):
+        pass
+    assert not (run / ".lock").exists()
+
+
+def wait_for(path: Path, process: subprocess.Popen, seconds: float = 90) -> None:
+    ends = time.monotonic() + seconds
+    while not (path.exists() and path.stat().st_size):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < ends, f"{path} did not come"
+        time.sleep(0.02)
+
+
+def test_a_lock_that_is_removed_while_it_is_awaited_is_not_taken(tmp_path, monkeypatch):
+    """The file that is locked must be the one in the folder."""
+    real, calls = fcntl.flock, []
+
+    def removed(file, how):
+        real(file, how)
+        calls.append(how)
+        if len(calls) == 1:
+            (tmp_path / ".lock").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removed)
+    with claim.lock(tmp_path) as file:
+        assert len(calls) == 2 and os.fstat(file.fileno()).st_ino == (tmp_path / ".lock").stat().st_ino
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_saves_and_ends_with_its_status(number, status, tmp_path):
+    run = tmp_path / "run"
+    process = started(*SMALL, "epochs=500", f"out={run}")
+    wait_for(run / "metrics.jsonl", process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    assert err.splitlines()[-1].startswith(f"train.py: stopped by {number.name}; python train.py resume={run} goes on")
+    assert "Traceback" not in err and all(is_whole(folder) for folder in checkpoints(run))
+
+
+def test_ignored_signals_stay_ignored_and_handlers_are_restored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.handled():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_held_block_is_finished_first():
+    done = []
+    with signals.handled(), pytest.raises(signals.Interrupted) as caught:
+        with signals.held():
+            with signals.held():
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("inner")
+            done.append("outer")
+        done.append("never")
+    assert done == ["inner", "outer"] and caught.value.status == 143
+
+
+def test_an_update_stops_between_its_steps(tmp_path, monkeypatch):
+    """The checkpoint of the epoch's beginning stays the newest: nothing half done is saved."""
+    real, taken = train.update.__globals__["optimizer_step"], []
+
+    def step(*args):
+        taken.append(real(*args))
+        os.kill(os.getpid(), signal.SIGINT)
+        return taken[-1]
+
+    monkeypatch.setitem(train.update.__globals__, "optimizer_step", step)
+    words = [*SMALL, "batch_size=8", "eval_episodes=0", f"out={tmp_path}/run"]
+    with signals.handled(), pytest.raises(signals.Interrupted):
+        train.main(config.parse(words))
+    assert len(taken) == 1 and [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-0"]
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_signal_between_saves_saves_the_last_epoch(whole, tmp_path, monkeypatch):
+    """save_every=3 alone would lose two epochs."""
+    run, real = tmp_path / "run", train.collect
+
+    def collect(tokenizer, state, demos, cfg):
+        if state.epoch == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(tokenizer, state, demos, cfg)
+
+    monkeypatch.setattr(train, "collect", collect)
+    with signals.handled(), pytest.raises(signals.Interrupted):
+        train.main(config.parse([*SMALL, "save_every=3", f"out={run}"]))
+    assert checkpoints(run)[-1].name == "checkpoint-2"
+    monkeypatch.undo()
+    train.main(config.parse([f"resume={run}"]))
+    assert results(run) == results(whole)
+
+
+def test_pruning_keeps_whole_best_and_resumed_checkpoints(tmp_path):
+    state = make_state()
+    for epoch in range(8):
+        append(
+            tmp_path / "metrics.jsonl", [{"epoch": epoch, "eval": {"temperature": 1.0, "success": float(epoch == 1)}}]
+        )
+        state.epoch, state.resumed_from = epoch, 3 if epoch > 3 else -1
+        if epoch == 7:
+            flip(tmp_path / "checkpoint-6" / "trainable.safetensors")
+        save_checkpoint(state, tmp_path)
+    assert best_epoch(tmp_path) == 1
+    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{n}" for n in (1, 3, 5, 7)]
+
+
+def test_a_damaged_newer_checkpoint_does_not_remove_the_new_one(tmp_path):
+    for epoch in (1, 2, 5, 6):
+        state = make_state()
+        state.epoch = epoch
+        save_checkpoint(state, tmp_path)
+    for epoch in (5, 6):
+        flip(tmp_path / f"checkpoint-{epoch}" / "trainable.safetensors")
+    state.epoch = 3
+    save_checkpoint(state, tmp_path)
+    assert is_whole(tmp_path / "checkpoint-3")
+
+
+@pytest.mark.parametrize("name", ["rename", "rmtree"])
+def test_half_removed_folders_are_no_checkpoints(name, tmp_path, monkeypatch):
+    """The process dies before or after the first operation of a removal."""
+    folder = save_checkpoint(make_state(1), tmp_path)
+
+    def die(*_args, **_keys):
+        raise SystemExit
+
+    monkeypatch.setattr(os if name == "rename" else shutil, name, die)
+    with pytest.raises(SystemExit):
+        remove(folder)
+    monkeypatch.undo()
+    assert all(is_whole(path) for path in checkpoints(tmp_path))
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == (["checkpoint-1"] if name == "rename" else [])
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, monkeypatch):
+    """A file may grow to 64 KiB at most, fewer than a checkpoint has."""
+    run = tmp_path / "run"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    small = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))  # noqa: E731
+    process = started(*SMALL, f"out={run}", preexec_fn=small)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 1 and "cannot be written" in err and len(err.splitlines()) == 1, err
+    train.main(config.parse([*SMALL, f"out={run}"]))
+    assert results(run) == results(whole)
+
+
+def test_no_room_on_the_disk_is_known_before_the_model_is_loaded(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+    code, out, err = run_program("train.py", f"out={tmp_path}/run")
+    assert code == 1 and "1 MiB are free on this disk" in err and len(err.splitlines()) == 1 and not out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "run").write_text("")
+    code, out, err = run_program("train.py", f"out={tmp_path}/run")
+    assert code == 1 and "run is a file, not a folder" in err and not out
+
+
+def test_weights_data_or_reference_that_changed_are_refused(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    path = run / "origin.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps({**saved, "weights": "0" * 64}))
+    with pytest.raises(ValueError, match="model=tiny has changed since the run began"):
+        train.main(config.parse([f"resume={run}", "epochs=4"]))
+
+
+def test_changed_code_is_named(whole, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    saved = json.loads((run / "origin.json").read_text())
+    saved["code"]["rl/ppo.py"] = "0"
+    del saved["code"]["rl/grpo.py"]
+    (run / "origin.json").write_text(json.dumps({**saved, "torch": "1.0"}))
+    origin.check(config.parse([]), run)
+    out = capsys.readouterr().out
+    assert "code has changed since the run began: rl/grpo.py, rl/ppo.py\n" in out and "was 1.0 when" in out
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 3 * 2**20])
+def test_weights_digest_depends_on_every_block_that_it_reads(size, tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(size))
+    digests = {origin.weights_digest(tmp_path)}
+    for at in {0, size // 2, size - 1} if size else ():
+        path.write_bytes(bytes(at) + b"\1" + bytes(size - at - 1))
+        digests.add(origin.weights_digest(tmp_path))
+    assert len(digests) == 1 + len({0, size // 2, size - 1} if size else ())
+    monkeypatch.setattr(origin, "MOST_BYTES", 2**20)
+    assert len(origin.weights_digest(tmp_path)) == 64
+
+
+@pytest.mark.parametrize("name", ["state.json", "rng.safetensors", "optimizer.safetensors", "trainable.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"null", b"\xff\xfe", b'{"epoch": "x"}', b"8\0\0\0\0\0\0\0{}"])
+def test_nonsense_with_a_right_digest_is_one_line(name, content, tmp_path):
+    folder = save_checkpoint(make_state(1), tmp_path)
+    (folder / name).write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["sha256"][name] = origin.sha256(folder / name)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    from rl.resume import load_checkpoint
+
+    with pytest.raises(ValueError, match=rf"{folder}") as caught:
+        load_checkpoint(make_state(), folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "null", '{"epoch": "1"}', '{"x": 1}', "\xff"])
+def test_a_damaged_line_of_metrics_is_named(line, whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + line.encode("latin-1") + b"\n")
+    last = len(path.read_bytes().splitlines())
+    code, _, err = run_program("train.py", f"resume={run}", "epochs=4")
+    assert code == 1 and f"metrics.jsonl, line {last}: damaged" in err and len(err.splitlines()) == 1, err
+
+
+def test_the_generator_of_the_gpu_is_saved(tmp_path, monkeypatch):
+    """With stand-ins for CUDA's generator."""
+    restored = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.arange(16, dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", restored.append)
+    folder = save_checkpoint(make_state(1), tmp_path)
+    from rl.resume import load_checkpoint
+
+    load_checkpoint(make_state(), folder)
+    assert load_file(folder / "rng.safetensors").keys() == {"cpu", "cuda"}
+    assert [state.tolist() for state in restored] == [list(range(16))]
+
+
+@pytest.mark.parametrize("words", [["algo=grpo", "grpo.kl_coef=0.1"], ["algo=ppo"], ["algo=reinforce"]])
+def test_saved_episodes_repeat_the_runs_own_updates(words, tmp_path, capsys):
+    run, again = tmp_path / "run", tmp_path / "again"
+    keys = [*SMALL, *words, "epochs=2", "eval_episodes=0"]
+    train.main(config.parse([*keys, f"out={run}"]))
+    train.main(config.parse([*keys, f"out={again}", f"rollouts={run}/episodes.jsonl"]))
+    assert "other weights" not in capsys.readouterr().out and not (again / "episodes.jsonl").exists()
+    (again / "episodes.jsonl").symlink_to(run / "episodes.jsonl")
+    assert results(again) == results(run)
+
+
+def test_saved_episodes_of_other_weights_have_no_sampler_gap(whole, tmp_path, capsys):
+    words = [*SMALL, "epochs=2", "eval_episodes=0", "lr=0.1", f"rollouts={whole}/episodes.jsonl"]
+    train.main(config.parse([*words, f"out={tmp_path}/run"]))
+    assert "epoch 2: other weights sampled these episodes" in capsys.readouterr().out
+    metrics = metrics_of(tmp_path / "run")
+    assert [record["sampler_gap"] for record in metrics] == [0.0, None]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda e: "{", "line 1: not an episode"),
+        (lambda e: "null", "line 1: not an episode"),
+        (lambda e: json.dumps({**e, "ids_T": [10**9, *e["ids_T"][1:]]}), "outside of the vocabulary"),
+        (lambda e: json.dumps({**e, "ids_T": e["ids_T"][1:]}), "differ in length"),
+        (lambda e: json.dumps({**e, "turns": e["turns"][1:]}), "the turns are not the sampled tokens"),
+        (lambda e: json.dumps({**e, "group": "1"}), "wrong or unknown: group"),
+        (lambda e: json.dumps({**e, "more": 1}), "wrong or unknown: more"),
+        (lambda e: json.dumps({**e, "epoch": 9}), "needs episodes=16 and there are 15"),
+    ],
+)
+def test_damaged_saved_episodes_are_one_line(change, said, whole, tmp_path):
+    first, *rest = (whole / "episodes.jsonl").read_text().splitlines(True)
+    (tmp_path / "episodes.jsonl").write_text(change(json.loads(first)) + "\n" + "".join(rest))
+    words = [*SMALL, "eval_episodes=0", f"rollouts={tmp_path}/episodes.jsonl", f"out={tmp_path}/run"]
+    code, _, err = run_program("train.py", *words)
+    assert code == 1 and said in err and len(err.splitlines()) == 1, err
+
+
+def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):
+    for words, said in (
+        (["algo=sft", f"rollouts={whole}/episodes.jsonl"], "for reinforce, grpo and ppo, not sft"),
+        (["rollouts=nowhere"], "no such file"),
+    ):
+        code, _, err = run_program("train.py", *words, f"out={tmp_path}/run")
+        assert code == 2 and said in err and len(err.splitlines()) == 1

@@ -1,0 +1,33 @@
+"""Hostile files and words end in one clear line, in two seconds and 500 MB. tests/hostile_cases.py has the cases."""
+
+import pytest
+from hostile_cases import CASES
+from hostile_files import judge
+
+from rl.refusals import LINE, one_line
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("a\nb\x1b[2J\x9b\u202e\ud800", r"a\nb\x1b[2J\x9b\u202e\ud800"),
+        ("日本 é", "日本 é"),
+        ("x" * 10_000 + "end", None),
+        ("\x1b" * 10_000, None),
+    ],
+)
+def test_messages_are_cleaned_and_cut(message, line):
+    found = one_line(message)
+    assert found == line if line else (len(found) == LINE and " ... " in found and found.isprintable())
+    assert found.endswith(line or message[-3:].replace("\x1b", r"\x1b")[-3:])
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_hostile_files_end_in_one_line(kind, tmp_path):
+    for i, (name, case) in enumerate(CASES[kind].items()):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        try:
+            judge(lambda case=case, folder=folder: case(folder))
+        except BaseException as error:
+            raise AssertionError(f"{kind}: {name}") from error

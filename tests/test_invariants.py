@@ -1,0 +1,327 @@
+"""Checks that a run does not learn nonsense: each finds its sign, and none finds one in a healthy run."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import random_model, run_program
+from safetensors.torch import load_file, save_file
+
+import lora
+import train
+from models import load_model, load_tokenizer
+from models.logprob import token_logprobs
+from models.weights import TINY
+from rl import config
+from rl.batch import make_batch
+from rl.guard import invariants, watch
+from rl.records import Episode
+from rl.state import TrainState
+from rl.update import make_optimizer
+
+SMALL = "algo=grpo epochs=2 episodes=16 batch_size=16 max_turns=2 max_new_tokens=12 eval_episodes=0 lora.r=2"
+SMALL = f"{SMALL} temperature=1.5 reward.rule=shaped threads=1 products=plain".split()
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model("tiny"), load_tokenizer("tiny")
+
+
+def epochs(count: int, **numbers) -> list[dict]:
+    """Return the records of epochs that show no sign; `numbers` change every one."""
+    healthy = {"episodes": 128, "reward_mean": 0.5, "reward_std": 0.5, "accuracy": 0.5, "cut_by_length": 3}
+    healthy |= {"turns_mean": 2.0, "invalid_actions": 0.1, "entropy": 0.5, "approx_kl": 0.01, "clip_fraction": 0.1}
+    healthy["sampler_gap"] = 0.0
+    return [{"epoch": i + 1, "tasks": str(i), **healthy, **numbers} for i in range(count)]
+
+
+def epoch_records(run: Path) -> list[dict]:
+    """Return the epochs' lines of a run's metrics."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if "loss" in record]
+
+
+def played(group: int, seed: int, ids=(1, 2, 3), **fields) -> Episode:
+    episode = Episode("textcraft", seed, group, **fields)
+    episode.append(list(ids))
+    episode.append_turn([4, 5], [-1.0, -1.0], "stop")
+    return episode
+
+
+# ---- signs in the metrics of several epochs ----
+
+EQUAL = {"reward_mean": 0.0, "reward_std": 0.0, "accuracy": 0.0}
+CUT = {"cut_by_length": 256, "accuracy": 0.0}
+INVALID = {"invalid_actions": 1.0, "accuracy": 0.0}
+COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("check", "records", "said"),
+    [
+        (invariants.equal_rewards, epochs(5, **EQUAL), "every episode of 5 epochs has the reward 0"),
+        (invariants.equal_rewards, epochs(4, **EQUAL), None),
+        (invariants.equal_rewards, epochs(5, **EQUAL | {"episodes": 1}), None),
+        (invariants.equal_rewards, epochs(5, **EQUAL | {"reward_mean": 1.0, "accuracy": 1.0}), None),
+        (invariants.equal_rewards, [*epochs(4, **EQUAL), *epochs(1)], None),
+        (invariants.all_cut, epochs(3, **CUT), "every reply of 3 epochs was cut"),
+        (invariants.all_cut, epochs(2, **CUT), None),
+        (invariants.all_cut, epochs(3, **CUT | {"accuracy": 0.1}), None),
+        (invariants.all_cut, [*epochs(2, **CUT), *epochs(1)], None),
+        (invariants.invalid_actions, epochs(3, **INVALID), "understood hardly an action in 3 epochs"),
+        (invariants.invalid_actions, [*epochs(2, **INVALID), *epochs(1)], None),
+        (invariants.ratio, epochs(3, clip_fraction=0.9), "lr is too high"),
+        (invariants.ratio, epochs(3, approx_kl=2.0), "lr is too high"),
+        (invariants.ratio, epochs(3, approx_kl=float("nan")), "lr is too high"),
+        (invariants.ratio, epochs(2, approx_kl=2.0), None),
+        (invariants.ratio, epochs(3, approx_kl=2.0, sampler_gap=None), None),
+        (invariants.repeated_tasks, epochs(3, tasks="x"), "these are the tasks of epoch 1 again"),
+        (invariants.repeated_tasks, epochs(3), None),
+        (lambda records: invariants.entropy(records, 1536), COLLAPSED, "has collapsed"),
+        (lambda records: invariants.entropy(records, 1536), epochs(4, entropy=1e-3), None),
+        (lambda records: invariants.entropy(records, 1536), [*epochs(1), *epochs(3, entropy=0, accuracy=0.95)], None),
+        (lambda records: invariants.entropy(records, 1536), [*epochs(1), *epochs(1, entropy=6.5)], "at random"),
+        (lambda records: invariants.entropy(records, 1536), epochs(3, entropy=7.3), None),
+    ],
+)
+def test_signs_in_the_metrics_of_epochs(check, records, said):
+    found = check(records)
+    assert found is None if said is None else said in found
+
+
+CHECKS = ["equal_rewards", "all_cut", "invalid_actions", "ratio", "repeated_tasks"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_healthy_epochs_show_no_sign(count):
+    assert [getattr(invariants, name)(epochs(count)) for name in CHECKS] == [None] * 5
+    assert invariants.entropy(epochs(count), 1536) is None
+
+
+# ---- signs in the episodes of an epoch ----
+
+
+def test_groups_must_have_one_task_and_one_prompt():
+    good = [played(group, group) for group in (0, 0, 1, 1)]
+    assert invariants.unequal_groups(good, 2) is None
+    assert "2 tasks" in invariants.unequal_groups([played(0, 1), played(0, 2)], 2)
+    assert "2 prompts" in invariants.unequal_groups([played(0, 1), played(0, 1, (1, 2, 9))], 2)
+    assert "group 1 has 1 episodes" in invariants.unequal_groups(good[:3], 2)
+    failed = Episode("textcraft", 1, 1, infrastructure_failed=True)  # at reset: without a prompt
+    assert invariants.unequal_groups([*good[:3], failed], 2) is None
+
+
+def test_tasks_of_an_epoch_must_differ():
+    assert invariants.equal_tasks([played(i, i) for i in range(4)]) is None
+    assert "4 groups have 1 different tasks" in invariants.equal_tasks([played(i, 7) for i in range(4)])
+    assert invariants.equal_tasks([played(0, 7)] * 3) is None, "one group"
+
+
+def test_a_batch_has_no_failed_episode():
+    batch = make_batch([played(0, 0), played(1, 1, infrastructure_failed=True)])
+    assert "1 of 2 episodes" in invariants.failed_episodes(batch)
+    assert invariants.failed_episodes(make_batch([played(0, 0)])) is None
+
+
+def test_sampler_hash_is_that_of_the_active_adapter():
+    cfg = config.parse(["lora.r=2"])
+    model = random_model()
+    lora.inject(model, r=2, name="reference")
+    lora.inject(model, r=2)
+    for layer in (layer for _, layer in lora.lora_layers(model)):
+        layer.adapters["reference"].requires_grad_(False)
+    state = TrainState(model, None, make_optimizer(model, None, cfg))
+    own = state.adapter_hash()
+    assert invariants.sampler_hash(model) == own
+    with lora.adapters_off(model):
+        assert invariants.sampler_hash(model) != own
+    with lora.use_adapter(model, "reference"):
+        assert invariants.sampler_hash(model) != own
+    lora.lora_layers(model)[3][1].active = None
+    assert invariants.sampler_hash(model) != own
+    episodes = [played(0, 0, adapter_hash="x"), played(0, 0, adapter_hash=own)]
+    assert "1 of 2 episodes" in invariants.other_weights(episodes, own)
+
+
+# ---- signs in the update ----
+
+
+def test_checksums_change_with_a_single_bit():
+    parameters = {"x.B": torch.zeros(3, 4), "y.B": torch.ones(2, 2)}
+    before = invariants.checksums(parameters)
+    assert invariants.unmoved(before, invariants.checksums(parameters), "B").startswith(
+        "B of 2 of 2 layers, such as x.B"
+    )
+    parameters["x.B"][2, 3] = 1e-45
+    assert "B of 1 of 2 layers, such as y.B" in invariants.unmoved(before, invariants.checksums(parameters), "B")
+    parameters["y.B"][0, 0] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    assert invariants.unmoved(before, invariants.checksums(parameters), "B") is None
+    assert invariants.unmoved(before, before, "A") is None, "there is no A"
+
+
+def test_the_bound_of_the_sampler_gap_is_that_of_rounding():
+    assert invariants.rounding("yes", "bfloat16") == 0
+    assert invariants.rounding("no", "float32") < invariants.rounding("no", "bfloat16")
+    assert invariants.sampler_gap(None, 0.0) is invariants.sampler_gap(0.0, 0.0) is None
+    assert "differ by 1e-07 nats" in invariants.sampler_gap(1e-7, 0.0)
+    assert "differ by nan nats" in invariants.sampler_gap(float("nan"), 0.5)
+
+
+# ---- the start ----
+
+
+def test_a_new_adapter_must_equal_what_it_starts_from(tiny):
+    model = load_model("tiny")
+    lora.inject(model, r=2)
+    ids = tiny[1].prompt([{"role": "user", "content": "Goal: craft a door."}])
+    assert invariants.new_adapter(model, None, ids, 1e-6) is None
+    layer = lora.lora_layers(model)[-1][1]
+    torch.nn.init.normal_(layer.adapter.B, std=0.1)
+    assert "differs from the base by" in invariants.new_adapter(model, None, ids, 1e-2)
+    assert layer.active == "default"
+    lora.inject(model, r=2, name="reference")
+    lora.layer.activate(model, "default")
+    assert "differs from resume_from's by" in invariants.new_adapter(model, "reference", ids, 1e-2)
+
+
+def test_a_tokenizer_of_another_model_is_found(tiny):
+    tokenizer = tiny[1]
+    assert invariants.tokenizer_ids(tokenizer, 1536) is None
+    text = tokenizer.encode("door")[0]
+    other = SimpleNamespace(
+        **{name: getattr(tokenizer, name) for name in ("folder", "prompt", "control_ids", "vocab_size", "show")},
+        eos_ids=frozenset([text]),
+    )
+    assert f"id {text} ends a reply" in invariants.tokenizer_ids(other, 1536)
+    with pytest.raises(ValueError, match="the tokenizer is another model's"):
+        invariants.tokenizer_ids(tokenizer, 1000)
+    other.vocab_size = 1537
+    assert "has 1537 ids, and the model 1536 embeddings" in invariants.tokenizer_ids(other, 1536)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_random_weights_find_prompts_as_likely_as_chance(family):
+    """Of the usual deviation, 0.02, and of a far larger one."""
+    for deviation in (0.02, 0.15):
+        model = random_model(family, vocab_size=500)
+        for name, p in model.named_parameters():
+            if "norm" not in name:
+                p.data *= deviation / 0.15
+        episodes = [played(0, 0, [(7 * i * i + seed) % 500 for i in range(100)]) for seed in range(4)]
+        assert invariants.unlikely_prompts(model, episodes) is None
+
+
+def test_prompts_in_another_tokenizers_ids_are_found():
+    """The model learns a prompt by heart; then each id of the prompt is replaced by another one."""
+    model = random_model(vocab_size=500).requires_grad_(True)
+    ids, optimizer = [1], torch.optim.Adam(model.parameters(), lr=1e-2)
+    while len(ids) < 100:
+        ids.append((3 * ids[-1] + 7) % 101)
+    for _ in range(40):
+        hidden = model(torch.tensor([ids]))[0, :-1]
+        loss = -token_logprobs(hidden, model.lm_head.weight, torch.tensor(ids[1:]))[0].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.5
+    assert invariants.unlikely_prompts(model, [played(0, 0, ids)]) is None
+    others = [(i + 250) % 500 for i in ids]
+    assert "the tokenizer is another model's" in invariants.unlikely_prompts(model, [played(0, 0, others)])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("quant", ["none", "nf4"])
+def test_weights_that_are_not_finite_are_refused(value, quant, tmp_path):
+    tensors = load_file(TINY / "model.safetensors")
+    tensors["model.layers.1.input_layernorm.weight"][5] = value
+    for path in TINY.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    save_file(tensors, tmp_path / "model.safetensors")
+    name = r"model\.safetensors: model\.layers\.1\.input_layernorm\.weight has an entry that is not finite"
+    with pytest.raises(ValueError, match=name):
+        load_model(str(tmp_path), quant=quant)
+
+
+def test_eval_refuses_an_adapter_that_is_not_finite(tmp_path):
+    model = load_model("tiny")
+    lora.inject(model, r=2)
+    lora.lora_layers(model)[2][1].adapter.A.data[1, 1] = float("nan")
+    lora.save_adapter(model, tmp_path / "adapter", str(TINY))
+    code, out, err = run_program("eval.py", f"adapter={tmp_path}/adapter", "n=2", "threads=1")
+    assert code == 1 and "v_proj.lora_A.weight has an entry that is not finite" in err and "success" not in out
+    assert len(err.splitlines()) == 1
+
+
+# ---- runs ----
+
+
+def test_a_finding_warns_once_while_it_lasts_or_ends_a_strict_run(tmp_path, monkeypatch, capsys):
+    """Every check of `ratio` finds something; strict=true is the embedded model's default."""
+    monkeypatch.setattr(invariants, "ratio", lambda records: "planted" if len(records) < 3 else None)
+    assert config.parse(SMALL).strict
+    with pytest.raises(watch.Nonsense, match=r"epoch 1: planted \(strict=false warns and goes on\)") as caught:
+        train.main(config.parse([*SMALL, f"out={tmp_path}/strict"]))
+    assert caught.value.name == "ratio"
+    assert not (tmp_path / "strict" / "checkpoint-1").exists(), "nothing of the epoch is saved"
+    code, _, err = run_program("train.py", f"resume={tmp_path}/strict")
+    assert code == 1 and err == "train.py: epoch 1: planted (strict=false warns and goes on)\n"
+    capsys.readouterr()
+    train.main(config.parse([f"resume={tmp_path}/strict", "strict=false", "epochs=3"]))
+    assert capsys.readouterr().out.count("warning: epoch 1: planted") == 1
+    records = epoch_records(tmp_path / "strict")
+    assert [record["warnings"] for record in records] == [["ratio"], ["ratio"], []]
+    assert len({record["tasks"] for record in records}) == 3
+
+
+def test_steps_without_a_finite_gradient_end_in_a_dump_that_repeats_the_update(tmp_path, monkeypatch):
+    """One checkpoint for three epochs; the third one's gradients are not finite."""
+    from rl import grpo
+
+    right = grpo.loss
+
+    def broken(batch, cfg):
+        loss, metrics = right(batch, cfg)
+        return loss * (torch.nan if batch.episodes[0].group >= 4 else 1.0), metrics
+
+    monkeypatch.setattr(grpo, "loss", broken)
+    run, words = tmp_path / "run", [*SMALL, "epochs=5", "save_every=9"]
+    with pytest.raises(FloatingPointError) as caught:
+        train.main(config.parse([*words, f"out={run}"]))
+    [note] = caught.value.__notes__
+    copied, command = note.removesuffix(" repeats the update").split("; python train.py ")
+    assert copied == f"cp -r {run} {run}-again" and str(run / "nonfinite-3.jsonl") in command
+    shutil.copytree(run, f"{run}-again")
+    with pytest.raises(FloatingPointError, match="epoch 3"):
+        train.main(config.parse(command.split()))
+    monkeypatch.setattr(grpo, "loss", right)
+    shutil.rmtree(f"{run}-again")
+    shutil.copytree(run, f"{run}-again")
+    train.main(config.parse(command.split()))
+    again, first = epoch_records(Path(f"{run}-again")), epoch_records(run)
+    assert [record["loss"] for record in again[:2]] == [record["loss"] for record in first], "the same updates"
+    assert again[2]["skipped_steps"] == 0
+
+
+def test_five_steps_in_a_row_without_a_finite_gradient_end_an_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "score", with_nan(train.score))
+    with pytest.raises(
+        FloatingPointError, match="epoch 1, step 6: no gradient was finite, in 5 optimizer steps in a row"
+    ):
+        words = ["algo=reinforce", "batch_size=2", "order=sequential", "max_turns=1", "max_new_tokens=4"]
+        train.main(config.parse([*SMALL, *words, f"out={tmp_path}/run"]))
+
+
+def with_nan(score):
+    """Return train.score with advantages that are not numbers after the first two episodes."""
+
+    def wrong(state, episodes, cfg):
+        batch = score(state, episodes, cfg)
+        later_N = batch.episode_N > 1
+        return replace(batch, advantages_N=batch.advantages_N.masked_fill(later_N, torch.nan))
+
+    return wrong
