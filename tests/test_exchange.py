@@ -447,16 +447,20 @@ def test_interrupt_ends_the_wait_before_a_retry(tmp_path):
         "import sys, threading, envs.http as h\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         "made = [h.Env(h.Config(url='http://127.0.0.1:9', kind='db_bench', wait=50.0)) for _ in range(3)]\n"
-        "left, jobs, pool = threading.Event(), [], ThreadPoolExecutor(3)\n"
+        "left, pool = threading.Event(), ThreadPoolExecutor(3)\n"
         "for env in made: env.left = left\n"
-        "try:\n    jobs += [pool.submit(env.reset, 0) for env in made]; jobs[0].result()\n"
+        "jobs = [pool.submit(env.reset, 0) for env in made]\n"
+        "try:\n    print('all wait', file=sys.stderr, flush=True); jobs[0].result()\n"
         "except KeyboardInterrupt:\n    left.set(); pool.shutdown(wait=False)\n"
         "print([type(job.exception()).__name__ for job in jobs])\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert "trying again" in process.stderr.readline()
+    seen = ""
+    while not ("trying again" in seen and "all wait" in seen):
+        seen += (line := process.stderr.readline())
+        assert line, seen
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
