@@ -358,9 +358,14 @@ def _(right):
     return wrong
 
 
-@mutant("dropout in reinforcement learning", "adapters", CausalLM, "train", "sampler_gap", "lora.dropout=0.3")
+@mutant("dropout in reinforcement learning", "adapters", CausalLM, "train", "dropout", "lora.dropout=0.3")
 def _(right):
     return lambda self, mode=True: right(self, True)
+
+
+@mutant("no dropout in fine-tuning", "adapters", CausalLM, "train", "dropout", "algo=sft lora.dropout=0.3")
+def _(right):
+    return lambda self, mode=True: right(self, False)
 
 
 @mutant("the last layer's B gets no gradient", "adapters", FusedLoRA, "backward", "factors")
@@ -393,7 +398,7 @@ def without(factor: str) -> Callable:
     return mutate
 
 
-mutant("the optimizer does not have B", "update", update, "make_optimizer", "factors")(without("B"))
+mutant("the optimizer does not have B", "update", update, "make_optimizer", "gradient")(without("B"))
 mutant("the optimizer does not have A", "update", update, "make_optimizer", "factors")(without("A"))
 
 
@@ -408,10 +413,18 @@ def _(right):
 
 
 no_op("the learning rate is 0", "schedule", core, "learning_rate_factor", "factors", value=0.0)
-arguments(
+
+
+@mutant(
     "the warm-up begins at 0", "schedule", core, "learning_rate_factor",
-    "tests/test_core.py::test_learning_rate_factor", lambda step, *more: (step - 1, *more),
+    "tests/test_core.py::test_learning_rate_factor",
 )  # fmt: skip
+def _(right):
+    return lambda step, total, kind, warmup, more: (
+        step / warmup if step < warmup else right(step, total, kind, warmup, more)
+    )
+
+
 result(
     "the graph is cut behind the model", "update", batch, "forward", "gradient",
     lambda found, *_: replace(found, logprobs_N=found.logprobs_N.detach() + 0 * found.logprobs_N),
@@ -456,11 +469,11 @@ arguments(
 )  # fmt: skip
 arguments(
     "gradients are not clipped", "update", torch.nn.utils, "clip_grad_norm_",
-    "tests/test_train.py::test_an_earlier_versions_run_resumes", lambda params, norm: (params, 1e9),
+    "tests/test_learning.py::test_a_gradient_is_scaled_down_to_clip_norm", lambda params, norm: (params, 1e9),
 )  # fmt: skip
 no_op(
     "gradients add up over steps", "update", torch.optim.Optimizer, "zero_grad",
-    "tests/test_mutants.py::test_steps_do_not_share_gradients",
+    "tests/test_learning.py::test_steps_do_not_share_gradients",
 )  # fmt: skip
 result(
     "each piece has its own denominators", "update", batch, "micro_batches",
@@ -506,18 +519,19 @@ arguments(
     "tests/test_core.py::test_sft_is_the_mean_negative_log_likelihood",
     lambda piece, cfg: (replace(piece, total_tokens=piece.total_episodes), cfg),
 )  # fmt: skip
-arguments(
-    "no bootstrap after a cut", "advantages", core, "gae", "tests/test_core.py::test_gae",
-    lambda rewards, values, episode, last, *more: (rewards, values, episode, torch.zeros_like(last), *more),
-)  # fmt: skip
+
+
+@mutant("no bootstrap after a cut", "advantages", core, "gae", "tests/test_core.py::test_gae")
+def _(right):
+    return lambda rewards, values, episode, last, *more, **options: right(
+        rewards, values, episode, torch.zeros_like(last), *more, **options
+    )
+
+
 result(
-    "whitening keeps the mean",
-    "advantages",
-    core,
-    "whiten",
-    "tests/test_core.py::test_whiten",
+    "whitening keeps the mean", "advantages", core, "whiten", "tests/test_core.py::test_whiten",
     lambda y, x: y + x.mean(),
-)
+)  # fmt: skip
 arguments(
     "the baseline is that of all groups", "advantages", groups, "group_advantages",
     "tests/test_core.py::test_group_advantages", lambda scores, group, *more: (scores, torch.zeros_like(group), *more),
@@ -658,21 +672,21 @@ def _(right):
 
 arguments(
     "evaluation plays training tasks", "evaluation", evaluate, "evaluate",
-    "tests/test_mutants.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
+    "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
     lambda model, tokenizer, cfg, temperature, split, episodes: (
         model, tokenizer, cfg, temperature, "train", episodes
     ),
 )  # fmt: skip
 arguments(
     "greedy evaluation samples", "evaluation", evaluate, "evaluate",
-    "tests/test_mutants.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
+    "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
     lambda model, tokenizer, cfg, temperature, *more: (model, tokenizer, cfg, 1.0, *more),
 )  # fmt: skip
 
 
 @mutant(
     "evaluation plays the base", "evaluation", evaluate, "evaluate",
-    "tests/test_mutants.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
+    "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
 )  # fmt: skip
 def _(right):
     def wrong(model, *args):
@@ -706,13 +720,17 @@ no_op(
 
 
 class Planted:
-    """A pytest plugin that plants a mutant once the tests are imported."""
+    """A pytest plugin that plants a mutant once the tests are imported, and keeps the error that ended a test."""
 
     def __init__(self, chosen: Mutant):
         self.chosen = chosen
+        self.error: BaseException | None = None
 
     def pytest_collection_finish(self, session) -> None:
         plant(pytest.MonkeyPatch(), self.chosen.owner, self.chosen.function, self.chosen.wrong)
+
+    def pytest_exception_interact(self, call) -> None:
+        self.error = call.excinfo.value
 
 
 def ended_by(chosen: Mutant | None, run: Callable[[Path], None]) -> str:
@@ -730,11 +748,15 @@ def ended_by(chosen: Mutant | None, run: Callable[[Path], None]) -> str:
 
 
 def failed_test(chosen: Mutant) -> str:
-    """Return the mutant's test if it fails, "" if it passes. Raise RuntimeError if there is no such test."""
+    """Return the mutant's test if one of its assertions fails, "" if it passes. Raise what else ended the test, and
+    RuntimeError if there is no such test."""
     words = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", str(ROOT / chosen.caught_by)]
-    status = pytest.main(words, plugins=[Planted(chosen)])
+    planted = Planted(chosen)
+    status = pytest.main(words, plugins=[planted])
     if status not in (0, 1):
         raise RuntimeError(f"{chosen.caught_by}: pytest ended with {status!r}")
+    if planted.error and not isinstance(planted.error, AssertionError | pytest.fail.Exception):
+        raise planted.error  # a mutant that crashes would be noticed without a test
     return chosen.caught_by if status == 1 else ""
 
 

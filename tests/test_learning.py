@@ -9,11 +9,11 @@ from conftest import random_model
 import lora
 import train
 from models.engine import Engine
-from rl import config
+from rl import config, grpo
 from rl.critic import Critic
 from rl.records import Episode, Turn
 from rl.state import TrainState
-from rl.update import make_optimizer
+from rl.update import make_optimizer, optimizer_step
 
 PROMPT = [5, 9, 2]
 
@@ -176,3 +176,21 @@ def test_step_with_an_infinite_gradient_is_skipped():
     with pytest.raises(FloatingPointError, match="epoch 1: no gradient was finite, in 1 optimizer steps"):
         train.learn(state, batch, cfg)
     assert all(torch.equal(before[name], p) for name, p in state.trainable().items())
+
+
+def test_steps_do_not_share_gradients():
+    """A second step on the same batch has the same gradient: the first, at a learning rate near 0, leaves none."""
+    state, cfg = make_state("grpo", lr=1e-12, **{"grpo.group_size": 4})
+    batch = train.score(state, play(state, cfg, 0), cfg)
+    first, second = (optimizer_step(state, batch, grpo, cfg)["grad_norm"] for _ in range(2))
+    assert second == pytest.approx(first, rel=1e-4) and first > 0
+
+
+def test_a_gradient_is_scaled_down_to_clip_norm():
+    """A step of plain gradient descent at lr=1 has the length clip_norm, if the gradient is longer."""
+    state, cfg = make_state("grpo", optimizer="sgd", lr=1, clip_norm=1e-3, **{"grpo.group_size": 4})
+    batch = train.score(state, play(state, cfg, 0), cfg)
+    before = {name: p.detach().clone() for name, p in state.trainable().items()}
+    assert optimizer_step(state, batch, grpo, cfg)["grad_norm"] > 0.01
+    moved = torch.cat([(p.detach() - before[name]).flatten() for name, p in state.trainable().items()])
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)

@@ -9,12 +9,15 @@ import torch
 from tqdm import tqdm
 
 import envs
+import lora
 from envs import textcraft
 from models import load_model, load_tokenizer
 from rl import config, reward
+from rl import evaluate as evaluation
 from rl.batch import forward, make_batch
 from rl.demonstrations import demonstrations
 from rl.evaluate import evaluate
+from rl.guard.invariants import sampler_hash
 from rl.log import rollout_stats
 from rl.rollout import rollout
 from rl.tasks import make_env, make_tasks, mixture
@@ -235,3 +238,17 @@ def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeyp
     monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.EnvironmentFailed("gone")))
     with pytest.raises(ValueError, match=r"^3 of 12 episodes were tried, and every one failed; the last: gone"):
         rollout(*tiny, tasks, cfg, 1.0, SILENT)
+
+
+def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
+    model, calls = load_model("tiny"), []
+    lora.inject(model, r=2)
+
+    def recorded(model, tokenizer, tasks, cfg, temperature, progress):
+        calls.append((sampler_hash(model), {task.split for task in tasks}, temperature))
+        return rollout(model, tokenizer, tasks, cfg, temperature, progress)
+
+    monkeypatch.setattr(evaluation, "rollout", recorded)
+    cfg = config.parse(["textcraft.max_turns=2"])
+    evaluate(model, load_tokenizer("tiny"), cfg, 0.0, "val", 3)
+    assert calls == [(sampler_hash(model), {"val"}, 0.0)]

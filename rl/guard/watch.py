@@ -92,6 +92,7 @@ class Watch:
         row had no finite gradient."""
         where, sentences = f"epoch {state.epoch + 1}, step {state.step}", {}
         sentences["failed_episodes"] = invariants.failed_episodes(batch)
+        sentences["dropout"] = invariants.dropout(state.model, cfg.algorithm.source == "demonstrations")
         self.nonfinite = self.nonfinite + 1 if step["skipped"] and step["within_target_kl"] else 0
         if self.nonfinite == NONFINITE:
             raise FloatingPointError(f"{where}: no gradient was finite, in {NONFINITE} optimizer steps in a row")
