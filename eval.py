@@ -23,6 +23,7 @@ from models.weights import TINY
 from rl import arguments, config
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe, evaluate
+from rl.guard import ends, signals
 from rl.quantised import trained_over_all
 
 
@@ -72,8 +73,8 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
         raise arguments.ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
-    if keys.json and not Path(keys.json).absolute().parent.is_dir():
-        raise arguments.ArgumentError(f"json={keys.json}: there is no folder {Path(keys.json).parent}")
+    if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
+        raise arguments.ArgumentError(f"json={keys.json} is not a file in an existing folder")
 
 
 def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]]:
@@ -120,18 +121,10 @@ def main(cfg: Any, keys: Keys) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        words = with_base(sys.argv[1:])
-        cfg, keys = config.parse(words, "eval.py", Keys)
-        check(keys, words)
-        main(cfg, keys)
-    except arguments.ArgumentError as error:
-        arguments.fail("eval.py", error)
-    except (OSError, ValueError) as error:
-        arguments.fail("eval.py", error, status=1)
-    except (RuntimeError, MemoryError) as error:
-        from rl.out_of_memory import explained
-
-        arguments.fail("eval.py", explained(error, cfg), status=1)
-    except KeyboardInterrupt:
-        sys.exit("eval.py: interrupted")
+    with signals.handled():
+        with ends.one_line("eval.py"):
+            words = with_base(sys.argv[1:])
+            cfg, keys = config.parse(words, "eval.py", Keys)
+            check(keys, words)
+        with ends.one_line("eval.py", cfg):
+            main(cfg, keys)

@@ -22,14 +22,15 @@ from models.checkpoints.export import save_model
 from models.logprob import head_logits
 from models.weights import resolve
 from rl import program
-from rl.arguments import fail
 from rl.checkpoint import copy_tokenizer
+from rl.guard import ends, signals
 from rl.guard.files import new_folder
 from rl.quantised import trained_over
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
+NEEDS = "two models are held in float32; device=cpu takes the host's memory"  # said when memory runs out
 TEXT = "Adapted, folded and written, the model says the same of this sentence: 2 oak logs make 8 planks."
 
 
@@ -195,13 +196,5 @@ def print_report(report: dict, out: str) -> None:
 
 if __name__ == "__main__":
     [keys] = program.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
-    try:
+    with signals.handled(), ends.one_line("merge.py", needs=NEEDS):
         main(keys)
-    except (OSError, ValueError) as error:
-        fail("merge.py", error, status=1)
-    except (RuntimeError, MemoryError) as error:
-        from rl.out_of_memory import explained
-
-        fail("merge.py", explained(error), status=1)
-    except KeyboardInterrupt:
-        sys.exit("merge.py: interrupted")

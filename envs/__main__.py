@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import envs
+from envs.requests import check_no_model
 from rl import arguments, program
 from rl.arguments import NotNegative
+from rl.guard import ends
 from rl.help import quiet_on_closed_pipe
 
 QUIT = ("q", "quit", "exit")
@@ -29,29 +31,23 @@ class Keys:
     demos: NotNegative[int] = 0  # number of demonstrations to print; 0 plays
 
 
-@quiet_on_closed_pipe()
-def main(words: list[str]) -> int:
-    """Run the program and return its exit status; exit with 2 on a wrong word and with 1 on a failure."""
+def main(words: list[str]) -> None:
+    """Run the program. Exit with 2 on a wrong word, with 1 on a failure and with 130 on Ctrl-C."""
     try:
         keys, config = parse(words)
     except ValueError as error:
         arguments.fail("envs", error)
-    try:
+    with ends.one_line("envs"), quiet_on_closed_pipe():
         env = envs.make(keys.env, **vars(config))
         if keys.demos:
             demonstrate(env, keys)
         else:
             play(env, env.reset(keys.seed, keys.split))
-    except (ValueError, RuntimeError) as error:  # RuntimeError: the server failed, or the environment needs a model
-        sys.exit(f"envs: {error}")
-    except KeyboardInterrupt:
-        print()
-        return 130
-    return 0
 
 
 def parse(words: list[str]) -> list:
-    """Return this program's Keys and the environment's Config. Raise ValueError for an unknown environment."""
+    """Return this program's Keys and the environment's Config. Raise ValueError for an unknown environment, and for one
+    that would have to ask a model."""
     words = words[:] or ["--help"]
     if arguments.wants_help(words[:1]):
         return program.parse(words, "envs", Keys, about=__doc__, positional="env")
@@ -59,7 +55,9 @@ def parse(words: list[str]) -> list:
     config = envs.config_class(name)
     words[1:] = [word.removeprefix(f"{name}.") for word in words[1:]]  # train.py's form of the keys works too
     words[1:1] = [f"{key}={value}" for key, value in envs.WITHOUT_MODEL.get(name, {}).items()]
-    return program.parse(words, "envs", Keys, config, about=__doc__, positional="env")
+    keys, config = program.parse(words, "envs", Keys, config, about=__doc__, positional="env")
+    check_no_model(name, vars(config))
+    return [keys, config]
 
 
 def demonstrate(env: envs.Environment, keys: Keys) -> None:
@@ -68,18 +66,19 @@ def demonstrate(env: envs.Environment, keys: Keys) -> None:
         texts = [message["content"] for message in env.reset(seed, keys.split)]
         over = False
         while not over:
-            texts.append(env.oracle())
-            step = without_requests(env.step(texts[-1]))
+            texts.append(expert(env))
+            step = env.step(texts[-1])
             texts.append(step.observation)
             over = step.terminated or step.truncated
         print("\n".join(texts), end="\n\n")
 
 
-def without_requests(step: envs.Step) -> envs.Step:
-    """Return the step. Raise RuntimeError if it requests a model's answer: this program has no model."""
-    if step.requests:
-        raise RuntimeError(step.observation)
-    return step
+def expert(env: envs.Environment) -> str:
+    """Return the expert's action. Raise ValueError if the environment has no expert."""
+    try:
+        return env.oracle()
+    except RuntimeError as error:
+        raise ValueError(error) from None
 
 
 def play(env: envs.Environment, messages: list[dict]) -> None:
@@ -91,15 +90,15 @@ def play(env: envs.Environment, messages: list[dict]) -> None:
     while (reply := read_reply()) is not None:
         if reply in ("?", "!"):
             try:
-                action = env.oracle()
-            except RuntimeError as error:  # this environment has no expert
+                action = expert(env)
+            except ValueError as error:
                 print(error)
                 continue
             print(action)
             if reply == "?":
                 continue
             reply = action
-        step = without_requests(env.step(f"Action: {reply}" if add_marker and "Action:" not in reply else reply))
+        step = env.step(f"Action: {reply}" if add_marker and "Action:" not in reply else reply)
         print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
         if step.terminated or step.truncated:
             print(f"over: {step.info['outcome']}")
@@ -112,7 +111,7 @@ def read_reply() -> str | None:
     line = ""
     while not line.strip():
         print("> ", end="", flush=True)
-        line = sys.stdin.readline()
+        line = sys.stdin.readline() if sys.stdin else ""  # None: the program was started without
         if not line or line.strip().lower() in QUIT:
             return None
     if line.strip() != QUOTES:
@@ -128,4 +127,4 @@ def read_reply() -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

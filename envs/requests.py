@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+NEEDS_MODEL = {"planner": "worker", "tau_retail": "user"}  # environment -> the option whose value may be "model"
+
 
 @dataclass(frozen=True)
 class Request:
@@ -21,3 +23,12 @@ class Result:
     text: str = ""  # the sampled answer to a chat request
     tokens: int = 0  # number of tokens sampled for it
     vector: list | None = None  # embed request: for each text, the mean of the base model's last hidden states
+
+
+def check_no_model(name: str, options: dict) -> None:
+    """Raise ValueError if an option lets the environment ask a model: programs without one call this."""
+    option = NEEDS_MODEL.get(name)
+    if options.get(option) == "model":
+        raise ValueError(
+            f"{name}.{option}=model has to ask a model, and there is none here; {option}=rules does without"
+        )

@@ -88,7 +88,8 @@ def quiet_on_closed_pipe():
     """Around printing: stop without a traceback when the reader has closed the pipe (| head) or the disk is full."""
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout:  # None: the program was started without
+            sys.stdout.flush()
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise

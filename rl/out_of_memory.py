@@ -89,19 +89,20 @@ def advice(cfg: Any, phase: str) -> str:
     )
 
 
-def explained(error: Exception, cfg: Any = None) -> str:
+def explained(error: Exception, cfg: Any = None, needs: str = "") -> str:
     """Return one line about an allocation that failed: in which phase, how much was wanted, which settings need less,
     and the error's notes on how the run goes on. Raise the error, which is being handled, again if it is another one.
 
-    cfg: the settings; None for merge.py, which has others.
+    cfg: the settings of train.py or eval.py; needs: the advice of a program without them.
     """
     if not is_out_of_memory(error):
         raise
     phase = phase_of(error)
     wanted = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", str(error))
     size = f" ({in_gib(*wanted.groups())} more were wanted)" if wanted else ""
-    ways = advice(cfg, phase) if cfg else "two models are held in float32; device=cpu takes the host's memory"
-    return "; ".join([f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])])
+    ways = advice(cfg, phase) if cfg else needs
+    said = [f"out of memory{phase and f' in {phase}'}{size}", ways, *getattr(error, "__notes__", [])]
+    return "; ".join(filter(None, said))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

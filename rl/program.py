@@ -33,7 +33,7 @@ def parse(
         given = arguments.split(words)
         check_keys(given, owners)
         return [arguments.build(cls, given, group) for group, cls in owners]
-    except ArgumentError as error:
+    except (ArgumentError, OSError) as error:  # OSError: a __post_init__ looked for a file and could not
         arguments.fail(program, error)
 
 

@@ -29,6 +29,7 @@ RESOLVED = ("recipe", "max_turns")  # keys that rl.config turns into others
         "eval.py --help",
         "-m envs textcraft --help",
         "-m envs sat demos=200",
+        "-m envs.serve port=0",
         *(
             pytest.param(f"{program} --help", marks=pytest.mark.full)  # the same parser prints them
             for program in ("merge.py", "-m envs", "-m envs.serve", "-m benchmarks.envs")
@@ -50,6 +51,24 @@ def test_a_full_disk_is_one_line():
         words = [sys.executable, "-m", "envs", "textcraft", "demos=3"]
         found = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=120)
     assert (found.returncode, found.stderr) == (1, b"cannot print: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", ["textcraft demos=1", "textcraft seed=1"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_missing_streams_are_no_error(closed, words):
+    command = f"exec {sys.executable} -m envs {words} {closed}"
+    found = subprocess.run(["sh", "-c", command], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_ends_eval_with_its_status(number, status, monkeypatch, capsys):
+    monkeypatch.setattr("models.load_model", lambda *_: signal.raise_signal(number))
+    monkeypatch.setattr(sys, "argv", ["eval.py", "n=1", "threads=1"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / "eval.py"), run_name="__main__")
+    line = f"eval.py: stopped by {number.name}"
+    assert end.value.code == status and capsys.readouterr().err.splitlines()[-1] == line
 
 
 RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.max_turns=2", "epochs=2"]
@@ -98,7 +117,7 @@ def game(monkeypatch, capsys):
 
     def play_game(typed: str, *words: str) -> tuple[str, list[str]]:
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        assert play.main(["textcraft", *words]) == 0
+        play.main(["textcraft", *words])
         return capsys.readouterr().out, actions
 
     monkeypatch.setattr(Env, "step", step)
@@ -135,7 +154,9 @@ def test_interrupted_reset_exits_with_130(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Env, "reset", reset)
-    assert play.main(["textcraft"]) == 130 and capsys.readouterr().out == "\n"
+    with pytest.raises(SystemExit) as end:
+        play.main(["textcraft"])
+    assert end.value.code == 130 and capsys.readouterr() == ("", "\n")
 
 
 class Read:

@@ -207,8 +207,8 @@ def test_a_port_in_use_is_one_line_whichever_it_is(kind, capsys):
         for words in ([f"port={port}"], ["port=0", f"items_port={port}"]):
             with pytest.raises(SystemExit) as end:
                 program.main([f"env={kind}", *words])
-            assert end.value.code == f"envs.serve: cannot listen on 127.0.0.1:{port}: Address already in use"
-            assert capsys.readouterr() == ("", "")
+            line = f"envs.serve: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+            assert end.value.code == 2 and capsys.readouterr() == ("", line)
 
 
 @pytest.mark.parametrize(

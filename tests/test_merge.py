@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -303,21 +304,21 @@ def forgetful_writer(model, folder, raw, dtype):
 
 def interrupted_writer(model, folder, raw, dtype):
     save_model(model, folder, raw, dtype)
-    raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
-    ("writer", "said"),
+    ("writer", "said", "status"),
     [
-        (broken_writer, "no space left"),
-        (careless_writer, "the written checkpoint differs from the model in model.layers.1.mlp.up_proj.weight"),
-        (forgetful_writer, "the written checkpoint differs from the model in model.embed_tokens.weight"),
-        (interrupted_writer, "merge.py: interrupted"),
+        (broken_writer, "no space left", 1),
+        (careless_writer, "the written checkpoint differs from the model in model.layers.1.mlp.up_proj.weight", 1),
+        (forgetful_writer, "the written checkpoint differs from the model in model.embed_tokens.weight", 1),
+        (interrupted_writer, "merge.py: stopped by SIGTERM", 143),
     ],
 )
-def test_failed_write_leaves_nothing_behind(writer, said, base, adapter, tmp_path, monkeypatch, capsys):
+def test_failed_write_leaves_nothing_behind(writer, said, status, base, adapter, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(export, "save_model", writer)
-    assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1
+    assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == status
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 

@@ -12,7 +12,8 @@ from benchmarks.reading_path import MARKER, decoder_files, reading_path, table
 ROOT = Path(__file__).parents[1]
 ROOMS = {"lora": set(), "models": set(), "envs": set(), "rl": {"lora", "models", "envs"}}
 PROGRAMS = {"train", "eval", "merge"}
-PARSER = {"rl.arguments", "rl.program", "rl.refusals", "rl.help"}  # programs, which nobody imports, may use it
+# What programs, which nobody imports, may use of rl.
+PARSER = {"rl.arguments", "rl.program", "rl.refusals", "rl.help", "rl.guard.ends"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
 # Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
 OPTIONAL = {"wandb", "tensorboard", "matplotlib", "jinja2"}

@@ -17,6 +17,7 @@ from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, re
 from envs.simulators.mysql import Database
 from rl import program
 from rl.arguments import NotNegative, Positive
+from rl.guard import ends
 from rl.help import quiet_on_closed_pipe
 
 
@@ -33,27 +34,34 @@ class Keys:
         out = Path(self.out)
         if self.out and (out.is_dir() or not out.parent.is_dir()):
             raise ValueError(f"out must be a file in an existing folder, not {self.out!r}")
+        if self.data:
+            read_tasks(self.data)  # raises ValueError for an entry that is not a task
 
 
-@quiet_on_closed_pipe()
-def main(words: list[str]) -> int:
-    """Run the program and return its exit status; exit with 2 on a wrong word and with 1 on a failure."""
+def main(words: list[str]) -> None:
+    """Run the program. Exit with 2 on a wrong word or file, with 1 if writing fails and with 130 on Ctrl-C."""
     [keys] = program.parse(words, "envs.db_bench", Keys, about=__doc__)
-    try:
-        if keys.data:
-            read_tasks(keys.data)  # raises ValueError for an entry that is not a task
+    with ends.one_line("envs.db_bench"):
         found = read_entries(keys.data) if keys.data else generate(keys)
         if keys.out:
-            Path(keys.out).write_text(json.dumps(found, ensure_ascii=False, indent=1))
-    except (ValueError, OSError) as error:
-        sys.exit(f"envs.db_bench: {error}")
-    except KeyboardInterrupt:
-        print()
-        return 130
+            write(Path(keys.out), json.dumps(found, ensure_ascii=False, indent=1))
+        with quiet_on_closed_pipe():
+            report(found)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file. Raise OSError naming it."""
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise OSError(f"out={path} cannot be written: {error.strerror}") from None
+
+
+def report(found: dict[str, list[dict]]) -> None:
+    """Print the skills with their numbers of tasks."""
     for skill in sorted(found, key=lambda skill: (SKILLS.index(skill) if skill in SKILLS else len(SKILLS), skill)):
         print(f"{skill:<50}{len(found[skill]):>6}")
     print(f"{len(found)} skills, {sum(map(len, found.values()))} tasks")
-    return 0
 
 
 def generate(keys: Keys) -> dict[str, list[dict]]:
@@ -68,4 +76,4 @@ def generate(keys: Keys) -> dict[str, list[dict]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -23,12 +23,14 @@ import envs
 from envs.http import KINDS
 from envs.http.lab import KINDS as LAB
 from envs.http.wire import TOKEN
+from envs.requests import check_no_model
 from envs.serve import Server, agentgym, lab
 from envs.serve.access import Access, is_local, own_names
 from rl import arguments, program
+from rl.guard import ends
+from rl.help import quiet_on_closed_pipe
 from rl.refusals import hint
 
-NEEDS_MODEL = {"planner": "worker", "tau_retail": "user"}  # environment -> the option whose value may be "model"
 RANGES = {"port": (0, 65535), "items_port": (0, 65535), "sessions": (1, 10**6), "idle": (1, 10**9)}
 RANGES |= {"samples": (1, 10**6), "client_sessions": (0, 10**6)}
 
@@ -70,9 +72,7 @@ def parse(words: list[str]) -> tuple[Keys, dict]:
     usual = [f"{kind}.{key}={value}" for kind in kinds for key, value in envs.WITHOUT_MODEL.get(kind, {}).items()]
     keys, *configs = program.parse(usual + words, "envs.serve", Keys, about=__doc__, **groups)
     options = vars(configs[0])
-    option = NEEDS_MODEL.get(keys.env)
-    if options.get(option) == "model":
-        raise ValueError(f"{keys.env}.{option}=model needs a model, which a server does not have; use rules")
+    check_no_model(keys.env, options)
     return keys, options
 
 
@@ -96,17 +96,20 @@ def _listen(host: str, port: int, answer, access: Access) -> Server:
         raise OSError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def main(words: list[str]) -> int:
-    """Serve until Ctrl-C or SIGTERM; return the exit status. Exit with 2 on a wrong word and with 1 on a failure."""
+def main(words: list[str]) -> None:
+    """Serve until Ctrl-C or SIGTERM. Exit with 2 on a wrong word, a file that cannot be used and a port in use."""
     try:
         keys, options = parse(words)
-    except ValueError as error:
-        arguments.fail("envs.serve", error)
-    try:
         envs.make(keys.env, **options)  # raises ValueError for a file or a setting that the environment cannot use
         running = servers(keys, options)
     except (ValueError, OSError) as error:
-        sys.exit(f"envs.serve: {error}")
+        arguments.fail("envs.serve", error)
+    with ends.one_line("envs.serve"), quiet_on_closed_pipe():
+        serve(keys, running)
+
+
+def serve(keys: Keys, running: list[tuple[str, Server]]) -> None:
+    """Print where the servers can be reached, and serve until Ctrl-C or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     places = [f"{what} at http://{server.server_address[0]}:{server.server_address[1]}" for what, server in running]
@@ -122,8 +125,7 @@ def main(words: list[str]) -> int:
     finally:
         for _, server in running:
             server.server_close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

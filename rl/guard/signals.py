@@ -54,7 +54,8 @@ def _handle(number: int, frame) -> None:
     if _State.number is not None:
         os._exit(128 + number)
     _State.number = number
-    print("\nstopping: the step under way is finished and saved; a second signal stops at once", file=sys.stderr)
+    first = "the step under way is finished and saved; " if _State.depth else ""
+    print(f"\nstopping: {first}a second signal stops at once", file=sys.stderr)
     if not _State.depth:
         raise Interrupted(number)
 
