@@ -56,6 +56,9 @@ class Database:
         self.sqlite.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
         self.sqlite.execute("PRAGMA temp_store = MEMORY")  # sorting writes no files
 
+    def __del__(self):
+        self.sqlite.close()  # a connection and its cache of statements refer to each other, so it would wait for gc
+
     def load(self, name: str, columns: list[tuple[str, str]], rows: list) -> "Database":
         """Replace the table. columns: (name, "INT" or "TEXT"); rows: tuples of int, str or None."""
         self.sqlite.set_authorizer(None)
@@ -104,8 +107,8 @@ class Database:
         try:
             return self.sqlite.execute(sql, tuple(parameters)).fetchmany(MAX_ROWS)
         except sqlite3.Error as error:
-            failure, self.calls.failure = self.calls.failure, None  # its traceback refers to this database
-            raise failure or _as_mysql(error, self.name) from None
+            error, self.calls.failure = self.calls.failure or _as_mysql(error, self.name), None
+            raise error from None  # this name alone is unbound here; another would make a cycle with the traceback
 
     def _show(self, block: ChangeBlock, what: str, table: str | None) -> list[tuple]:
         if what != "COLUMNS":
