@@ -29,6 +29,4 @@ def check_no_model(name: str, options: dict) -> None:
     """Raise ValueError if an option lets the environment ask a model: programs without one call this."""
     option = NEEDS_MODEL.get(name)
     if options.get(option) == "model":
-        raise ValueError(
-            f"{name}.{option}=model has to ask a model, and there is none here; {option}=rules does without"
-        )
+        raise ValueError(f"{name}.{option}=model has to ask a model, and there is none here; use {option}=rules")

@@ -401,11 +401,8 @@ def test_command_writes_generated_tasks(tmp_path, capsys):
         assert said.err.count("\n") == 1 and not said.out, arg
     with pytest.raises(SystemExit) as end:
         program.main(["count=1", "out=/dev/full"])
-    said = capsys.readouterr()
-    assert (end.value.code, said.err) == (
-        1,
-        "envs.db_bench: out=/dev/full cannot be written: No space left on device\n",
-    )
+    line = "envs.db_bench: out=/dev/full cannot be written: No space left on device\n"
+    assert end.value.code == 1 and capsys.readouterr().err == line
 
 
 def test_command_is_quiet_on_a_closed_pipe():

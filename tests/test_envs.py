@@ -436,8 +436,14 @@ def test_help_names_every_environment(capsys):
         (["sat:2,alfworld"], "unknown environment 'sat:2,alfworld'; "),
         (["textcraft", "difficulty=9"], "difficulty must be a comma list of 1, 2, 3, 4, not '9'"),
         (["textcraft", "split=dev", "demos=1"], "split=dev is not one of train, val, test"),
-        (["planner", "worker=model", "demos=1"], "planner.worker=model has to ask a model, and there is none here; "),
-        (["tau_retail", "user=model"], "tau_retail.user=model has to ask a model, and there is none here; user=rules"),
+        (
+            ["planner", "worker=model", "demos=1"],
+            "planner.worker=model has to ask a model, and there is none here; use ",
+        ),
+        (
+            ["tau_retail", "user=model"],
+            "tau_retail.user=model has to ask a model, and there is none here; use user=rules",
+        ),
         (["db_bench", f"data={'a' * 300}"], "[Errno 36] File name too long: 'aaa"),
     ],
 )

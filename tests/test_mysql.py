@@ -30,8 +30,8 @@ def staff() -> Database:
     "sql", ["SELECT 1", "SELECT nope", "INSERT INTO staff VALUES ('x')", "SELECT (SELECT id FROM staff)"]
 )
 def test_a_database_is_freed_at_once(sql):
-    """Waiting for the garbage collector would cost 60 KiB an episode for thousands of episodes: its oldest generation is
-    collected only when a quarter of all objects is new."""
+    """Databases that wait for the garbage collector cost 60 KiB each: its oldest generation is collected only when a
+    quarter of all objects is new."""
     database = Database().load(TABLE, COLUMNS, ROWS)
     with contextlib.suppress(MySQLError):
         database.run(sql)
