@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,12 @@ import lora
 import train
 from models import load_model, load_tokenizer
 from models.logprob import token_logprobs
+from models.tiny import shape
 from models.weights import TINY
 from rl import config
 from rl.batch import forward, make_batch
 from rl.guard import invariants, watch
+from rl.log import rollout_stats
 from rl.records import Episode
 from rl.rollout import rollout
 from rl.state import TrainState
@@ -282,6 +285,122 @@ def test_eval_refuses_an_adapter_that_is_not_finite(tmp_path):
     code, out, err = run_program("eval.py", f"adapter={tmp_path}/adapter", "n=2", "threads=1")
     assert code == 1 and "v_proj.lora_A.weight has an entry that is not finite" in err and "success" not in out
     assert len(err.splitlines()) == 1
+
+
+# ---- when each check is made ----
+
+WORDS = ["algo=grpo", "grpo.group_size=2", "episodes=4", "batch_size=4", "lora.r=2", "strict=true"]
+
+
+@cache
+def adapted_tiny():
+    """Return the embedded model with an adapter, and its tokenizer."""
+    model = load_model("tiny")
+    lora.inject(model, r=2)
+    return model, load_tokenizer("tiny")
+
+
+class Epoch:
+    """The calls of an epoch of a healthy run: two groups of two episodes, whose optimizer steps the test makes up."""
+
+    def __init__(self, folder: Path, *words: str):
+        self.cfg, self.folder = config.parse([*WORDS, *words]), folder
+        model, self.tokenizer = adapted_tiny()
+        self.state = TrainState(model, None, make_optimizer(model, None, self.cfg))
+        with torch.no_grad():
+            for name, p in watch.factors(self.state).items():
+                p.fill_(name.endswith(".A"))
+
+    def begin(self) -> None:
+        self.state.watch.begin(self.state, self.tokenizer, self.cfg, self.folder)
+
+    def collected(self) -> None:
+        own = self.state.adapter_hash()
+        self.episodes = [played(group, group, adapter_hash=own) for group in (0, 0, 1, 1)]
+        self.stats = rollout_stats(self.episodes)
+        self.state.watch.collected(self.state, self.episodes, self.stats, self.cfg)
+
+    def stepped(self, grad_norm=1.0, moved="AB", advantage=1.0, **step) -> None:
+        """Add 1 to the factors `moved` and check an optimizer step with these metrics."""
+        with torch.no_grad():
+            for name, p in watch.factors(self.state).items():
+                p.add_(name[-1] in moved)
+        batch = make_batch(self.episodes)
+        batch = replace(batch, advantages_N=torch.full_like(batch.old_logprobs_N, advantage))
+        step = {"skipped": False, "within_target_kl": True, "lr": 1e-3, "grad_norm": grad_norm, **step}
+        self.state.step += 1
+        self.state.watch.stepped(self.state, batch, step, self.cfg)
+
+    def ended(self) -> dict:
+        losses = {"entropy": 0.5, "sampler_gap": 0.0, "approx_kl": 0.01, "clip_fraction": 0.1}
+        return self.state.watch.ended(self.state, {"epoch": 1, **self.stats, **losses}, self.cfg)
+
+    def all(self) -> dict:
+        self.begin()
+        self.collected()
+        self.stepped(moved="B")
+        self.stepped()
+        return self.ended()
+
+
+NAMES = {  # the name of the finding, of each check
+    **{name: name for name in ("equal_rewards", "all_cut", "invalid_actions", "failed_episodes", "dropout")},
+    **{"sampler_gap": "sampler_gap", "entropy": "entropy", "ratio": "ratio", "unlikely_prompts": "tokenizer"},
+    **{"tokenizer_ids": "tokenizer", "new_adapter": "adapter", "repeated_tasks": "tasks", "equal_tasks": "tasks"},
+    **{"unequal_groups": "groups", "other_weights": "weights", "zero_gradients": "gradient", "unmoved": "factors"},
+}
+
+
+def test_every_check_is_made_in_every_epoch(tmp_path, monkeypatch):
+    assert Epoch(tmp_path).all()["warnings"] == []
+    monkeypatch.setattr(shape, "same_shape", lambda folder: False)
+    for check, name in NAMES.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(invariants, check, lambda *_: "planted")
+            with pytest.raises(watch.Nonsense, match="planted") as caught:
+                Epoch(tmp_path, f"model={TINY}").all()
+        assert caught.value.name == name, check
+
+
+def test_b_must_move_in_the_first_step_and_a_in_the_second(tmp_path):
+    epoch = Epoch(tmp_path)
+    epoch.begin()
+    epoch.collected()
+    for words in ({"advantage": 0.0}, {"skipped": True}, {"grad_norm": 0.0}, {"lr": 0.0}):
+        still = replace(epoch.cfg, min_lr_ratio=0.0)  # of these steps nothing is expected
+        epoch.cfg, cfg = still, epoch.cfg
+        epoch.stepped(moved="", **words)
+        epoch.cfg = cfg
+    with pytest.raises(watch.Nonsense, match="B of 28 of 28 layers"):
+        epoch.stepped(moved="A")
+    epoch = Epoch(tmp_path)
+    epoch.begin()
+    epoch.collected()
+    epoch.stepped(moved="B")
+    with pytest.raises(watch.Nonsense, match="A of 28 of 28 layers"):
+        epoch.stepped(moved="B")
+
+
+def test_two_steps_without_a_gradient_are_found(tmp_path):
+    epoch = Epoch(tmp_path)
+    epoch.begin()
+    epoch.collected()
+    epoch.stepped(grad_norm=0.0)
+    epoch.stepped(grad_norm=0.0, entropy=1e-4)  # the policy has collapsed, which `entropy` says
+    epoch.stepped(grad_norm=0.0)
+    epoch.stepped(grad_norm=0.0, advantage=0.0)
+    with pytest.raises(watch.Nonsense, match="the gradient was 0 in 2 steps in a row"):
+        epoch.stepped(grad_norm=0.0)
+
+
+def test_a_resumed_run_knows_the_tasks_of_earlier_epochs(tmp_path):
+    first = Epoch(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"epoch": 1, **first.all(), **first.stats}) + "\n")
+    again = Epoch(tmp_path)
+    again.state.epoch = again.state.step = 1
+    again.begin()
+    with pytest.raises(watch.Nonsense, match="epoch 2: these are the tasks of epoch 1 again"):
+        again.collected()
 
 
 # ---- runs ----
