@@ -33,7 +33,7 @@ from rl.arguments import Positive
 from rl.out_of_memory import is_out_of_memory
 
 ENOUGH = 3  # measured repeats of a row that takes long
-MANY = 17  # more rows than these are not listed in a line
+MANY = 18  # more rows than these are not listed in a line
 T = TypeVar("T")
 PACKAGES = ("torch", "triton", "transformers", "peft", "trl", "liger-kernel", "cut-cross-entropy")
 

@@ -1,7 +1,7 @@
 """Environments: seconds per step and per reset, and memory over many steps: python -m benchmarks.envs
 
 Each step is timed alone; a row has the median of each repeat. Half of the episodes are the expert's; in the others
-every second reply is invalid. Of abd and ded, which start a process per reply, only the reset is timed. http, which
+every second reply is invalid. Of abd and ded, which start a process per reply, the step is not timed. http, which
 needs a server, is left out. The shell and the SQL engine are also timed alone, without the environments, on the
 solutions of tasks of every kind: the mean of each repeat. The sandbox runs a trivial program, two at a time.
 """
@@ -39,7 +39,7 @@ RESET = 5e-3  # target seconds per reset
 @dataclass
 class Options(common.Options):
     steps: Positive[int] = 2000  # steps timed in each repeat
-    growth: Positive[int] = 100_000  # steps over which memory must not grow, after a warm-up of a fifth
+    growth: Positive[int] = 100_000  # steps over which memory must not grow; abd, ded, a program a step: a tenth
 
 
 def play(env, steps: int, first: int = 0) -> tuple[list[float], list[float]]:
@@ -80,19 +80,20 @@ def rows_of(name: str, options: Options) -> Parts:
     def time(which: int, bound: float | None, row: str) -> Row:
         return Row(row, {"ours": [seconds[which] for seconds in times()]}, targets={"ours": bound} if bound else {})
 
-    def gained(row: str) -> Row:
-        used = []
-        for first, most in ((10**6, options.growth // 5), (10**7, options.growth)):
-            for played in range(0, most, 50):  # as a rollout, which makes an environment for each episode
-                play(envs.make(name), min(50, most - played), first + played)
-            used.append(resident())
-        return Row(row, {"ours": [used[1] - used[0]]}, "MiB", targets={"ours": 4.0})
-
     return {
         f"{name}, step": partial(time, 0, 1 / STEPS[name] if name in STEPS else None),
         f"{name}, reset": partial(time, 1, RESET if name in STEPS else None),
-        f"{name}, memory gained by {options.growth:,} steps": gained,
     }
+
+
+def gained(steps: int, name: str, row: str) -> Row:
+    """Measure the memory that an environment's steps gain after a warm-up of a fifth of them."""
+    used = []
+    for first, most in ((10**6, steps // 5), (10**7, steps)):
+        for played in range(0, most, 50):  # as a rollout, which makes an environment for each episode
+            play(envs.make(name), min(50, most - played), first + played)
+        used.append(resident())
+    return Row(row, {"ours": [used[1] - used[0]]}, "MiB", targets={"ours": 4.0})
 
 
 def shell_lines() -> Iterator[Callable]:
@@ -165,18 +166,22 @@ def trivial_programs(options: Options, row: str) -> Row:
 
 
 def main(options: Options) -> None:
-    names, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], {}
+    names, programs, parts = [name for name in envs.NAMES if name not in ("abd", "ded", "http")], ("abd", "ded"), {}
     for name in names:
         parts |= rows_of(name, options)
-    parts |= dict.fromkeys(("abd, reset", "ded, reset"), partial(reset_alone, options))
+    parts |= dict.fromkeys((f"{name}, reset" for name in programs), partial(reset_alone, options))
     parts |= dict.fromkeys(BUILT, partial(built, options))
     parts["sandbox, a trivial program"] = partial(trivial_programs, options)
-    rows = list(common.measured(parts | dict.fromkeys(ALONE, partial(alone, options)), options.only))
+    parts |= dict.fromkeys(ALONE, partial(alone, options))
+    for name in (*names, *programs):
+        steps = options.growth // 10 if name in programs else options.growth
+        parts[f"memory, {name}, gained by {steps:,} steps"] = partial(gained, steps, name)
+    rows = list(common.measured(parts, options.only))
     notes = [
         "Default options of each environment; the median step of each repeat, one process, one thread.",
         "Alone: the solutions of os_interaction's and db_bench's tasks, without environments; the mean of each repeat.",
     ]
-    played = [name for name in names if any(row.name.startswith(f"{name}, ") for row in rows)]
+    played = [name for name in (*names, *programs) if any(name in row.name.split(", ") for row in rows)]
     common.report("envs", rows, options, notes, {"environments": ", ".join(played)})
 
 
