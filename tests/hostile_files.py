@@ -9,6 +9,7 @@ import io
 import json
 import resource
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
@@ -142,6 +143,13 @@ def checkpoint(folder: Path) -> Path:
     return folder
 
 
+def weights() -> bytes:
+    """Return the model.safetensors of a valid checkpoint."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(randomize(random_model()), Path(folder), QWEN2, torch.float32)
+        return Path(folder, "model.safetensors").read_bytes()
+
+
 @cache
 def tokenizer_json() -> str:
     return train_tokenizer("get 2 oak planks, craft 1 door.\n" * 20, 300).to_str()
@@ -171,8 +179,6 @@ def model() -> nn.Module:
 @cache
 def adapter_files() -> tuple[dict, bytes]:
     """Return the adapter_config.json and the adapter_model.safetensors of a valid adapter."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         injected = random_model()
         lora.inject(injected, r=4)

@@ -414,7 +414,7 @@ def test_interrupt_ends_training_whose_server_hangs(tmp_path):
             _, err = process.communicate(timeout=20)
         finally:
             process.kill()
-        assert time.monotonic() - start < 15  # half a second on an idle machine; the server's timeout is a minute
+        assert time.monotonic() - start < 15  # the client waits a minute for an answer
         assert process.returncode != 0 and "Traceback" not in err
 
 

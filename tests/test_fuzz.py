@@ -24,18 +24,19 @@ def fields(names: list[str], values=VALUES, most: int = 4):
     return st.dictionaries(st.sampled_from(names), values, max_size=most)
 
 
-def damaged(text: str):
-    """Return a strategy of a file's bytes with a few pieces replaced, or cut short."""
+def damaged(content: str | bytes):
+    """Return a strategy of a file's bytes with a few pieces replaced, half of them in its first kilobytes."""
 
     def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
-        found = text.encode()
+        found = content.encode() if isinstance(content, str) else content
         for start, length, new in edits:
             start %= len(found) + 1
             found = found[:start] + new + found[start + length :]
         return found
 
     pieces = st.binary(max_size=4) | st.sampled_from([b"[" * 50, b'"', b"{", b"}", b"NaN", b"-1", b"1e999", b"\x00"])
-    return st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 60), pieces), min_size=1, max_size=4).map(apply)
+    places, lengths = st.integers(0, 4000) | st.integers(0, 10**6), st.integers(0, 60) | st.just(10**6)
+    return st.lists(st.tuples(places, lengths, pieces), min_size=1, max_size=4).map(apply)
 
 
 def tokens(*words: str, most: int = 30):
@@ -130,6 +131,14 @@ ADAPTERS = fields(cases.ADAPTER_NAMES)
 ADAPTERS |= st.dictionaries(st.sampled_from(["target_modules", "exclude_modules", "layers_pattern"]), NAMES)
 ADAPTERS |= st.dictionaries(st.sampled_from(["rank_pattern", "alpha_pattern"]), st.dictionaries(NAMES, st.just(4)))
 
+TOKENIZER_CONFIG = {
+    "chat_template": [{"name": "default", "template": hostile.CHATML}, {"name": "tool_use", "template": ""}],
+    "eos_token": {"content": "<|im_end|>", "special": True},
+    "bos_token": "<|im_start|>",
+    "added_tokens_decoder": {"298": {"content": "<|im_start|>"}, "299": {"content": "<|im_end|>"}},
+    "tokenizer_class": "Qwen2Tokenizer",
+}
+
 FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folder)
     "command line": (st.lists(WORDS, max_size=3), lambda folder, words: config.parse(words)),
     "recipe": (TOML | damaged("lr = 1\n[ppo]\nclip = 0.1\n[tiny]\nepochs = 3\n"), hostile.use_recipe),
@@ -145,8 +154,13 @@ FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folde
     ),
     "weights": (
         st.dictionaries(st.text(max_size=5), fields(["dtype", "shape", "data_offsets"])).map(cases.header)
-        | st.binary(max_size=200),
+        | st.binary(max_size=200)
+        | damaged(hostile.weights()),
         cases.load_weights,
+    ),
+    "adapter's weights": (
+        damaged(hostile.adapter_files()[1]),
+        lambda folder, tensors: hostile.load_adapter(folder, tensors=tensors),
     ),
     "adapter": (ADAPTERS | damaged(json.dumps(hostile.adapter_files()[0])), hostile.load_adapter),
     "tokenizer.json": (
@@ -154,7 +168,9 @@ FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folde
         cases.load_tokenizer_json,
     ),
     "tokenizer_config.json": (
-        fields(["chat_template", "eos_token", "bos_token", "added_tokens_decoder"]),
+        fields(cases.BESIDE["tokenizer_config"]).map(lambda new: {**TOKENIZER_CONFIG, **new})
+        | fields(cases.BESIDE["tokenizer_config"])
+        | damaged(json.dumps(TOKENIZER_CONFIG)),
         cases.load_beside("tokenizer_config"),
     ),
     "chat template": (JINJA, cases.load_template),
