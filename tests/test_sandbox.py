@@ -416,14 +416,15 @@ def test_server_ends_with_its_parent():
 
 @pytest.mark.parametrize("many", [100, pytest.param(1000, marks=pytest.mark.full)])
 def test_programs_leave_nothing_behind(many):
-    """No open file, process or memory of this process or of the server."""
+    """No process, open file, mounted folder or memory of this process or of the server."""
 
-    def state() -> tuple[int, int, int]:
+    def state() -> tuple[int, int, int, int]:
         server = sandbox._current.process.pid
         pids = [os.getpid(), server, *descendants(server)]
         pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
         files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
-        return len(pids), files, pages * os.sysconf("SC_PAGE_SIZE") // 2**20
+        mounts = sum(Path(f"/proc/{pid}/mountinfo").read_text().count("\n") for pid in pids)
+        return len(pids), files, mounts, pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
     leave = """
 import os, threading, time
@@ -442,9 +443,9 @@ os._exit(0)
             assert {ran.status for ran in pool.map(lambda _: run(leave, "x" * 10**5), range(programs))} == {0}
 
     play(24)
-    processes, files, mebibytes = state()
+    *before, mebibytes = state()
     play(many)
-    assert soon(lambda: state()[:2] == (processes, files)) and state()[2] <= mebibytes + 8
+    assert soon(lambda: [*state()[:3]] == before) and state()[3] <= mebibytes + 8
 
 
 class TooWeak:
