@@ -257,6 +257,7 @@ RESOURCES = {
     "memory in processes": "for _ in range(6):\n    if not os.fork():\n        x = bytearray(b'1') * 10**8\n        time.sleep(9)\nbroken()",
     "memory in pipes": "n = 0\nwhile True:\n    r, w = os.pipe()\n    fcntl.fcntl(w, 1031, 2**20)\n    broken() if n > 99 else None\n    n += 1",
     "memory in sockets": "while True:\n    a, b = socket.socketpair()\n    a.setblocking(False)\n    try:\n        while True: a.send(bytes(10**5))\n    except BlockingIOError: globals().setdefault('l', []).append((a, b))\n    broken() if len(l) > 99 else None",
+    "memory in large sockets": "l = []\nfor _ in range(30):\n    l += socket.socketpair()\n    for s in l[-2:]: s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**30)\nbroken()",
     "a folder that is full": "for i in range(2000): open(f'/tmp/{i}', 'wb').write(bytes(10**4))\nbroken()",
     "many files": "for i in range(10**6): open(f'/tmp/{i}', 'w')\nbroken()",
     "deep folders": "os.chdir('/tmp')\nfor i in range(10**5):\n    os.mkdir('d')\n    os.chdir('d')\nbroken()",

@@ -39,7 +39,7 @@ set_tid_address 218 96, rseq 334 293, arch_prctl 158 -, getcpu 309 168, sched_ge
 getppid 110 173, gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177, getgroups 115 158,
 getresuid 118 148, getresgid 120 150, getpgrp 111 -, getpgid 121 155, getsid 124 156, uname 63 160, sysinfo 99 179,
 getrusage 98 165, getrlimit 97 163, setrlimit 160 164, getrandom 318 278, umask 95 166, recvfrom 45 207,
-shutdown 48 210, getsockopt 55 209, setsockopt 54 208, getsockname 51 204, getpeername 52 205, fsync 74 82,
+shutdown 48 210, getsockopt 55 209, getsockname 51 204, getpeername 52 205, fsync 74 82,
 fdatasync 75 83, ftruncate 77 46, fallocate 285 47, sendfile 40 71,
 copy_file_range 326 285, wait4 61 260, waitid 247 95, restart_syscall 219 128, exit 60 93, exit_group 231 94
 """
