@@ -13,27 +13,29 @@ import torch
 
 import lora
 from benchmarks.live import LiveStorage
-from benchmarks.sides import SHAPES
+from benchmarks.sides import SHAPES, quantised
 from models import choose_threads
 from models.checkpointing import checkpoint_blocks
 from models.config import parse_config
 from models.decoder import CausalLM
 from models.engine import Engine
+from models.sizes import sizes_of
 from models.weights import TINY
-from rl import config, plan, program
+from rl import config, full, peaks, program
 from rl.batch import add_values, make_batch
 from rl.critic import Critic
 from rl.records import Batch, Episode, Turn
 from rl.state import TrainState
 from rl.update import make_optimizer, optimizer_step
 
+EMBEDDED = ["micro_tokens=4096", "max_len=256", "rollout_batch_size=32", "dtype=float32"]
+HALF_A_BILLION = ["micro_tokens=512", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16"]
 SETTINGS = {  # name: (shape, words of train.py)
-    f"{name}{' checkpointed' * (how == 'block')}": (name, [*words, f"checkpoint={how}"])
-    for name, words in {
-        "tiny": ["micro_tokens=4096", "max_len=256", "rollout_batch_size=32", "dtype=float32"],
-        "0.5b": ["micro_tokens=512", "max_len=128", "rollout_batch_size=8", "dtype=bfloat16"],
-    }.items()
-    for how in ("none", "block")
+    "tiny": ("tiny", [*EMBEDDED, "products=onednn"]),
+    "tiny plain checkpointed": ("tiny", [*EMBEDDED, "products=plain", "checkpoint=block"]),
+    "0.5b": ("0.5b", HALF_A_BILLION),
+    "0.5b checkpointed": ("0.5b", [*HALF_A_BILLION, "checkpoint=block"]),
+    "0.5b nf4 checkpointed": ("0.5b", [*HALF_A_BILLION, "quant=nf4", "checkpoint=block"]),
 }
 
 
@@ -44,16 +46,18 @@ def raw_config(name: str) -> dict:
 
 def planned(name: str, words: list[str]) -> dict[str, int]:
     """Return the planned bytes of each phase."""
-    return plan.phases(plan.shape_of(parse_config(raw_config(name))), settings(words))
+    return peaks.phases(sizes_of(parse_config(raw_config(name))), settings(name, words))
 
 
-def settings(words: list[str]):
-    return config.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+def settings(name: str, words: list[str]):
+    """Return the settings of a run with these words; products=auto is decided once for the plan and the run."""
+    cfg = config.parse(["algo=ppo", "epochs=2", "device=cpu", "lora.r=16", *words])
+    return peaks.settled(sizes_of(parse_config(raw_config(name))), cfg)
 
 
 def measured(name: str, words: list[str]) -> dict[str, int]:
     """Return the measured bytes of each phase but merge."""
-    cfg, peaks = settings(words), {}
+    cfg, found = settings(name, words), {}
     torch.manual_seed(0)
     with LiveStorage() as live:
         with torch.device("meta"):
@@ -64,34 +68,42 @@ def measured(name: str, words: list[str]) -> dict[str, int]:
         if model.config.tie_word_embeddings:
             model.lm_head.weight = model.model.embed_tokens.weight
         del weights
+        if cfg.quant != "none":
+            quantised(model, cfg.quant)
         model.eval()
-        lora.inject(model, r=cfg.lora.r)
+        if cfg.lora.r:
+            lora.inject(model, r=cfg.lora.r, targets=cfg.lora.targets)
+        else:
+            full.train_all(model)
         live.reset_peak()
         critic = Critic(model.config.hidden_size, cfg.ppo.critic_hidden)
         state = TrainState(model, critic, make_optimizer(model, critic, cfg))
-        peaks["load"] = live.peak
-        choose_threads(model, cfg.threads)
+        if not cfg.lora.r and cfg.dtype != "float32":
+            full.use_masters(state)
+        found["load"] = live.peak
+        choose_threads(model, cfg.threads, products=cfg.products)
         if cfg.checkpoint == "block":
             checkpoint_blocks(model)
         batch = full_batch(cfg, model.config.vocab_size)
         optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
         live.reset_peak()
         add_values(batch, model, critic, cfg.micro_tokens)
-        peaks["values"] = live.peak
+        found["values"] = live.peak
         live.reset_peak()
         optimizer_step(state, batch, config.algorithm_module("ppo"), cfg)
-        peaks["update"] = live.peak
+        found["update"] = live.peak
         play(state, cfg)  # with the trial of the decode step, which a run makes at its start
         live.reset_peak()
         play(state, cfg)
-        peaks["rollout"] = live.peak
-    return peaks
+        found["rollout"] = live.peak
+    return found
 
 
 def full_batch(cfg, vocabulary: int) -> Batch:
-    """Return a batch of micro_tokens tokens in episodes of max_len, of which all tokens but the first are sampled."""
+    """Return a batch of two micro-batches, so that the second is computed beside the first one's gradients: episodes
+    of max_len tokens, of which all but the first are sampled."""
     episodes = []
-    for i in range(cfg.micro_tokens // cfg.max_len):
+    for i in range(2 * cfg.micro_tokens // cfg.max_len):
         ids = torch.randint(vocabulary, (cfg.max_len,)).tolist()
         turns = [Turn(1, len(ids), 1.0, "stop")]
         mask = [0] + [1] * (len(ids) - 1)
@@ -126,7 +138,7 @@ def main(keys: Keys) -> None:
             for phase, size in found.items():
                 rows.append({"setting": name, "phase": phase, "planned": expected[phase], "measured": size})
                 sizes = f"planned {expected[phase] / 2**20:8.1f} MiB  measured {size / 2**20:8.1f} MiB"
-                print(f"{name:20} {phase:8} {sizes}  {expected[phase] / size:.3f}", flush=True)
+                print(f"{name:24} {phase:8} {sizes}  {expected[phase] / size:.3f}", flush=True)
     if keys.out:
         table = {"command": "python -m benchmarks.memory", "rows": rows}
         Path(keys.out).write_text(json.dumps(table, indent=2) + "\n")

@@ -1,6 +1,6 @@
 """Memory and tokens per second to expect of larger models on one GPU: python -m benchmarks.scale
 
-Nothing here is measured by this command. Memory is what train.py plan= computes (rl/plan.py). A card's limits are its
+Nothing here is measured by this command. Memory is what train.py plan= computes (rl/peaks.py). A card's limits are its
 published ones times the shares that an H200 reached (SHARES), and the limits of an H200 were measured. How close this
 code comes to them is an assumption (ROLLOUT, UPDATE).
 docs=true writes the tables into docs/scale.md.
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks import sides
 from models.config import parse_config
-from rl import plan, program
+from models.sizes import sizes_of
+from rl import peaks, plan, program
 from rl.config import parse
 
 DOCS = Path(__file__).parents[1] / "docs/scale.md"
@@ -108,7 +109,7 @@ def memory(shape: str, settings: dict, rows: int = ROWS, size: str = "true") -> 
     "true": without the copies of weights that a decode step makes on a card of four times their size."""
     words = ["algo=grpo", f"rollout_batch_size={rows}", f"max_len={MAX_LEN}", f"micro_tokens={MICRO_TOKENS}"]
     cfg = replace(parse([*words, f"lora.r={RANK}"]), device="cuda", dtype="bfloat16", plan=size, **settings)
-    needs = plan.on_device(plan.phases(plan.shape_of(parse_config(sides.SHAPES[shape])), cfg))
+    needs = plan.on_device(peaks.phases(sizes_of(parse_config(sides.SHAPES[shape])), cfg))
     return {phase: size / 2**30 for phase, size in needs.items()}
 
 

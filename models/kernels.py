@@ -1,8 +1,7 @@
 """The operations that models/fast may compute faster: the interface between the reading path and that folder.
 
 A field that computes may return None: "use the plain PyTorch code", which stands beside the call; the defaults always
-do. `matmul`, `choose_threads`, `keep_memory` and `optimizer` set things up. `models/__init__.py` installs
-models/fast where that folder exists. Faster kernels change rounding at most, never what is computed.
+do. `models/__init__.py` installs models/fast where it exists. Faster kernels change rounding, never what is computed.
 """
 
 from collections.abc import Callable
@@ -53,6 +52,7 @@ class Kernels:
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
     optimizer: Callable[[type], type] = lambda kind: kind  # a class of torch.optim -> one with the same steps
     end_phase: Callable[[], int | None] = nothing_faster  # () -> the most bytes held since the last call
+    footprint: Callable = nothing_faster  # (sizes, ...) -> what models/fast/footprint.py counts of a model's memory
 
 
 kernels = Kernels()

@@ -17,10 +17,10 @@ def test_without_copies_the_results_are_the_same_to_rounding(monkeypatch):
     these, x = adapted(), torch.randn(32, 32)
     copied = joint_linear(x, *these)
     monkeypatch.setattr(onednn, "COPIES_SHARE", 0.0)
-    onednn._budget.cache_clear()
+    onednn.budget.cache_clear()
     onednn._copies.clear()
     uncopied = joint_linear(x, *these)
-    onednn._budget.cache_clear()
+    onednn.budget.cache_clear()
     onednn._copies.clear()
     torch.testing.assert_close(copied, uncopied, atol=1e-5, rtol=1e-5)
 
@@ -78,7 +78,7 @@ def test_copies_are_made_once_and_follow_their_weight():
 def test_copies_stay_within_their_share_of_memory(monkeypatch):
     first, second, _ = layers()
     room = onednn.bytes_of_copies() + 4 * first.weight.numel()
-    monkeypatch.setattr(onednn, "_budget", lambda: room)
+    monkeypatch.setattr(onednn, "budget", lambda: room)
     assert weight_copy([first.weight]) is not None and weight_copy([second.weight]) is None
     assert weight_copy([first.weight], transposed=True) is None
 

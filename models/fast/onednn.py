@@ -60,7 +60,7 @@ def _cached(weights, kind, pieces, dtype=None) -> list[torch.Tensor] | None:
         cached.pop(kind, None)
         size = sum(weight.numel() for weight in weights) * dtype.itemsize
         packed = None
-        if size + bytes_of_copies() <= _budget():
+        if size + bytes_of_copies() <= budget():
             weight = torch.cat(weights) if len(weights) > 1 else first
             packed = [pack_weight(piece.to(dtype)) for piece in pieces(weight.detach())]
         cached[kind] = (state, packed, size if packed else 0)
@@ -72,7 +72,7 @@ def bytes_of_copies() -> int:
 
 
 @cache
-def _budget() -> int:
+def budget() -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return int(COPIES_SHARE * memory)
 

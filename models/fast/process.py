@@ -32,14 +32,21 @@ def default_threads(model: nn.Module) -> int:
 
 
 def choose_products(kind: str = "auto", inputs: int = WIDEST, outputs: int = WIDEST) -> str:
-    """Let float32 products go through oneDNN or not ("onednn", "plain"); "auto": as `onednn_speedup` finds for a layer
-    of this size. Return a line about the choice. Where oneDNN is inexact (onednn.py), products are always plain."""
-    there = onednn.usable(torch.float32)
-    faster = onednn_speedup(inputs, outputs) if there and kind == "auto" else None
-    onednn.float32 = there and (kind == "onednn" if faster is None else faster >= FASTER)
+    """Let float32 products go through oneDNN or not, as `onednn_pays` says. Return a line about the choice."""
+    onednn.float32, why = onednn_pays(kind, inputs, outputs)
     name = "oneDNN, from copies of frozen weights" if onednn.float32 else "plain, from the weights as they lie"
-    why = "as asked" if there else "oneDNN is missing or inexact here"
-    return f"{name} ({why if faster is None else f'oneDNN has {faster:.1f}x the speed here'})"
+    return f"{name} ({why})"
+
+
+def onednn_pays(kind: str, inputs: int, outputs: int) -> tuple[bool, str]:
+    """Return whether float32 products should go through oneDNN ("onednn") or not ("plain"), and why; "auto": as
+    `onednn_speedup` finds for a layer of this size. Where oneDNN is inexact (onednn.py), products are always plain."""
+    if not onednn.usable(torch.float32):
+        return False, "oneDNN is missing or inexact here"
+    if kind != "auto":
+        return kind == "onednn", "as asked"
+    faster = onednn_speedup(inputs, outputs)
+    return faster >= FASTER, f"oneDNN has {faster:.1f}x the speed here"
 
 
 @torch.no_grad()

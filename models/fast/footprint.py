@@ -1,0 +1,103 @@
+"""The memory that this folder takes beside a model's weights, computed from the model's sizes: for rl/plan.py."""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+from models.fast import cuda_graph, head, onednn, process, quant, step
+from models.logprob import SLAB
+from models.quant import BLOCK
+from models.sizes import Sizes
+
+HOPPER = 227 * 1024  # bytes of shared memory of a program; with less the head's scratch is no larger
+
+
+class Footprint(NamedTuple):
+    """Bytes, but for the first."""
+
+    products: str  # of float32 on a CPU: "onednn" | "plain"
+    copies: int  # frozen weights in oneDNN's layout, for forward and backward
+    stacks: int  # the decode step's copies of the blocks' weights
+    slab: int  # a slab of the head in float32, where there is no copy of it
+    dequantised: int  # what the product with a block's largest quantised layer makes beside its output
+    head: int  # what the log-probabilities of `rows` tokens make beside their hidden states and gradients
+
+
+def footprint(
+    sizes: Sizes,
+    device: str,
+    dtype: torch.dtype,
+    kind: str,
+    frozen: bool,
+    products: str,
+    card: int,
+    rows: int,
+    again: bool,
+) -> Footprint:
+    """Implement the hook of models/kernels.py.
+
+    kind: of models/quant.py, of the blocks' linear layers. frozen: whether all but the adapters is. products: as
+    train.py's; "auto" tries them on this machine. card: bytes of the CUDA device, 0 if unknown. rows: tokens whose
+    log-probabilities are computed together. again: whether their backward computes the logits again.
+    """
+    if products == "auto":
+        products = "onednn" if device == "cpu" and _onednn_pays(sizes.D, sizes.I) else "plain"
+    wanted = dict.fromkeys((torch.float32, dtype), 0)
+    if device == "cpu" and frozen:
+        wanted[dtype] += 2 * sizes.block_weights * dtype.itemsize if kind == "none" else 0
+        wanted[dtype] += sizes.V * sizes.D * dtype.itemsize  # the head, for the backward,
+        wanted[torch.float32] += sizes.V * sizes.D * 4  # and for the forward, which sums in float32
+    made = {of: size if _copied(of, products) else 0 for of, size in wanted.items()}
+    slab = 0 if made[torch.float32] or dtype == torch.float32 or device != "cpu" else 4 * min(SLAB, sizes.V) * sizes.D
+    return Footprint(
+        products,
+        min(sum(made.values()), onednn.budget()),
+        sizes.block_weights * dtype.itemsize if _stacks(sizes, device, dtype, kind, card) else 0,
+        slab,
+        0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
+        _head(sizes, device, dtype, rows, again, slab),
+    )
+
+
+@cache
+def _onednn_pays(*size: int) -> bool:
+    return process.onednn_pays("auto", *size)[0]
+
+
+def _copied(dtype: torch.dtype, products: str) -> bool:
+    return onednn.usable(dtype) and (dtype != torch.float32 or products == "onednn")
+
+
+def _stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, card: int) -> bool:
+    """Return whether the decode step copies the blocks' weights, as models/fast/step.py and cuda_graph.py decide."""
+    if kind != "none":
+        return False
+    if device == "cpu":
+        return dtype == torch.float32 and sizes.weights < step.SMALL
+    return sizes.weights * dtype.itemsize <= cuda_graph.STACKED_SHARE * card
+
+
+def _head(sizes: Sizes, device: str, dtype: torch.dtype, rows: int, again: bool, slab: int) -> int:
+    """Return the bytes of logits, probabilities, their gradients and sums while a slab of some rows is computed."""
+    if device == "cpu":
+        rows = min(rows, head.ROWS)
+        logits = 4 * rows * min(SLAB, sizes.V)
+        return max(logits + slab, (4 if again else 2) * logits) + 8 * rows * sizes.D
+    from models.fast.triton import logprob
+
+    tiles = logprob.tiles(sizes.D, dtype, HOPPER)
+    of = lambda count: logprob.scratch_bytes(count, sizes.D, sizes.V, dtype, tiles)  # noqa: E731
+    return of(min(rows, max(logprob.SCRATCH_BYTES // of(tiles.rows), 1) * tiles.rows))
+
+
+def dequantised(kind: str, weights: int, dtype: torch.dtype, device: str) -> int:
+    """Return the bytes that exist while a layer of so many weights is dequantised, its result included."""
+    result = weights * dtype.itemsize
+    if device != "cpu":
+        return result
+    if kind == "int8":
+        return 4 * weights + (0 if dtype == torch.float32 else result)
+    scales = 4 * weights // BLOCK if kind == "nf4-double" else 0
+    piece = min(weights, quant.BLOCKS * BLOCK)
+    return result + scales + 2 * piece + 4 * piece  # the codes as int32, and the levels of both of a byte's codes

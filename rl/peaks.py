@@ -1,0 +1,191 @@
+"""Peak memory of each phase of a run, computed from the model's config.json alone, for rl/plan.py.
+
+Every term is the size of tensors that the code makes; docs/scale.md has the comparison with measured peaks, and what is
+not counted. The update is taken at its worst: a micro-batch of micro_tokens, or one episode of max_len if that is
+longer, of which every token is sampled.
+"""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from lora.patterns import matching
+from models.attention import KEY_BLOCK
+from models.engine import PREFILL_TOKENS
+from models.kernels import kernels
+from models.linear import ROW_MULTIPLE
+from models.quant import layout
+from models.sizes import Sizes
+from rl.arguments import ArgumentError
+
+UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
+MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
+
+
+def parse_size(word: str) -> int | None:
+    """Return the bytes of a size such as 24GiB, 80GB or 24 (GiB), None for "true"."""
+    if word.lower() == "true":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(gib|gb|mib|mb)?", word.strip().lower())
+    if not match or not 0 < float(match[1]) < 1e12:
+        raise ArgumentError(f"plan={word} is neither true nor a size such as 24GiB")
+    return int(float(match[1]) * UNITS[match[2] or "gib"])
+
+
+def settled(sizes: Sizes, cfg: Any) -> Any:
+    """Return the settings as a run takes them: with the quantisation that the checkpoint is stored in, and the products
+    that are faster on this machine. Raise ArgumentError for settings that do not go with such a checkpoint."""
+    stored = sizes.stored
+    if stored != "none" and cfg.quant not in ("none", stored):
+        raise ArgumentError(f"{cfg.model}: is stored as {stored}, not {cfg.quant}; leave quant= out")
+    if stored != "none" and not cfg.lora.r:
+        raise ArgumentError(f"lora.r=0 cannot train a checkpoint that is stored as {stored}; use lora.r=16")
+    cfg = replace(cfg, quant=cfg.quant if stored == "none" else stored)
+    return replace(cfg, products=footprint(sizes, cfg).products)
+
+
+def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
+    """Return the peak bytes of each phase. cfg: `settled`."""
+    held, train = footprint(sizes, cfg), trained_weights(sizes, cfg)
+    loaded = base(sizes, cfg) + 4 * (train if cfg.lora.r else train - sizes.weights)  # adapters and the critic
+    if not cfg.lora.r and cfg.dtype != "float32":
+        loaded += 4 * sizes.weights  # rl/full.py's copies
+    steady = loaded + held.copies + train * MOMENTS[cfg.optimizer]  # after the first optimizer step
+    needs = {"load": loaded, "rollout": steady + rollout(sizes, cfg, held)}
+    if cfg.algorithm.critic:
+        needs["values"] = steady + forward(sizes, cfg, held, rows(cfg))
+    needs["update"] = steady + 4 * train + max(update(sizes, cfg, held), optimizer_step(sizes, cfg))
+    return {name: int(size) for name, size in needs.items()} | {"merge": merge(sizes)}
+
+
+def footprint(sizes: Sizes, cfg: Any) -> Any:
+    """Return what models/fast/footprint.py counts. Raise ArgumentError where that folder is missing."""
+    card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
+    if cfg.device != "cpu" and not card and torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0).total_memory
+    dtype, frozen = getattr(torch, cfg.dtype), cfg.lora.r > 0
+    again = not frozen or cfg.algorithm.entropy_grad
+    held = kernels.footprint(sizes, cfg.device, dtype, cfg.quant, frozen, cfg.products, card or 0, rows(cfg), again)
+    if held is None:
+        raise ArgumentError("plan= counts what models/fast allocates, which is not here")
+    return held
+
+
+def width(cfg: Any) -> int:
+    """Return the bytes of a weight or an activation."""
+    return getattr(torch, cfg.dtype).itemsize
+
+
+def base(sizes: Sizes, cfg: Any) -> int:
+    """Return the bytes of the model's weights; block linears may be quantised."""
+    others = sizes.other_weights * width(cfg)
+    if cfg.quant == "none":
+        return sizes.block_weights * width(cfg) + others
+    tensors = [layout(cfg.quant, *shape).values() for shape in sizes.linears.values()]
+    return sizes.L * sum(math.prod(shape) * dtype.itemsize for layer in tensors for shape, dtype in layer) + others
+
+
+def trained_weights(sizes: Sizes, cfg: Any) -> int:
+    """Return the number of weights that train, the critic's included."""
+    critic = sizes.D * cfg.algorithm.critic_hidden + 2 * cfg.algorithm.critic_hidden + 1 if cfg.algorithm.critic else 0
+    if not cfg.lora.r:
+        return sizes.weights + critic
+    return sum(cfg.lora.r * (outputs + inputs) for outputs, inputs in adapted(sizes, cfg)) + critic
+
+
+def adapted(sizes: Sizes, cfg: Any) -> list[tuple[int, int]]:
+    """Return (outputs, inputs) of each layer that has an adapter. Raise ArgumentError if none has."""
+    word, rooms = cfg.lora.targets, {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn"}
+    rooms["o_proj"] = "self_attn"
+    linears = {
+        f"model.layers.{i}.{rooms.get(name, 'mlp')}.{name}": shape
+        for i in range(sizes.L)
+        for name, shape in sizes.linears.items()
+    }
+    names = word if word == "attention" or not re.fullmatch(r"[\w.,]+", word) else word.split(",")
+    found = matching(linears, word if word == "all-linear" else names)
+    if not found:
+        raise ArgumentError(f"lora.targets={word}: no linear layer of {cfg.model} is named so")
+    return [linears[path] for path in found]
+
+
+def optimizer_step(sizes: Sizes, cfg: Any) -> int:
+    """Return the bytes of torch's temporaries in a step: on a CPU for one parameter at a time, on CUDA for all."""
+    decayed = cfg.weight_decay > 0 and cfg.optimizer != "adamw"  # the gradient with the decay
+    if cfg.device != "cpu":
+        return 4 * trained_weights(sizes, cfg) if decayed or cfg.optimizer != "sgd" else 0
+    critic = sizes.D * cfg.algorithm.critic_hidden if cfg.algorithm.critic else 0
+    if cfg.lora.r:
+        largest = max(cfg.lora.r * max(shape) for shape in adapted(sizes, cfg))
+    else:
+        largest = max(sizes.V * sizes.D, sizes.largest_linear)
+    return 4 * max(largest, critic) * (decayed + 2 * (cfg.optimizer != "sgd"))
+
+
+def kept(sizes: Sizes, cfg: Any) -> float:
+    """Return the bytes that a token keeps of a layer from its forward to its backward.
+
+    On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does.
+    """
+    s, w = sizes, width(cfg)
+    if fused(sizes, cfg):
+        ranks = padded(cfg.lora.r) * len(adapted(sizes, cfg)) / sizes.L
+        return 4 * s.D + 6 * s.Q + 4 * s.K + 4 * s.I + 2 * ranks + 4 * s.H + 8 + s.normed * 2 * (s.Q + 2 * s.K)
+    norms = (16 if w == 4 else 12) * s.D + 8
+    head_norms = s.normed * ((4 * (s.Q + 2 * s.K) if w == 4 else 4 * (s.Q + s.K)) + 4 * (s.H + s.key_heads))
+    if not cfg.lora.r:  # what the gradients of the norms' weights need
+        norms += 2 * w * s.D + s.normed * w * (s.Q + s.K)
+    return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + 4 * w * s.I + 4 * s.H
+
+
+def fused(sizes: Sizes, cfg: Any) -> bool:
+    return cfg.device == "cuda" and cfg.dtype != "float32" and not cfg.exact and cfg.lora.r > 0 and sizes.silu
+
+
+def padded(count: int) -> int:
+    return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def rows(cfg: Any) -> int:
+    """Return the most tokens of a micro-batch."""
+    return padded(max(cfg.micro_tokens, cfg.max_len))
+
+
+def update(sizes: Sizes, cfg: Any, held: Any) -> float:
+    """Return the bytes of the largest forward and backward, without weights and gradients.
+
+    The peak is in the head, beside what all layers keep, or in the backward of an MLP. With checkpointing a layer that
+    is computed again is beside what all layers keep.
+    """
+    N, s, w = rows(cfg), sizes, width(cfg)
+    of_a_layer = N * kept(s, cfg)
+    inputs = N * s.L * w * s.D if cfg.checkpoint == "block" else s.L * of_a_layer
+    inputs += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
+    head = N * (3 * w + 4) * s.D + held.head
+    backward = N * w * (s.I + 2 * s.D) + max(N * w * s.I, held.dequantised)  # of the MLP's down_proj
+    return inputs + max(head, backward + (of_a_layer if cfg.checkpoint == "block" else 0))
+
+
+def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int) -> float:
+    """Return the bytes of a forward without a backward: one layer's MLP beside its input, and scores of attention."""
+    s, w = sizes, width(cfg)
+    scores = 4 * KEY_BLOCK * s.H if cfg.device == "cpu" else 0
+    return tokens * (w * (4 * s.D + 3 * s.I) + scores) + max(tokens * w * s.I, held.dequantised)
+
+
+def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
+    """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
+    s, w, on_cpu = sizes, width(cfg), cfg.device == "cpu"
+    batch = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)
+    cache = 2 * s.L * batch * s.K * -(-cfg.max_len // KEY_BLOCK) * KEY_BLOCK * w
+    step = padded(batch) * s.V * (20 if on_cpu else 4) + (held.stacks if on_cpu else 0)
+    prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len))
+    return cache + (0 if on_cpu else held.stacks) + max(prefill, step + held.slab)
+
+
+def merge(sizes: Sizes) -> int:
+    """Return the bytes of merge.py on the host: the folded model and the one that is read back, both in float32."""
+    return 8 * sizes.weights
