@@ -5,6 +5,7 @@ import io
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,10 @@ from models.config import parse_config
 from models.decoder import CausalLM
 
 torch.set_num_threads(1)
+# A background job ignores these signals, and so would the programs that tests start. A handler ends with exec.
+for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}.items():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 ROOT = Path(__file__).parents[1]
 
 SMALL = {

@@ -533,6 +533,16 @@ def test_any_request_is_answered_or_refused(kind, capsys):
     fuzzed(kind, 60, capsys)
 
 
+@pytest.mark.parametrize("kind", agentgym.VIEWS)
+def test_every_view_of_a_session_before_its_reset_is_answered(kind, capsys):
+    _, several = answers(kind)
+    created = several[0]("POST", "/create", {}, "127.0.0.1")
+    name = created if kind == "webshop" else created["id"]
+    for path in agentgym.VIEWS[kind]:
+        check_answer(several[0], "GET", path, {"id": name, "env_idx": name})
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("kind", envs.http.KINDS)
 def test_huge_action_costs_little(kind):
     """Actions as large as a request may be."""

@@ -239,7 +239,7 @@ def state(session: Session) -> dict:
         "goal_progress": "",
         "possible_actions": [],
         "possible_objects": [],
-        "current_moves": session.env.turns,
+        "current_moves": 0 if session.number is None else session.env.turns,
         "environment_info": detail(session),
     }
 
