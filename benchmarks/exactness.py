@@ -32,6 +32,7 @@ RUN = "algo=grpo epochs=2 episodes=16 batch_size=8 max_turns=2 max_new_tokens=24
 RUN += " temperature=1.5 reward.rule=shaped"  # or so few episodes have equal rewards and no gradient
 # Replies of random weights all earn the same; PPO's entropy bonus has a gradient nevertheless.
 RANDOM_RUN = "algo=ppo epochs=2 episodes=4 batch_size=2 max_turns=2 max_new_tokens=16 eval_episodes=0"
+RANDOM_RUN += " ppo.epochs=1 textcraft.prompt=short"
 SAVED = ("checkpoint-2/trainable.safetensors", "episodes.jsonl")
 Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
 
