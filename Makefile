@@ -38,8 +38,8 @@ bench-quick: $(VENV)/bench.done  ## a smaller part of bench, at most five minute
 chaos: $(VENV)/train.done  ## kill runs at random moments and at every file operation, and compare: half an hour
 	PYTHONPATH=. $(PY) tests/chaos.py
 
-mutants: $(VENV)/test.done  ## plant bugs: each must end a tiny strict run, or fail a test
-	PYTHONPATH=. $(PY) tests/mutants.py
+mutants: $(VENV)/test.done  ## plant bugs: each must end a tiny strict run, or fail a test; five minutes
+	PYTHONPATH=. $(PY) tests/mutants.py out=benchmarks/results/mutants.md
 
 golden: $(VENV)/test.done  ## the golden files of the tests, anew (ONLY="sat shell" for some): read what changed with git diff
 	PYTHONPATH=. $(PY) tests/golden.py only="$(ONLY)"
@@ -77,4 +77,4 @@ $(VENV)/bench-gpu.done: $(VENV)/train.done
 	$(PY) -m pip install -q -e ".[bench-gpu]"
 	touch $@
 
-.PHONY: train test test-full lint bench bench-gpu bench-real bench-quick golden tiny clean
+.PHONY: train test test-full lint bench bench-gpu bench-real bench-quick chaos mutants golden tiny clean

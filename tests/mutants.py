@@ -1,8 +1,9 @@
-"""Planted bugs: each must end a tiny strict run, or fail a test; `make mutants` prints which.
+"""Planted bugs: each must end a tiny strict run, or fail a test; `make mutants` writes which to
+benchmarks/results/mutants.md.
 
 A mutant is a function that takes the right function and returns a wrong one, which replaces it in every module. Each
-runs in a process of its own, forked from this one: one or two epochs of the embedded model with strict=true, which a
-check of rl/guard/invariants.py must end by its name; or pytest on one test, which must fail.
+runs in a process of its own, forked from this one: two optimizer steps of the embedded model with strict=true, which a
+check of rl/guard/invariants.py must end by its name; or pytest on one test, of which an assertion must fail.
 tests/test_mutations.py holds more of them, for single functions, beside their properties.
 """
 
@@ -11,6 +12,7 @@ import copy
 import io
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -794,11 +796,11 @@ def in_a_fork(function: Callable[..., str], *args, seconds: int) -> str:
 
 def table(rows: list[tuple[Mutant, str]]) -> str:
     """Return the table in Markdown."""
-    lines = ["| part | planted bug | in | caught by |", "| --- | --- | --- | --- |"]
+    lines = ["<!-- make mutants -->", "", "| part | planted bug | in | caught by |", "| --- | --- | --- | --- |"]
     for chosen, found in rows:
         by = f"`{found}`" if found else "nothing"
         lines.append(f"| {chosen.part} | {chosen.name} | `{chosen.target}` | {by} |")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def main(keys: Keys) -> int:
@@ -815,9 +817,11 @@ def main(keys: Keys) -> int:
         wrong = "" if found == each.caught_by else f"  (expected: {each.caught_by})"
         print(f"{each.part:12} {each.name:55} {found or 'NOT CAUGHT'}{wrong}", flush=True)
     missed = [each.name for each, found in rows if found != each.caught_by]
-    print(f"{len(rows) - len(missed)} of {len(rows)} are caught as the table says")
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = spent.ru_utime + spent.ru_stime
+    print(f"{len(rows) - len(missed)} of {len(rows)} are caught as their entries say, in {seconds:.0f} CPU seconds")
     if keys.out:
-        Path(keys.out).write_text(table(rows) + "\n")
+        Path(keys.out).write_text(table(rows))
     return 1 if missed else 0
 
 
