@@ -57,7 +57,9 @@ def expected(model):
     return played
 
 
-@pytest.mark.parametrize(("max_rows", "temperature"), [(3, 0.8), (24, 0.8), (24, 0)])
+@pytest.mark.parametrize(
+    ("max_rows", "temperature"), [(3, 0.8), pytest.param(24, 0.8, marks=pytest.mark.full), (24, 0)]
+)
 def test_episodes_match_the_plain_engine_bitwise(model, expected, max_rows, temperature):
     """Prompts and observations of all lengths, several turns, every stop reason, reused slots."""
     engine = ahead(model, max_rows, 256)

@@ -134,8 +134,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("stacked", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+SAMPLED = [("qwen2, biases", True), ("adapters", False), ("adapters of some layers", True)]
+REST = [(name, stacked) for name in MODELS for stacked in (True, False) if (name, stacked) not in SAMPLED]
+
+
+@pytest.mark.parametrize(("name", "stacked"), SAMPLED + [pytest.param(*x, marks=pytest.mark.full) for x in REST])
 @torch.no_grad()
 def test_sampled_logprobs_are_those_of_training(name, stacked, device, monkeypatch):
     """Several turns, prompts of all lengths in graphs and without, groups that share a prompt, reused slots."""

@@ -150,7 +150,7 @@ def sixty(model):
 
 
 @pytest.mark.parametrize(
-    ("max_rows", "order"), [(1, 1), (5, -1), pytest.param(16, 1, marks=pytest.mark.full), (40, -1)]
+    ("max_rows", "order"), [(1, 1), (5, -1), *(pytest.param(n, 1, marks=pytest.mark.full) for n in (16, 40))]
 )
 def test_an_episodes_samples_depend_on_itself_alone(model, sixty, max_rows, order):
     some = range(20, 60, 3)[::order]

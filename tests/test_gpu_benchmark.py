@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import test_gpu_benchmark_on_device
 import torch
 from conftest import no_hang
 
@@ -54,9 +55,13 @@ GPU_ROWS = {  # a row of each part
 }
 
 
-@pytest.mark.parametrize("name", GPU_ROWS)
+ON_THE_DEVICE = [name for name in GPU_ROWS if name != "epoch" and name not in test_gpu_benchmark_on_device.LONG]
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[FULL] * (x in ON_THE_DEVICE)) for x in GPU_ROWS])
 def test_every_gpu_part_runs_on_a_cpu(name, monkeypatch):
-    """Without peers, whose own benchmarks run above."""
+    """Without peers, whose own benchmarks run above. The quick tests run the others on the emulated device."""
     monkeypatch.setattr(common, "absent", lambda *packages: list(packages))
     monkeypatch.setattr(logprob, "peers", lambda *_, **__: ({"naive": logprob.naive}, []))
     threads = torch.get_num_threads()

@@ -52,7 +52,7 @@ def device(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("nf4", ("algo=ppo",)),
+        pytest.param("nf4", ("algo=ppo",), marks=pytest.mark.full),
         ("nf4-double", ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4")),
         ("int8", ("algo=ppo",)),
     ],
@@ -74,7 +74,9 @@ def test_an_epoch_stays_on_the_device(kind, words, device, monkeypatch, tmp_path
     assert step.kernels <= (25 if kind == "int8" else 18) * LAYERS + 48
 
 
-@pytest.mark.parametrize(("kind", "exact"), [("nf4", False), ("nf4-double", True), ("int8", False)])
+@pytest.mark.parametrize(
+    ("kind", "exact"), [pytest.param("nf4", False, marks=pytest.mark.full), ("nf4-double", True), ("int8", False)]
+)
 @torch.no_grad()
 def test_sampled_logprobs_are_those_of_training(kind, exact, device, monkeypatch):
     """With adapters that are not zero. Prompts of 215 tokens are more rows than the product by codes takes."""

@@ -148,7 +148,12 @@ def sharded(tmp_path_factory):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux")
 @pytest.mark.parametrize(
-    ("quant", "dtype"), [("none", "bfloat16"), ("none", "float32"), *((kind, "bfloat16") for kind in KINDS)]
+    ("quant", "dtype"),
+    [
+        ("none", "bfloat16"),
+        pytest.param("none", "float32", marks=pytest.mark.full),
+        *(pytest.param(kind, "bfloat16", marks=[pytest.mark.full] * (kind == "nf4")) for kind in KINDS),
+    ],
 )
 def test_loading_holds_the_model_and_one_shard(quant, dtype, sharded):
     folder, shard = sharded

@@ -38,7 +38,10 @@ def trained(tmp_path_factory):
     [
         ["algo=ppo", "quant=nf4"],
         ["algo=grpo", "quant=nf4-double", "grpo.kl_coef=0.1", "dtype=bfloat16"],
-        ["algo=grpo", "quant=nf4", "grpo.kl_coef=0.1", "env=planner", "planner.worker=model"],
+        pytest.param(
+            ["algo=grpo", "quant=nf4", "grpo.kl_coef=0.1", "env=planner", "planner.worker=model"],
+            marks=pytest.mark.full,
+        ),
         ["algo=reinforce", "quant=int8"],
     ],
 )

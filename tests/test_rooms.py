@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ FILES = {module_name(p): p for room in ROOMS for p in sorted((ROOT / room).rglob
 FILES |= {name: ROOT / f"{name}.py" for name in sorted(PROGRAMS)}
 
 
+@cache
 def imports(path: Path, anywhere: bool = True) -> set[str]:
     """Return the modules that a file imports: at its top level, or `anywhere`.
 

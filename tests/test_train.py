@@ -42,7 +42,10 @@ RESUMED = {  # with what each carries from epoch to epoch
 }
 
 
-@pytest.mark.parametrize("name", RESUMED)
+LONG = ("reinforce", "grpo")  # of which other resumed runs have the parts
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.full] * (x in LONG)) for x in RESUMED])
 def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkeypatch):
     rows = [json.dumps({"prompt": f"get {i} log", "answer": f"Got {i} log"}) for i in range(20)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
