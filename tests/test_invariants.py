@@ -64,6 +64,7 @@ def played(group: int, seed: int, ids=(1, 2, 3), **fields) -> Episode:
 EQUAL = {"reward_mean": 0.0, "reward_std": 0.0, "accuracy": 0.0}
 CUT = {"cut_by_length": 256, "accuracy": 0.0}
 INVALID = {"invalid_actions": 1.0, "accuracy": 0.0}
+LEARNED_BY_HEART = [*epochs(1, sampler_gap=None), *epochs(3, entropy=1e-3, sampler_gap=None)]  # sft, a weak expert
 COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
 
 
@@ -90,6 +91,7 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
         (invariants.repeated_tasks, epochs(3), None),
         (lambda records: invariants.entropy(records, 1536), COLLAPSED, "has collapsed"),
         (lambda records: invariants.entropy(records, 1536), epochs(4, entropy=1e-3), None),
+        (lambda records: invariants.entropy(records, 1536), LEARNED_BY_HEART, None),
         (lambda records: invariants.entropy(records, 1536), [*epochs(1), *epochs(3, entropy=0, accuracy=0.95)], None),
         (lambda records: invariants.entropy(records, 1536), [*epochs(1), *epochs(1, entropy=6.5)], "at random"),
         (lambda records: invariants.entropy(records, 1536), epochs(3, entropy=7.3), None),
