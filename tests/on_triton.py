@@ -24,6 +24,8 @@ compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
 # Bytes of shared memory of a program, by architecture.
 SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
+# Quick tests compile for a chip with much shared memory and for one with little, test-full for every chip.
+CHIPS = [90, 120, *(pytest.param(chip, marks=pytest.mark.full) for chip in (80, 89, 100))]
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}  # their instruction
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 

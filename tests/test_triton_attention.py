@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import random_model
 from on_triton import (
+    CHIPS,
     DEVICE,
     FLOATS,
     SHARED,
@@ -288,7 +289,7 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, spill, heads, monk
 
 
 @compiles
-@pytest.mark.parametrize("arch", [80, 90, 100, 120])
+@pytest.mark.parametrize("arch", CHIPS)
 def test_the_forward_in_float32_fits_every_chip(arch, monkeypatch, tmp_path):
     """Without spilled registers; a chip of the 4090's kind has 99 KiB of shared memory."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -31,12 +31,12 @@ from models.kernels import kernels, nothing_faster
 from models.quant import dequantise
 from models.sdpa import masked_attention
 
-HALF = [torch.bfloat16, torch.float16]
+HALF = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 
 
 @needs_no_device
 def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=180)
+    run_under_the_interpreter(__file__, at_least=170)
 
 
 # ---- the head ----

@@ -278,7 +278,8 @@ def launches_of(dtype, arch, monkeypatch, N=2000):
 @pytest.mark.parametrize(
     ("arch", "dtype"),
     [
-        (80, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16), (90, torch.float32),
+        (80, torch.bfloat16), (90, torch.float32), pytest.param(100, torch.bfloat16, marks=pytest.mark.full),
+        pytest.param(90, torch.float16, marks=pytest.mark.full),
         pytest.param(90, torch.bfloat16, marks=pytest.mark.full),
     ],
     ids=str,

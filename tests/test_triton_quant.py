@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from on_triton import (
+    CHIPS,
     DEVICE,
     SHARED,
     assert_within_the_error_of,
@@ -104,7 +105,7 @@ def launches(kind, rows, outputs, inputs, dtype, monkeypatch):
 
 
 @compiles
-@pytest.mark.parametrize("arch", [80, 89, 90, 100, 120])
+@pytest.mark.parametrize("arch", CHIPS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_compile_and_fit_the_chip(arch, kind, monkeypatch, tmp_path):
     """Two programs fit on a processor, with all sums in registers."""

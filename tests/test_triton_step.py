@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from on_triton import (
+    CHIPS,
     DEVICE,
     FLOATS,
     SHARED,
@@ -130,7 +131,7 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
 
 
 @compiles
-@pytest.mark.parametrize("arch", [80, 89, 90, 100, 120])
+@pytest.mark.parametrize("arch", CHIPS)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [

@@ -24,7 +24,7 @@ assert kernels == Kernels(), "a slot was filled"
 """
 MODELS = ("attention", "decoder", "engine", "formats", "linear", "logprob", "rope", "tokenizer", "weights")
 LORA = ("lora", "lora_files", "merge")
-QUICK = ("linear", "logprob", "rope")
+QUICK = ("linear", "rope")
 RL = ("batch", "checkpoint", "core", "exact_gradients", "learning", "rollout", "train")
 
 
