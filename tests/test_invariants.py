@@ -13,6 +13,7 @@ from conftest import random_model, run_program
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
+import envs
 import lora
 import train
 from models import load_model, load_tokenizer
@@ -381,6 +382,12 @@ def test_b_must_move_in_the_first_step_and_a_in_the_second(tmp_path):
     epoch.stepped(moved="B")
     with pytest.raises(watch.Nonsense, match="A of 28 of 28 layers"):
         epoch.stepped(moved="B")
+    for words, lr in (("optimizer=sgd", 1e-3), ("optimizer=adamw", 1e-8)):  # A's first steps are lost in its rounding
+        epoch = Epoch(tmp_path, words)
+        epoch.begin()
+        epoch.collected()
+        epoch.stepped(moved="B")
+        epoch.stepped(moved="B", lr=lr)
 
 
 def test_two_steps_without_a_gradient_are_found(tmp_path):
@@ -406,6 +413,18 @@ def test_a_resumed_run_knows_the_tasks_of_earlier_epochs(tmp_path):
 
 
 # ---- runs ----
+
+
+HEALTHY = [f"algo={algo} env={env}" for env in envs.NAMES if env != "http" for algo in config.ALGORITHMS]
+HEALTHY += [f"recipe={path.stem}" for path in sorted(config.RECIPES.glob("*.toml")) if path.stem != "embedded"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", HEALTHY)
+def test_a_healthy_run_is_not_ended(words, tmp_path):
+    cut = ["epochs=2", "episodes=16", "batch_size=16", "eval_episodes=0", "threads=1", "strict=true"]
+    train.main(config.parse([*words.split(), *cut, f"out={tmp_path}/run"]))
+    assert [record["warnings"] for record in epoch_records(tmp_path / "run")] == [[], []]
 
 
 def test_a_finding_warns_once_while_it_lasts_or_ends_a_strict_run(tmp_path, monkeypatch, capsys):

@@ -102,13 +102,16 @@ class Watch:
             self.norms = self.norms[-invariants.ZERO_STEPS :]
             sentences["gradient"] = invariants.zero_gradients(self.norms)
             if self.sums and step["grad_norm"]:
-                sentences["factors"] = self._moved(state, cfg)
+                sentences["factors"] = self._moved(state, step["lr"], cfg)
         self.report(cfg, where, **sentences)
 
-    def _moved(self, state: Any, cfg: Any) -> str | None:
-        """Check the factor that must have moved in this step: B in the first, A in the second."""
+    def _moved(self, state: Any, lr: float, cfg: Any) -> str | None:
+        """Check the factor that must have moved in this step: B in the first, A in the second.
+
+        A's gradient is a product with B, which has hardly moved in plain gradient descent or at a tiny lr.
+        """
         factor, self.unmoved = self.unmoved[0], self.unmoved[1:]
-        small = cfg.optimizer == "sgd" and factor == "A"  # its gradient is a product with B, which has hardly moved
+        small = factor == "A" and (cfg.optimizer == "sgd" or lr < 1e-7)
         sentence = None if small else invariants.unmoved(self.sums, invariants.checksums(factors(state)), factor)
         self.sums = self.sums if self.unmoved else {}
         return sentence
