@@ -438,15 +438,19 @@ def describe_machine() -> dict:
 
 
 def cpu_name(cpuinfo: str | None = None) -> str:
-    """Return the CPU's kind as a folder's name: its model, and the widest of the instructions that matter to matrix
-    products, as in amd_epyc_avx512_bf16. cpuinfo: the text of /proc/cpuinfo; default: this machine's."""
+    """Return the CPU's kind as a folder's name: its model; its family and model number, which tell a Zen 4 from a Zen
+    5; and the widest of the instructions that matter to matrix products, as in amd_epyc_25_17_avx512_bf16.
+
+    cpuinfo: the text of /proc/cpuinfo; default: this machine's.
+    """
     if cpuinfo is None:
         cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     model = re.search(r"^model name\s*: (.+)$", cpuinfo, re.M)
     name = re.sub(r"\(.*?\)|@.*|\b(cpu|processor|\d+-core)\b", " ", (model[1] if model else platform.machine()).lower())
     flags = set(re.findall(r"\w+", "".join(re.findall(r"^flags\s*:.*$", cpuinfo, re.M)[:1])))
     widest = next((flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if flag in flags), "")
-    return "_".join(re.findall(r"[a-z0-9]+", f"{name} {widest}"))
+    numbers = [re.search(rf"^{field}\s*: (\d+)$", cpuinfo, re.M) for field in ("cpu family", "model")]
+    return "_".join(re.findall(r"[a-z0-9]+", " ".join([name, *(number[1] for number in numbers if number), widest])))
 
 
 def _counts(rows: list[Row]) -> str:

@@ -74,7 +74,7 @@ class Common:
     min_lr_ratio: NotNegative[float] = 0.1  # share of lr at which linear and cosine schedules end
     weight_decay: NotNegative[float] = 0.0  # decoupled in adamw, added to the gradient in the others
     clip_norm: Positive[float] = 1.0  # gradients are scaled down to this norm
-    micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes memory and speed, not the gradient
+    micro_tokens: Positive[int] = 8192  # tokens in one forward and backward; changes the gradient by rounding alone
     checkpoint: Literal["none", "block"] = "none"  # block: keep less for the backward, one more forward of each block
     temperature: NotNegative[float] = 1.0  # of sampling, and of the log-probabilities that are trained
     max_new_tokens: Positive[int] = 256  # most sampled tokens per turn

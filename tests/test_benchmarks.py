@@ -544,6 +544,8 @@ def test_make_targets_name_existing_benchmarks():
     "model, flags, name",
     [
         ("AMD EPYC", "fpu avx2 avx512f avx512_bf16", "amd_epyc_avx512_bf16"),
+        ("AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17", "fpu avx2 avx512_bf16", "amd_epyc_25_17_avx512_bf16"),
+        ("AMD EPYC\ncpu family\t: 26\nmodel\t\t: 2", "fpu avx2 avx512_bf16", "amd_epyc_26_2_avx512_bf16"),
         ("AMD EPYC 7B13 64-Core Processor", "fpu avx2", "amd_epyc_7b13_avx2"),
         ("Intel(R) Xeon(R) Processor @ 2.60GHz", "fpu avx2 avx512f", "intel_xeon_avx512f"),
         (

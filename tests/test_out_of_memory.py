@@ -88,7 +88,7 @@ def run_out_on_cuda(*_words, **_keys):
             "rl.setup.load_model",
             "quant=nf4 stores the base in 4.5 bits a weight; dtype=bfloat16 halves the base",
         ),
-        ("trial", trial, "products=plain makes no copies of the weights"),
+        ("trial", trial, "products=plain makes no copies of float32 weights"),
         ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
         ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
         ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),

@@ -159,7 +159,7 @@ def _padded(x: torch.Tensor, N: int) -> torch.Tensor:
 
 @torch.no_grad()
 def exact_step(model: CausalLM) -> CPUStep | None:
-    """Return a CPUStep if it agrees with the model in every bit on three tokens of 1, 16 and 64 rows.
+    """Return a CPUStep if it agrees with the model in every bit on five or six tokens of 1, 16 and 64 rows.
 
     The trial runs once for each model, number of threads and shape of the adapters, with random B factors.
     """

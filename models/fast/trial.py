@@ -35,7 +35,7 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
     if on_cpu:
         cfg = model.config
         line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size)
-        print(f"products: {line}; in a step's attention: {process.choose_attention()}")
+        print(f"float32 products: {line}; in a step's attention: {process.choose_attention()}")
     found = _tried_threads(model, threads, products) if trial else ""
     return found, ("onednn" if onednn.float32 else "plain") if on_cpu else products
 
@@ -47,7 +47,7 @@ def _tried_threads(model: CausalLM, threads: int, products: str) -> str:
     if found and on_cpu and products == "auto" and not onednn.float32:
         process.choose_products("onednn")
         if onednn.float32 and not first_difference(model):
-            print("products: oneDNN nevertheless, because plain ones are not exact here")
+            print("float32 products: oneDNN nevertheless, because plain ones are not exact here")
             return "yes"
         process.choose_products("plain")
     difference = found
