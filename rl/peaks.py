@@ -66,9 +66,9 @@ def footprint(sizes: Sizes, cfg: Any) -> Any:
     card = cfg.device != "cpu" and parse_size(cfg.plan or "true")
     if cfg.device != "cpu" and not card and torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0).total_memory
-    dtype, frozen = getattr(torch, cfg.dtype), cfg.lora.r > 0
-    again = not frozen or cfg.algorithm.entropy_grad
-    held = kernels.footprint(sizes, cfg.device, dtype, cfg.quant, frozen, cfg.products, card or 0, rows(cfg), again)
+    dtype, again = getattr(torch, cfg.dtype), not cfg.lora.r or cfg.algorithm.entropy_grad
+    how = cfg.quant, cfg.lora.r, cfg.products, card or 0
+    held = kernels.footprint(sizes, cfg.device, dtype, *how, rows(cfg), again)
     if held is None:
         raise ArgumentError("plan= counts what models/fast allocates, which is not here")
     return held
@@ -128,12 +128,13 @@ def optimizer_step(sizes: Sizes, cfg: Any) -> int:
 def kept(sizes: Sizes, cfg: Any) -> float:
     """Return the bytes that a token keeps of a layer from its forward to its backward.
 
-    On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does.
+    On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does, and the logarithms of
+    attention's sums.
     """
     s, w = sizes, width(cfg)
     if fused(sizes, cfg):
         ranks = padded(cfg.lora.r) * len(adapted(sizes, cfg)) / sizes.L
-        return 4 * s.D + 6 * s.Q + 4 * s.K + 4 * s.I + 2 * ranks + 4 * s.H + 8 + s.normed * 2 * (s.Q + 2 * s.K)
+        return 4 * s.D + 4 * s.Q + 4 * s.K + 4 * s.I + 2 * ranks + 4 * s.H + 8 + s.normed * 2 * (s.Q + 2 * s.K)
     norms = (16 if w == 4 else 12) * s.D + 8
     head_norms = s.normed * ((4 * (s.Q + 2 * s.K) if w == 4 else 4 * (s.Q + s.K)) + 4 * (s.H + s.key_heads))
     if not cfg.lora.r:  # what the gradients of the norms' weights need
@@ -162,6 +163,8 @@ def update(sizes: Sizes, cfg: Any, held: Any) -> float:
     """
     N, s, w = rows(cfg), sizes, width(cfg)
     of_a_layer = N * kept(s, cfg)
+    if fused(s, cfg):  # and the factors, cast once for forward and backward
+        of_a_layer += w * padded(cfg.lora.r) * sum(outputs + inputs for outputs, inputs in adapted(s, cfg)) / s.L
     inputs = N * s.L * w * s.D if cfg.checkpoint == "block" else s.L * of_a_layer
     inputs += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
     head = N * (3 * w + 4) * s.D + held.head
@@ -178,12 +181,18 @@ def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int) -> float:
 
 def rollout(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the cache when every row is full, and of a prefill or a step beside it."""
-    s, w, on_cpu = sizes, width(cfg), cfg.device == "cpu"
+    s, on_cpu = sizes, cfg.device == "cpu"
     batch = cfg.rollout_batch_size if on_cpu else padded(cfg.rollout_batch_size)
-    cache = 2 * s.L * batch * s.K * -(-cfg.max_len // KEY_BLOCK) * KEY_BLOCK * w
     step = padded(batch) * s.V * (20 if on_cpu else 4) + (held.stacks if on_cpu else 0)
     prefill = forward(s, cfg, held, min(PREFILL_TOKENS, batch * cfg.max_len))
-    return cache + (0 if on_cpu else held.stacks) + max(prefill, step + held.slab)
+    return cache(s, cfg) + (0 if on_cpu else held.stacks) + max(prefill, step + held.slab)
+
+
+def cache(sizes: Sizes, cfg: Any) -> int:
+    """Return the bytes of keys and values when every row is full; on CUDA they are allocated at once."""
+    batch = cfg.rollout_batch_size if cfg.device == "cpu" else padded(cfg.rollout_batch_size)
+    tokens = -(-cfg.max_len // KEY_BLOCK) * KEY_BLOCK
+    return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)
 
 
 def merge(sizes: Sizes) -> int:

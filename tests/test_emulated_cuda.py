@@ -16,8 +16,9 @@ from models.fast import cuda_graph, dispatch, paths, prefill, trial, varlen
 from models.fast.exact import make_exact
 from models.fast.triton import common, linear
 from models.logprob import token_logprobs
-from rl import update
-from rl.config import parse
+from models.sizes import sizes_of
+from rl import peaks, update
+from rl.config import parse, resolve
 
 TEXTCRAFT = ("env=textcraft", "textcraft.max_turns=2", "rollout_batch_size=4")
 LAYERS = 4  # of the embedded model
@@ -358,3 +359,60 @@ def test_without_a_compiler_torch_takes_over(device, monkeypatch, tmp_path, caps
     assert len(lines) == 1 and "Failed to find C compiler" in lines[0] and "torch's own kernels" in lines[0]
     with pytest.raises(ValueError, match="takes Triton, which does not work here: RuntimeError: Failed to find C comp"):
         make_exact(on_device(random_model("qwen2"))[0])
+
+
+# ----------------------------------------------------------------------------------------------------------- the plan
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_the_cache_and_the_steps_copies_on_cuda_are_as_planned(share, device, monkeypatch):
+    """The engine pads its rows there; the decode step copies weights that fit a share of the card, and adapters."""
+    monkeypatch.setattr(cuda_graph, "STACKED_SHARE", share)
+    model = random_model("qwen2")
+    lora.inject(model, r=20)
+    model, _ = on_device(model)
+    engine = Engine(model, 5, 140)
+    engine.feed(engine.open((0, 0)), [1, 2, 3])
+    assert len(list(engine.run(2, 1.0, frozenset()))) == 1
+    sizes, cfg = sizes_of(model.config), on_cuda("rollout_batch_size=5", "max_len=140", "lora.r=20", "plan=80GiB")
+    held = [*engine._cache.keys, *engine._cache.values]
+    assert peaks.cache(sizes, cfg) == sum(x.nbytes for x in held)
+    own = {p.data_ptr() for p in model.parameters()}
+    joined = [
+        part
+        for layer in engine._ahead.steps.decoder.layers
+        for part in (layer.qkv, layer.out, layer.gate_up, layer.down)
+    ]
+    copies = [x for part in joined for x in (*part.weights, part.up) if x.data_ptr() not in own]
+    assert peaks.footprint(sizes, cfg).stacks == sum(x.nbytes for x in copies) > 0
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_training_on_cuda_keeps_the_planned_bytes(family, device):
+    """Of a layer, from its forward to its backward; the stand-in for flash attention keeps no sums."""
+    kept = [_saved_on_cuda(family, layers) for layers in (2, 3)]
+    sizes, cfg = sizes_of(random_model(family).config), on_cuda("lora.r=4")
+    factors = 2 * 16 * sum(outputs + inputs for outputs, inputs in sizes.linears.values())
+    assert kept[1] - kept[0] == 64 * (peaks.kept(sizes, cfg) - 4 * sizes.H) + factors
+
+
+def _saved_on_cuda(family: str, layers: int) -> int:
+    """Return the bytes that a forward of 64 tokens saves for its backward, parameters aside."""
+    model = random_model(family, num_hidden_layers=layers, dtype=torch.bfloat16)
+    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+    lora.inject(model, r=4)
+    own, found = {p.data_ptr() for p in model.parameters()}, {}
+
+    def save(x: torch.Tensor) -> torch.Tensor:
+        if x.is_cuda and x.untyped_storage().data_ptr() not in own:
+            found[x.untyped_storage().data_ptr()] = x.untyped_storage()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
+        model(torch.arange(64, device="cuda")[None] % 60)
+    return sum(storage.nbytes() for storage in found.values())
+
+
+def on_cuda(*words: str):
+    given = {"algo": "ppo", "device": "cuda", "dtype": "bfloat16"}
+    return resolve(given | dict(word.split("=") for word in ("plan=true", *words)))

@@ -137,16 +137,3 @@ def test_each_setting_changes_its_phase(more, less, phase, folder):
         return peaks.phases(sizes, config.resolve(given))[phase]
 
     assert need(more) > need(less)
-
-
-def test_plan_counts_padded_rows_and_stacked_weights_on_cuda(folder):
-    """The engine pads its rows there; the decode step copies weights that fit a quarter of the card."""
-    words = {"model": folder, "device": "cuda", "dtype": "bfloat16", "max_len": "2048"}
-    sizes = sizes_of(read_config(folder))
-
-    def need(**more: str) -> float:
-        return peaks.phases(sizes, config.resolve({**words, **more}))["rollout"]
-
-    assert need(plan="true", rollout_batch_size="1") == need(plan="true", rollout_batch_size="16")
-    copies = 2 * sizes.block_weights
-    assert need(plan="80GB") - need(plan="4GB") == copies

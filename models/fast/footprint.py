@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from models.fast import cuda_graph, head, onednn, process, quant, step
+from models.fast import cuda_graph, fused_step, head, onednn, process, quant, step
 from models.logprob import SLAB
 from models.quant import BLOCK
 from models.sizes import Sizes
@@ -18,7 +18,7 @@ class Footprint(NamedTuple):
 
     products: str  # of float32 on a CPU: "onednn" | "plain"
     copies: int  # frozen weights in oneDNN's layout, for forward and backward
-    stacks: int  # the decode step's copies of the blocks' weights
+    stacks: int  # the decode step's copies of the blocks' weights and adapters
     slab: int  # a slab of the head in float32, where there is no copy of it
     dequantised: int  # what the product with a block's largest quantised layer makes beside its output
     head: int  # what the log-probabilities of `rows` tokens make beside their hidden states and gradients
@@ -29,7 +29,7 @@ def footprint(
     device: str,
     dtype: torch.dtype,
     kind: str,
-    frozen: bool,
+    rank: int,
     products: str,
     card: int,
     rows: int,
@@ -37,14 +37,14 @@ def footprint(
 ) -> Footprint:
     """Implement the hook of models/kernels.py.
 
-    kind: of models/quant.py, of the blocks' linear layers. frozen: whether all but the adapters is. products: as
-    train.py's; "auto" tries them on this machine. card: bytes of the CUDA device, 0 if unknown. rows: tokens whose
-    log-probabilities are computed together. again: whether their backward computes the logits again.
+    kind: of models/quant.py, of the blocks' linear layers. rank: of the adapters, 0 where every weight trains.
+    products: as train.py's; "auto" tries them on this machine. card: bytes of the CUDA device, 0 if unknown. rows:
+    tokens whose log-probabilities are computed together. again: whether their backward computes the logits again.
     """
     if products == "auto":
         products = "onednn" if device == "cpu" and _onednn_pays(sizes.D, sizes.I) else "plain"
     wanted = dict.fromkeys((torch.float32, dtype), 0)
-    if device == "cpu" and frozen:
+    if device == "cpu" and rank:
         wanted[dtype] += 2 * sizes.block_weights * dtype.itemsize if kind == "none" else 0
         wanted[dtype] += sizes.V * sizes.D * dtype.itemsize  # the head, for the backward,
         wanted[torch.float32] += sizes.V * sizes.D * 4  # and for the forward, which sums in float32
@@ -53,7 +53,7 @@ def footprint(
     return Footprint(
         products,
         min(sum(made.values()), onednn.budget()),
-        sizes.block_weights * dtype.itemsize if _stacks(sizes, device, dtype, kind, card) else 0,
+        _stacks(sizes, device, dtype, kind, rank, card),
         slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
         _head(sizes, device, dtype, rows, again, slab),
@@ -69,13 +69,16 @@ def _copied(dtype: torch.dtype, products: str) -> bool:
     return onednn.usable(dtype) and (dtype != torch.float32 or products == "onednn")
 
 
-def _stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, card: int) -> bool:
-    """Return whether the decode step copies the blocks' weights, as models/fast/step.py and cuda_graph.py decide."""
-    if kind != "none":
-        return False
+def _stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:
+    """Return the bytes that the decode step copies: the blocks' weights, if models/fast/step.py or cuda_graph.py would,
+    and on CUDA the adapters' factors, as if every layer had one."""
     if device == "cpu":
-        return dtype == torch.float32 and sizes.weights < step.SMALL
-    return sizes.weights * dtype.itemsize <= cuda_graph.STACKED_SHARE * card
+        stacked, rank = kind == "none" and dtype == torch.float32 and sizes.weights < step.SMALL, 0
+    else:
+        stacked = kind == "none" and sizes.weights * dtype.itemsize <= cuda_graph.STACKED_SHARE * card
+        rank = fused_step.padded_rank(rank)
+    factors = sizes.L * rank * sum(outputs + inputs for outputs, inputs in sizes.linears.values())
+    return dtype.itemsize * (factors + (sizes.block_weights if stacked else 0))
 
 
 def _head(sizes: Sizes, device: str, dtype: torch.dtype, rows: int, again: bool, slab: int) -> int:

@@ -54,6 +54,11 @@ def problem(model: CausalLM) -> str | None:
     return attention_problem(model)
 
 
+def padded_rank(rank: int) -> int:
+    """Return the rank that `Joined` fills an adapter to; Triton's ranges are powers of two."""
+    return max(16, 1 << (rank - 1).bit_length()) if rank else 0
+
+
 class Joined:
     """Layers of one input as one product, x [N, in] -> [N, width + rank of each layer]: their outputs without adapters,
     then the adapters' low-rank inputs. Every layer has the same rank, filled with zeros.
@@ -71,8 +76,7 @@ class Joined:
     def _copies(self):
         parts, up = [layer.parts() for layer in self.layers], None
         weights, biases = self._frozen(parts)
-        rank = max((len(part.A) for part in parts if part.A is not None), default=0)
-        rank = max(16, 1 << (rank - 1).bit_length()) if rank else 0  # Triton's ranges are powers of two
+        rank = padded_rank(max((len(part.A) for part in parts if part.A is not None), default=0))
         if rank:
             downs, ups = zip(*(_factors(part, rank, self.dtype) for part in parts), strict=True)
             weights, biases, up = [*weights, torch.cat(downs)], [*biases, None], torch.cat(ups)
