@@ -275,27 +275,133 @@ def test_an_epoch_stays_on_the_device(words, device, monkeypatch, tmp_path):
     assert most(forwards, "kernels") <= 60 * LAYERS + 80 and most(forwards, "waits") <= 25
 
 
-def test_start_says_which_code_runs_and_why(device, capsys, tmp_path):
-    """Without device= and dtype=: CUDA is there, and takes bfloat16."""
+def test_without_words_cuda_takes_bfloat16(device):
     cfg = parse(["algo=ppo"], "train.py")
     assert (cfg.device, cfg.dtype) == ("cuda", "bfloat16")
-    model = random_model(dtype=torch.bfloat16)
-    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
-    said = paths.describe(model)
-    assert "in training varlen_attn; head and sampler: Triton; training blocks: fused" in said
-    model.exact = True
-    assert "attention: Triton, the same in training (exact=true)" in paths.describe(model)
-    model = random_model()
-    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
-    said = paths.describe(model)
-    assert "Triton's kernel takes 16 bits" in said and "varlen_attn takes 16 bits" in said and "blocks: plain" in said
 
 
-def test_start_names_a_torch_without_varlen(device, monkeypatch):
+def frozen(dtype=torch.bfloat16, **fields):
+    """Return a model on the device whose adapters train."""
+    model = on_device(random_model("qwen2", **fields), dtype)[0]
+    lora.inject(model, r=4)
+    return model
+
+
+def without_varlen(monkeypatch):
     monkeypatch.setattr(varlen, "load_varlen", lambda: None)
-    model = random_model(dtype=torch.bfloat16)
-    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
-    assert f"torch {torch.__version__} has no varlen_attn; 2.10 has" in paths.describe(model)
+
+
+def no_compiler(*_args):
+    raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+
+
+def without_triton(monkeypatch):
+    """As in a slim container image: Triton is installed, and its first launch fails."""
+    monkeypatch.setattr(common, "_nothing", {(1,): no_compiler})
+    dispatch.triton_problem.cache_clear()
+
+
+NO_TORCH = f"torch {torch.__version__} has no varlen_attn; 2.10 has"
+GRAPHS, AROUND = "CUDA graphs of Triton's kernels", "a step is a CUDA graph of torch's operations"
+PACKED, PADDED = "varlen_attn, in the last block Triton", "torch's scaled_dot_product_attention"
+NO_SILU = "the fused kernels compute silu, not gelu"
+NO_TRITON = "Triton does not work here"
+HALVES_ONLY = f"{PADDED} (varlen_attn takes 16 bits; its Triton kernel takes 16 bits)"
+STARTS = {  # name: (model, a change of the machine, what each part of the line says)
+    "bfloat16": (frozen, None, (GRAPHS, PACKED, "fused, the last one plain", "Triton")),
+    "norms train": (
+        lambda: on_device(random_model("qwen2"))[0].requires_grad_(),
+        None,
+        (GRAPHS, PACKED, "plain (the norms train)", "Triton"),
+    ),
+    "gelu": (
+        lambda: frozen(hidden_act="gelu"),
+        None,
+        (f"{AROUND} around Triton's attention ({NO_SILU})", PACKED, f"plain ({NO_SILU})", "Triton"),
+    ),
+    "float32": (
+        lambda: frozen(torch.float32),
+        None,
+        (GRAPHS, HALVES_ONLY, "plain (attention is padded)", "Triton"),
+    ),
+    "exact": (
+        lambda: make_exact(frozen()),
+        None,
+        (
+            f"{AROUND} around Triton's attention (exact=true takes the operations of training)",
+            "Triton, as in sampling (exact=true)",
+            "plain (exact=true)",
+            "Triton",
+        ),
+    ),
+    "no Triton": (
+        frozen,
+        without_triton,
+        (
+            f"{AROUND} ({NO_TRITON})",
+            f"varlen_attn, in the last block {PADDED}",
+            f"plain ({NO_TRITON})",
+            f"torch ({NO_TRITON})",
+        ),
+    ),
+}
+MORE_STARTS = {
+    "float32, wide heads": (
+        lambda: frozen(torch.float32, head_dim=144),
+        None,
+        (
+            f"{AROUND} (Triton's kernel takes no heads of 144 in float32)",
+            HALVES_ONLY,
+            "plain (attention is padded)",
+            "Triton",
+        ),
+    ),
+    "no varlen_attn": (
+        frozen,
+        without_varlen,
+        (GRAPHS, f"Triton ({NO_TORCH})", "plain (attention is padded)", "Triton"),
+    ),
+    "neither": (
+        frozen,
+        lambda monkeypatch: (without_varlen(monkeypatch), without_triton(monkeypatch)),
+        (
+            f"{AROUND} ({NO_TRITON})",
+            f"{PADDED} ({NO_TORCH}; {NO_TRITON})",
+            "plain (attention is padded)",
+            f"torch ({NO_TRITON})",
+        ),
+    ),
+}
+PARTS = "sampling", "training attention", "training blocks", "head and sampler"
+
+
+@pytest.mark.parametrize("name", [*STARTS, *(pytest.param(name, marks=pytest.mark.full) for name in MORE_STARTS)])
+def test_the_start_says_which_code_runs(name, device, monkeypatch):
+    """The line is what is expected, and what it says is launched, and nothing else."""
+    monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)  # its trial of a chip reads the results
+    make, change, expected = (STARTS | MORE_STARTS)[name]
+    model = (change and change(monkeypatch), make())[1]
+    assert paths.describe(model) == "; ".join(f"{part}: {what}" for part, what in zip(PARTS, expected, strict=True))
+    sampling, attention, blocks, head = expected
+    sampled, trained = launched(model, device)
+    assert ("_rotary_write" in sampled) == (sampling == GRAPHS)
+    assert ("_forward" in sampled) == (sampling == GRAPHS or "around Triton's attention" in sampling)
+    assert device.replays > 0 and device.captures, "each step is a graph"
+    assert ("varlen" in trained) == attention.startswith("varlen_attn")
+    assert ("_forward" in trained) == (attention == PACKED or attention.startswith("Triton"))
+    assert ("_rotate" in trained) == blocks.startswith("fused")
+    assert ("_choose" in sampled) == ("head" in trained) == (head == "Triton")
+
+
+def launched(model, device) -> tuple[set[str], set[str]]:
+    """Return the kernels of a rollout of two turns, and those of a forward and backward as in training."""
+    with device.counting() as sampled, torch.no_grad():
+        two_turns(Engine(model, 3, 300))
+    ids, places = torch.arange(32, device="cuda"), torch.arange(8, 32, device="cuda")
+    with device.counting() as trained:
+        hidden_ND = model(ids[None], wanted=places - 1)
+        token_logprobs(hidden_ND, model.lm_head.weight, ids[places])[0].sum().backward()
+    return set(sampled.by_kernel), set(trained.by_kernel)
 
 
 def test_an_exact_models_gradients_are_not_added_atomically(device, monkeypatch):
@@ -344,13 +450,7 @@ def test_training_launches_less_than_94_kernels_a_layer(shared, device):
 
 
 def test_without_a_compiler_torch_takes_over(device, monkeypatch, tmp_path, capsys):
-    """As in a slim container image: Triton is installed, and its first launch fails."""
-
-    def launch(*_args):
-        raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
-
-    monkeypatch.setattr(common, "_nothing", {(1,): launch})
-    dispatch.triton_problem.cache_clear()
+    without_triton(monkeypatch)
     metrics = epoch(tmp_path, "algo=ppo", *TEXTCRAFT)
     assert metrics["optimizer_steps"] == 1 and metrics["sampler_gap"] < 0.1
     names = set(device.total.by_kernel)

@@ -10,7 +10,7 @@ from test_emulated_cuda import LAYERS, TEXTCRAFT, differences_to_training, epoch
 import lora
 from models import load_model, quant
 from models.engine import Engine
-from models.fast import cuda_graph, prefill, trial
+from models.fast import cuda_graph, paths, prefill, trial
 from models.fast.exact import make_exact
 from models.fast.triton import linear
 from models.fast.triton import quant as kernels
@@ -97,10 +97,14 @@ def test_sampled_logprobs_are_those_of_training(kind, exact, device, monkeypatch
         models.append(model.eval())
     if exact:
         make_exact(models[0])
+    said = paths.products(models[0])
     engine = Engine(models[0], 3, 300)
     prefills = device.watch(monkeypatch, Engine, "_prefill")
     differences = differences_to_training(two_turns(engine), models[1])
     assert sum(len(counts.waits) for counts in prefills) == uploads(device) == (kind != "int8")
+    by_codes = device.total.by_kernel["quant_multiply"] > 0
+    assert said == f"{kind}, {'by its codes up to 128 rows, else ' * by_codes}dequantised by Triton"
+    assert by_codes == (kind != "int8" and not exact)
     assert differences.abs().max() < 0.1 and differences.abs().mean() < 0.03
 
 

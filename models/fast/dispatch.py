@@ -11,7 +11,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = False) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the Triton kernel in 16 bits, and in any dtype for an exact model."""
-    if not (exact or q_BHTE.dtype in HALF) or triton_problem(q_BHTE.device):
+    if not has_attention_kernel(q_BHTE, exact):
         return None
     from models.fast.triton.attention import attend as kernel
 
@@ -21,7 +21,7 @@ def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = Fals
 def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
     """Implement the hook of models/kernels.py: the Triton kernels on CUDA, other than for float64, else head.py."""
     kernel = head.token_logprobs
-    if _has_head_kernel(hidden_ND):
+    if has_head_kernel(hidden_ND):
         from models.fast.triton.logprob import token_logprobs as kernel
 
     return kernel(hidden_ND, weight_VD, targets_N, temperature, entropy_grad)
@@ -29,14 +29,18 @@ def token_logprobs(hidden_ND, weight_VD, targets_N, temperature, entropy_grad):
 
 def sample(hidden_BD, weight_VD, temperature, uniforms_B):
     """Implement the hook of models/kernels.py: the Triton kernels on CUDA, other than for float64."""
-    if not _has_head_kernel(hidden_BD):
+    if not has_head_kernel(hidden_BD):
         return None
     from models.fast.triton.sample import sample as kernel
 
     return kernel(hidden_BD, weight_VD, temperature, uniforms_B)
 
 
-def _has_head_kernel(hidden_ND: torch.Tensor) -> bool:
+def has_attention_kernel(like: torch.Tensor, exact: bool) -> bool:
+    return (exact or like.dtype in HALF) and not triton_problem(like.device)
+
+
+def has_head_kernel(hidden_ND: torch.Tensor) -> bool:
     return hidden_ND.is_cuda and hidden_ND.dtype != torch.float64 and not triton_problem(hidden_ND.device)
 
 

@@ -1,10 +1,15 @@
-"""Which code computes attention, the head, the blocks and the decode step on CUDA, and why: a line at the start."""
+"""Which code computes sampling, attention, the head and the blocks on CUDA, and why: a line at the start.
+
+Each part asks the functions that choose the code, so that the line says what runs.
+"""
 
 import torch
 
 from models.decoder import CausalLM
-from models.fast import trial, varlen
+from models.fast import dispatch, train_block, trial, varlen
 from models.fast.dispatch import HALF, triton_problem
+
+NO_TRITON = "Triton does not work here"
 
 
 def choose_threads(model: CausalLM, *args, **options) -> tuple[str, str]:
@@ -16,22 +21,61 @@ def choose_threads(model: CausalLM, *args, **options) -> tuple[str, str]:
 
 def describe(model: CausalLM) -> str:
     """Return one line for a model on CUDA."""
-    weight = model.lm_head.weight
-    half, problem = weight.dtype in HALF, triton_problem(weight.device)
-    triton = "Triton" if not problem else "torch (Triton does not work here)"
-    if not half and not model.exact:
-        played = "torch's scaled_dot_product_attention (Triton's kernel takes 16 bits)"
-    else:
-        played = triton if not problem else "torch's scaled_dot_product_attention (Triton does not work here)"
-    trained, blocks = played, "plain"
+    parts = {"sampling": sampling(model), "products": products(model), "training attention": attention(model)}
+    parts["training blocks"] = blocks(model)
+    parts["head and sampler"] = "Triton" if dispatch.has_head_kernel(model.lm_head.weight) else f"torch ({NO_TRITON})"
+    return "; ".join(f"{name}: {what}" for name, what in parts.items() if what)
+
+
+def sampling(model: CausalLM) -> str:
+    """Return what cuda_graph.py and prefill.py do."""
+    from models.fast import fused_step  # a CPU never imports it
+
+    problem = fused_step.problem(model)
+    if problem is None:
+        return "CUDA graphs of Triton's kernels"
+    attention = "" if fused_step.attention_problem(model) else " around Triton's attention"
+    return f"a step is a CUDA graph of torch's operations{attention} ({problem})"
+
+
+def products(model: CausalLM) -> str:
+    """Return what models/fast/quant.py does with a quantised base; "" for another."""
+    kind, weight = model.config.quant, model.lm_head.weight
+    if kind == "none":
+        return ""
+    if triton_problem(weight.device):
+        return f"{kind}, dequantised by torch ({NO_TRITON})"
+    from models.fast.triton.quant import FEW, takes
+
+    if model.exact or not takes(kind, weight.dtype):
+        return f"{kind}, dequantised by Triton"
+    return f"{kind}, by its codes up to {FEW} rows, else dequantised by Triton"
+
+
+def attention(model: CausalLM) -> str:
+    weight, head_dim = model.lm_head.weight, model.config.head_dim
     if model.exact:
-        trained += ", the same in training (exact=true)"
-    elif varlen.available(weight.device, weight.dtype, model.config.head_dim):
-        trained, blocks = f"{played}, in training varlen_attn", "plain" if problem else "fused, 16-bit inputs kept"
-    else:
-        trained += f", the same in training ({why_not_varlen(weight, model.config.head_dim)})"
-    head = "torch" if weight.dtype == torch.float64 else triton
-    return f"attention: {trained}; head and sampler: {head}; training blocks: {blocks}; step: CUDA graph"
+        return "Triton, as in sampling (exact=true)"
+    padded = "torch's scaled_dot_product_attention"
+    if dispatch.has_attention_kernel(weight, exact=False):
+        padded = "Triton"
+    if varlen.available(weight.device, weight.dtype, head_dim):
+        return f"varlen_attn, in the last block {padded}"  # whose queries are some of its rows
+    why = why_not_varlen(weight, head_dim)
+    if padded != "Triton":
+        why += f"; {NO_TRITON if triton_problem(weight.device) else 'its Triton kernel takes 16 bits'}"
+    return f"{padded} ({why})"
+
+
+def blocks(model: CausalLM) -> str:
+    """Return what train_block.py does: its layout is packed where varlen_attn runs."""
+    weight = model.lm_head.weight
+    if model.exact:
+        return "plain (exact=true)"
+    if not varlen.available(weight.device, weight.dtype, model.config.head_dim):
+        return "plain (attention is padded)"
+    problem = train_block.problem(model.model.layers[0], weight.device)
+    return f"plain ({problem})" if problem else "fused, the last one plain"
 
 
 def why_not_varlen(weight: torch.Tensor, head_dim: int) -> str:

@@ -19,14 +19,20 @@ from models.linear import Linear, joint_linear
 
 def train_block(block: Block, x_ND: torch.Tensor, layout: Layout, wanted) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the rows after a block whose norms are frozen, or None."""
-    if layout.packed_attend is None or wanted is not None or block.mlp.hidden_act != "silu":
-        return None
-    norms_train = any(module.weight.requires_grad for module in block.modules() if isinstance(module, RMSNorm))
-    if norms_train or triton_problem(x_ND.device):
+    if layout.packed_attend is None or wanted is not None or problem(block, x_ND.device):
         return None
     from models.fast.triton import block as fused
 
     return fused_block(block, x_ND, layout, fused)
+
+
+def problem(block: Block, device: torch.device) -> str | None:
+    """Return None if this code computes a block, else why not."""
+    if block.mlp.hidden_act != "silu":
+        return f"the fused kernels compute silu, not {block.mlp.hidden_act}"
+    if any(module.weight.requires_grad for module in block.modules() if isinstance(module, RMSNorm)):
+        return "the norms train"
+    return "Triton does not work here" if triton_problem(device) else None
 
 
 def fused_block(block: Block, x_ND: torch.Tensor, layout: Layout, fused: ModuleType) -> torch.Tensor:

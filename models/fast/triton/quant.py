@@ -40,8 +40,12 @@ def dequantise(layer: QuantLinear, dtype: torch.dtype) -> torch.Tensor:
 
 def fits(x_ND: torch.Tensor, layer: QuantLinear) -> bool:
     """Return whether `product` takes these rows and this layer."""
-    whole_blocks = layer.kind.startswith("nf4") and layer.in_features % BLOCK == 0
-    return whole_blocks and len(x_ND) <= FEW and x_ND.dtype in (torch.bfloat16, torch.float16)
+    return takes(layer.kind, x_ND.dtype) and layer.in_features % BLOCK == 0 and len(x_ND) <= FEW
+
+
+def takes(kind: str, dtype: torch.dtype) -> bool:
+    """Return whether `product` takes layers of this kind, if their rows are whole blocks, and inputs of this dtype."""
+    return kind.startswith("nf4") and dtype in (torch.bfloat16, torch.float16)
 
 
 def product(x_ND: torch.Tensor, layer: QuantLinear, out_NO: torch.Tensor) -> None:
