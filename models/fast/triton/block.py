@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from models.fast.triton.common import FUSED
+from models.fast.triton.common import FUSED, inverse_rms, normed, silu_times
 
 HEADS = 8  # heads that a program rotates
 COLUMNS = 1024  # columns of the MLP that a program computes
@@ -122,10 +122,9 @@ def _norm(x_ND, added_ND, weight_D, sum_ND, normed_ND, scale_N, D, eps, WIDTH: t
         x = (x.to(tl.float32) + tl.load(added_ND + at, mask=inside, other=0).to(tl.float32)).to(x.dtype)
         tl.store(sum_ND + at, x, mask=inside)
     wide = x.to(tl.float32)
-    scale = 1 / tl.sqrt(tl.sum(wide * wide, 0) / D + eps)
+    scale = inverse_rms(tl.sum(wide * wide, 0), D, eps)
     weight = tl.load(weight_D + column, mask=inside, other=0).to(tl.float32)
-    normed = (wide * scale).to(x.dtype).to(tl.float32) * weight
-    tl.store(normed_ND + at, normed.to(x.dtype), mask=inside)
+    tl.store(normed_ND + at, normed(wide, scale, weight, x.dtype), mask=inside)
     tl.store(scale_N + row, scale)
 
 
@@ -135,9 +134,9 @@ def _norm_back(sum_ND, scale_N, weight_D, grad_sum_ND, grad_ND, grad_x_ND, D, WI
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     at, inside = row * D + column, column < D
     scale, weight = tl.load(scale_N + row), tl.load(weight_D + column, mask=inside, other=0).to(tl.float32)
-    normed = tl.load(sum_ND + at, mask=inside, other=0).to(tl.float32) * scale
+    direction = tl.load(sum_ND + at, mask=inside, other=0).to(tl.float32) * scale
     grad = tl.load(grad_ND + at, mask=inside, other=0).to(tl.float32) * weight
-    grad_x = scale * (grad - normed * (tl.sum(grad * normed, 0) / D))
+    grad_x = scale * (grad - direction * (tl.sum(grad * direction, 0) / D))
     grad_x += tl.load(grad_sum_ND + at, mask=inside, other=0).to(tl.float32)
     tl.store(grad_x_ND + at, grad_x.to(grad_x_ND.dtype.element_ty), mask=inside)
 
@@ -179,10 +178,9 @@ def _rotate(
     x1, x2 = _halves(qkv, at, inside, E)
     n1, n2 = x1, x2
     if q_weight_E is not None:
-        scale = 1 / tl.sqrt((tl.sum(x1 * x1, 1) + tl.sum(x2 * x2, 1)) / E + eps)[:, None]
+        scale = inverse_rms(tl.sum(x1 * x1, 1) + tl.sum(x2 * x2, 1), E, eps)[:, None]
         w1, w2 = _head_weights(q_weight_E, k_weight_E, head, column, inside, H, E)
-        n1 = ((x1 * scale).to(dtype).to(tl.float32) * w1).to(dtype).to(tl.float32)
-        n2 = ((x2 * scale).to(dtype).to(tl.float32) * w2).to(dtype).to(tl.float32)
+        n1, n2 = normed(x1, scale, w1, dtype).to(tl.float32), normed(x2, scale, w2, dtype).to(tl.float32)
     cos1, cos2 = _halves(cos_NE, row * E + column, column < E // 2, E)
     sin1, sin2 = _halves(sin_NE, row * E + column, column < E // 2, E)
     y1 = (n1 * cos1).to(dtype).to(tl.float32) + n2 * sin1
@@ -209,7 +207,7 @@ def _rotate_back(
     at = row * ((H + 2 * K) * E) + head * E + column
     if q_weight_E is not None:
         n1, n2 = _halves(qkv, at, inside, E)
-        scale = 1 / tl.sqrt((tl.sum(n1 * n1, 1) + tl.sum(n2 * n2, 1)) / E + eps)[:, None]
+        scale = inverse_rms(tl.sum(n1 * n1, 1) + tl.sum(n2 * n2, 1), E, eps)[:, None]
         w1, w2 = _head_weights(q_weight_E, k_weight_E, head, column, inside, H, E)
         n1, n2, x1, x2 = n1 * scale, n2 * scale, x1 * w1, x2 * w2
         along = ((tl.sum(x1 * n1, 1) + tl.sum(x2 * n2, 1)) / E)[:, None]
@@ -234,8 +232,7 @@ def _gate_up(gate_up, width, COLUMNS: tl.constexpr):
 def _swiglu(gate_up, y, width, COLUMNS: tl.constexpr):
     """Write silu(gate) * up of some columns of one row."""
     row, column, inside, gate, up = _gate_up(gate_up, width, COLUMNS)
-    silu = (gate / (1 + tl.exp(-gate))).to(y.dtype.element_ty).to(tl.float32)
-    tl.store(y + row * width + column, (silu * up).to(y.dtype.element_ty), mask=inside)
+    tl.store(y + row * width + column, silu_times(gate, up, y.dtype.element_ty), mask=inside)
 
 
 @triton.jit

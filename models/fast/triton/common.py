@@ -43,6 +43,24 @@ def _nothing(x):
 
 
 @triton.jit
+def inverse_rms(squares, count, eps):
+    """Return 1 / rms of rows from the sums of their squares."""
+    return tl.rsqrt(squares / count + eps)
+
+
+@triton.jit
+def normed(x, scale, weight, dtype: tl.constexpr):
+    """Return x * scale * weight, from float32, rounded to dtype where models/decoder.py's RMSNorm rounds."""
+    return ((x * scale).to(dtype).to(tl.float32) * weight).to(dtype)
+
+
+@triton.jit
+def silu_times(gate, up, dtype: tl.constexpr):
+    """Return silu(gate) * up, from float32, each factor and the product rounded to dtype."""
+    return ((gate / (1 + tl.exp(-gate))).to(dtype).to(tl.float32) * up).to(dtype)
+
+
+@triton.jit
 def place(row_tiles, column_tiles):
     """Return (row tile, column tile) of this program. Programs go through 8 rows of tiles together, column by column,
     so that programs that run at the same time share their loads in the L2 cache."""

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from models.fast.triton.common import FUSED
+from models.fast.triton.common import FUSED, inverse_rms, normed, silu_times
 
 ROWS = 16  # rows of a program in `rotary_write` and `swiglu`, the fewest that tensor cores multiply
 
@@ -70,9 +70,9 @@ def _add_norm(x_ND, more_ND, weight_D, sum_ND, normed_ND, eps, D, stride, WIDTH:
         x = (x.to(tl.float32) + more.to(tl.float32)).to(dtype)
         tl.store(sum_ND + row * D + column, x, mask=inside)
     x = x.to(tl.float32)
-    normed = (x * tl.rsqrt(tl.sum(x * x, 0) / D + eps)).to(dtype).to(tl.float32)
     weight = tl.load(weight_D + column, mask=inside, other=0).to(tl.float32)
-    tl.store(normed_ND + row * D + column, (normed * weight).to(dtype), mask=inside)
+    result = normed(x, inverse_rms(tl.sum(x * x, 0), D, eps), weight, dtype)
+    tl.store(normed_ND + row * D + column, result, mask=inside)
 
 
 @triton.jit
@@ -119,11 +119,10 @@ def _rotary_write(
     else:
         if norms is not None:
             wide_one, wide_two = one.to(tl.float32), two.to(tl.float32)
-            scale = tl.rsqrt((tl.sum(wide_one * wide_one, 1) + tl.sum(wide_two * wide_two, 1)) / E + eps)[:, None]
+            scale = inverse_rms(tl.sum(wide_one * wide_one, 1) + tl.sum(wide_two * wide_two, 1), E, eps)[:, None]
             weight_one = tl.load(norms + first, mask=inside, other=0).to(tl.float32)[None, :]
             weight_two = tl.load(norms + second, mask=inside, other=0).to(tl.float32)[None, :]
-            one = ((wide_one * scale).to(dtype).to(tl.float32) * weight_one).to(dtype)
-            two = ((wide_two * scale).to(dtype).to(tl.float32) * weight_two).to(dtype)
+            one, two = normed(wide_one, scale, weight_one, dtype), normed(wide_two, scale, weight_two, dtype)
         angle = position[:, None] * E + column[None, :]
         turned_one = _turned(one, two, cos + angle, sin + angle, both)
         turned_two = _turned(two, one, cos + angle + E // 2, sin + angle + E // 2, both)
@@ -159,7 +158,5 @@ def _swiglu(
     value = tl.load(at[:, None] + width + column[None, :], mask=both, other=0)
     gate = _with_adapter(gate, at + 2 * width, up, rows, column, inside, there, RANK)
     value = _with_adapter(value, at + 2 * width + RANK, up, rows, width + column, inside, there, RANK)
-    wide = gate.to(tl.float32)
-    silu = (wide / (1 + tl.exp(-wide))).to(gate.dtype)
-    result = (silu.to(tl.float32) * value.to(tl.float32)).to(gate.dtype)
+    result = silu_times(gate.to(tl.float32), value.to(tl.float32), gate.dtype)
     tl.store(out + rows.to(tl.int64)[:, None] * width + column[None, :], result, mask=both)
