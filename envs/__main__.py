@@ -8,6 +8,7 @@ Environments: textcraft alfworld babyai webshop sciworld sat abd ded os_interact
 """
 
 import sys
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,7 +71,7 @@ def demonstrate(env: envs.Environment, keys: Keys) -> None:
             step = env.step(texts[-1])
             texts.append(step.observation)
             over = step.terminated or step.truncated
-        print("\n".join(texts), end="\n\n")
+        print(visible("\n".join(texts)), end="\n\n")
 
 
 def expert(env: envs.Environment) -> str:
@@ -84,7 +85,7 @@ def expert(env: envs.Environment) -> str:
 def play(env: envs.Environment, messages: list[dict]) -> None:
     """Print the messages, then read replies and print steps until the episode is over or the person quits."""
     for message in messages:
-        print(message["content"], end="\n\n")
+        print(visible(message["content"]), end="\n\n")
     add_marker = any("\nAction:\n" in message["content"] for message in messages)  # so that nobody has to type it
     print(TIP)
     while (reply := read_reply()) is not None:
@@ -92,18 +93,24 @@ def play(env: envs.Environment, messages: list[dict]) -> None:
             try:
                 action = expert(env)
             except ValueError as error:
-                print(error)
+                print(visible(str(error)))
                 continue
-            print(action)
+            print(visible(action))
             if reply == "?":
                 continue
             reply = action
         step = env.step(f"Action: {reply}" if add_marker and "Action:" not in reply else reply)
-        print(f"{step.observation}\nreward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
+        print(visible(step.observation))
+        print(f"reward {step.reward:g}, shaped {step.info['shaped']:g}, valid {step.info['valid']}")
         if step.terminated or step.truncated:
             print(f"over: {step.info['outcome']}")
             return
     print()
+
+
+def visible(text: str) -> str:
+    """Return a text with its control characters, such as the escape codes of a server or a file, written as escapes."""
+    return "".join(c if unicodedata.category(c)[0] != "C" or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def read_reply() -> str | None:

@@ -11,13 +11,16 @@ from pathlib import Path
 from random import Random
 
 from envs.common import SPLITS, check_file, split_of
+from envs.data_files import read_lines, whole
+
+MOST_LITERAL = 1 << 20  # characters of a Python literal, whose syntax tree is many times as large
 
 
 def unpack(value):
     """Return the value of a string that holds JSON or a Python literal; return any other value unchanged."""
     if not isinstance(value, str):
         return value
-    for read in (json.loads, ast.literal_eval):
+    for read in (json.loads, ast.literal_eval)[: 2 if len(value) <= MOST_LITERAL else 1]:
         try:
             return read(value)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -48,11 +51,15 @@ def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> di
     places: dict[str, list[int]] = {split: [] for split in SPLITS}
     with open(path, "rb") as file:
         place = 0
-        for count, line in enumerate(file, 1):
+        for count, line in enumerate(read_lines(file), 1):
             if line.strip():
-                row = unpack(line.decode("utf-8-sig", "replace"))
+                row = unpack(text := line.decode("utf-8-sig", "replace"))
                 if not isinstance(row, dict):
                     raise ValueError(f"data: line {count} of {path} must be one object, as JSON or as a Python literal")
+                try:
+                    whole(row, text)
+                except ValueError as error:
+                    raise ValueError(f"data: line {count} of {path} has {error}") from None
                 if task := task_of(row):
                     places[split_of(task)].append(place)
             place += len(line)

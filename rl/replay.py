@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rl.guard.files import bounded_lines
 from rl.records import Episode, Turn
 from rl.state import TrainState
 
@@ -43,14 +44,13 @@ def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
 def _read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
     """Return the episodes of each epoch of the file."""
     by_epoch: dict[int, list[Episode]] = {}
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-                by_epoch.setdefault(record.pop("epoch") + 0, []).append(_episode(record, vocabulary))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                what = str(error)[:200] or type(error).__name__
-                raise ValueError(f"rollouts={path}, line {number}: not an episode of a run ({what})") from None
+    for number, line in bounded_lines(path):
+        try:
+            record = json.loads(line)
+            by_epoch.setdefault(record.pop("epoch") + 0, []).append(_episode(record, vocabulary))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            what = str(error)[:200] or type(error).__name__
+            raise ValueError(f"rollouts={path}, line {number}: not an episode of a run ({what})") from None
     return by_epoch
 
 

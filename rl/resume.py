@@ -1,6 +1,5 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from models import CausalLM
 from rl.arguments import ArgumentError, flatten
 from rl.checkpoint import save_checkpoint
 from rl.guard import keep, origin
-from rl.guard.files import checkpoints, read_lines, remove_leftovers, verify, write_text
+from rl.guard.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
 from rl.state import COUNTERS, TrainState
 
 
@@ -39,7 +38,7 @@ def saved_settings(run: str) -> dict[str, Any]:
     if not path.is_file():
         raise ArgumentError(f"resume={run}: no file {path}, so this is not a run's folder")
     try:
-        keys = flatten(json.loads(path.read_text()))
+        keys = flatten(read_json(path))
     except (ValueError, AttributeError, RecursionError) as error:
         raise ArgumentError(f"resume={run}: {path} is not a table of keys in JSON ({error})") from None
     if keys.get("reward.rule") == "seed":  # the name of "shaped" in runs before it
@@ -115,7 +114,7 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     torch.set_rng_state(generators["cpu"])
     if "cuda" in generators and torch.cuda.is_available():
         torch.cuda.set_rng_state(generators["cuda"])
-    counters = json.loads((folder / "state.json").read_text())
+    counters = read_json(folder / "state.json")
     for name in COUNTERS:
         value = counters.get(name, getattr(state, name))  # checkpoints before micro_tokens lack it
         if value is not None and not math.isfinite(value):

@@ -371,11 +371,11 @@ def test_task_survives_the_round_trip_to_an_entry():
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("no json", "is no file of JSON"),
+        ("no json", "is not JSON"),
         ("[]", "must hold {number: entry} or {skill: [entry, ...]}"),
         ('{"0": {"skill_list": ["update", "limit_only"]}}', "has no task of a single skill"),
         ('{"update": [{"instruction": "x"}]}', "entry 0 of update in"),
-        ("[" * 100_000, "is no file of JSON"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path, content, line):

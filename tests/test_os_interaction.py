@@ -718,7 +718,8 @@ def test_scripts_of_agent_bench_are_files_of_a_folder(tmp_path):
         ([lifelong("x", init=5)], "data: entry 0 of {path} has a field of the wrong kind: 5 is not a text"),
         (
             [problem({"match": {"regex": "("}})],
-            "data: entry 0 of {path} has a field of the wrong kind: missing ), unterminated subpattern at position 0",
+            "data: entry 0 of {path} has a field of the wrong kind: "
+            "the pattern '(': missing ), unterminated subpattern at position 0",
         ),
         ([], "data: no entry of {path} can be used"),
     ],

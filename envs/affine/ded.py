@@ -97,7 +97,8 @@ class Env(Environment):
         if self.places:
             row = rows.row_at(self.config.data, self.places, rng, split)
             self.words, self.cases = row["prompt"].rstrip(), cases_of_row(row)
-            self.program = sandbox.code_of(row.get("program") or "")
+            solution = row.get("program")
+            self.program = sandbox.code_of(solution) if isinstance(solution, str) else ""
         else:
             example = self._draw(rng, split)
         self.running = True

@@ -12,14 +12,17 @@ from envs.affine.templates import TEMPLATES, Program, Template
 from envs.simulators import sandbox
 
 LEVELS = ("1", "2", "3")
+MOST_SECONDS = 3600  # of a program
 TRIES = 1000  # draws before a split counts as empty
 
 
 def check_config(config, task_of_row: Callable[[dict], str]) -> None:
     """Raise ValueError for a bad option that abd and ded share, or for bad rows in `data`."""
     common.set_fields(config, difficulty=common.level_list(config.difficulty, LEVELS))
-    common.check_count("seconds", config.seconds)
-    common.check_count("cpu_seconds", config.cpu_seconds)
+    for name in ("seconds", "cpu_seconds"):
+        common.check_count(name, seconds := getattr(config, name))
+        if seconds > MOST_SECONDS:
+            raise ValueError(f"{name} must be at most {MOST_SECONDS}, not {seconds}")
     common.check_prompt(config.prompt)
     sandbox.start(config.sandbox)
     if config.data:

@@ -14,6 +14,7 @@ from random import Random
 
 from envs.common import SPLITS, level_list
 from envs.db_bench.tasks import LEVELS, SKILLS, draw, entry_of, read_entries, read_tasks
+from envs.http.exchange import plain
 from envs.simulators.mysql import Database
 from rl import program
 from rl.arguments import NotNegative, Positive
@@ -60,7 +61,7 @@ def write(path: Path, text: str) -> None:
 def report(found: dict[str, list[dict]]) -> None:
     """Print the skills with their numbers of tasks."""
     for skill in sorted(found, key=lambda skill: (SKILLS.index(skill) if skill in SKILLS else len(SKILLS), skill)):
-        print(f"{skill:<50}{len(found[skill]):>6}")
+        print(f"{plain(skill, 50):<50}{len(found[skill]):>6}")
     print(f"{len(found)} skills, {sum(map(len, found.values()))} tasks")
 
 

@@ -4,13 +4,12 @@ The templates and the tables' contents are in templates.py. Numbers, days and na
 order has ties. The answer to a question has at least one row, and few.
 """
 
-import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from random import Random
 
 from envs.common import SPLITS, check_file, split_of
+from envs.data_files import read_json
 from envs.db_bench.templates import POOLS, TABLES, TEMPLATES
 from envs.simulators.mysql import Database, digest
 
@@ -232,10 +231,7 @@ def entry_of(task: Task) -> dict:
 def read_entries(path: str) -> dict[str, list[dict]]:
     """Return {skill: entries} of a file of {number: entry} or {skill: [entry, ...]}; skip entries of several skills."""
     check_file("a file of LifelongAgentBench's entries", path)
-    try:
-        data = json.loads(Path(path).read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"data: {path!r} is no file of JSON: {error}") from None
+    data = read_json(path)
     if not isinstance(data, dict) or not data:
         raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
     if all(isinstance(value, list) for value in data.values()):

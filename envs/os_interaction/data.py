@@ -9,13 +9,16 @@ the machine; `evaluation`, which has `match` (a string, or an object with `answe
 `example`. A script is a string, or an object with `code` or `file`, and `language`: bash, or python for checks.
 """
 
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
 
 from envs.common import SPLITS, check_file, split_of
+from envs.data_files import read_json, read_text
+from envs.http.exchange import plain
 from envs.os_interaction.tasks import Python, Task
+
+MOST_PATTERN = 1000  # characters of an answer's pattern
 
 
 @lru_cache(maxsize=4)  # many environments share one reading of a file
@@ -31,7 +34,7 @@ def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
                 found[split_of(task.key)].append(task)
         except KeyError as error:
             raise ValueError(f"data: entry {name} of {path} lacks {error}") from None
-        except (TypeError, AttributeError, IndexError, re.error) as error:
+        except (TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
     if not any(found.values()):
         raise ValueError(f"data: no entry of {path} can be used")
@@ -39,30 +42,28 @@ def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
 
 
 def _check(task: Task) -> None:
-    """Raise TypeError for a field that must be a text, re.error for a bad pattern of an answer."""
-    texts = (task.instruction, *task.init, *task.truth, *task.conditions, *(task.match or ()))
+    """Raise TypeError for a field that must be a text, and for a bad pattern of an answer."""
+    texts = (task.instruction, *task.init, *task.truth, *task.conditions, *task.skills, *(task.match or ()))
     if wrong := [text for text in texts if not isinstance(text, str)]:
         raise TypeError(f"{wrong[0]!r} is not a text")
     if task.match and task.match[0] == "regex":
-        re.compile(task.match[1])
+        try:
+            if len(task.match[1]) > MOST_PATTERN:
+                raise ValueError(f"more than {MOST_PATTERN:,} characters")
+            re.compile(task.match[1])
+        except (ValueError, re.error, OverflowError, RecursionError) as error:
+            raise TypeError(f"the pattern {task.match[1][:60]!r}: {error}") from None
 
 
 def _entries(path: str) -> dict[str, dict]:
     """Return {name: object} of a file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        if path.endswith(".jsonl"):
-            data = [json.loads(line) for line in text.splitlines() if line.strip()]
-        else:
-            data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"data: {path} is not JSON: {error}") from None
+    data = read_json(path, lines=path.endswith(".jsonl"))
     if isinstance(data, dict):
         data = [data] if "description" in data else data
     if isinstance(data, list):
         data = {str(number): entry for number, entry in enumerate(data)}
     if not isinstance(data, dict):
-        raise ValueError(f"data: {path} must be a list or an object of tasks, not {str(data)[:40]}")
+        raise ValueError(f"data: {path} must be a list or an object of tasks, not {plain(str(data), 40)}")
     for name, entry in data.items():
         if not isinstance(entry, dict):
             raise ValueError(f"data: entry {name} of {path} must be an object, not {str(entry)[:40]!r}")
@@ -110,8 +111,8 @@ def _script(item, folder: str) -> str | None:
         text = item["code"]
     else:
         path = Path(folder, item["file"])
-        if not path.is_file():
-            raise ValueError(f"scripts must be the folder of AgentBench's scripts: no file {path}")
-        text = path.read_text(encoding="utf-8")
+        if not path.is_file() or not path.resolve().is_relative_to(Path(folder).resolve()):
+            raise ValueError(f"scripts must be the folder of AgentBench's scripts: no file {path} in it")
+        text = read_text(path)
     language = item.get("language", "bash")
     return text if language == "bash" else Python(text) if language == "python" else None

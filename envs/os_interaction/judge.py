@@ -4,7 +4,6 @@ A condition is a script that runs on the agent's machine, where the agent may ha
 condition `restore_programs` restores the system's own.
 """
 
-import re
 import sys
 from copy import copy
 from functools import cache, lru_cache
@@ -17,6 +16,7 @@ from envs.simulators.shell import Machine, Shell, base_machine
 from envs.simulators.shell.files import Caller, Node
 
 PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
+QUICK = sandbox.Limits(wall=2.0, cpu=2)
 LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
 
 
@@ -112,7 +112,11 @@ def judge(task: Task, machine: Machine, answer: str, mode: str = sandbox.ISOLATE
     """
     if task.match:
         kind, wanted = task.match
-        right = re.search(wanted, answer) if kind == "regex" else answer == wanted.strip()
+        if kind == "regex":  # a file's, which might take forever
+            search = f"import re, sys\nsys.exit(not re.search({wanted!r}, sys.argv[1]))"
+            right = _python_passes(search, [answer], mode, QUICK)
+        else:
+            right = answer == wanted.strip()
         return "correct" if right else "incorrect"
     arguments = [answer] if task.answers else []
     for condition in task.conditions:
@@ -144,7 +148,8 @@ def _ends(task: Task) -> bool:
 
 
 def runs_python(task: Task) -> bool:
-    return any(isinstance(condition, Python) for condition in task.conditions)
+    """Return whether judging the task takes the sandbox: for a check in Python, or a pattern of the answer."""
+    return (task.match or ("",))[0] == "regex" or any(isinstance(condition, Python) for condition in task.conditions)
 
 
 @lru_cache(maxsize=4096)
@@ -179,13 +184,13 @@ def skipped(path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED) -
     return said
 
 
-def _python_passes(script: str, arguments: list[str], mode: str) -> bool:
+def _python_passes(script: str, arguments: list[str], mode: str, limits: sandbox.Limits = sandbox.DEFAULT) -> bool:
     """Return whether a Python script exits with status 0 on its arguments; it cannot access the machine."""
     program = f"""import sys
 sys.argv = {["-c", *arguments]!r}
 exec({str(script)!r}, {{"__name__": "__main__"}})
 """
     try:
-        return sandbox.run(program, "", mode=mode).status == 0
+        return sandbox.run(program, "", limits, mode).status == 0
     except sandbox.SandboxFailed as error:
         raise base.EnvironmentFailed(str(error)) from error

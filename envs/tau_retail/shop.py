@@ -4,12 +4,13 @@ Records have tau-bench's layout and order of keys. A shop is made once per proce
 files, and never changed: an episode writes to copies of the few records that it changes (database.py).
 """
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
+from envs import data_files
 from envs.tau_retail.goods import CITIES, FIRST_NAMES, LAST_NAMES, PRODUCTS, STREETS
 
 SIZE = (500, 1000)  # customers, orders
@@ -17,10 +18,11 @@ SHORT_SIZE = (400, 700)  # there are 900 order numbers of three digits
 MOST_ORDERS = 4  # per customer
 STATUSES = {"pending": 423, "delivered": 373, "processed": 102, "cancelled": 102}  # shares as in the original
 REASONS = ("no longer needed", "ordered by mistake")
-RECORDS = {  # the original's tables and the required fields of their records
-    "products": ("name", "product_id", "variants"),
-    "orders": ("order_id", "user_id", "address", "items", "status", "payment_history"),
-    "users": ("name", "address", "email", "payment_methods", "orders"),
+NAME = {"first_name": str, "last_name": str}
+RECORDS = {  # the original's tables and the required fields of their records, with their types
+    "products": {"name": str, "product_id": str, "variants": dict},
+    "orders": {"order_id": str, "user_id": str, "address": dict, "items": list, "status": str, "payment_history": list},
+    "users": {"name": NAME, "address": {"zip": str}, "email": str, "payment_methods": dict, "orders": list},
 }
 
 
@@ -79,7 +81,18 @@ def load_shop(folder: str) -> Shop:
         for key, record in table.items():
             if not isinstance(record, dict) or not record.keys() >= set(RECORDS[name]):
                 raise ValueError(f"data: {key!r} of {folder}/{name}.json must have {', '.join(RECORDS[name])}")
+            if place := misfit(record, RECORDS[name]):
+                raise ValueError(f"data: {key!r} of {folder}/{name}.json has no such {place} as the original's")
     return Shop(**tables)
+
+
+def misfit(value: Any, form: Any, name: str = "") -> str:
+    """Return the name of the first field of a value that has not its form in RECORDS, or ""."""
+    if not isinstance(form, dict):
+        return "" if isinstance(value, form) else name
+    if not isinstance(value, dict):
+        return name
+    return next(filter(None, (misfit(value.get(key), inner, key) for key, inner in form.items())), "")
 
 
 def read_json(folder: str, name: str, kind: type):
@@ -87,10 +100,7 @@ def read_json(folder: str, name: str, kind: type):
     path = Path(folder, name)
     if not path.is_file():
         raise ValueError(f"data must be a folder with users, products, orders and tasks.json: there is no {path}")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"data: {path} is not JSON: {error}") from None
+    found = data_files.read_json(path)
     if not isinstance(found, kind) or not found:
         raise ValueError(f"data: {path} must be a {'list' if kind is list else 'table'} that is not empty")
     return found

@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rl.arguments import flatten
-from rl.guard.files import checkpoints, remove_leftovers
+from rl.guard.files import checkpoints, read_json, remove_leftovers
 
 LOCK = ".lock"
 RESOLVED = ("threads", "products")  # "choose for me" on the command line, the choice in config.json
@@ -135,7 +134,7 @@ def _continued(cfg: Any, folder: Path) -> Any:
 def _saved(folder: Path) -> dict[str, Any] | None:
     """Return the keys of the folder's config.json; None if there is none, or not a whole one."""
     try:
-        return flatten(json.loads((folder / "config.json").read_text()))
+        return flatten(read_json(folder / "config.json"))
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
 

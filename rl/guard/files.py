@@ -8,9 +8,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
+MOST_BYTES = 1 << 26  # of a JSON file, and of a line of JSON Lines
 LEFTOVERS = (".checkpoint-*", ".epoch_*", ".reference.*", ".*.partial", "*.partial")
 
 
@@ -75,6 +77,27 @@ def append(path: Path, records: list[dict]) -> None:
         os.fsync(file.fileno())
 
 
+def read_json(path: Path) -> Any:
+    """Return the value of a run's JSON file. Raise ValueError for one that is damaged."""
+    with open(path, "rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES:,} bytes")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def bounded_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the bytes of each line of a file. Raise ValueError for a line that no run writes."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
+            if len(line) > MOST_BYTES:
+                raise ValueError(f"{path}, line {number}: damaged, larger than {MOST_BYTES:,} bytes")
+            yield number, line
+
+
 def read_lines(path: Path) -> list[tuple[str, dict]]:
     """Return (line, record) of a run's JSON Lines file; an incomplete last line is left out.
 
@@ -83,7 +106,7 @@ def read_lines(path: Path) -> list[tuple[str, dict]]:
     if not path.is_file():
         return []
     found = []
-    for number, line in enumerate(path.read_bytes().splitlines(True), 1):
+    for number, line in bounded_lines(path):
         if not line.endswith(b"\n"):
             continue
         try:
@@ -101,8 +124,8 @@ def verify(folder: Path) -> None:
     if not manifest.is_file():
         raise ValueError(f"{folder}: no manifest.json, so this is not a complete checkpoint")
     try:
-        digests = dict(json.loads(manifest.read_text())["sha256"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        digests = dict(read_json(manifest)["sha256"])
+    except (ValueError, KeyError, TypeError):
         raise ValueError(f"{manifest}: damaged, not a table of sha256 sums") from None
     if not {"state.json", "training_stats.json", "adapter_config.json"} & digests.keys():
         raise ValueError(f"{manifest}: damaged, it does not list the files of a checkpoint")

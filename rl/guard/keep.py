@@ -1,10 +1,9 @@
 """Which checkpoints a run keeps, what it removes, and whether it has finished."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from rl.guard.files import checkpoints, is_whole, read_lines, remove
+from rl.guard.files import checkpoints, is_whole, read_json, read_lines, remove
 from rl.state import TrainState
 
 KEEP = 2  # newest whole checkpoints that are kept
@@ -57,7 +56,7 @@ def is_finished(cfg: Any, run: Path) -> bool:
     """Return whether the run in the folder has taken all its epochs or steps, and made its last evaluation."""
     newest = checkpoints(run)[-1]
     try:
-        counters = json.loads((newest / "state.json").read_text())
+        counters = read_json(newest / "state.json")
         done = counters["epoch"] >= cfg.epochs or bool(cfg.max_steps and counters["step"] >= cfg.max_steps)
     except (OSError, ValueError, KeyError, TypeError):
         return False  # damaged: resuming skips it

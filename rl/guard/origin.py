@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from models.weights import resolve
-from rl.guard.files import sha256, verify, write_text
+from rl.guard.files import read_json, sha256, verify, write_text
+from rl.refusals import one_line
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 2**20
@@ -65,8 +66,8 @@ def check(cfg: Any, run: Path) -> None:
         print(f"{path} is missing: whether weights, data and code are those of the run's beginning is not checked")
         return
     try:
-        before = json.loads(path.read_text())
-        code, torch_before = dict(before["code"]), str(before["torch"])
+        before = read_json(path)
+        code, torch_before = dict(before["code"]), one_line(before["torch"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged ({error}); without the file nothing is compared") from None
     now = origin(cfg)
@@ -78,4 +79,4 @@ def check(cfg: Any, run: Path) -> None:
     changed = sorted(name for name in code.keys() | now["code"].keys() if code.get(name) != now["code"].get(name))
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        print(f"code has changed since the run began: {', '.join(changed[:4])}{more}")
+        print(f"code has changed since the run began: {one_line(', '.join(changed[:4]))}{more}")

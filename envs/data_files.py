@@ -1,0 +1,52 @@
+"""Read data files of strangers: their size and the number of their values are bounded."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MOST_BYTES = 1 << 25  # of a file of JSON
+MOST_LINE = 1 << 23  # bytes of a line of a file of rows
+MOST_LISTS = 500_000  # lists and objects in a text
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a file. Raise ValueError for one that is too large or not UTF-8."""
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"data: {path} has more than {MOST_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data: {path} is not UTF-8: {error}") from None
+
+
+def read_json(path: str | Path, lines: bool = False) -> Any:
+    """Return the value of a JSON file, or of JSON Lines the list of values. Raise ValueError for other files."""
+    text = read_text(path)
+    try:
+        if text.count("[") + text.count("{") > MOST_LISTS:
+            raise ValueError(f"more than {MOST_LISTS:,} lists and objects")
+        found = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+        return whole(found, text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"data: {path} is not JSON: {error}") from None
+
+
+def whole(value: Any, text: str) -> Any:
+    """Return the value of a text. Raise ValueError for half a surrogate pair in it, which no tokenizer takes."""
+    try:
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair in a string") from None
+    return value
+
+
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file. Raise ValueError for one that is too long."""
+    while line := file.readline(MOST_LINE + 1):
+        if len(line) > MOST_LINE:
+            raise ValueError(f"data: a line of {file.name} has more than {MOST_LINE:,} bytes")
+        yield line
