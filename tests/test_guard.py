@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, metrics_of, run_program
+from hostile import modest
 from safetensors.torch import load_file
 from test_checkpoint import flip, make_state
 
 import train
-from rl import config
+from rl import config, resume
 from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals
-from rl.guard.files import append, checkpoints, is_whole, remove, remove_leftovers
+from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify
 from rl.guard.keep import best_epoch
 
 SMALL = ["algo=grpo", "epochs=3", "episodes=16", "batch_size=16", "max_turns=2", "max_new_tokens=12", "eval_episodes=2"]
@@ -105,6 +106,25 @@ def test_a_run_with_other_settings_is_not_continued(word, whole):
     key = word.split("=")[0]
     assert code == 1 and f"a run with other settings is there ({key}=" in err, err
     assert not out and len(err.splitlines()) == 1
+
+
+READS = {  # a file of a run's folder -> what reads it
+    "config.json": lambda run: resume.saved_settings(str(run)),
+    "origin.json": lambda run: origin.check(None, run),
+    "metrics.jsonl": lambda run: read_lines(run / "metrics.jsonl"),
+    "manifest.json": verify,
+}
+
+
+@pytest.mark.parametrize("hole", [False, True])
+@pytest.mark.parametrize("name", READS)
+def test_hostile_file_of_a_run_is_one_line(name, hole, tmp_path):
+    """Deep JSON, and a hole of 10 GB, which takes no room on the disk."""
+    (tmp_path / name).write_text("[" * 100_000 + "\n")
+    if hole:
+        os.truncate(tmp_path / name, 10 << 30)
+    with modest(), pytest.raises(ValueError, match=name):
+        READS[name](tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null"])
