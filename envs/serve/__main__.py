@@ -110,8 +110,8 @@ def main(words: list[str]) -> None:
 
 def serve(keys: Keys, running: list[tuple[str, Server]]) -> None:
     """Print where the servers can be reached, and serve until Ctrl-C or SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # while the event loop runs, it has a handler of its own
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     places = [f"{what} at http://{server.server_address[0]}:{server.server_address[1]}" for what, server in running]
     print(f"{', '.join(places)}, {keys.sessions} sessions at most; Ctrl-C stops it", flush=True)
     if not keys.token and not is_local(keys.host):
