@@ -13,7 +13,6 @@ import torch
 
 from models.weights import resolve
 from rl.guard.files import read_json, sha256, verify, write_text
-from rl.refusals import one_line
 
 ROOT = Path(__file__).parents[2]
 BLOCK = 2**20
@@ -61,6 +60,8 @@ def check(cfg: Any, run: Path) -> None:
     """Compare with run/origin.json. Raise ValueError if weights, data or reference differ; print what else does."""
     if (run / "reference" / "manifest.json").is_file():
         verify(run / "reference")
+    from rl.refusals import one_line
+
     path = run / "origin.json"
     if not path.is_file():
         print(f"{path} is missing: whether weights, data and code are those of the run's beginning is not checked")
