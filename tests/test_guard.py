@@ -100,6 +100,19 @@ def test_a_finished_run_is_not_repeated(whole, capsys):
     assert len(err.splitlines()) == 1 and not out and results(whole) == before
 
 
+@pytest.mark.parametrize("name", ["trainable.safetensors", "state.json"])
+def test_a_finished_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(name, whole, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    path = checkpoints(run)[-1] / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    train.main(config.parse([*SMALL, f"out={run}"]))
+    assert "has not finished; it goes on" in capsys.readouterr().out
+    assert results(run) == results(whole)
+
+
 @pytest.mark.parametrize("word", ["lr=0.003", "seed=1", "algo=ppo", "textcraft.difficulty=1"])
 def test_a_run_with_other_settings_is_not_continued(word, whole):
     code, out, err = run_program("train.py", *SMALL, word, f"out={whole}")

@@ -53,8 +53,13 @@ def evaluation_missing(cfg: Any, run: Path, epoch: int) -> bool:
 
 
 def is_finished(cfg: Any, run: Path) -> bool:
-    """Return whether the run in the folder has taken all its epochs or steps, and made its last evaluation."""
+    """Return whether the run in the folder has taken all its epochs or steps, and made its last evaluation.
+
+    A run whose newest checkpoint is damaged has not: it goes on from the one before.
+    """
     newest = checkpoints(run)[-1]
+    if not is_whole(newest):
+        return False
     try:
         counters = read_json(newest / "state.json")
         done = counters["epoch"] >= cfg.epochs or bool(cfg.max_steps and counters["step"] >= cfg.max_steps)
