@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 import lora
-from envs.http.exchange import is_address, plain
+from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.truncation import truncated
 from models.weights import TINY
@@ -100,7 +100,7 @@ def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple
     known, served_as = server.names(), {name: cfg.model if name == "base" else name for name in names}
     for name in served_as.values():
         if name not in known:
-            raise ValueError(f"the server has no model {name!r}; it has {plain(', '.join(known), 1000)}")
+            raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
     for name in names:
         yield name, partial(remote.evaluate, server, served_as[name])
 
@@ -122,9 +122,9 @@ def main(cfg: Any, keys: Keys) -> None:
 
 if __name__ == "__main__":
     with signals.handled():
-        with ends.one_line("eval.py"):
+        with ends.exits_cleanly("eval.py"):
             words = with_base(sys.argv[1:])
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
-        with ends.one_line("eval.py", cfg):
+        with ends.exits_cleanly("eval.py", cfg):
             main(cfg, keys)

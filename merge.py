@@ -196,5 +196,5 @@ def print_report(report: dict, out: str) -> None:
 
 if __name__ == "__main__":
     [keys] = program.parse(sys.argv[1:], "merge.py", Keys, about=__doc__)
-    with signals.handled(), ends.one_line("merge.py", needs=NEEDS):
+    with signals.handled(), ends.exits_cleanly("merge.py", needs=NEEDS):
         main(keys)

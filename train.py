@@ -161,5 +161,5 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: A
 if __name__ == "__main__":
     with signals.handled():
         cfg = parse(sys.argv[1:], "train.py")
-        with ends.one_line("train.py", cfg):
+        with ends.exits_cleanly("train.py", cfg):
             main(cfg)

@@ -38,7 +38,7 @@ def main(words: list[str]) -> None:
         keys, config = parse(words)
     except ValueError as error:
         arguments.fail("envs", error)
-    with ends.one_line("envs"), quiet_on_closed_pipe():
+    with ends.exits_cleanly("envs"), quiet_on_closed_pipe():
         env = envs.make(keys.env, **vars(config))
         if keys.demos:
             demonstrate(env, keys)

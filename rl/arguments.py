@@ -79,7 +79,9 @@ def _as_type(value: Any, kind: Any) -> Any:
     text = str(value).strip()
     if kind is str:
         text = ",".join(map(str, value)) if isinstance(value, list) else text
-        return {True: text}[len(text) <= 4096 and text.isprintable()]
+        if len(text) > 4096 or not text.isprintable():
+            raise ValueError("not a text that can be printed")
+        return text
     if kind is bool:
         return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
     if kind is int and re.fullmatch(r"[+-]?\d+", text):

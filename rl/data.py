@@ -17,6 +17,7 @@ from pathlib import Path
 from models import Tokenizer
 from models.checkpoints.strict_json import parse_json
 from rl.config import Common
+from rl.guard.files import bounded_lines
 from rl.records import Episode, Turn
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
@@ -75,18 +76,15 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     Raise ValueError for a line that is no row, or larger than MOST_BYTES.
     """
     rows = []
-    with open(path, "rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
-            if len(line) > MOST_BYTES:
-                raise ValueError(f"{path}, line {number}: larger than {MOST_BYTES:,} bytes")
-            try:
-                text = line.decode("utf-8-sig")
-                if text.strip():
-                    rows.append(_messages(parse_json(text.encode()), prompt, answer))
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{path}, line {number}: not UTF-8 ({error})") from None
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from None
+    for number, line in bounded_lines(path, MOST_BYTES):
+        try:
+            text = line.decode("utf-8-sig")
+            if text.strip():
+                rows.append(_messages(parse_json(text.encode()), prompt, answer))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not UTF-8 ({error})") from None
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
     return rows
 
 

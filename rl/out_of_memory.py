@@ -1,4 +1,4 @@
-"""What to do when memory runs out: smaller micro-batches in an update on a GPU, else one line of advice. Imported only
+"""Answers to memory that runs out: smaller micro-batches in an update on a GPU, else one line of advice. Imported only
 then."""
 
 import gc

@@ -1,14 +1,13 @@
 """Shared by the tests of Triton kernels.
 
 On a machine without a CUDA device kernels run under Triton's interpreter, in a process of its own (it is chosen when
-triton is first imported), and are compiled for three architectures without being run.
+triton is first imported), and are compiled for CHIPS without being run.
 """
 
 import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,14 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+from benchmarks import compiled as compile_ahead  # noqa: E402
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 runs = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="test_under_the_interpreter runs it")
 compiles = pytest.mark.skipif(INTERPRETED, reason="compiled in a process without the interpreter")
 needs_no_device = pytest.mark.skipif(DEVICE == "cuda" or INTERPRETED, reason="for machines without a CUDA device")
-# Bytes of shared memory of a program, by architecture.
-SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
+SHARED = compile_ahead.SHARED
 # Quick tests compile for a chip with much shared memory and for one with little, test-full for every chip.
 CHIPS = [90, 120, *(pytest.param(chip, marks=pytest.mark.full) for chip in (80, 89, 100))]
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}  # their instruction
@@ -82,48 +82,17 @@ def assert_within_the_error_of(reference: dict, got: dict, truth: dict, most: fl
         assert error.mean() <= mean * allowed.mean() + tiny, (name, float(error.mean()), float(allowed.mean()))
 
 
-class Recorder:
-    """Take the place of a kernel and record its launches."""
-
-    def __init__(self, kernel, launches):
-        self.kernel, self.launches = kernel, launches
-
-    def __getitem__(self, grid):
-        return lambda *args, **kwargs: self.launches.append((self.kernel, args, kwargs))
-
-
 def record(monkeypatch, module, names) -> list:
     """Record the launches of a module's kernels from now on, without running them; return the list."""
     launches = []
     for name in names:
-        monkeypatch.setattr(module, name, Recorder(getattr(module, name), launches))
+        monkeypatch.setattr(module, name, compile_ahead.Recorder(getattr(module, name), launches))
     return launches
 
 
 def compiled(kernel, args, kwargs, arch: int):
     """Return (a key of the binary, a function that compiles it for `arch`), as the launch would compile it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    names = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.float64: "*fp64"}
-    names |= {torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8", torch.int8: "*i8"}
-    signature, constants, attributes = {}, {}, {}
-    values = dict(zip(kernel.arg_names, args, strict=False)) | {
-        k: v for k, v in kwargs.items() if k in kernel.arg_names
-    }
-    for i, (name, value) in enumerate(values.items()):
-        if name in kernel.arg_names[len(args) :] or value is None:
-            signature[name], constants[(i,)] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name], attributes[(i,)] = names[value.dtype], [["tt.divisibility", 16]]
-        else:
-            signature[name] = "fp32" if isinstance(value, float) else "i32"
-            if name not in (kernel.do_not_specialize or ()) and value % 16 == 0 and isinstance(value, int):
-                attributes[(i,)] = [["tt.divisibility", 16]]
-    options = {k: v for k, v in kwargs.items() if k not in kernel.arg_names}
-    key = (kernel, str(signature), str(constants), str(attributes), str(options))
-    source = ASTSource(kernel, signature, constants, attributes)
-    return key, lambda: triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    return compile_ahead.binary_of(compile_ahead.Launch(kernel, args, kwargs), arch)
 
 
 def check_binary(binary, arch: int, tensor_cores: bool = True):
@@ -133,12 +102,9 @@ def check_binary(binary, arch: int, tensor_cores: bool = True):
     assert not tensor_cores or TENSOR_CORES[arch] in binary.asm["ptx"], name
 
 
-def spilled(binary, folder: Path) -> int:
+def spilled(binary) -> int:
     """Return the bytes of registers that each thread spills. Call it last: it skips the test without cuobjdump."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    if not tool.exists():
+    found = compile_ahead.spilled(binary)
+    if found is None:
         pytest.skip("Triton's cuobjdump is missing: all other checks passed, spilled registers were not counted")
-    with tempfile.NamedTemporaryFile(suffix=".cubin", dir=folder) as file:
-        file.write(binary.asm["cubin"]), file.flush()
-        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True).stdout
-    return int(re.search(r"STACK:(\d+)", usage)[1])
+    return found

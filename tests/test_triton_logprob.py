@@ -294,7 +294,7 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_p
         check_binary(binary, arch, tensor_cores=dtype != torch.float32 and name != "_fold")
         assert binary.metadata.shared <= SHARED[arch], name
     for binary in binaries:
-        assert spilled(binary, tmp_path) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
+        assert spilled(binary) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
 
 
 @compiles

@@ -115,7 +115,7 @@ def test_they_compile_and_fit_the_chip(arch, kind, monkeypatch, tmp_path):
             binary = compiled(*launch, arch)[1]()
             check_binary(binary, arch, tensor_cores=False)
             assert 2 * binary.metadata.shared <= SHARED[arch], (launch[0], rows)
-            assert spilled(binary, tmp_path) == 0, (launch[0], rows)
+            assert spilled(binary) == 0, (launch[0], rows)
 
 
 @compiles

@@ -144,7 +144,7 @@ def test_it_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_path):
             binary = compiled(*launch, arch)[1]()
             check_binary(binary, arch, tensor_cores=False)
             assert binary.metadata.shared <= SHARED[arch]
-            assert spilled(binary, tmp_path) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
+            assert spilled(binary) <= (32 if dtype == torch.float32 else 8), binary.metadata.name
 
 
 @compiles

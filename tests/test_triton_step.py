@@ -146,7 +146,7 @@ def test_they_compile_and_fit_the_chip(arch, shape, dtype, monkeypatch, tmp_path
     for launch in launched(monkeypatch, *shape, dtype=dtype):
         binary = compiled(*launch, arch)[1]()
         assert f".target sm_{arch}" in binary.asm["ptx"] and binary.metadata.shared <= SHARED[arch]
-        assert spilled(binary, tmp_path) <= 8, binary.metadata.name
+        assert spilled(binary) <= 8, binary.metadata.name
 
 
 @compiles

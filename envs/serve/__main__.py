@@ -104,7 +104,7 @@ def main(words: list[str]) -> None:
         running = servers(keys, options)
     except (ValueError, OSError) as error:
         arguments.fail("envs.serve", error)
-    with ends.one_line("envs.serve"), quiet_on_closed_pipe():
+    with ends.exits_cleanly("envs.serve"), quiet_on_closed_pipe():
         serve(keys, running)
 
 

@@ -16,7 +16,7 @@ from models.fast.products import groups, random_factors
 from models.linear import ROW_MULTIPLE
 from models.logprob import token_logprobs
 
-ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows, and training several hundred
+ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows (a LARGE model 16), and training hundreds
 LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: a trial should take seconds
 
 

@@ -1,4 +1,4 @@
-"""What protects a run: its folder's lock, signals, what it starts from, and what a run that learns nonsense shows.
+"""Protection of a run: the lock of its folder, signals, digests of its origin, and signs that it learns nonsense.
 
 Nothing here changes a number of the run.
 """

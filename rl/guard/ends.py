@@ -13,7 +13,7 @@ from rl.guard import signals
 
 
 @contextmanager
-def one_line(program: str, cfg: Any = None, needs: str = "") -> Iterator[None]:
+def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[None]:
     """End the process with one line for an error that a person can mend: with status 2 for a wrong word, with status 1
     for an error of files, environments or memory; with a signal's usual status for a signal.
 

@@ -89,12 +89,12 @@ def read_json(path: Path) -> Any:
         raise ValueError("nested too deep") from None
 
 
-def bounded_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the bytes of each line of a file. Raise ValueError for a line that no run writes."""
+def bounded_lines(path: Path, most: int = MOST_BYTES) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the bytes of each line of a file. Raise ValueError for a line of more than `most` bytes."""
     with open(path, "rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES + 1), b""), 1):
-            if len(line) > MOST_BYTES:
-                raise ValueError(f"{path}, line {number}: damaged, larger than {MOST_BYTES:,} bytes")
+        for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
+            if len(line) > most:
+                raise ValueError(f"{path}, line {number}: larger than {most:,} bytes")
             yield number, line
 
 

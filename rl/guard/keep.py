@@ -19,7 +19,7 @@ def prune(run: Path, state: TrainState) -> None:
         epoch = int(folder.name.split("-")[1])
         if epoch > state.epoch:
             continue  # damaged, or the run would have resumed from it; the run replaces it when it gets there
-        if whole < KEEP and is_whole(folder):
+        if whole < KEEP and (epoch == state.epoch or is_whole(folder)):  # the state's own has just been written
             whole += 1
         elif epoch not in kept:
             remove(folder)

@@ -1,4 +1,4 @@
-"""What a run began from: digests of the base's weights, of data=, and of the code. A resumed run compares them.
+"""Digests of what a run begins from: the base's weights, data= and the code. A resumed run compares them.
 
 Other weights, data or a changed reference adapter would make another run of it: they are refused. Other code, or
 another torch, may be meant: it is printed.
@@ -60,9 +60,9 @@ def check(cfg: Any, run: Path) -> None:
     """Compare with run/origin.json. Raise ValueError if weights, data or reference differ; print what else does."""
     if (run / "reference" / "manifest.json").is_file():
         verify(run / "reference")
+    path = run / "origin.json"
     from rl.refusals import one_line
 
-    path = run / "origin.json"
     if not path.is_file():
         print(f"{path} is missing: whether weights, data and code are those of the run's beginning is not checked")
         return

@@ -35,7 +35,7 @@ class _State:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Handle the signals during the block. One that the parent told this process to ignore (nohup) stays ignored."""
+    """Handle the signals during the block. A signal that the parent process ignores (nohup) stays ignored."""
     main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
     kept = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
     _State.depth, _State.number = 0, None

@@ -30,7 +30,7 @@ class Nonsense(ValueError):
 
 @dataclass
 class Watch:
-    """What the checks remember. A run resumed from a checkpoint reads it from its metrics."""
+    """The memory of the checks. A run resumed from a checkpoint reads it from its metrics."""
 
     records: list[dict] = field(default_factory=list)  # of the epochs that are finished, with the keys KEPT
     collecting: dict = field(default_factory=dict)  # the record of the epoch under way
