@@ -10,7 +10,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def attend(q_BHTE, k_UZEL, v_UZLE, positions_BT, window=None, exact: bool = False) -> torch.Tensor | None:
-    """Implement the hook of models/kernels.py: the Triton kernel in 16 bits, and for an exact model, which has 16 bits too."""
+    """Implement the hook of models/kernels.py: the Triton kernel in 16 bits, and for every exact model."""
     if not has_attention_kernel(q_BHTE, exact):
         return None
     from models.fast.triton.attention import attend as kernel
