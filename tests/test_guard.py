@@ -22,7 +22,7 @@ import train
 from rl import config, resume
 from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals
-from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify
+from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify, write_text
 from rl.guard.keep import best_epoch
 
 SMALL = ["algo=grpo", "epochs=3", "episodes=16", "batch_size=16", "max_turns=2", "max_new_tokens=12", "eval_episodes=2"]
@@ -330,6 +330,25 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("")
     code, out, err = run_program("train.py", f"out={tmp_path}/run")
     assert code == 1 and "run is a file, not a folder" in err and not out
+
+
+@pytest.mark.parametrize("name", claim.WRITTEN)
+def test_a_link_out_of_the_folder_is_not_written_through(name, tmp_path):
+    """A run folder may be a stranger's."""
+    run, precious = tmp_path / "run", tmp_path / "precious"
+    run.mkdir()
+    precious.write_text("precious")
+    (run / name).symlink_to(precious)
+    with pytest.raises(OSError, match=f"{name} is a symbolic link"), claim.claim(config.parse([*SMALL, f"out={run}"])):
+        pass
+    assert precious.read_text() == "precious"
+
+
+def test_a_link_in_the_place_of_a_partial_file_is_replaced(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".config.json.partial").symlink_to(tmp_path / "precious")
+    write_text(tmp_path / "config.json", "{}")
+    assert ((tmp_path / "precious").read_text(), (tmp_path / "config.json").read_text()) == ("precious", "{}")
 
 
 def test_weights_data_or_reference_that_changed_are_refused(whole, tmp_path):

@@ -16,6 +16,7 @@ from rl.arguments import flatten
 from rl.guard.files import checkpoints, read_json, remove_leftovers
 
 LOCK = ".lock"
+WRITTEN = (LOCK, "metrics.jsonl", "episodes.jsonl", "report.html")  # in place: through a symbolic link, if it is one
 RESOLVED = ("threads", "products")  # "choose for me" on the command line, the choice in config.json
 SPARE = 2**24  # bytes that must be free before a run begins
 
@@ -73,6 +74,9 @@ def _make(folder: Path) -> None:
     if not (there.is_dir() and os.access(there, os.W_OK)):
         raise OSError(f"out={folder}: {there} is {'not writable' if there.is_dir() else 'a file, not a folder'}")
     folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder / name for name in WRITTEN):
+        if path.is_symlink():
+            raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
 
 
 def lock(folder: Path) -> BinaryIO:

@@ -61,6 +61,7 @@ def sha256(path: Path) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file that is whole or absent; an existing one is replaced."""
     temporary = path.with_name(f".{path.name}.partial")
+    temporary.unlink(missing_ok=True)  # may be a symbolic link
     temporary.write_text(text)
     sync(temporary)
     os.rename(temporary, path)
