@@ -1,17 +1,20 @@
 """Sampling and training give the same bits: every rank, number of threads and dtype; and the trial that says so."""
 
+import io
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import random_model, randomize, run_program
+from conftest import metrics_of, random_model, randomize, run_program
 
 import lora
+import train
+from benchmarks import exactness
 from benchmarks.random_episodes import gaps_of, play
 from lora import fused
 from models import load_model
@@ -21,6 +24,7 @@ from models.fast.products import StackedOnCPU
 from models.fast.step import exact_step
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
+from rl import config
 from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode
 from rl.targets import read_targets
@@ -59,7 +63,7 @@ PLAYED = (12, 5, 2, 4, 90)  # episodes, rows of the engine, turns, sampled token
 ONE_HEAD = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 1, "num_key_value_heads": 1}
 F32, BF16 = torch.float32, torch.bfloat16
 QUICK = [(1, 3, F32), (1, 1, BF16), (2, 1, F32), (3, 6, BF16), (7, 4, F32), (16, 3, BF16), (16, 16, F32), (64, 1, F32)]
-QUICK += [(192, 1, F32), (192, 3, BF16), (256, 1, F32), (0, 3, F32), (0, 8, BF16)]
+QUICK += [(192, 1, F32), (192, 3, BF16), (256, 1, F32), (0, 3, F32), (0, 8, BF16), (3, 16, BF16)]
 EVERY = list(product((0, 1, 2, 3, 7, 16, 64, 192, 256), (1, 2, 3, 4, 6, 8, 16), (F32, BF16)))
 MATRIX = [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in EVERY if case not in QUICK)]
 
@@ -134,18 +138,41 @@ def test_other_devices_compute_elementwise_functions_in_one_piece(threads):
     assert calls == [4000]
 
 
-@pytest.mark.parametrize("inner", [31, 33, 77])
-@pytest.mark.parametrize(("r", "number"), [(0, 1), (0, 3), (16, 1)])
+@pytest.mark.parametrize("inner", [30, 31, 32, 33, 77])
+@pytest.mark.parametrize(
+    ("r", "number", "dtype"), [(0, 1, F32), (0, 3, F32), (16, 1, F32), (0, 1, BF16), (0, 3, BF16)], ids=str
+)
 @torch.no_grad()
-def test_odd_intermediate_sizes_are_exact(inner, r, number, threads):
+def test_odd_intermediate_sizes_are_exact(inner, r, number, dtype, threads):
     threads(number)
-    model = random_model("qwen2", hidden_size=64, intermediate_size=inner, head_dim=16)
+    model = random_model("qwen2", hidden_size=64, intermediate_size=inner, head_dim=16, dtype=dtype)
     if r:
         lora.inject(model, r)
         randomize(model)
     else:
         model.requires_grad_(True)
     assert trial.first_difference(model) is None and largest_gap(model) == 0.0
+
+
+@pytest.mark.parametrize("width", [18, 24, 32])
+@torch.no_grad()
+def test_adapters_in_16_bits_on_narrow_projections_are_exact(width):
+    model = random_model("llama", hidden_size=64, num_key_value_heads=1, head_dim=width, dtype=BF16)
+    lora.inject(model, 4)
+    randomize_factors(model)
+    assert trial.first_difference(model) is None and largest_gap(model) == 0.0
+
+
+@pytest.mark.parametrize("head_dim", [32, 64])
+@torch.no_grad()
+def test_one_key_head_is_exact_with_threads_or_not_called_so(head_dim, threads, monkeypatch):
+    """MKL shares the attention of a single sequence among threads by cutting its sums; oneDNN does not."""
+    threads(2)
+    model = random_model("llama", **ONE_HEAD, head_dim=head_dim)
+    for float32 in (False, True):
+        monkeypatch.setattr(onednn, "float32", float32)
+        found, gap = trial.first_difference(model), gaps_of(model, play(model, 8, 8, 2, 4, 200)).max()
+        assert (found is None) == float32 and (gap == 0 or not float32)
 
 
 def test_too_narrow_layers_are_not_called_exact():
@@ -256,6 +283,25 @@ def test_start_line_and_metrics_say_whether_it_is_exact(tmp_path):
     assert status == 0, err
     assert "\nthreads: 3; exact: yes\n" in out
     assert '"exact": "yes"' in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
+    """A product that depends on the number of rows is planted."""
+    real = fused._columns
+    monkeypatch.setattr(fused, "_columns", lambda y, low, *rest: real(y, low * (1 + 1e-6 * len(low)), *rest))
+    words = "algo=ppo epochs=1 episodes=4 batch_size=4 eval_episodes=0 max_turns=1 max_new_tokens=8 products=plain"
+    run, out = config.parse([*words.split(), f"out={tmp_path}/run"]), io.StringIO()
+    with redirect_stdout(out):
+        train.main(run)
+    (line,) = (line for line in out.getvalue().splitlines() if line.startswith("threads: "))
+    assert line.startswith("threads: 1; exact: model.layers.0.self_attn differs by ")
+    assert metrics_of(tmp_path / "run")[0]["exact"] == line.partition("exact: ")[2]
+
+
+@pytest.mark.parametrize("r", [1, pytest.param(192, marks=pytest.mark.full)])
+def test_resumed_runs_of_corner_ranks_have_the_same_bytes(r, threads):
+    threads(1)
+    assert exactness.resumed_run(("tiny", "float32", r, 1), "tiny") == ("equal", 0.0)
 
 
 def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, torch.Tensor]:
