@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 class LiveStorage(TorchDispatchMode):
     """Context that follows every storage that an operation returns until it is freed.
 
-    Temporary buffers inside an operation are not seen. `live` and `peak` are bytes; storages from before the context
-    count once `add` is called on them.
+    Temporary buffers inside an operation are not seen. `live` and `peak` are bytes; storages from before the context,
+    views of them included, count once `add` is called on them.
     """
 
     def __init__(self):
@@ -21,7 +21,9 @@ class LiveStorage(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         results = func(*args, **(kwargs or {}))
-        self.add(*(x for x in tree_leaves(results) if isinstance(x, torch.Tensor)))
+        inputs = {_storage(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        outputs = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        self.add(*(x for x in outputs if _storage(x) not in inputs))
         return results
 
     def add(self, *tensors: torch.Tensor) -> None:
@@ -45,3 +47,11 @@ class LiveStorage(TorchDispatchMode):
     def _free(self, key: int, size: int) -> None:
         self.live -= size
         self._known.pop(key, None)
+
+
+def _storage(x: torch.Tensor) -> int:
+    """Return a number that tensors of one storage share."""
+    try:
+        return x.untyped_storage()._cdata
+    except NotImplementedError:
+        return id(x)

@@ -1,6 +1,7 @@
 """Episodes of random ids, and how far their sampled log-probabilities are from those that training computes."""
 
 import random
+from collections.abc import Sequence
 
 import torch
 
@@ -53,7 +54,7 @@ def random_ids(rng: random.Random, least: int, most: int, vocabulary: int) -> li
     return [rng.randrange(vocabulary) for _ in range(rng.randint(least, most))]
 
 
-def gaps_of(model: CausalLM, episodes: list[Episode]) -> torch.Tensor:
-    """Return |sampled - trained log-probability| of every token, for each of MICRO_TOKENS."""
-    pieces = [piece for size in MICRO_TOKENS for piece in micro_batches(make_batch(episodes), size)]
+def gaps_of(model: CausalLM, episodes: list[Episode], sizes: Sequence[int] = MICRO_TOKENS) -> torch.Tensor:
+    """Return |sampled - trained log-probability| of every token, for micro-batches of each of `sizes` tokens."""
+    pieces = [piece for size in sizes for piece in micro_batches(make_batch(episodes), size)]
     return torch.cat([(forward(p, model, 1.0).logprobs_N.detach() - p.old_logprobs_N).abs() for p in pieces])

@@ -7,6 +7,7 @@ behind and flags are refused: layer names need none.
 """
 
 import re
+import warnings
 from collections.abc import Iterable
 from itertools import accumulate
 from re import _constants as op
@@ -60,7 +61,9 @@ class Names:
         if len(expression) > LENGTH:
             raise ValueError(f"lora pattern {expression[:40]!r}... has more than {LENGTH:,} characters")
         try:
-            tree = parser.parse(expression)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # FutureWarning: a set like [[a] may mean another one in later versions
+                tree = parser.parse(expression)
             if tree.state.flags != re.UNICODE:
                 raise ValueError(f"lora pattern {expression!r} has a flag, which is not supported")
             return self.before(tree, after)

@@ -4,10 +4,12 @@ A wrong prefix would silently leave the base model as it is, so reading is stric
 that the config names, with their shapes. Imported only by lora.load_adapter.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
@@ -23,10 +25,13 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     Raise FileNotFoundError or ValueError, one line each, for a missing or broken file, an unsupported option, a layer
     that the model or the file lacks or the config does not name, a wrong shape, and a stray tensor.
     """
-    config, tensors = read_adapter_config(folder), _read_tensors(folder)
+    config = read_adapter_config(folder)
     ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
-    try:
-        named, paths = _named_linears(config, model), _stored_linears(tensors, model)
+    with _naming(folder):
+        named = _named_linears(config, model)
+    tensors = _read_tensors(folder)
+    with _naming(folder):
+        paths = _stored_linears(tensors, model)
         if named - paths:
             raise ValueError(f"target_modules names {min(named - paths)}, which the file lacks")
         if paths - named:
@@ -34,8 +39,6 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
         sizes = sizes_by_pattern(sorted(paths), config["r"], config["lora_alpha"], ranks, alphas)
         for path, (r, _) in sizes.items():
             _check_shapes(tensors, path, model.get_submodule(path), r)
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
     names = inject(
         model,
         r=config["r"],
@@ -56,6 +59,15 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     return names
 
 
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Context that puts the folder's name before the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+
+
 def _named_linears(config: dict, model: nn.Module) -> set[str]:
     """Return the model's layers that the config names. Raise ValueError for one that cannot have an adapter."""
     inside, modules = tuple(f"{path}." for path, _ in lora_layers(model)), dict(model.named_modules())
@@ -72,9 +84,8 @@ def _named_linears(config: dict, model: nn.Module) -> set[str]:
 
 def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[str]:
     """Return the layers whose factors are in the file. Raise ValueError for other tensors and other models' layers."""
+    _check_names(tensors)
     for key, tensor in tensors.items():
-        if not key.startswith(PREFIX) or not key.endswith((".lora_A.weight", ".lora_B.weight")):
-            raise ValueError(f"tensor {key} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
         if not tensor.is_floating_point():
             raise ValueError(f"{key} has dtype {tensor.dtype}; weights must be floating-point numbers")
         if not tensor.float().sum().isfinite() and not tensor.float().isfinite().all():
@@ -85,6 +96,12 @@ def _stored_linears(tensors: dict[str, torch.Tensor], model: nn.Module) -> set[s
         if not isinstance(modules.get(path), nn.Linear | LoRALinear):
             raise ValueError(f"the adapter has a linear layer {path} that this model lacks")
     return paths
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not name.startswith(PREFIX) or not name.endswith((".lora_A.weight", ".lora_B.weight")):
+            raise ValueError(f"tensor {name} is not a LoRA factor named {PREFIX}*.lora_A|B.weight")
 
 
 def _check_shapes(tensors: dict[str, torch.Tensor], path: str, layer: nn.Linear | LoRALinear, r: int) -> None:
@@ -103,6 +120,10 @@ def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     path, pickled = folder / "adapter_model.safetensors", folder / "adapter_model.bin"
     if path.is_file():
         try:
+            with safe_open(path, "pt") as file:
+                names = list(file.keys())
+            with _naming(folder):
+                _check_names(names)  # before the tensors are read: a stranger's file may have a great many
             return load_file(path)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: not a whole safetensors file ({error})") from None

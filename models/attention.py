@@ -2,7 +2,7 @@
 
 So the log-probability recorded while sampling, from a cache, is the one that training recomputes. Three rules:
 
-- matrix products have at least MIN_QUERIES rows, because smaller ones take another kernel;
+- matrix products have a multiple of QUERY_MULTIPLE rows, because the last one to three take another kernel;
 - keys come in blocks of KEY_BLOCK whose sums are added in order, so trailing masked blocks add exact zeros;
 - queries come in tiles, each of which reads only the keys up to its last position.
 
@@ -22,7 +22,7 @@ from models.elementwise import shares
 from models.kernels import kernels
 
 KEY_BLOCK = 64
-MIN_QUERIES = 4
+QUERY_MULTIPLE = 4
 SMALL_PRODUCT = 4096  # multiplications; torch gives so small a product to the same library always
 QUERY_TILE = 64
 LOG2E = math.log2(math.e)  # scores are in base 2: torch's exp2 takes a third of the time of its exp
@@ -179,11 +179,12 @@ class ExactAttention(torch.autograd.Function):
 
 def _group(x_BHTE: torch.Tensor, K: int, at_least: int = 0) -> torch.Tensor:
     """Return [B*K, rows, E]: the queries that share a key head are the rows of one matrix product. Zero rows are added
-    until the product is large enough for torch to take the same kernel always, or to `at_least` rows."""
+    until QUERY_MULTIPLE divides them and torch takes the kernel of larger products, or up to `at_least` rows."""
     rows = rearrange(x_BHTE, "b (k g) t e -> (b k) (g t) e", k=K)
     Z, count, E = rows.shape
-    missing = (at_least or max(MIN_QUERIES, SMALL_PRODUCT // (Z * E * KEY_BLOCK) + 1)) - count
-    return F.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
+    least = at_least or max(count, SMALL_PRODUCT // (Z * E * KEY_BLOCK) + 1)
+    missing = least + -least % QUERY_MULTIPLE - count
+    return F.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
 def _mask(scores_UZML: torch.Tensor, tile: Tile, window: int | None, G: int) -> None:

@@ -94,7 +94,7 @@ def test_onednn_matmul_is_float32_and_restores_the_switch():
         pytest.skip("this torch has no such switch")
     before, (x, w) = matmul.fp32_precision, torch.randn(2, 300, 300)
     with pytest.raises(KeyError), onednn_matmul():
-        assert (matmul.fp32_precision == "bf16") == onednn._exact_float32()
+        assert (matmul.fp32_precision == "bf16") == onednn.multiplies_float32()
         torch.testing.assert_close((x @ w).double(), x.double() @ w.double(), atol=2e-4, rtol=0)
         raise KeyError
     assert matmul.fp32_precision == before
@@ -106,7 +106,7 @@ def test_onednn_matmul_does_nothing_where_it_would_round(monkeypatch):
         pytest.skip("this torch has no such switch")
     rounded = lambda x, w: x.bfloat16().float() @ w.bfloat16().float()  # noqa: E731
     assert onednn._accurate(48, 256, torch.matmul) and not onednn._accurate(48, 256, rounded)
-    monkeypatch.setattr(onednn, "_exact_float32", lambda: False)
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: False)
     before = matmul.fp32_precision
     with onednn_matmul():
         assert matmul.fp32_precision == before

@@ -11,7 +11,10 @@ import torch
 from conftest import random_model
 from torch import nn
 
+import lora
+from models import load_model
 from models.fast import onednn, process, trial
+from models.fast.step import exact_step
 from models.linear import Linear, joint_linear
 
 FAULTS = """
@@ -68,7 +71,7 @@ def test_plain_products_leave_weights_as_they_lie(products):
         matmul = torch.backends.mkldnn.matmul
         before = matmul.fp32_precision
         with onednn.onednn_matmul():
-            assert (matmul.fp32_precision == "bf16") == (kind == "onednn" and onednn._exact_float32())
+            assert (matmul.fp32_precision == "bf16") == (kind == "onednn" and onednn.multiplies_float32())
         assert matmul.fp32_precision == before
         found[kind] = joint_linear(x, layer)[0]
     assert torch.equal(found["plain"], torch.nn.functional.linear(x, layer.weight, layer.bias))
@@ -130,6 +133,7 @@ def least_batch():
 @pytest.mark.parametrize(("speedups", "chosen"), [((0.5, 0.9, 1.2), 64), ((1.1,), 16), ((0.9,) * 5, sys.maxsize)])
 def test_attention_goes_through_onednn_from_where_it_is_faster(speedups, chosen, least_batch, monkeypatch):
     found, threads = iter(speedups), torch.get_num_threads()
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
     monkeypatch.setattr(process, "_attention_speedup", lambda _: next(found))
     line = process.choose_attention()
     assert onednn.least_batch == chosen and torch.get_num_threads() == threads
@@ -141,10 +145,30 @@ def test_attention_goes_through_the_library_of_training_if_bits_differ(
     float32, chosen, products, least_batch, monkeypatch
 ):
     onednn.float32 = float32
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
     real = process._by_onednn
     monkeypatch.setattr(process, "_by_onednn", lambda queries, keys: real(queries, keys) * (1 + 2**-23))
     process.choose_attention()
     assert onednn.least_batch == chosen
+
+
+def test_attention_stays_with_mkl_where_torch_has_no_other_product(least_batch, monkeypatch):
+    """As on a CPU without AVX-512: the switch to oneDNN does nothing there, and a timing would be chance."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    monkeypatch.setattr(onednn, "multiplies_float32", onednn.multiplies_float32.__wrapped__)
+    monkeypatch.setattr(process, "_attention_speedup", lambda _: 2.0)
+    assert process.choose_attention() == "MKL" and onednn.least_batch == sys.maxsize
+
+
+@pytest.mark.parametrize("r", [0, 1, 16, 192])
+def test_the_decode_step_is_exact_where_only_copies_use_onednn(r, products, monkeypatch):
+    """As on a CPU without AVX-512: adapters are multiplied by MKL in training, and so they must be in sampling."""
+    onednn.float32 = True
+    monkeypatch.setattr(onednn, "multiplies_float32", lambda: False)
+    model = load_model("tiny")
+    if r:
+        lora.inject(model, r)
+    assert exact_step(model) is not None
 
 
 def test_the_trial_of_attention_is_short(least_batch):

@@ -34,11 +34,14 @@ def draw(*shape, dtype=torch.bfloat16, seed=0):
 
 
 def assert_close(got, expected):
-    """Equal up to a few roundings; in 16 bits almost all elements are equal. Sums in float32 have another order."""
-    got, expected, eps = got.float(), expected.float(), max(torch.finfo(got.dtype).eps, 1e-6)
+    """Equal up to a few roundings; in 16 bits almost all elements are equal. Sums in float32 have another order, which
+    on some CPUs rounds most elements otherwise."""
+    eps = torch.finfo(got.dtype).eps
+    largest, mean = (8 * eps, 2 * eps) if got.dtype == torch.float32 else (4 * eps, 0.1 * eps)
+    got, expected = got.float(), expected.float()
     assert got.shape == expected.shape and got.isfinite().all()
-    assert (got - expected).abs().max() <= 4 * eps * expected.abs().max()
-    assert (got - expected).abs().mean() <= 0.1 * eps * expected.abs().mean()
+    assert (got - expected).abs().max() <= largest * expected.abs().max()
+    assert (got - expected).abs().mean() <= mean * expected.abs().mean()
 
 
 def rms_norm(x, weight, eps):

@@ -189,10 +189,14 @@ def _is_session(value) -> bool:
     finish = value.get("finish_reason")
     return (
         isinstance(items, list)
-        and all(isinstance(i, dict) and i.get("role") in ROLES and isinstance(i.get("content"), str) for i in items)
+        and all(isinstance(item, dict) and _is_message(item.get("role"), item.get("content")) for item in items)
         and isinstance(record, dict)
         and (finish is None or isinstance(finish, str))
     )
+
+
+def _is_message(role, content) -> bool:
+    return isinstance(role, str) and role in ROLES and isinstance(content, str)
 
 
 def _ended(kind: str, observation: str, status: str, outcome: str) -> Step:

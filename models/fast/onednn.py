@@ -80,15 +80,15 @@ def budget() -> int:
 @contextmanager
 def onednn_matmul():
     """Context: torch multiplies float32 matrices by oneDNN, in float32, if products of float32 may go through it."""
-    with _switch() if float32 and _exact_float32() else nullcontext():
+    with _switch() if float32 and multiplies_float32() else nullcontext():
         yield
 
 
 def batch_matmul(count: int, blocks: int):
     """Return the context for `count` small products in each of some blocks: oneDNN for many, MKL for few. A single one
-    goes through oneDNN in any case, because MKL shares it among threads by cutting its sums."""
+    goes through oneDNN in any case, if it can, because MKL shares it among threads by cutting its sums."""
     many = count == 1 or count * blocks >= least_batch
-    return _switch() if many and _exact_float32() else nullcontext()
+    return _switch() if many and multiplies_float32() else nullcontext()
 
 
 @contextmanager
@@ -104,11 +104,13 @@ def _switch():
 
 @cache
 @torch.no_grad()
-def _exact_float32() -> bool:
-    """Return whether oneDNN computes in float32 when it is allowed bfloat16. The permission makes torch choose oneDNN;
-    a CPU with instructions for products of bfloat16 (Intel's AMX) would use it."""
+def multiplies_float32() -> bool:
+    """Return whether torch gives products of float32 to oneDNN when it is allowed bfloat16, and oneDNN computes them in
+    float32. torch does so only on CPUs with AVX-512; a CPU with instructions for bfloat16 (Intel's AMX) would round."""
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     if not hasattr(matmul, "fp32_precision") or not torch.backends.mkldnn.is_available():
+        return False
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
     try:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.attention import KEY_BLOCK, MIN_QUERIES
+from models.attention import KEY_BLOCK, QUERY_MULTIPLE
 from models.fast import onednn
 
 ONE_THREAD = 10_000_000  # parameters
@@ -67,6 +67,9 @@ def onednn_speedup(inputs: int, outputs: int) -> float:
 def choose_attention() -> str:
     """Choose from how many products of queries with a block of keys a decode step takes oneDNN instead of MKL. Return a
     line about it. It is where oneDNN is faster, of BATCHES; if the two differ in a bit, the step takes training's."""
+    if not onednn.multiplies_float32():
+        onednn.least_batch = sys.maxsize
+        return "MKL"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -81,12 +84,12 @@ def choose_attention() -> str:
 
 def _attention_differs() -> bool:
     generator = torch.Generator().manual_seed(0)
-    queries, keys = (torch.randn(16, rows, KEY_BLOCK, generator=generator) for rows in (MIN_QUERIES, KEY_BLOCK))
+    queries, keys = (torch.randn(16, rows, KEY_BLOCK, generator=generator) for rows in (QUERY_MULTIPLE, KEY_BLOCK))
     return not torch.equal(torch.bmm(queries, keys), _by_onednn(queries, keys))
 
 
 def _attention_speedup(count: int) -> float:
-    queries, keys = (torch.ones(count, rows, KEY_BLOCK) for rows in (MIN_QUERIES, KEY_BLOCK))
+    queries, keys = (torch.ones(count, rows, KEY_BLOCK) for rows in (QUERY_MULTIPLE, KEY_BLOCK))
     return speedup(partial(torch.bmm, queries, keys), partial(_by_onednn, queries, keys))
 
 

@@ -181,13 +181,14 @@ class Unstacked:
 
 class StackedOnCPU(Stacked):
     """Stacked layers multiplied by oneDNN. The frozen weights of a large model are not copied for this: the copies of
-    onednn.py are used, which exist anyway, and the A factors are multiplied apart."""
+    onednn.py are used, which exist anyway, and the A factors are multiplied apart. So they are in a small model where
+    training multiplies them by MKL, because oneDNN adds up a long row in other parts."""
 
     def __init__(self, layers: Sequence[LinearLayer], small: bool):
         weights = [layer.parts().weight for layer in layers]
         shared = onednn.weight_copy(weights)
         self.layers, self.widths, self.down = layers, [len(weight) for weight in weights], None
-        if shared is None or small:
+        if shared is None or (small and onednn.multiplies_float32()):
             super().__init__(layers)
             self.packed = None
             if shared is not None:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, LOG2E, MIN_QUERIES, masked, score, span, weigh
+from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, masked, score, span, weigh
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
@@ -124,7 +124,7 @@ class BlockedAttention:
         K, E = cfg.num_key_value_heads, cfg.head_dim
         self.group, self.scale = cfg.num_attention_heads // K, LOG2E * E**-0.5
         self.masks = {window: _mask(positions_B, window, K, blocks) for window in set(cfg.windows)}
-        self.queries_ZME = torch.zeros(len(positions_B) * K, max(self.group, MIN_QUERIES), E)
+        self.queries_ZME = torch.zeros(len(positions_B) * K, self.group + -self.group % QUERY_MULTIPLE, E)
         self.scores_UZML = torch.empty(blocks, *self.queries_ZME.shape[:2], KEY_BLOCK)
         self.matmul = partial(batch_matmul, len(self.queries_ZME), blocks)
 
