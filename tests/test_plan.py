@@ -19,7 +19,7 @@ GIB = 2**30
 
 TINY = ["micro_tokens=512", "max_len=128", "rollout_batch_size=16", "dtype=float32"]
 LARGER = ["micro_tokens=256", "max_len=64", "rollout_batch_size=8", "dtype=bfloat16"]
-CUT = {"num_hidden_layers": 2, "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 2560}
+CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermediate_size": 2048}
 
 
 @pytest.mark.parametrize(

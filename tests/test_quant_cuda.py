@@ -80,7 +80,12 @@ def test_an_epoch_stays_on_the_device(kind, words, device, monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("kind", "exact"), [pytest.param("nf4", False, marks=pytest.mark.full), ("nf4-double", True), ("int8", False)]
+    ("kind", "exact"),
+    [
+        pytest.param("nf4", False, marks=pytest.mark.full),
+        ("nf4-double", True),
+        pytest.param("int8", False, marks=pytest.mark.full),
+    ],
 )
 @torch.no_grad()
 def test_sampled_logprobs_are_those_of_training(kind, exact, device, monkeypatch):

@@ -149,8 +149,11 @@ def test_small_gradient_of_a_confident_token_keeps_its_digits(monkeypatch):
 
 @runs
 @pytest.mark.parametrize("mode", [{}, {"entropy_grad": True}], ids=["made in the forward", "recomputed"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("N", [70, pytest.param(135, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("N", "dtype"),
+    [(70, torch.bfloat16), *(pytest.param(135, dtype, marks=pytest.mark.full) for dtype in FLOATS[:2])],
+    ids=str,
+)
 def test_a_rows_bits_do_not_depend_on_the_other_rows(dtype, mode, N, monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 128 if dtype == torch.float32 else 256)
     hidden_ND, weight_VD, targets_N = problem(N, 150 if dtype == torch.float32 else 300, 24, dtype, size=10)
