@@ -1,7 +1,7 @@
 """Random models for `python -m benchmarks.onpolicy random=N`: is the trial of a run right wherever the program runs?
 
 The matrix of exactness.py has a few models that people train. Here sizes, heads, activations, windows, quantisation,
-ranks, threads and libraries are drawn from the whole range that the program accepts, most of them small and odd.
+ranks, threads and libraries are drawn from the whole range that the program accepts, many of them small or odd.
 """
 
 import random
@@ -47,8 +47,8 @@ def draw(number: int) -> Drawn:
     rng = random.Random(number)
 
     def size(most: int) -> int:
-        """Small and odd numbers, and multiples of 16."""
-        return rng.choice((rng.randint(1, 32), rng.randint(1, most), 16 * rng.randint(1, most // 16)))
+        """Any number, multiples of 8 and multiples of 32."""
+        return rng.choice((rng.randint(1, most), 8 * rng.randint(1, most // 8), 32 * rng.randint(1, most // 32)))
 
     key_heads = rng.choice((1, 1, 2, 2, 3, 4, 8))
     raw = {

@@ -219,6 +219,23 @@ def test_every_model_has_one_capture_and_prefills_without_waits(name, device, mo
     assert len(differences) == 25 and differences.abs().max() < 8 * small and differences.abs().mean() < small
 
 
+@pytest.mark.parametrize(("exact", "launches"), [(False, 312), (True, 823)])
+@torch.no_grad()
+def test_launches_of_a_step_of_24_layers(exact, launches, device, monkeypatch):
+    """Qwen2.5-0.5B has as many layers, and biases of q, k and v; wider layers change no launch."""
+    monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)
+    model = random_model("qwen2", num_hidden_layers=24)
+    lora.inject(model, 16)
+    model, _ = on_device(model)
+    if exact:
+        make_exact(model)
+    engine = Engine(model, 2, 140)
+    engine.feed(engine.open((0, 0)), [7] * 20)
+    list(engine.run(2, 1.0, frozenset()))
+    (step,) = (counts for counts in device.captures if counts.by_kernel["_choose"])
+    assert step.kernels == launches
+
+
 def test_one_capture_reaches_max_len_in_a_cache_of_its_size(device):
     """A turn goes on over three blocks of keys; no block is allocated beyond max_len."""
     model, _ = on_device(random_model("qwen2"))

@@ -144,7 +144,7 @@ def test_other_devices_compute_elementwise_functions_in_one_piece(threads):
     ("r", "number", "dtype"), [(0, 1, F32), (0, 3, F32), (16, 1, F32), (0, 1, BF16), (0, 3, BF16)], ids=str
 )
 @torch.no_grad()
-def test_odd_intermediate_sizes_are_exact(inner, r, number, dtype, threads):
+def test_odd_intermediate_sizes_are_exact_or_not_called_so(inner, r, number, dtype, threads):
     threads(number)
     model = random_model("qwen2", hidden_size=64, intermediate_size=inner, head_dim=16, dtype=dtype)
     if r:
@@ -152,7 +152,13 @@ def test_odd_intermediate_sizes_are_exact(inner, r, number, dtype, threads):
         randomize(model)
     else:
         model.requires_grad_(True)
-    assert trial.first_difference(model) is None and largest_gap(model) == 0.0
+    found = trial.first_difference(model)
+    if number == 3 and inner % 8:
+        assert (
+            found == f"layers.0.mlp.down_proj has {inner} inputs, no multiple of 8: 3 threads depend on a row's place"
+        )
+    else:
+        assert found is None and largest_gap(model) == 0.0
 
 
 @pytest.mark.parametrize("width", [18, 24, 32])
@@ -235,7 +241,7 @@ def test_tiny_vocabularies_are_tried(words):
     """A head of so few words may well differ; the trial must say so, and only then."""
     model = random_model("llama", hidden_size=64, head_dim=16, vocab_size=words)
     found, gap = trial.first_difference(model), largest_gap(model)
-    assert gap == 0 if found is None else found.startswith("log-probabilities of the decode step differ by ")
+    assert gap == 0 if found is None else found.startswith(("lm_head is narrow", "log-probabilities of sampling"))
 
 
 def test_heads_narrower_than_the_padded_rank_are_not_called_exact():

@@ -332,6 +332,22 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     assert code == 1 and "run is a file, not a folder" in err and not out
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dangling", "dangling is a symbolic link that leads nowhere"),
+        ("loop/run", "loop is a symbolic link that leads nowhere"),
+        ("a" * 300, r"\.\.\. \([0-9,]+ characters\): file name too long"),
+    ],
+)
+def test_places_where_no_folder_can_be_are_one_line(name, message, tmp_path):
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match=message) as caught, claim.claim(config.parse([f"out={tmp_path}/{name}"])):
+        pass
+    assert caught.value.errno is None and len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize("name", claim.WRITTEN)
 def test_a_link_out_of_the_folder_is_not_written_through(name, tmp_path):
     """A run folder may be a stranger's."""

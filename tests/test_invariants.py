@@ -44,7 +44,13 @@ def epochs(count: int, **numbers) -> list[dict]:
     healthy = {"episodes": 128, "reward_mean": 0.5, "reward_std": 0.5, "accuracy": 0.5, "cut_by_length": 3}
     healthy |= {"turns_mean": 2.0, "invalid_actions": 0.1, "entropy": 0.5, "approx_kl": 0.01, "clip_fraction": 0.1}
     healthy["sampler_gap"] = 0.0
-    return [{"epoch": i + 1, "tasks": str(i), **healthy, **numbers} for i in range(count)]
+    return [{"epoch": i + 1, "tasks": f"{i:06x}", **healthy, **numbers} for i in range(count)]
+
+
+def overlapping(number: int) -> list[dict]:
+    """Two epochs of four tasks, of which the second has `number` of the first."""
+    second = [f"{i:06x}" for i in range(4 - number, 8 - number)]
+    return [epochs(1, tasks="".join(f"{i:06x}" for i in range(4)))[0], epochs(2, tasks="".join(second))[1]]
 
 
 def epoch_records(run: Path) -> list[dict]:
@@ -88,7 +94,10 @@ COLLAPSED = [*epochs(1), *epochs(3, entropy=1e-3)]
         (invariants.ratio, epochs(3, approx_kl=float("nan")), "lr is too high"),
         (invariants.ratio, epochs(2, approx_kl=2.0), None),
         (invariants.ratio, epochs(3, approx_kl=2.0, sampler_gap=None), None),
-        (invariants.repeated_tasks, epochs(3, tasks="x"), "these are the tasks of epoch 1 again"),
+        (invariants.repeated_tasks, epochs(3, tasks="abcdef"), "1 of 1 tasks are those of epoch 1 again"),
+        (invariants.repeated_tasks, overlapping(1), None),
+        (invariants.repeated_tasks, overlapping(2), "2 of 4 tasks are those of epoch 1 again"),
+        (invariants.repeated_tasks, overlapping(3), "3 of 4 tasks are those of epoch 1 again"),
         (invariants.repeated_tasks, epochs(3), None),
         (lambda records: invariants.entropy(records, 1536), COLLAPSED, "has collapsed"),
         (lambda records: invariants.entropy(records, 1536), epochs(4, entropy=1e-3), None),
@@ -408,7 +417,7 @@ def test_a_resumed_run_knows_the_tasks_of_earlier_epochs(tmp_path):
     again = Epoch(tmp_path)
     again.state.epoch = again.state.step = 1
     again.begin()
-    with pytest.raises(watch.Nonsense, match="epoch 2: these are the tasks of epoch 1 again"):
+    with pytest.raises(watch.Nonsense, match="epoch 2: 2 of 2 tasks are those of epoch 1 again"):
         again.collected()
 
 

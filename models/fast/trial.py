@@ -5,6 +5,8 @@ property of the code can promise it. The trial samples a few tokens and computes
 training does. `sampler_gap` measures the same on every batch that is trained.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -13,9 +15,10 @@ from models.decoder import MLP, Attention, CausalLM, RMSNorm
 from models.engine import Engine
 from models.fast import onednn, process
 from models.fast.products import groups, random_factors
-from models.linear import ROW_MULTIPLE
+from models.linear import ROW_MULTIPLE, LinearLayer
 from models.logprob import token_logprobs
 
+VECTOR = 8  # numbers; MKL multiplies a thread's last columns by another kernel, whose sums depend on alignment
 ROWS = 33  # sequences of the trial: the decoder meets 16, 32 and 48 rows (a LARGE model 16), and training hundreds
 ALONE = 5  # every fifth sequence by length is also trained alone
 LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: a trial should take seconds
@@ -107,20 +110,30 @@ def _packed(model: CausalLM, sequences: list[list[int]]) -> tuple[torch.Tensor, 
 
 def _refused(model: CausalLM) -> str | None:
     """Return a line about a part that is known to differ, which so small a trial may miss: an activation whose bits
-    depend on the thread, a single product whose sums threads share, or a layer so narrow that torch uses another
-    library for few rows than for many."""
-    if model.config.hidden_act == "gelu_pytorch_tanh" and torch.get_num_threads() > 2:
+    depend on the thread, a single product whose sums threads share, an odd number of inputs, or a layer so narrow that
+    torch uses another library for few rows than for many."""
+    threads = torch.get_num_threads()
+    if model.config.hidden_act == "gelu_pytorch_tanh" and threads > 2:
         return "mlp: hidden_act gelu_pytorch_tanh gives other bits from three threads on"
-    if model.config.num_key_value_heads == 1 and torch.get_num_threads() > 1 and not onednn.float32:
+    if model.config.num_key_value_heads == 1 and threads > 1 and not onednn.float32:
         return "attention: of one key head, plain products give other bits for a single sequence from two threads on"
-    names = {module: name for name, module in model.model.named_modules()}
-    for layer in (layer for block in model.model.layers for group in groups(block) for layer in group):
+    for name, layer in _layers(model):
         outputs, inputs = layer.parts().weight.shape
+        if threads > 2 and inputs % VECTOR:
+            return f"{name} has {inputs} inputs, no multiple of {VECTOR}: {threads} threads depend on a row's place"
         width = min(inputs, outputs) if layer.parts().A is not None else inputs * outputs // ROW_MULTIPLE
         if ROW_MULTIPLE**2 * width <= SMALL_PRODUCT:  # an adapter's rank is at least ROW_MULTIPLE, with its padding
-            line = f"{names[layer]} is narrow, {inputs} to {outputs}"
+            line = f"{name} is narrow, {inputs} to {outputs}"
             return f"{line}: {ROW_MULTIPLE} rows take another kernel than more rows"
     return None
+
+
+def _layers(model: CausalLM) -> Iterator[tuple[str, LinearLayer]]:
+    """Yield (name, layer) of the blocks' linear layers, and of the head."""
+    names = {module: name for name, module in model.model.named_modules()}
+    for layer in (layer for block in model.model.layers for group in groups(block) for layer in group):
+        yield names[layer], layer
+    yield "lm_head", model.lm_head
 
 
 def _sample(model: CausalLM) -> tuple[list[list[int]], list[list[float]]]:

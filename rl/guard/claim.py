@@ -66,17 +66,34 @@ def _lock_folder(cfg: Any) -> tuple[Path, BinaryIO]:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder, and check that a run can write there."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < SPARE:
-        raise OSError(f"out={folder}: {free / 2**20:.0f} MiB are free on this disk")
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise OSError(f"out={folder}: {there} is {'not writable' if there.is_dir() else 'a file, not a folder'}")
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make the folder, and check that a run can write there. Raise OSError, one line."""
+    try:
+        there = _nearest(folder)
+        free = shutil.disk_usage(there).free
+        if free < SPARE:
+            raise OSError(f"out={folder}: {free / 2**20:.0f} MiB are free on this disk, that of {there}")
+        if not (there.is_dir() and os.access(there, os.W_OK)):
+            raise OSError(f"out={folder}: {there} is {'not writable' if there.is_dir() else 'a file, not a folder'}")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno is None:
+            raise  # its message is ours
+        word = str(folder)
+        word = word if len(word) <= 100 else f"{word[:80]}... ({len(word):,} characters)"
+        raise OSError(f"out={word}: {(error.strerror or 'no folder can be there').lower()}") from None
     for path in (folder / name for name in WRITTEN):
         if path.is_symlink():
             raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists. Raise OSError for a symbolic link to nothing."""
+    for path in (folder.absolute(), *folder.absolute().parents):
+        if path.exists():
+            return path
+        if path.is_symlink():
+            raise OSError(f"out={folder}: {path} is a symbolic link that leads nowhere")
+    return Path.cwd()
 
 
 def lock(folder: Path) -> BinaryIO:

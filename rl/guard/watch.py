@@ -61,7 +61,7 @@ class Watch:
         turns = sum(len(episode.turns) for episode in episodes)
         invalid = sum(episode.invalid for episode in episodes) / max(turns, 1)
         self.collecting = {"epoch": state.epoch + 1, **stats, "invalid_actions": invalid}
-        self.collecting["tasks"] = invariants.tasks_hash(episodes)
+        self.collecting["tasks"] = invariants.task_hashes(episodes)
         records, sentences = [*self.records, self.collecting], {}
         if self.first and cfg.model != "tiny":
             sentences["tokenizer"] = self._unlikely_prompts(state, episodes, cfg)
