@@ -8,6 +8,7 @@ cost:      a rollout of several turns and the training pass over it, with our at
            GPU, with the model's switch `exact` on and off.
 matrix:    instead of both, whether the bits are equal for models, dtypes, ranks and numbers of threads
            (benchmarks/exactness.py). The exit status is 1 if they are not where the trial of a run says so.
+random:    the same for that many random models (benchmarks/exactness_random.py).
 """
 
 import sys
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks import common, exactness, generate, inexact, sides
+from benchmarks import common, exactness, exactness_random, generate, inexact, sides
 from benchmarks.common import Parts, Row
 from models import fast_matmul
 from models.fast.exact import make_exact
@@ -54,8 +55,12 @@ class Options(common.Options):
     ranks: str = exactness.RANKS  # of the matrix, by comma; 0 trains every weight
     threads: str = ""  # torch threads, "" for 2; of the matrix by comma, "" for 1,2,3,4,6,8,16
     resume: bool = True  # in the matrix, also resume a run in each row
+    random: int = 0  # measure so many random models alone, from number `first` on
+    first: int = 0  # of the random models; a number always draws the same one
 
     def __post_init__(self):
+        if self.random < 0 or self.first < 0 or (self.random and self.matrix):
+            raise ValueError(f"random={self.random} first={self.first}: not negative, and not with matrix=true")
         if self.matrix:
             exactness.cells(self.models, self.dtypes, self.ranks, self.threads or exactness.THREADS)
         elif self.threads and not (self.threads.isdecimal() and int(self.threads)):
@@ -228,26 +233,31 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
 
 
 def measure_matrix(options: Options) -> None:
-    """Report the matrix; exit with 1 if a row is wrong. An interrupt reports the rows that were measured."""
-    options = replace(options, threads=options.threads or exactness.THREADS)
-    common.dtypes_of(options.dtypes)
-    chosen, rows = exactness.cells(options.models, options.dtypes, options.ranks, options.threads), []
+    """Report the matrix, or random models; exit with 1 if a row is wrong. An interrupt reports the rows so far."""
+    count, rows = options.random, []
+    if options.matrix:
+        options = replace(options, threads=options.threads or exactness.THREADS)
+        common.dtypes_of(options.dtypes)
+        chosen = exactness.cells(options.models, options.dtypes, options.ranks, options.threads)
+        count, found = len(chosen), exactness.measured(chosen, options.resume)
+    else:
+        found = exactness_random.measured(options.first, count)
     try:
-        for row in exactness.measured(chosen, options.resume):
+        for row in found:
             rows.append(row)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     wrong = [row for row in rows if exactness.wrong(row)]
-    notes = [exactness.summary(rows), f"{len(chosen) - len(rows)} rows of this command were not measured."]
+    notes = [exactness.summary(rows), f"{count - len(rows)} rows of this command were not measured."]
     notes.append("The table has the rows that are wrong and those in which the trial says no; the JSON has all.")
     shown = wrong + [row for row in rows if not row.targets and row not in wrong]
-    common.report("onpolicy", rows, options, notes, {"models": options.models}, shown)
+    common.report("onpolicy", rows, options, notes, {"models": options.models if options.matrix else "random"}, shown)
     if wrong:
         sys.exit(1)
 
 
 def main(options: Options) -> None:
-    if options.matrix:
+    if options.matrix or options.random:
         return measure_matrix(options)
     options = replace(options, threads=options.threads or "2")
     if options.difficulty.strip("1234,"):

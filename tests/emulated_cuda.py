@@ -238,13 +238,28 @@ class _Dispatch(TorchDispatchMode):
                 self.emulated.wait("a copy to the host" if ends[0] else "a copy from memory that is not pinned")
 
 
+PRODUCTS = {"aten::mm": torch.mm, "aten::bmm": torch.bmm, "aten::addmm": torch.addmm, "aten::addmm_": torch.addmm}
+PRODUCTS |= {"aten::baddbmm": torch.baddbmm, "aten::baddbmm_": torch.baddbmm}
+
+
 def run(function, args, kwargs):
     """Call an operation on CPU tensors, also if torch has it for CUDA alone."""
     if function in (torch.ops.aten.mm.dtype, torch.ops.aten.bmm.dtype):
         a, b, dtype = args
         assert dtype == torch.float32 and a.dtype == b.dtype in (torch.bfloat16, torch.float16)
         return (torch.mm if a.dim() == 2 else torch.bmm)(a.float(), b.float())
+    name = function._schema.name if isinstance(function, torch._ops.OpOverload) else ""
+    if name in PRODUCTS and all(x.dtype in (torch.bfloat16, torch.float16) for x in tensors_in(args)):
+        return in_float32(PRODUCTS[name], name.endswith("_"), args, kwargs)
     return function(*args, **kwargs)
+
+
+def in_float32(product, in_place: bool, args, kwargs) -> torch.Tensor:
+    """Return a product of 16-bit tensors, summed in float32 as on a GPU: many CPUs have no fast one."""
+    out = args[0] if in_place else kwargs.get("out")
+    rest = {key: value for key, value in kwargs.items() if key != "out"}
+    found = product(*(x.float() if isinstance(x, torch.Tensor) else x for x in args), **rest)
+    return found.to(args[0].dtype) if out is None else out.copy_(found)
 
 
 class _Functions(TorchFunctionMode):

@@ -15,6 +15,7 @@ import lora
 from benchmarks import (
     common,
     exactness,
+    exactness_random,
     generate,
     gpu,
     gpu_sizes,
@@ -598,3 +599,12 @@ def test_versions_compare_the_two_kinds_of_product(monkeypatch, capsys):
         monkeypatch.setattr(versions, "PRODUCTS", kind)
         versions.program_row("algo=grpo")()
     assert "products=plain" in commands[0] and not any("products" in word for word in commands[1])
+
+
+def test_random_models_are_measured_and_always_the_same(capsys):
+    before = torch.get_num_threads()
+    number = next(n for n in range(100) if exactness_random.draw(n).raw["hidden_size"] < 64)
+    (row,) = exactness_random.measured(number, 1)
+    (again,) = exactness_random.measured(number, 1)
+    assert row == again and row.name.startswith(f"{number}: ") and "exact: " in row.check
+    assert torch.get_num_threads() == before and exactness_random.draw(3) != exactness_random.draw(4)
