@@ -51,7 +51,11 @@ def parse(options: type[T], words: list[str]) -> T:
     """Return the options that key=value words give. Print the help and exit with 0 on --help; print one line and exit
     with 2 on a wrong word."""
     module = sys.modules[options.__module__]
-    [given] = program.parse(words, f"benchmarks.{Path(module.__file__).stem}", options, about=module.__doc__)
+    name = f"benchmarks.{Path(module.__file__).stem}"
+    [given] = program.parse(words, name, options, about=module.__doc__)
+    if given.out and Path(given.out).is_dir():
+        print(f"{name}: out={given.out} is a folder; give the name of a file", file=sys.stderr)
+        sys.exit(2)
     return given
 
 

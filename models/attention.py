@@ -1,4 +1,4 @@
-"""Causal attention whose bits for a query, on a CPU, depend only on that query and the keys that it sees.
+"""Causal attention whose bits for a query, on a CPU where the trial says so, depend on that query and its keys alone.
 
 So the log-probability recorded while sampling, from a cache, is the one that training recomputes. Three rules:
 

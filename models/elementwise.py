@@ -1,4 +1,4 @@
-"""Elementwise functions whose bits for an element do not depend on its place in the tensor.
+"""Elementwise functions whose bits for an element do not depend on its place: silu and exp2, not gelu's tanh form.
 
 On a CPU torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows
 are padded to whole vectors, and threads share whole rows.

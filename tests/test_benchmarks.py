@@ -601,6 +601,12 @@ def test_versions_compare_the_two_kinds_of_product(monkeypatch, capsys):
     assert "products=plain" in commands[0] and not any("products" in word for word in commands[1])
 
 
+def test_a_folder_is_no_file_for_results(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        common.parse(onpolicy.Options, [f"out={tmp_path}"])
+    assert capsys.readouterr().err == f"benchmarks.onpolicy: out={tmp_path} is a folder; give the name of a file\n"
+
+
 def test_random_models_are_measured_and_always_the_same(capsys):
     before = torch.get_num_threads()
     number = next(n for n in range(100) if exactness_random.draw(n).raw["hidden_size"] < 64)

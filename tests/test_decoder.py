@@ -348,8 +348,16 @@ def test_defaults_of_absent_fields_match_transformers(model_type):
         assert ours.windows == tuple(window if kind == SLIDING else None for kind in kinds)
     if model_type != "mistral":
         assert parse_config({**raw, "num_key_value_heads": None}).num_key_value_heads == 32
-    assert parse_config({**raw, "head_dim": None}).head_dim == 64, "heads that share hidden_size, as in vLLM"
-    assert parse_config({**raw, "hidden_act": "swish"}).hidden_act == "silu"
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_null_heads_share_hidden_size_and_swish_is_silu(model_type):
+    """The first as in vLLM; transformers has 128 for Qwen3."""
+    raw = SMALL | {"model_type": model_type}
+    assert parse_config(raw | {"head_dim": None}).head_dim == raw["hidden_size"] // raw["num_attention_heads"]
+    ids = torch.arange(9)[None]
+    swish, silu = (random_model(model_type, hidden_act=name)(ids) for name in ("swish", "silu"))
+    assert torch.equal(swish, silu)
 
 
 # ------------------------------------------------------------------------------------------------- bitwise, on the CPU

@@ -93,7 +93,7 @@ def test_every_choice_of_library_is_exact(float32, least, monkeypatch):
     assert exact_step(model) is not None and largest_gap(model) == 0.0
 
 
-@pytest.mark.parametrize("r", [1, 64, 128, 192, 256, 320])
+@pytest.mark.parametrize("r", [1, 64, 128, 191, 192, 193, 256, 320])
 def test_stacked_step_serves_every_rank(r):
     """Without it the model itself samples: exact as well, but slower."""
     model = embedded(r, torch.float32)
@@ -273,13 +273,26 @@ def test_trial_has_random_factors(monkeypatch):
     assert trial.first_difference(embedded(4, torch.float32)).startswith("model.layers.0.self_attn differs by ")
 
 
-@pytest.mark.parametrize(("given", "chosen", "said"), [(0, 2, "yes"), (2, 2, "yes"), (8, 8, "8 threads")])
-def test_most_threads_that_are_exact_are_chosen(given, chosen, said, threads, monkeypatch):
+@pytest.mark.parametrize("most", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize(("given", "said"), [(0, "yes"), (1, "yes"), (8, "8 threads")])
+def test_most_threads_that_are_exact_are_chosen(given, said, most, threads, monkeypatch):
     monkeypatch.setattr(trial.process, "default_threads", lambda _: 8)
-    found = lambda _: f"{torch.get_num_threads()} threads" if torch.get_num_threads() > 2 else None  # noqa: E731
+    found = lambda _: f"{torch.get_num_threads()} threads" if torch.get_num_threads() > most else None  # noqa: E731
     monkeypatch.setattr(trial, "first_difference", found)
     model = random_model()
-    assert trial.choose_threads(model, given, trial=True)[0] == said and torch.get_num_threads() == chosen
+    assert trial.choose_threads(model, given, trial=True)[0] == said and torch.get_num_threads() == (given or most)
+
+
+@pytest.mark.skipif(not onednn.usable(F32), reason="oneDNN's products are not usable here")
+@pytest.mark.parametrize("exact", ["onednn", "plain"])
+@pytest.mark.parametrize("faster", [0.5, 2.0])
+def test_the_products_that_are_exact_are_chosen(exact, faster, threads, monkeypatch):
+    """The faster ones are tried first."""
+    monkeypatch.setattr(trial.process, "onednn_speedup", lambda *_: faster)
+    monkeypatch.setattr(trial, "first_difference", lambda _: None if onednn.float32 == (exact == "onednn") else "no")
+    assert trial.choose_threads(random_model(), 1, trial=True) == ("yes", exact)
+    other = "plain" if exact == "onednn" else "onednn"
+    assert trial.choose_threads(random_model(), 1, trial=True, products=other) == ("no", other)
 
 
 def test_all_threads_are_kept_if_no_number_is_exact(threads, monkeypatch):
@@ -323,7 +336,7 @@ def test_a_run_says_what_is_not_exact(tmp_path, monkeypatch):
     assert metrics_of(tmp_path / "run")[0]["exact"] == line.partition("exact: ")[2]
 
 
-@pytest.mark.parametrize("r", [1, pytest.param(192, marks=pytest.mark.full)])
+@pytest.mark.parametrize("r", [1, *(pytest.param(r, marks=pytest.mark.full) for r in (2, 3, 191, 192, 193))])
 def test_resumed_runs_of_corner_ranks_have_the_same_bytes(r, threads):
     threads(1)
     assert exactness.resumed_run(("tiny", "float32", r, 1), "tiny") == ("equal", 0.0)
@@ -339,11 +352,20 @@ def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, to
 
 
 @pytest.mark.parametrize(
-    ("r", "dtype", "bound", "of_entry"), [(1, F32, 1e-6, 2e-6), (16, F32, 1e-6, 2e-6), (16, BF16, 2e-2, 4e-2)]
+    ("r", "number", "dtype", "bound", "of_entry"),
+    [
+        (1, 1, F32, 1e-6, 2e-6),
+        (16, 1, F32, 1e-6, 2e-6),
+        (16, 1, BF16, 2e-2, 4e-2),
+        (0, 1, F32, 1e-6, 2e-6),
+        pytest.param(16, 3, F32, 1e-6, 2e-6, marks=pytest.mark.full),
+    ],
 )
-def test_gradients_depend_on_the_cut_of_a_step_by_rounding_alone(r, dtype, bound, of_entry):
-    """The order of the groups changes no bit. micro_tokens and the order within groups change sums: the whole gradient
-    by at most `bound` of its norm, an entry by at most `of_entry` of its tensor's largest."""
+def test_gradients_depend_on_the_cut_of_a_step_by_rounding_alone(r, number, dtype, bound, of_entry, threads):
+    """The order of the groups changes no bit. micro_tokens (each episode alone, or beside few or all others) and the
+    order within groups change sums: the whole gradient by at most `bound` of its norm, an entry by at most `of_entry`
+    of its tensor's largest."""
+    threads(number)
     model = embedded(r, dtype)
     randomize_factors(model)
     episodes = play(model, *PLAYED)

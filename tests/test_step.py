@@ -94,6 +94,24 @@ def test_windows_sample_the_logprobs_of_training(name, stacked, monkeypatch):
 
 
 @torch.no_grad()
+def test_the_step_is_tried_again_for_other_shapes_threads_and_products(monkeypatch):
+    model, tried, before = adapted("qwen3"), [], torch.get_num_threads()
+    monkeypatch.setattr(decode, "_agrees", lambda *_: tried.append(1) or True)
+    monkeypatch.setattr(onednn, "float32", False)
+    try:
+        for number, float32 in ((1, False), (1, False), (2, False), (2, True), (1, False)):
+            torch.set_num_threads(number)
+            monkeypatch.setattr(onednn, "float32", float32)
+            decode.exact_step(model)
+    finally:
+        torch.set_num_threads(before)
+    assert len(tried) == 3
+    lora.inject(model, 5)
+    decode.exact_step(model)
+    assert len(tried) == 4, "another rank"
+
+
+@torch.no_grad()
 def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
     model = adapted("qwen3")
     assert decode.exact_step(model) is not None

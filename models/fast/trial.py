@@ -2,7 +2,7 @@
 
 Which kernel multiplies two matrices depends on the CPU, the library, the shapes and the number of threads, so no
 property of the code can promise it. The trial samples a few tokens and computes their log-probabilities again as
-training does. `sampler_gap` measures the same on every batch that is trained.
+training does. `sampler_gap` measures the same on what is trained with the weights that sampled it.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ LARGE = 1_000_000_000  # parameters, from which on half as many rows are tried: 
 def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, products: str = "auto") -> tuple[str, str]:
     """Choose the library of float32 products (process.py) and print it, and give torch that many CPU threads.
 
-    threads: 0: process.py chooses, and with `trial` the number is halved until it succeeds.
-    products: "auto" | "onednn" | "plain". With "auto" oneDNN is also taken where plain products fail in the trial and
-    it does not.
+    threads: 0: process.py chooses; where that many fail in the trial, the largest number is searched that does not, by
+    halving the interval.
+    products: "auto" | "onednn" | "plain". With "auto" the other library is taken where it alone succeeds in the trial.
 
     Return (exact, products): "yes" if the trial succeeds, else the first thing that differs, or "" without `trial`; and
     the library that was chosen.
@@ -48,20 +48,35 @@ def _tried_threads(model: CausalLM, threads: int, products: str) -> str:
     """Try the settings, and others where `choose_threads` may change them. Return "yes" or the first difference."""
     on_cpu = model.lm_head.weight.device.type == "cpu"
     most, found = torch.get_num_threads(), first_difference(model)
-    if found and on_cpu and products == "auto" and not onednn.float32:
-        process.choose_products("onednn")
-        if onednn.float32 and not first_difference(model):
-            print("float32 products: oneDNN nevertheless, because plain ones are not exact here")
-            return "yes"
-        process.choose_products("plain")
-    difference = found
-    while difference and not threads and torch.get_num_threads() > 1 and on_cpu:
-        torch.set_num_threads((torch.get_num_threads() + 1) // 2)
-        difference = first_difference(model)
-    if difference:
-        torch.set_num_threads(most)
+    if not found:
+        return "yes"
+    if on_cpu and products == "auto" and _other_products_are_exact(model):
+        return "yes"
+    if threads or not on_cpu:
         return found
-    return "yes"
+    exact, inexact = 0, most
+    while inexact - exact > 1:
+        middle = (exact + inexact + 1) // 2
+        exact, inexact = (exact, middle) if _differs(model, middle) else (middle, inexact)
+    torch.set_num_threads(exact or most)
+    return "yes" if exact else found
+
+
+def _differs(model: CausalLM, threads: int) -> bool:
+    torch.set_num_threads(threads)
+    return first_difference(model) is not None
+
+
+def _other_products_are_exact(model: CausalLM) -> bool:
+    """Switch to the other library of float32 products, and back if it is not exact either."""
+    before = onednn.float32
+    process.choose_products("plain" if before else "onednn")
+    if onednn.float32 != before and not first_difference(model):
+        name = "plain" if before else "oneDNN"
+        print(f"float32 products: {name} nevertheless, because the others are not exact here")
+        return True
+    process.choose_products("onednn" if before else "plain")
+    return False
 
 
 def first_difference(model: CausalLM) -> str | None:
