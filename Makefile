@@ -12,7 +12,7 @@ test: $(VENV)/test.done  ## the tests
 	$(PY) -m pytest -n 2 --dist worksteal
 
 test-full: $(VENV)/test-full.done  ## the tests with all their tasks, and the environments beside the originals' packages
-	$(PY) -m pytest -n 2 --dist worksteal -m "full or not full"
+	FUZZ=5 $(PY) -m pytest -n 2 --dist worksteal -m "full or not full"
 
 lint: $(VENV)/test.done  ## style and the import rule
 	$(PY) -m ruff check . && $(PY) -m ruff format --check .

@@ -16,11 +16,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+from hypothesis import settings
 
 from models.config import parse_config
 from models.decoder import CausalLM
 
 torch.set_num_threads(1)
+FUZZ = int(os.environ.get("FUZZ", 0))  # 0: the same examples in every run; N: others in each, and N times as many
+settings.register_profile("chosen", derandomize=not FUZZ)
+settings.load_profile("chosen")
 # A background job ignores these signals, and so would the programs that tests start. A handler ends with exec.
 for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: lambda *_: None}.items():
     if signal.getsignal(number) is signal.SIG_IGN:

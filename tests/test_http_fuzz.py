@@ -8,6 +8,7 @@ import math
 import random
 
 import pytest
+from conftest import FUZZ
 from hostile import is_plain, modest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -110,9 +111,10 @@ def check_step(step) -> None:
 def fuzz(count: int):
     """Return a decorator: draw the wrong value, which exchange gets it, and where in the right answer."""
     health = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-    return lambda test: settings(max_examples=count, deadline=None, suppress_health_check=health)(
-        given(junk=JUNK, nth=st.integers(0, 8), seed=st.integers(0, 99))(test)
-    )
+    drawn = given(junk=JUNK, nth=st.integers(0, 8), seed=st.integers(0, 99))
+    found = example(junk=[], nth=5, seed=41)  # a message whose role is a list
+    chosen = settings(max_examples=max(FUZZ, 1) * count, deadline=None, suppress_health_check=health)
+    return lambda test: chosen(found(drawn(test)))
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
