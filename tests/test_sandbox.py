@@ -496,3 +496,25 @@ def test_start_names_the_layers_once(monkeypatch, capsys):
     for _ in range(2):
         sandbox.start(sandbox.ISOLATED)
     assert capsys.readouterr().err == f"sandbox: {sandbox.layers()}\n"
+
+
+def resident(process: int) -> int:
+    """Return the bytes of memory that a process holds, those that it shares included; 0 if it has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+@pytest.mark.full
+def test_programs_of_a_process_hold_at_most_five_gib_together():
+    """Twelve at once, each with as much memory and as many files as it may have: eight of them run."""
+    source = "x = bytearray(460 * 2**20)\nfor i in range(15): open(f'/tmp/{i}', 'w').write('x' * 10**6)\n"
+    source += "import time\ntime.sleep(3)"
+    execute("", "")
+    with ThreadPoolExecutor(12) as pool:
+        programs, peak = [pool.submit(execute, source, "", Limits(wall=60)) for _ in range(12)], 0
+        while not all(program.done() for program in programs):
+            peak = max(peak, sum(map(resident, descendants(os.getpid()))))
+            time.sleep(0.05)
+    assert [program.result().status for program in programs] == [0] * 12
+    assert 7 * 460 * 2**20 < peak + 8 * 16 * 2**20 < 5 * 2**30, f"{peak / 2**20:.0f} MiB"
