@@ -152,6 +152,14 @@ def test_attention_goes_through_the_library_of_training_if_bits_differ(
     assert onednn.least_batch == chosen
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fast", [True, False])
+def test_slow_products_of_16_bits_are_said(dtype, fast, products, least_batch, monkeypatch, capsys):
+    monkeypatch.setattr(onednn, "usable", lambda dtype: fast or dtype == torch.float32)
+    trial.choose_threads(random_model(dtype=dtype), 1, products="plain")
+    assert ("16 bits: this CPU has no fast" in capsys.readouterr().out) == (not fast and dtype != torch.float32)
+
+
 def test_attention_stays_with_mkl_where_torch_has_no_other_product(least_batch, monkeypatch):
     """As on a CPU without AVX-512: the switch to oneDNN does nothing there, and a timing would be chance."""
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)

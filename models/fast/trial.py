@@ -40,6 +40,8 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
         cfg = model.config
         line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size)
         print(f"float32 products: {line}; in a step's attention: {process.choose_attention()}")
+        if model.lm_head.weight.dtype.itemsize == 2 and not onednn.usable(torch.bfloat16):
+            print("16 bits: this CPU has no fast products of them; dtype=float32 is faster, in twice the memory")
     found = _tried_threads(model, threads, products) if trial else ""
     return found, ("onednn" if onednn.float32 else "plain") if on_cpu else products
 
