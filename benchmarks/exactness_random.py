@@ -87,11 +87,14 @@ def make(drawn: Drawn) -> CausalLM:
 
 
 def measured(first: int, count: int) -> Iterator[Row]:
-    """Yield the row of each number. Restore torch's number of threads and the choice of libraries."""
+    """Yield the row of each number, printed to stderr when it is measured. Restore torch's number of threads and the
+    choice of libraries."""
     before, chosen = torch.get_num_threads(), (onednn.float32, onednn.least_batch)
     try:
         for number in range(first, first + count):
-            yield measure(number)
+            row = measure(number)
+            print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
+            yield row
     finally:
         torch.set_num_threads(before)
         onednn.float32, onednn.least_batch = chosen
@@ -114,6 +117,4 @@ def measure(number: int) -> Row:
     check = f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
     row = Row(drawn.name(number), {"ours": [gaps.max().item()]}, "nats", check=check)
     row.targets = {} if difference else {"ours": 0.0}
-    if row.targets and row.median("ours"):
-        print(f"{row.name}: {row.median('ours'):.1e} nats, {row.check}", file=sys.stderr, flush=True)
     return row
