@@ -125,21 +125,22 @@ def optimizer_step(sizes: Sizes, cfg: Any) -> int:
     return 4 * max(largest, critic) * (decayed + 2 * (cfg.optimizer != "sgd"))
 
 
-def kept(sizes: Sizes, cfg: Any) -> float:
+def kept(sizes: Sizes, cfg: Any, last: bool = False) -> float:
     """Return the bytes that a token keeps of a layer from its forward to its backward.
 
     On CUDA in 16 bits models/fast/train_block.py keeps half of what the plain code does, and the logarithms of
-    attention's sums.
+    attention's sums. last: of the last layer, which is plain there too.
     """
     s, w = sizes, width(cfg)
-    if fused(sizes, cfg):
+    if fused(sizes, cfg) and not last:
         ranks = padded(cfg.lora.r) * len(adapted(sizes, cfg)) / sizes.L
         return 4 * s.D + 4 * s.Q + 4 * s.K + 4 * s.I + 2 * ranks + 4 * s.H + 8 + s.normed * 2 * (s.Q + 2 * s.K)
     norms = (16 if w == 4 else 12) * s.D + 8
     head_norms = s.normed * ((4 * (s.Q + 2 * s.K) if w == 4 else 4 * (s.Q + s.K)) + 4 * (s.H + s.key_heads))
     if not cfg.lora.r:  # what the gradients of the norms' weights need
         norms += 2 * w * s.D + s.normed * w * (s.Q + s.K)
-    return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + 4 * w * s.I + 4 * s.H
+    wanted = w * (s.D + s.Q) if fused(s, cfg) else 0  # copies of the rows that the last layer goes on with
+    return norms + head_norms + 3 * w * s.Q + 2 * w * s.K + 4 * w * s.I + 4 * s.H + wanted
 
 
 def fused(sizes: Sizes, cfg: Any) -> bool:
@@ -159,17 +160,17 @@ def update(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the largest forward and backward, without weights and gradients.
 
     The peak is in the head, beside what all layers keep, or in the backward of an MLP. With checkpointing a layer that
-    is computed again is beside what all layers keep.
+    is computed again is beside what all layers keep: the last one, of which most is kept.
     """
     N, s, w = rows(cfg), sizes, width(cfg)
-    of_a_layer = N * kept(s, cfg)
+    of_a_layer, of_the_last = N * kept(s, cfg), N * kept(s, cfg, last=True)
     if fused(s, cfg):  # and the factors, cast once for forward and backward
         of_a_layer += w * padded(cfg.lora.r) * sum(outputs + inputs for outputs, inputs in adapted(s, cfg)) / s.L
-    inputs = N * s.L * w * s.D if cfg.checkpoint == "block" else s.L * of_a_layer
+    inputs = N * s.L * w * s.D if cfg.checkpoint == "block" else (s.L - 1) * of_a_layer + of_the_last
     inputs += 0 if cfg.lora.r else w * s.V * s.D  # the head's gradient, which a tied embedding's is added to
     head = N * (3 * w + 4) * s.D + held.head
     backward = N * w * (s.I + 2 * s.D) + max(N * w * s.I, held.dequantised)  # of the MLP's down_proj
-    return inputs + max(head, backward + (of_a_layer if cfg.checkpoint == "block" else 0))
+    return inputs + max(head, backward + (of_the_last if cfg.checkpoint == "block" else 0))
 
 
 def forward(sizes: Sizes, cfg: Any, held: Any, tokens: int) -> float:

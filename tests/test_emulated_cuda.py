@@ -513,7 +513,18 @@ def test_training_on_cuda_keeps_the_planned_bytes(family, device):
     assert kept[1] - kept[0] == 64 * (peaks.kept(sizes, cfg) - 4 * sizes.H) + factors
 
 
-def _saved_on_cuda(family: str, layers: int) -> int:
+@pytest.mark.parametrize(("family", "layers"), [("qwen2", 1), ("qwen2", 3), ("qwen3", 2)])
+def test_the_last_block_keeps_the_planned_bytes_of_a_plain_one(family, layers, device):
+    """It goes on with the wanted rows alone, here all. Without `wanted` it is fused, as every other block is."""
+    sizes, cfg = sizes_of(random_model(family).config), on_cuda("lora.r=4")
+    factors = 2 * 16 * sum(outputs + inputs for outputs, inputs in sizes.linears.values())
+    fused, plain = (64 * (peaks.kept(sizes, cfg, last) - 4 * sizes.H) for last in (False, True))
+    every, found = (_saved_on_cuda(family, layers, wanted) for wanted in (None, torch.arange(64, device="cuda")))
+    rest = every - layers * (fused + factors)  # of the final norm
+    assert 0.92 < (rest + (layers - 1) * (fused + factors) + plain) / found < 1.07
+
+
+def _saved_on_cuda(family: str, layers: int, wanted: torch.Tensor | None = None) -> int:
     """Return the bytes that a forward of 64 tokens saves for its backward, parameters aside."""
     model = random_model(family, num_hidden_layers=layers, dtype=torch.bfloat16)
     model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
@@ -526,7 +537,7 @@ def _saved_on_cuda(family: str, layers: int) -> int:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(save, lambda x: x):
-        model(torch.arange(64, device="cuda")[None] % 60)
+        model(torch.arange(64, device="cuda")[None] % 60, wanted=wanted)
     return sum(storage.nbytes() for storage in found.values())
 
 
