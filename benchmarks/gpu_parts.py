@@ -11,6 +11,7 @@ from benchmarks import common, generate, gpu_checks, gpu_decode, logprob, onpoli
 from benchmarks import lora as lora_benchmark
 from benchmarks.common import Row
 from benchmarks.gpu_sizes import Given
+from models.fast.exact import make_exact
 from models.logprob import token_logprobs
 
 
@@ -188,13 +189,16 @@ def exact(given: Given) -> Iterator[Row]:
     name = f"exact path, {given.scale.small}, rollout and training pass"
     [target] = given.targets({"not exact": 1.10}).values() or [None]
     yield onpolicy.measure_cost(name, model, talk, given.options, target, given.device, given.scale.patience)
+    model, rows, context = make_exact(model), given.scale.rows[-2], given.scale.contexts[-2]
+    name = f"decode {given.scale.small}, exact=true, {rows} rows, context {context:,}"
+    yield from gpu_decode.one_step(name, partial(gpu_decode.step_row, name, model, rows, context, None, given))
 
 
 Part = Callable[[Given], Iterator[Row]]
 PARTS: dict[str, tuple[Part, int]] = {  # the function and the most seconds it may take
     "text": (gpu_checks.text, 40),
     "agreement": (gpu_checks.agreement, 45),
-    "tests": (gpu_checks.tests, 90),
+    "tests": (gpu_checks.tests, 140),
     "decode, small": (lambda given: gpu_decode.decode(given.scale.small, given), 75),
     "epoch": (epoch, 70),
     "training pass": (gpu_decode.training, 40),
@@ -204,7 +208,7 @@ PARTS: dict[str, tuple[Part, int]] = {  # the function and the most seconds it m
     "prefill": (lambda given: gpu_decode.prefill(given.scale.small, given), 25),
     "attention": (gpu_decode.attention, 30),
     "GRPO step": (grpo_step, 70),
-    "exact path": (exact, 30),
+    "exact path": (exact, 45),
     "LoRA layers": (layers, 30),
     "group prefix sharing": (group, 25),
     "mixed rollouts": (rollouts, 60),

@@ -16,6 +16,11 @@ class Scale:
         "test_triton_attention.py",
         "test_triton_linear.py",
         "test_triton_logprob.py",
+        "test_triton_step.py",
+        "test_triton_sample.py",
+        "test_triton_block.py",
+        "test_triton_quant.py",
+        "test_triton_corners.py",
         "test_cuda_graph.py",
         "test_varlen.py",
     )

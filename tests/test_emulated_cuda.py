@@ -15,6 +15,7 @@ from models.engine import Engine
 from models.fast import cuda_graph, dispatch, paths, prefill, trial, varlen
 from models.fast.exact import make_exact
 from models.fast.triton import common, linear
+from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import sizes_of
 from rl import peaks, update
@@ -447,23 +448,33 @@ def test_an_exact_epoch_stays_on_the_device(device, monkeypatch, tmp_path):
     assert sorted(len(counts.waits) for counts in prefills)[-2] == 0, "the first tries the products' tiles"
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_training_launches_less_than_94_kernels_a_layer(shared, device):
-    """Forward and backward of a layer with adapters on all products: 2,250 for 24 layers. A shared prompt adds six."""
-    ids_BT, how = torch.arange(32, device="cuda")[None], {}
-    if shared:
-        places = [[*range(20), -1, -1], [*range(10), *range(20, 32)]]
-        how = {"sequences_ST": torch.tensor(places, device="cuda")}
+def launches(device, layers: int, shared: bool, head: bool = False) -> int:
+    """Return the launches of a forward and backward with adapters on all products; with `head` to log-probabilities."""
+    model, ids_N = random_model(num_hidden_layers=layers, dtype=torch.bfloat16), torch.arange(32, device="cuda")
+    model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
+    lora.inject(model, r=16)
+    places = [[*range(20), -1, -1], [*range(10), *range(20, 32)]]
+    how = {"sequences_ST": torch.tensor(places, device="cuda")} if shared else {}
+    with device.counting() as counts:
+        if head:
+            hidden_ND = model(ids_N[None], wanted=torch.arange(31, device="cuda"), **how)
+            token_logprobs(hidden_ND, model.lm_head.weight, ids_N[1:])[0].sum().backward()
+        else:
+            model(ids_N[None], **how).sum().backward()
+    return counts.kernels
 
-    def kernels(layers: int) -> int:
-        model = random_model(num_hidden_layers=layers, dtype=torch.bfloat16)
-        model.load_state_dict({name: p.to("cuda") for name, p in model.state_dict().items()}, assign=True)
-        lora.inject(model, r=16)
-        with device.counting() as counts:
-            model(ids_BT, **how).sum().backward()
-        return counts.kernels
 
-    assert kernels(3) - kernels(2) <= 93 + 6 * shared
+@pytest.mark.parametrize(("shared", "of_a_layer"), [(False, 90), (True, 94)])
+def test_training_launches_of_a_layer(shared, of_a_layer, device):
+    assert launches(device, 3, shared) - launches(device, 2, shared) == of_a_layer
+
+
+@pytest.mark.parametrize(("plain", "shared", "total"), [(False, False, 2372), (False, True, 2483), (True, False, 4796)])
+def test_training_launches_of_24_layers(plain, shared, total, device, monkeypatch):
+    """With the log-probabilities and the last block, which is always the plain one."""
+    if plain:
+        monkeypatch.setattr(kernels, "train_block", nothing_faster)
+    assert launches(device, 24, shared, head=True) == total
 
 
 def test_without_a_compiler_torch_takes_over(device, monkeypatch, tmp_path, capsys):

@@ -24,6 +24,11 @@ def test_without_a_gpu_its_benchmark_ends_with_2_and_one_line(capsys):
     assert end.value.code == 2 and "no CUDA device" in printed.err and len(printed.err.splitlines()) == 1
 
 
+def test_every_test_of_a_kernel_runs_on_the_gpu():
+    files = [path for path in Path(__file__).parent.glob("test_triton_*.py") if "\n@runs\n" in path.read_text()]
+    assert len(files) >= 8 and {path.name for path in files} <= set(gpu_sizes.Scale().tests)
+
+
 TINY_SCALE = gpu_sizes.SIZES["tiny"][1]
 
 

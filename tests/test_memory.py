@@ -22,6 +22,15 @@ def test_segments_are_expandable_unless_the_user_chose(users, monkeypatch):
     assert not torch.cuda.is_initialized()
 
 
+def test_a_phase_on_cuda_ends_with_its_peak_and_an_empty_reserve(monkeypatch):
+    calls = []
+    found = {"is_available": True, "is_initialized": True, "max_memory_allocated": 12}
+    for name in (*found, "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda name=name: calls.append(name) or found.get(name))
+    assert memory.end_phase() == 12
+    assert calls[2:] == ["max_memory_allocated", "empty_cache", "reset_peak_memory_stats"]
+
+
 @pytest.mark.skipif(not memory.CLEAR.exists(), reason="only Linux counts a process's peak")
 def test_a_phases_peak_is_its_own():
     memory.end_phase()

@@ -128,7 +128,7 @@ print(status("VmHWM") - before, sum(tensors.values()))
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
-    """Return (folder, bytes of the largest shard) of a bfloat16 checkpoint of 152 MB in seven shards."""
+    """Return (folder, bytes of the largest shard) of a bfloat16 checkpoint of 121 MB in seven shards."""
     folder, shards, weight_map = tmp_path_factory.mktemp("sharded"), [{}], {}
     small = {"vocab_size": 4096, "hidden_size": 1024, "intermediate_size": 2560, "num_hidden_layers": 6, "head_dim": 64}
     model = random_model("llama", dtype=torch.bfloat16, **small)
