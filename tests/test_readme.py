@@ -84,7 +84,7 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     known |= {*keys_of(merge.Keys), *keys_of(serve.Keys)}
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip"}  # placeholders
-    others |= {"demos", "difficulty", "growth", "matrix", "models", "prompt", "readme"}  # of other programs
+    others |= {"demos", "difficulty", "growth", "matrix", "models", "prompt", "random", "readme"}  # of other programs
     others |= {"before", "before_products", "now_products", "size", "large", "small", "docs", "make"}  # of benchmarks
     others |= {"dtypes", "kernels", "new", "only", "repeats", "rows", "shapes", "tokens", "turns", "warmup"}  # likewise
     assert used - known - others == set()
