@@ -81,6 +81,14 @@ def test_sampling_and_training_agree_bitwise(r, number, dtype, threads):
     assert largest_gap(model) == 0.0
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("number", [2, 3, 16])
+@pytest.mark.parametrize("r", [0, 1, 16, 192])
+def test_25_million_parameters_agree_bitwise_wherever_the_trial_says_so(r, number, threads):
+    threads(number)
+    assert not exactness.wrong(exactness.measure(("small", "float32", r, number), None))
+
+
 @pytest.mark.parametrize("float32", [True, False])
 @pytest.mark.parametrize("least", [1, 64, sys.maxsize])
 @torch.no_grad()
