@@ -198,7 +198,7 @@ Part = Callable[[Given], Iterator[Row]]
 PARTS: dict[str, tuple[Part, int]] = {  # the function and the most seconds it may take
     "text": (gpu_checks.text, 40),
     "agreement": (gpu_checks.agreement, 45),
-    "tests": (gpu_checks.tests, 140),
+    "tests": (gpu_checks.tests, 120),
     "decode, small": (lambda given: gpu_decode.decode(given.scale.small, given), 75),
     "epoch": (epoch, 70),
     "training pass": (gpu_decode.training, 40),

@@ -106,13 +106,15 @@ def multiply(x_ND, weight_OD, bias_O, y_NO, *_sizes, **_options):
 
 
 def head(hidden_ND, weight_VD, targets_N, scale, slope_ND):
-    logits_NV = hidden_ND.float() @ weight_VD.float().mT * scale
+    """In float64, so that a row's bits in float32 do not depend on the other rows."""
+    logits_NV = hidden_ND.double() @ weight_VD.double().mT * scale
     logp_NV = logits_NV.log_softmax(-1)
     p_NV, logprobs_N = logp_NV.exp(), logp_NV.gather(1, targets_N[:, None])[:, 0]
     if slope_ND is not None:
-        slope_ND.copy_((weight_VD[targets_N].float() - p_NV @ weight_VD.float()) * scale)
+        slope_ND.copy_((weight_VD[targets_N].double() - p_NV @ weight_VD.double()) * scale)
     peak_N = logits_NV.amax(-1)
-    return logprobs_N, -(p_NV * logp_NV).sum(-1), peak_N, logits_NV.logsumexp(-1) - peak_N
+    figures = logprobs_N, -(p_NV * logp_NV).sum(-1), peak_N, logits_NV.logsumexp(-1) - peak_N
+    return tuple(x.float() for x in figures)
 
 
 def choose(hidden_BD, weight_VD, _t, _r, uniforms_B, ids_B, logprobs_B, _scratch, scale, *_sizes, GREEDY, **_options):

@@ -63,8 +63,8 @@ def embedded(r: int, dtype: torch.dtype):
 PLAYED = (12, 5, 2, 4, 90)  # episodes, rows of the engine, turns, sampled tokens of a turn, prompt tokens
 ONE_HEAD = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 1, "num_key_value_heads": 1}
 F32, BF16 = torch.float32, torch.bfloat16
-QUICK = [(1, 3, F32), (1, 1, BF16), (2, 1, F32), (3, 6, BF16), (7, 4, F32), (16, 3, BF16), (16, 16, F32), (64, 1, F32)]
-QUICK += [(192, 1, F32), (192, 3, BF16), (256, 1, F32), (0, 3, F32), (0, 8, BF16), (3, 16, BF16)]
+QUICK = [(1, 3, F32), (1, 1, BF16), (2, 1, F32), (7, 4, F32), (16, 3, BF16), (16, 16, F32), (64, 1, F32)]
+QUICK += [(192, 1, F32), (256, 1, F32), (0, 3, F32), (3, 16, BF16)]
 EVERY = list(product((0, 1, 2, 3, 7, 16, 64, 192, 256), (1, 2, 3, 4, 6, 8, 16), (F32, BF16)))
 MATRIX = [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in EVERY if case not in QUICK)]
 
@@ -362,10 +362,10 @@ def gradients(model, episodes: list[Episode], micro_tokens: int) -> dict[str, to
 @pytest.mark.parametrize(
     ("r", "number", "dtype", "bound", "of_entry"),
     [
-        (1, 1, F32, 1e-6, 2e-6),
         (16, 1, F32, 1e-6, 2e-6),
-        (16, 1, BF16, 2e-2, 4e-2),
         (0, 1, F32, 1e-6, 2e-6),
+        pytest.param(1, 1, F32, 1e-6, 2e-6, marks=pytest.mark.full),
+        pytest.param(16, 1, BF16, 2e-2, 4e-2, marks=pytest.mark.full),
         pytest.param(16, 3, F32, 1e-6, 2e-6, marks=pytest.mark.full),
     ],
 )

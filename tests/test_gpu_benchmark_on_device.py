@@ -24,7 +24,15 @@ SCALE = replace(
 
 
 ELSEWHERE = ("tests", "text", "epoch")  # in processes of their own, or nothing without peers
-LONG = ("decode, large", "exact path", "LoRA layers", "mixed rollouts", "multi-turn", "GRPO step")
+LONG = (
+    "decode, large",
+    "exact path",
+    "LoRA layers",
+    "mixed rollouts",
+    "multi-turn",
+    "GRPO step",
+    "group prefix sharing",
+)
 
 
 class Event:
