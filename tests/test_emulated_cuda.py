@@ -273,7 +273,7 @@ def epoch(tmp_path, *words: str) -> dict:
     [
         ("algo=ppo", *TEXTCRAFT),
         ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT),
-        ("algo=ppo", "env=planner", "rollout_batch_size=4"),
+        pytest.param(("algo=ppo", "env=planner", "rollout_batch_size=4"), marks=pytest.mark.full),
     ],
     ids=["ppo", "grpo with KL", "planner"],
 )

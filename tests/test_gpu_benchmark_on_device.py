@@ -31,6 +31,7 @@ LONG = (
     "mixed rollouts",
     "multi-turn",
     "GRPO step",
+    "agreement",
     "group prefix sharing",
 )
 

@@ -28,7 +28,7 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
         ("tiny", [*TINY, "products=plain"]),
         ("tiny", [*TINY, "products=onednn", "checkpoint=block"]),
         ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
-        ("0.5b", [*LARGER, "products=plain"]),
+        pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
         ("0.5b", [*LARGER, "checkpoint=block", "quant=nf4-double", "ppo.entropy_coef=0.01"]),
     ],
 )

@@ -113,6 +113,7 @@ def test_sampled_logprobs_are_those_of_training(kind, exact, device, monkeypatch
     assert differences.abs().max() < 0.1 and differences.abs().mean() < 0.03
 
 
+@pytest.mark.full
 def test_an_exact_epoch_uses_one_product_for_any_number_of_rows(device, monkeypatch, tmp_path):
     monkeypatch.setattr(trial, "ROWS", 5)
     metrics = epoch(tmp_path, "algo=ppo", "exact=true", "quant=nf4", *TEXTCRAFT)

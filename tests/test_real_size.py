@@ -27,6 +27,7 @@ def in_this_process(options, side, model):
     return found
 
 
+@pytest.mark.full
 def test_both_sides_play_and_learn_from_as_many_tokens(monkeypatch, capsys):
     """4 episodes of 2 turns of 4 tokens; 4 evaluations of one episode each."""
     monkeypatch.setattr(real_size, "measured", in_this_process)
