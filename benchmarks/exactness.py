@@ -11,8 +11,9 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ import lora
 import train
 from benchmarks import sides
 from benchmarks.common import Row
-from benchmarks.random_episodes import CHANGED, LARGE, NEW, SHORT, gaps_of, play
+from benchmarks.random_episodes import CHANGED, LARGE, MICRO_TOKENS, NEW, SHORT, gaps_of, play
 from models import CausalLM, load_model
 from models.fast.trial import first_difference
 from rl import config
@@ -76,21 +77,37 @@ def measure(cell: Cell, base: str | None) -> Row:
 
     base: the model of the run that is resumed; None: no run.
     """
-    model = make_model(cell)
-    difference = first_difference(model)
-    play(model, *SHORT)  # prepares the decode step while B is zero, as a run's first epoch does
-    change_weights(model)
-    gaps = gaps_of(model, play(model, *(LARGE if cell[0] == "0.5b" else CHANGED)))
-    if cell[0] != "0.5b":
-        model = make_model(cell)
-        change_weights(model)  # before the decode step is prepared, as in a resumed run
-        gaps = torch.cat([gaps, gaps_of(model, play(model, *NEW))])
+    plays = (LARGE,) if cell[0] == "0.5b" else (CHANGED, NEW)
+    difference, gaps = tried_and_compared(partial(make_model, cell), plays, MICRO_TOKENS)
     largest, check = gaps.max().item(), f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
     if base:
         resumed, sampler_gap = resumed_run(cell, base)
         largest, check = max(largest, sampler_gap), f"{check}; resumed: {resumed}"
     name = "{}, {}, r={}, {} threads".format(*cell).replace("r=0", "full")
     return Row(name, {"ours": [largest]}, "nats", targets={} if difference else {"ours": 0.0}, check=check)
+
+
+def tried_and_compared(
+    make: Callable[[], CausalLM], plays: Sequence[tuple], sizes: Sequence[int]
+) -> tuple[str | None, torch.Tensor]:
+    """Return (what the trial says of the new model, |sampled - trained log-probability| of every token).
+
+    plays: what benchmarks/random_episodes.py plays once the weights have changed. The first model has prepared its
+    decode step while B was zero, as a run's first epoch does; the others prepare it afterwards, as a resumed run does.
+    sizes: of micro-batches, in tokens.
+    """
+    first, *others = plays
+    model = make()
+    difference = first_difference(model)
+    play(model, *SHORT)
+    gaps = [_changed_gaps(model, first, sizes)]
+    gaps += [_changed_gaps(make(), episodes, sizes) for episodes in others]
+    return difference, torch.cat(gaps)
+
+
+def _changed_gaps(model: CausalLM, episodes: tuple, sizes: Sequence[int]) -> torch.Tensor:
+    change_weights(model)
+    return gaps_of(model, play(model, *episodes), sizes)
 
 
 def wrong(row: Row) -> bool:

@@ -8,25 +8,25 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 import lora
 from benchmarks import sides
 from benchmarks.common import Row
-from benchmarks.exactness import change_weights
-from benchmarks.random_episodes import CHANGED, NEW, SHORT, gaps_of, play
+from benchmarks.exactness import tried_and_compared
+from benchmarks.random_episodes import CHANGED, NEW
 from models import CausalLM
 from models.config import ACTIVATIONS, FAMILIES
 from models.fast import onednn, process
-from models.fast.trial import first_difference
 
 ALONE = (1, 300, 8192)  # tokens of a micro-batch: each episode alone, some, all
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a number draws."""
+    """A model and the settings to measure it with."""
 
     raw: dict  # of config.json
     dtype: str
@@ -106,14 +106,7 @@ def measure(number: int) -> Row:
     torch.set_num_threads(drawn.threads)
     process.choose_products(drawn.products, drawn.raw["hidden_size"], drawn.raw["intermediate_size"])
     process.choose_attention()
-    model = make(drawn)
-    difference = first_difference(model)
-    play(model, *SHORT)
-    change_weights(model)
-    gaps = gaps_of(model, play(model, *CHANGED), ALONE)
-    model = make(drawn)
-    change_weights(model)
-    gaps = torch.cat([gaps, gaps_of(model, play(model, *NEW), ALONE)])
+    difference, gaps = tried_and_compared(partial(make, drawn), (CHANGED, NEW), ALONE)
     check = f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"
     row = Row(drawn.name(number), {"ours": [gaps.max().item()]}, "nats", check=check)
     row.targets = {} if difference else {"ours": 0.0}

@@ -160,7 +160,7 @@ def update(sizes: Sizes, cfg: Any, held: Any) -> float:
     """Return the bytes of the largest forward and backward, without weights and gradients.
 
     The peak is in the head, beside what all layers keep, or in the backward of an MLP. With checkpointing a layer that
-    is computed again is beside what all layers keep: the last one, of which most is kept.
+    is computed again is beside what all layers keep; the last layer keeps the most.
     """
     N, s, w = rows(cfg), sizes, width(cfg)
     of_a_layer, of_the_last = N * kept(s, cfg), N * kept(s, cfg, last=True)

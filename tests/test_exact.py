@@ -84,7 +84,7 @@ def test_sampling_and_training_agree_bitwise(r, number, dtype, threads):
 @pytest.mark.full
 @pytest.mark.parametrize("number", [2, 3, 16])
 @pytest.mark.parametrize("r", [0, 1, 16, 192])
-def test_25_million_parameters_agree_bitwise_wherever_the_trial_says_so(r, number, threads):
+def test_a_larger_model_agrees_bitwise_where_the_trial_says_so(r, number, threads):
     threads(number)
     assert not exactness.wrong(exactness.measure(("small", "float32", r, number), None))
 
@@ -162,9 +162,7 @@ def test_odd_intermediate_sizes_are_exact_or_not_called_so(inner, r, number, dty
         model.requires_grad_(True)
     found = trial.first_difference(model)
     if number == 3 and inner % 8:
-        assert (
-            found == f"layers.0.mlp.down_proj has {inner} inputs, no multiple of 8: 3 threads depend on a row's place"
-        )
+        assert found.startswith(f"layers.0.mlp.down_proj has {inner} inputs, no multiple of 8: with 3 threads ")
     else:
         assert found is None and largest_gap(model) == 0.0
 

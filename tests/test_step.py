@@ -94,7 +94,7 @@ def test_windows_sample_the_logprobs_of_training(name, stacked, monkeypatch):
 
 
 @torch.no_grad()
-def test_the_step_is_tried_again_for_other_shapes_threads_and_products(monkeypatch):
+def test_the_step_is_tried_again_when_settings_change(monkeypatch):
     model, tried, before = adapted("qwen3"), [], torch.get_num_threads()
     monkeypatch.setattr(decode, "_agrees", lambda *_: tried.append(1) or True)
     monkeypatch.setattr(onednn, "float32", False)

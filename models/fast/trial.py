@@ -127,8 +127,8 @@ def _packed(model: CausalLM, sequences: list[list[int]]) -> tuple[torch.Tensor, 
 
 def _refused(model: CausalLM) -> str | None:
     """Return a line about a part that is known to differ, which so small a trial may miss: an activation whose bits
-    depend on the thread, a single product whose sums threads share, an odd number of inputs, or a layer so narrow that
-    torch uses another library for few rows than for many."""
+    depend on the thread, a single product whose sums threads share, a number of inputs that VECTOR does not divide, or
+    a layer so narrow that torch uses another library for few rows than for many."""
     threads = torch.get_num_threads()
     if model.config.hidden_act == "gelu_pytorch_tanh" and threads > 2:
         return "mlp: hidden_act gelu_pytorch_tanh gives other bits from three threads on"
@@ -137,7 +137,8 @@ def _refused(model: CausalLM) -> str | None:
     for name, layer in _layers(model):
         outputs, inputs = layer.parts().weight.shape
         if threads > 2 and inputs % VECTOR:
-            return f"{name} has {inputs} inputs, no multiple of {VECTOR}: {threads} threads depend on a row's place"
+            line = f"{name} has {inputs} inputs, no multiple of {VECTOR}"
+            return f"{line}: with {threads} threads a row's bits depend on its place"
         width = min(inputs, outputs) if layer.parts().A is not None else inputs * outputs // ROW_MULTIPLE
         if ROW_MULTIPLE**2 * width <= SMALL_PRODUCT:  # an adapter's rank is at least ROW_MULTIPLE, with its padding
             line = f"{name} is narrow, {inputs} to {outputs}"

@@ -78,9 +78,7 @@ def _make(folder: Path) -> None:
     except OSError as error:
         if error.errno is None:
             raise  # its message is ours
-        word = str(folder)
-        word = word if len(word) <= 100 else f"{word[:80]}... ({len(word):,} characters)"
-        raise OSError(f"out={word}: {(error.strerror or 'no folder can be there').lower()}") from None
+        raise OSError(f"out={folder}: {(error.strerror or 'no folder can be there').lower()}") from None
     for path in (folder / name for name in WRITTEN):
         if path.is_symlink():
             raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
@@ -90,10 +88,10 @@ def _nearest(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists. Raise OSError for a symbolic link to nothing."""
     for path in (folder.absolute(), *folder.absolute().parents):
         if path.exists():
-            return path
+            break
         if path.is_symlink():
             raise OSError(f"out={folder}: {path} is a symbolic link that leads nowhere")
-    return Path.cwd()
+    return path
 
 
 def lock(folder: Path) -> BinaryIO:

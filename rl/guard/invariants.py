@@ -21,7 +21,7 @@ from rl.records import Batch, Episode
 EPOCHS = 3  # in a row that a poor sign must last: one epoch of it can be chance
 EQUAL_EPOCHS, EQUAL_EPISODES = 5, 500  # the same for equal rewards: a task that is solved once in 100 times is not one
 ZERO_STEPS = 2  # optimizer steps in a row without a gradient
-HASH = 6  # hexadecimal digits of a task's hash
+DIGITS = 6  # hexadecimal ones of a task's hash
 PROMPTS, PROMPT_TOKENS = 4, 128  # of the first batch whose likelihood is looked at
 
 # ---- the start ----
@@ -101,13 +101,13 @@ def task_hashes(episodes: list[Episode]) -> str:
     """Return a hash of the environment and seed of each group, 6 hexadecimal digits, one after another."""
     tasks = dict.fromkeys((e.group, e.env, e.seed) for e in episodes)
     hashes = (hashlib.sha256(repr(task[1:]).encode()).hexdigest() for task in tasks)
-    return "".join(digest[:HASH] for digest in hashes)
+    return "".join(digest[:DIGITS] for digest in hashes)
 
 
 def hashes_of(record: dict) -> set[str]:
     """Return the hashes of an epoch's tasks."""
     text = record.get("tasks", "")
-    return {text[i : i + HASH] for i in range(0, len(text), HASH)}
+    return {text[i : i + DIGITS] for i in range(0, len(text), DIGITS)}
 
 
 def weights_hash(weights: dict[str, Tensor]) -> str:
