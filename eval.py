@@ -8,7 +8,7 @@ on a server (rl/remote.py). --help lists every key.
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +20,12 @@ from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.truncation import truncated
 from models.weights import TINY
-from rl import arguments, config
+from rl import arguments, config, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe, evaluate
 from rl.guard import ends, signals
 from rl.quantised import trained_over_all
+from rl.ranks import start
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
     keep_memory()
     for name in names:
         model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
-        choose_threads(model, cfg.threads, products=cfg.products)
+        ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
         if name != "base":
             lora.load_adapter(model, Path(name))
         yield name, partial(evaluate, model, tokenizer)
@@ -116,7 +117,7 @@ def main(cfg: Any, keys: Keys) -> None:
             print(f"{name}: {keys.split} {describe(result)}", flush=True)
             for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():
                 print(f"    {env}: {one['success']:.1%} ({one['low']:.1%} to {one['high']:.1%}, n={one['episodes']})")
-    if keys.json:
+    if keys.json and ranks.is_first():
         Path(keys.json).write_text(json.dumps({"config": asdict(cfg), "results": results}, indent=2) + "\n")
 
 
@@ -127,4 +128,4 @@ if __name__ == "__main__":
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
         with ends.exits_cleanly("eval.py", cfg):
-            main(cfg, keys)
+            start.run(partial(main, keys=keys), replace(cfg, ranks=1) if keys.server else cfg, groups=keys.n)

@@ -22,6 +22,7 @@ from rl.guard.keep import evaluation_missing
 from rl.guard.signals import held
 from rl.guard.watch import replayable
 from rl.log import Run, epoch_line, rollout_stats, token_stats
+from rl.ranks import start
 from rl.records import Batch, Episode
 from rl.report import write_report
 from rl.rollout import rollout
@@ -162,4 +163,4 @@ if __name__ == "__main__":
     with signals.handled():
         cfg = parse(sys.argv[1:], "train.py")
         with ends.exits_cleanly("train.py", cfg):
-            main(cfg)
+            start.run(main, cfg, groups=cfg.episodes // cfg.algorithm.group_size)

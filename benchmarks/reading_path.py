@@ -1,7 +1,7 @@
 """The lines of the files that `python train.py algo=ppo` executes: python -m benchmarks.reading_path
 
-models/fast/ (speed alone), rl/guard/ (locks, signals, files: no number of a run) and the environments are left out;
-envs/__init__.py and envs/base.py count.
+models/fast/ (speed alone), rl/guard/ (locks, signals, files, refusals: no number of a run), rl/ranks/ (several
+processes) and the environments are left out; envs/__init__.py and envs/base.py count.
 """
 
 import ast
@@ -27,16 +27,17 @@ READING_ORDER = {  # a step of README's table: its files
         for name in ("config", "kernels", "decoder", "layout", "attention", "linear", "rope", "logprob")
     ],
     "sampling": ["models/engine.py", "models/cache.py", "models/random.py"],
-    "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "checks", "setup")],
+    "the configuration": [f"rl/{name}.py" for name in ("config", "arguments", "setup")],
     "logs and evaluation": [f"rl/{name}.py" for name in ("log", "report", "evaluate", "stats")],
 }
 REST = "files and chat formats"
 MARKER = "<!-- python -m benchmarks.reading_path readme=true -->\n"
-BESIDE = ("models/fast/", "rl/guard/")
+BESIDE = ("models/fast/", "rl/guard/", "rl/ranks/")
 ROOMS = ["train.py", "rl", "lora", "models", "envs"]
 PROGRAM = """
 import json, runpy, sys
-sys.argv[1:] = ["algo=ppo", "epochs=1", "episodes=8", "batch_size=8", "eval_episodes=2", f"out={sys.argv[1]}/run"]
+words = "algo=ppo epochs=1 episodes=8 batch_size=8 eval_episodes=2 ranks=1".split()
+sys.argv[1:] = [*words, f"out={sys.argv[1]}/run"]
 runpy.run_path("train.py", run_name="__main__")
 print(json.dumps([module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)]))
 """

@@ -6,6 +6,7 @@ not go together. Imports nothing but the standard library and rl/refusals.py, wh
 """
 
 import math
+import os
 import re
 import sys
 from dataclasses import fields
@@ -101,8 +102,9 @@ def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def fail(program: str, error: object, status: int = 2) -> NoReturn:
-    """Print one line, the error and its notes, and exit."""
+    """Print one line, the error and its notes, and exit. Of several ranks the first says what was wrong with words."""
     from rl import refusals
 
-    print(refusals.one_line("; ".join([f"{program}: {error}", *getattr(error, "__notes__", [])])), file=sys.stderr)
+    if status != 2 or os.environ.get("RANK", "0") == "0":
+        print(refusals.one_line("; ".join([f"{program}: {error}", *getattr(error, "__notes__", [])])), file=sys.stderr)
     raise SystemExit(status) from None

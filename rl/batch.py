@@ -12,6 +12,7 @@ import torch
 
 from models import CausalLM
 from models.logprob import token_logprobs
+from rl import ranks
 from rl.records import Batch, Episode
 
 PER_TOKEN = ("turn_N", "reward_N", "old_logprobs_N", "old_values_N", "ref_logprobs_N", "advantages_N", "returns_N")
@@ -69,7 +70,7 @@ def optimizer_steps(batch: Batch, batch_size: int, seed: str | None) -> Iterator
 
 
 def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
-    """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode).
+    """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode), of about equal size.
 
     Groups are sorted by their longest episode. A group's episodes stay together, because a piece computes a shared
     prompt once; the limit can still split a group.
@@ -79,12 +80,15 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
         longest[e.group] = max(len(e.ids_T), longest.get(e.group, 0))
     groups = [e.group for e in batch.episodes]
     order = sorted(range(len(groups)), key=lambda i: (longest[groups[i]], groups[i]))
-    piece, size = [], 0
+    left = sum(len(e.ids_T) for e in batch.episodes)
+    pieces, piece, size = -(-left // micro_tokens), [], 0
     for i in order:
         length = len(batch.episodes[i].ids_T)
-        if piece and size + length > micro_tokens:
+        even = left / pieces  # what each of the pieces that remain should have
+        if piece and (size + length > micro_tokens or size + length / 2 > even):
             yield select(batch, piece)
-            piece, size = [], 0
+            piece, size, left = [], 0, left - size
+            pieces = -(-left // micro_tokens)
         piece.append(i)
         size += length
     if piece:
@@ -111,11 +115,12 @@ def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tok
     old_values_N, last_values_B = torch.zeros(tokens), torch.zeros(episodes)
     # These fields carry each entry's index through micro_batches, to write results back in order.
     index = replace(batch, old_values_N=torch.arange(tokens), last_values_B=torch.arange(episodes))
-    for piece in micro_batches(index, micro_tokens):
+    for piece in ranks.own(micro_batches(index, micro_tokens)):
         hidden_ND, last_BD, _ = _hidden(piece, model)
         old_values_N[piece.old_values_N] = critic(hidden_ND).cpu()
         terminated_B = torch.tensor([e.terminated for e in piece.episodes])
         last_values_B[piece.last_values_B] = torch.where(terminated_B, 0.0, critic(last_BD).cpu())
+    ranks.fill(old_values_N, last_values_B)
     return replace(batch, old_values_N=old_values_N, last_values_B=last_values_B)
 
 

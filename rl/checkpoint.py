@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 import lora
 from models import Tokenizer
+from rl import ranks
 from rl.guard import keep
 from rl.guard.files import new_folder
 from rl.state import COUNTERS, TrainState
@@ -16,6 +17,7 @@ from rl.state import COUNTERS, TrainState
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
+@ranks.first_only
 def save_checkpoint(state: TrainState, run: Path) -> Path:
     """Write run/checkpoint-N for the N epochs finished, and remove older ones (rl/guard/keep.py)."""
     target = run / f"checkpoint-{state.epoch}"
@@ -36,6 +38,7 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
     return target
 
 
+@ranks.first_only
 def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> None:
     """Write run/epoch_N: the adapter in PEFT's files (or the whole model), training_stats.json and the tokenizer."""
     with new_folder(run / f"epoch_{state.epoch}") as folder:

@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import Any, Literal
 
 import envs
-from rl import arguments, checks
+from rl import arguments
 from rl.arguments import ArgumentError, NotNegative, Positive
+from rl.guard import checks
 from rl.tasks import mixture
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -93,6 +94,8 @@ class Common:
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
     products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
+    ranks: NotNegative[int] = 0  # processes that share the work; 0: one, or for the embedded model one per core
+    reduce: Literal["tree", "fast"] = "tree"  # of the ranks' gradients: the same bits for 1 to 8 ranks | faster
     strict: bool = False  # end a run that shows signs of learning nonsense (docs/troubleshooting.md); false: warn
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer
 

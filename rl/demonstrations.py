@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Generator, Iterable
+from functools import partial
+from itertools import chain
 
 import torch
 from tqdm import tqdm
 
 from envs.requests import Request, Result
 from models import CausalLM, Tokenizer
+from rl import ranks
 from rl.answer import Base, request_streams
 from rl.batch import forward, make_batch, micro_batches
 from rl.config import Common
@@ -25,6 +28,11 @@ def demonstrations(
 
     model: its base answers the environments' requests, all at once. Raises ValueError for a request if it is None.
     """
+    return ranks.play(partial(_play_all, model, tokenizer, cfg), list(tasks), progress)
+
+
+def _play_all(model, tokenizer, cfg: Common, tasks: list[Task], progress: tqdm) -> list[Episode]:
+    """Return the expert's episodes of this rank's tasks."""
     base, finished = Base(model, tokenizer, cfg), {}
     playing = [(_play(tokenizer, task, cfg), request_streams(task.key)) for task in tasks]
     results = {index: None for index in range(len(playing))}  # of the episodes that are not finished
@@ -85,8 +93,8 @@ def evaluate_held_out(
 @torch.no_grad()
 def held_out_loss(model: CausalLM, demonstrations: list[Episode], cfg: Common) -> dict:
     """Return the mean negative log-probability of the demonstrations' tokens in nats, and the perplexity."""
-    batch, total = make_batch(demonstrations), 0.0
-    for piece in micro_batches(batch, cfg.micro_tokens):
-        total -= forward(piece, model, cfg.temperature).logprobs_N.double().sum().item()
-    loss = total / batch.total_tokens
+    batch = make_batch(demonstrations)
+    pieces = ranks.own(micro_batches(batch, cfg.micro_tokens))
+    sums = [forward(piece, model, cfg.temperature).logprobs_N.double().sum().item() for piece in pieces]
+    loss = -sum(chain(*ranks.gathered(sums))) / batch.total_tokens
     return {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0)), "eval_tokens": batch.total_tokens}

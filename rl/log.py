@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from models.kernels import kernels
+from rl import ranks
 from rl.config import Common
 from rl.guard.files import append, write_text
 from rl.records import Episode
@@ -41,7 +42,9 @@ class Run:
 
     def end_phase(self, name: str, tokens: int = 0) -> None:
         """Count the time since the last call to the phase, with its tokens and its peak memory; parts add up."""
-        now, phase = time.monotonic(), self.phases.setdefault(name, {"seconds": 0.0, "tokens": 0, "peak_bytes": 0})
+        now, new = time.monotonic(), {"seconds": 0.0, "tokens": 0, "peak_bytes": 0, "waited": 0.0}
+        phase = self.phases.setdefault(name, new)
+        phase["waited"] += ranks.take_waited()
         phase["seconds"] += now - self.began
         phase["tokens"] += tokens
         phase["tokens_per_second"] = phase["tokens"] / phase["seconds"]
@@ -50,7 +53,7 @@ class Run:
 
     def log_phases(self, epoch: int, step: int) -> None:
         """Append a line with the phases since the line before to metrics.jsonl. Print the peaks of the first line."""
-        self.metrics({"epoch": epoch, "step": step, "phases": self.phases})
+        self.metrics({"epoch": epoch, "step": step, "phases": ranks.with_busy_seconds(self.phases)})
         if "load" in self.phases:
             sizes = (f"{name} {phase['peak_bytes'] / 2**30:.2f}" for name, phase in self.phases.items())
             print(f"peak memory in GiB: {', '.join(sizes)}", flush=True)

@@ -114,7 +114,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 def phase_of(error: BaseException) -> str:
     """Return the innermost phase in which an error was raised, or ""."""
     frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-    names = [f"{Path(code.co_filename).stem}.{code.co_name}" for code in frames]
+    return phase_of_frames([f"{Path(code.co_filename).stem}.{code.co_name}" for code in frames])
+
+
+def phase_of_frames(names: list[str]) -> str:
+    """Return the innermost phase of calls "file.function", outermost first, or ""."""
     return next((PHASES[name] for name in reversed(names) if name in PHASES), "")
 
 

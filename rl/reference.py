@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from models import CausalLM
+from rl import ranks
 from rl.batch import forward, micro_batches
 from rl.kl import Config
 from rl.records import Batch
@@ -16,8 +17,9 @@ def add_reference(batch: Batch, model: CausalLM, temperature: float, micro_token
     ref_logprobs_N = torch.zeros(len(batch.episode_N))
     # The field carries each entry's index through micro_batches, to write results back in order.
     index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
-    for piece in micro_batches(index, micro_tokens):
+    for piece in ranks.own(micro_batches(index, micro_tokens)):
         ref_logprobs_N[piece.ref_logprobs_N] = forward(piece, model, temperature).logprobs_N.float()
+    ranks.fill(ref_logprobs_N)
     return replace(batch, ref_logprobs_N=ref_logprobs_N)
 
 

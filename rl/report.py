@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from models import Tokenizer
+from rl import ranks
 from rl.records import Episode
 
 CURVES = ("reward_mean", "accuracy", "entropy", "approx_kl", "clip_fraction", "loss", "value_loss", "grad_norm", "lr")
@@ -16,6 +17,7 @@ pre{white-space:pre-wrap;background:#f6f6f4;padding:.8em}b.act{background:#dfe9d
 td,th{padding:.2em 1em .2em 0;text-align:left}"""
 
 
+@ranks.first_only
 def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) -> None:
     """Write folder/report.html from folder/metrics.jsonl and the newest episodes."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import lora
 from models import CausalLM
+from rl import ranks
 from rl.arguments import ArgumentError, flatten
 from rl.checkpoint import save_checkpoint
 from rl.guard import keep, origin
@@ -70,11 +71,18 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Any) -> None:
     origin.check(cfg, run)
     load_checkpoint(state, checkpoint)
     state.resumed_from = state.epoch
+    if ranks.is_first():
+        _clean(run, state, cfg)
+    ranks.wait()
+    print(f"resumed from {checkpoint}")
+
+
+def _clean(run: Path, state: TrainState, cfg: Any) -> None:
+    """Remove what the run wrote after the state's epoch."""
     forget_after(run, state.epoch)
     if keep.evaluation_missing(cfg, run, state.epoch):  # it is made again, whole
         forget_after(run, state.epoch, evaluations=True)
     remove_leftovers(run)
-    print(f"resumed from {checkpoint}")
 
 
 def load_checkpoint(state: TrainState, folder: Path) -> None:

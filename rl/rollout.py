@@ -18,7 +18,7 @@ import envs
 import lora
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
-from rl import reward
+from rl import ranks, reward
 from rl.config import Common
 from rl.guard.invariants import sampler_hash
 from rl.records import Episode
@@ -39,6 +39,11 @@ def rollout(
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
     """
+    return ranks.play(partial(_play, model, tokenizer, cfg, temperature), tasks, progress)
+
+
+def _play(model, tokenizer, cfg: Common, temperature: float, tasks: list[Task], progress: tqdm) -> list[Episode]:
+    """Play this rank's tasks."""
     if cfg.max_len > (positions := model.config.max_position_embeddings):
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
@@ -167,7 +172,7 @@ class _Games:
         self.finished[game.task.key] = game.episode
         self.progress.write(f"{game.task.env}: {error}; the episode is left out")
         none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
-        if none_whole and (len(self.finished) >= GIVE_UP or not self.waiting):
+        if none_whole and (len(self.finished) >= GIVE_UP or not (self.waiting or ranks.here.world > 1)):
             tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
             raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
 

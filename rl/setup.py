@@ -9,6 +9,7 @@ import torch
 import lora
 from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model, load_tokenizer
 from models.weights import TINY
+from rl import ranks
 from rl.checkpoint import save_checkpoint
 from rl.config import Common, Lora, describe_sources
 from rl.critic import Critic
@@ -52,7 +53,7 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
         full.train_all(model)
     algo_cfg = cfg.algorithm
     run.end_phase("load")
-    exact, kind = choose_threads(model, cfg.threads, trial=algo_cfg.source == "rollouts", products=cfg.products)
+    exact, kind = ranks.chosen(choose_threads, model, cfg.threads, algo_cfg.source == "rollouts", cfg.products)
     run.end_phase("trial")
     cfg = replace(cfg, threads=torch.get_num_threads(), products=kind)  # a resumed run takes the same
     print(f"threads: {torch.get_num_threads()}{exact and f'; exact: {exact}'}")

@@ -11,11 +11,13 @@ from tqdm import tqdm
 import lora
 from models import CausalLM, fast_matmul
 from models.kernels import kernels
+from models.random import fold_all
 from rl.batch import forward, micro_batches, optimizer_steps
 from rl.config import Common
 from rl.core import learning_rate_factor
 from rl.critic import Critic
 from rl.guard import signals
+from rl.ranks import tree
 from rl.records import Batch
 from rl.state import TrainState
 
@@ -109,13 +111,21 @@ def optimizer_step(state: TrainState, batch: Batch, algo: ModuleType, cfg: Commo
 
 def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -> tuple[dict, list[float]]:
     """Add the gradient of the whole batch to the parameters'. Return its metrics, and the sampler gap of each piece."""
-    stats, gaps = defaultdict(float), []
-    for micro in micro_batches(batch, state.micro_tokens or cfg.micro_tokens):
-        micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
-        gaps.append((micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item())
-        loss, shares = algo.loss(micro, cfg.algorithm)
-        with fast_matmul():
-            loss.backward()
-        for name, share in shares.items():
-            stats[name] += share
-    return stats, gaps
+
+    def learn(number: int, micro: Batch) -> tuple[dict, float]:
+        with torch.random.fork_rng(enabled=bool(cfg.lora.dropout)):
+            if cfg.lora.dropout:
+                torch.manual_seed(int(fold_all([(cfg.seed, state.step, number)])))  # the same masks on any rank
+            micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
+            gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
+            loss, shares = algo.loss(micro, cfg.algorithm)
+            with fast_matmul():
+                loss.backward()
+        return shares, gap
+
+    trained = [p for group in state.optimizer.param_groups for p in group["params"]]
+    pieces = micro_batches(batch, state.micro_tokens or cfg.micro_tokens)
+    results, stats = tree.accumulate(learn, pieces, trained, cfg.reduce == "fast"), defaultdict(float)
+    for name, share in (item for shares, _ in results for item in shares.items()):
+        stats[name] += share
+    return stats, [gap for _, gap in results]

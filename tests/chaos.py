@@ -71,7 +71,7 @@ def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False) -> 
                 resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
             count_operations(kill_at)
             os.chdir(ROOT)
-            sys.argv = ["train.py", *words]
+            sys.argv = ["train.py", *words, "ranks=1"]
             try:
                 runpy.run_path("train.py", run_name="__main__")
                 status = 0

@@ -43,6 +43,12 @@ SMALL = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_rank(monkeypatch) -> None:
+    """Let programs that run in the tests' process stay in it."""
+    monkeypatch.setattr("rl.ranks.start.cores", lambda: 1)
+
+
 def reference(*parts: str) -> Path:
     """Return a path in the reference data; skip the test if it is missing."""
     path = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "data"), *parts)

@@ -154,7 +154,7 @@ def test_an_empty_or_broken_config_without_results_begins_again(content, tmp_pat
 
 def test_second_process_is_refused_and_named(tmp_path):
     run = tmp_path / "run"
-    first = started(*SMALL, "epochs=500", f"out={run}")
+    first = started(*SMALL, "epochs=500", "ranks=1", f"out={run}")
     try:
         wait_for(run / "metrics.jsonl", first)
         for words in ([*SMALL, f"out={run}"], [f"resume={run}"]):

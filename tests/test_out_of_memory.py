@@ -69,6 +69,7 @@ def test_advice_where_a_single_episode_does_not_fit(monkeypatch):
 
 
 TRAIN = ["train.py", "algo=ppo", "episodes=8", "batch_size=8", "lora.r=4", "max_new_tokens=4", "textcraft.max_turns=1"]
+TRAIN.append("micro_tokens=8192")
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.5 GiB."
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rl import ranks
 from rl.arguments import flatten
 from rl.guard.files import checkpoints, read_json, remove_leftovers
 
@@ -29,6 +30,19 @@ def claim(cfg: Any) -> Iterator[tuple[Any, Path]]:
     Raise FileExistsError, one line, if another process writes there, if the run there has finished or has other
     settings; OSError if nothing can be written there. A folder that is left empty is removed.
     """
+    if ranks.here.world > 1:
+        from rl.ranks.folder import claim_together
+
+        with claim_together(cfg, claim_alone) as claimed:
+            yield claimed
+    else:
+        with claim_alone(cfg) as claimed:
+            yield claimed
+
+
+@contextmanager
+def claim_alone(cfg: Any) -> Iterator[tuple[Any, Path]]:
+    """Do what `claim` does, for this process."""
     folder, file = _lock_folder(cfg)
     try:
         yield (cfg if cfg.resume else _continued(cfg, folder)), folder
@@ -169,7 +183,7 @@ def differences(cfg: Any, saved: dict[str, Any]) -> list[str]:
     A run saves what it chose or read where `cfg` leaves the choice open; those settings are not compared.
     """
     given, defaults = flatten(asdict(cfg)), {"threads": 0, "products": "auto"}
-    skipped = {"out", "resume", "log", "plan", *(key for key in RESOLVED if given[key] == defaults[key])}
+    skipped = {"out", "resume", "log", "plan", "ranks", *(key for key in RESOLVED if given[key] == defaults[key])}
     skipped |= {"episodes"} if cfg.data else set()
     skipped |= {key for key in given if key.startswith("lora.")} if cfg.resume_from else set()
     compared = [key for key in given if key in saved and key not in skipped]

@@ -1,14 +1,15 @@
 """How a program ends: with one line for what a person can mend, and with a run's state saved."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
+from typing import Any, NoReturn
 
 import envs
-from rl import arguments
+from rl import arguments, ranks
 from rl.guard import signals
 
 
@@ -25,16 +26,28 @@ def exits_cleanly(program: str, cfg: Any = None, needs: str = "") -> Iterator[No
     except arguments.ArgumentError as error:
         arguments.fail(program, error)
     except (OSError, ValueError, FloatingPointError, envs.EnvironmentFailed) as error:
-        arguments.fail(program, error, status=1)
+        fail(program, error)
+    except ranks.AnotherRankFailed:
+        raise SystemExit(ranks.SILENT) from None
     except (RuntimeError, MemoryError) as error:
         from rl.out_of_memory import explained
 
-        arguments.fail(program, explained(error, cfg, needs), status=1)
+        fail(program, explained(error, cfg, needs))
     except signals.Interrupted as signal:
         signals.leave(signal, program)
     except KeyboardInterrupt:  # of a program that has nothing to save
         print(file=sys.stderr)  # the terminal shows ^C
         raise SystemExit(128 + SIGINT) from None
+
+
+def fail(program: str, error: object) -> NoReturn:
+    """Print one line and exit with status 1. Of several ranks that fail one speaks: 0, or one that names itself."""
+    if not ranks.is_first():
+        program = f"{program}: rank {ranks.here.rank}"
+        time.sleep(0.5)
+    if not ranks.speaks():
+        raise SystemExit(ranks.SILENT) from None
+    arguments.fail(program, error, status=1)
 
 
 @contextmanager

@@ -5,12 +5,15 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+
+from rl import ranks
 
 MOST_BYTES = 1 << 26  # of a JSON file, and of a line of JSON Lines
 LEFTOVERS = (".checkpoint-*", ".epoch_*", ".reference.*", ".*.partial", "*.partial")
@@ -19,7 +22,11 @@ LEFTOVERS = (".checkpoint-*", ".epoch_*", ".reference.*", ".*.partial", "*.parti
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `target` when the block ends without an error; an existing one is replaced.
-    manifest.json is added, with the sha256 of each file."""
+    manifest.json is added, with the sha256 of each file. On other ranks than the first nothing is left."""
+    if not ranks.is_first():
+        with tempfile.TemporaryDirectory() as nowhere:
+            yield Path(nowhere)
+        return
     temporary = target.with_name(f".{target.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -58,6 +65,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@ranks.first_only
 def write_text(path: Path, text: str) -> None:
     """Write a file that is whole or absent; an existing one is replaced."""
     temporary = path.with_name(f".{path.name}.partial")
@@ -68,6 +76,7 @@ def write_text(path: Path, text: str) -> None:
     sync(path.parent)
 
 
+@ranks.first_only
 def append(path: Path, records: list[dict]) -> None:
     """Append records to a JSON Lines file and sync it; without records make none."""
     if not records:

@@ -21,18 +21,18 @@ MOST_BYTES = 2**30  # of the weights that are read; of larger ones evenly spaced
 
 def origin(cfg: Any) -> dict[str, Any]:
     """Return the digests of what this run begins from."""
-    code = sorted(
-        [
-            ROOT / "train.py",
-            *(path for room in ("lora", "models", "rl", "envs") for path in (ROOT / room).rglob("*.py")),
-        ]
-    )
     return {
         "weights": weights_digest(resolve(cfg.model)),
         "data": sha256(Path(cfg.data)) if cfg.data else "",
         "torch": torch.__version__,
-        "code": {path.relative_to(ROOT).as_posix(): sha256(path)[:16] for path in code},
+        "code": code(),
     }
+
+
+def code() -> dict[str, str]:
+    """Return a digest of each file of ours that a run may execute, by its name."""
+    rooms = [path for room in ("lora", "models", "rl", "envs") for path in (ROOT / room).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): sha256(path)[:16] for path in sorted([ROOT / "train.py", *rooms])}
 
 
 def weights_digest(folder: Path) -> str:
@@ -68,7 +68,7 @@ def check(cfg: Any, run: Path) -> None:
         return
     try:
         before = read_json(path)
-        code, torch_before = dict(before["code"]), one_line(before["torch"])
+        files, torch_before = dict(before["code"]), one_line(before["torch"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: damaged ({error}); without the file nothing is compared") from None
     now = origin(cfg)
@@ -77,7 +77,7 @@ def check(cfg: Any, run: Path) -> None:
             raise ValueError(f"resume={run}: {word} has changed since the run began; {key} must stay as they were")
     if torch_before != now["torch"]:
         print(f"torch is {now['torch']}, and was {torch_before} when the run began: numbers may differ")
-    changed = sorted(name for name in code.keys() | now["code"].keys() if code.get(name) != now["code"].get(name))
+    changed = sorted(name for name in files.keys() | now["code"].keys() if files.get(name) != now["code"].get(name))
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
         print(f"code has changed since the run began: {one_line(', '.join(changed[:4]))}{more}")

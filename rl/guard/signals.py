@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rl import ranks
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE = 2.0  # seconds that threads of environments have to end before the process leaves them
 
@@ -38,7 +40,7 @@ def handled() -> Iterator[None]:
     """Handle the signals during the block. A signal that the parent process ignores (nohup) stays ignored."""
     main_thread = threading.current_thread() is threading.main_thread()  # the others cannot
     kept = {number: signal.getsignal(number) for number in SIGNALS} if main_thread else {}
-    _State.depth, _State.number = 0, None
+    _State.depth, _State.number, ranks.here.interrupt = 0, None, check_own
     for number, before in kept.items():
         if before is not signal.SIG_IGN:
             signal.signal(number, _handle)
@@ -55,7 +57,8 @@ def _handle(number: int, frame) -> None:
         os._exit(128 + number)
     _State.number = number
     first = "the step under way is finished and saved; " if _State.depth else ""
-    print(f"\nstopping: {first}a second signal stops at once", file=sys.stderr)
+    if ranks.here.world == 1:  # else the process that started the ranks says it
+        print(f"\nstopping: {first}a second signal stops at once", file=sys.stderr)
     if not _State.depth:
         raise Interrupted(number)
 
@@ -73,14 +76,23 @@ def held() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise Interrupted if a signal has come."""
+    """Raise Interrupted if a signal has come, to this rank or to another: all call this at the same places."""
+    number = max(ranks.gathered(_State.number or 0))
+    if number:
+        raise Interrupted(number)
+
+
+def check_own() -> None:
+    """Raise Interrupted if a signal has come to this process."""
     if _State.number is not None:
         raise Interrupted(_State.number)
 
 
 def leave(interrupted: Interrupted, program: str) -> None:
     """Print how to go on and end the process with the signal's status, also if threads still wait for an answer."""
-    print("; ".join([f"{program}: stopped by {interrupted}", *getattr(interrupted, "__notes__", [])]), file=sys.stderr)
+    line = "; ".join([f"{program}: stopped by {interrupted}", *getattr(interrupted, "__notes__", [])])
+    if ranks.speaks():
+        print(line, file=sys.stderr)
     ends = time.monotonic() + PATIENCE
     others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
     others = [thread for thread in others if not thread.daemon]

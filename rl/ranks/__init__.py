@@ -1,0 +1,193 @@
+"""Several processes of one run, called ranks: who computes what, and how the results meet.
+
+Every rank holds the whole state of the run and takes the same steps. Shared out are what takes the time: the episodes
+that are played, and the pieces of a batch. A result does not depend on the rank that computes it, and results are put
+together in the order of the tasks or pieces; so any number of ranks trains the same adapter. The first rank alone
+writes and prints. A process that `rl/ranks/start.py` has not made one of several is rank 0 of 1: then the functions
+here do everything themselves and send nothing.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+SILENT = 75  # exit status of a rank that ends because of another, without a line of its own
+
+
+class AnotherRankFailed(RuntimeError):
+    """Another rank failed and has said why; this one ends in silence."""
+
+
+@dataclass
+class Here:
+    """This process's place among the ranks."""
+
+    rank: int = 0
+    world: int = 1  # number of ranks
+    store: Any = None  # the torch.distributed store that they share; None if there is one rank
+    waited: float = 0.0  # seconds spent waiting for others since `take_waited` was last called
+    waiting: bool = False  # for others, now
+    interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/guard/signals.py sets it
+
+
+here = Here()
+
+
+def program() -> str:
+    """Return the name of the program that the ranks run."""
+    name = os.path.basename(sys.argv[0])
+    return name if name == "eval.py" else "train.py"
+
+
+def say(line: str) -> None:
+    """Print why the run ends."""
+    print(f"{program()}: {line}", file=sys.stderr, flush=True)
+
+
+def is_first() -> bool:
+    return here.rank == 0
+
+
+def first_only(function: Callable[..., T]) -> Callable[..., T | None]:
+    """Decorate a function that writes: it does nothing on other ranks than the first."""
+
+    @wraps(function)
+    def on_first(*args, **kwargs):
+        return function(*args, **kwargs) if is_first() else None
+
+    return on_first
+
+
+def share(count: int, rank: int, world: int) -> range:
+    """Return the indices of `count` things that a rank takes: adjacent ones, as evenly as can be."""
+    return range(rank * count // world, (rank + 1) * count // world)
+
+
+def own(pieces: Iterable[T]) -> list[T]:
+    """Return the pieces that this rank takes; `fill` puts the results together."""
+    pieces = list(pieces)
+    return [pieces[i] for i in share(len(pieces), here.rank, here.world)]
+
+
+def fill(*tensors: Any) -> None:
+    """Put CPU tensors together in place: each entry was written by one rank and is 0 on the others."""
+    if here.world > 1:
+        import torch.distributed as dist
+
+        for tensor in tensors:
+            meet(lambda tensor=tensor: dist.all_reduce(tensor))
+
+
+def gathered(value: T) -> list[T]:
+    """Return the value that each rank gives, in the order of ranks."""
+    if here.world == 1:
+        return [value]
+    import torch.distributed as dist
+
+    values = [None] * here.world
+    meet(lambda: dist.all_gather_object(values, value))
+    return values
+
+
+def from_first(value: T) -> T:
+    """Return the first rank's value."""
+    return gathered(value if is_first() else None)[0]
+
+
+def wait() -> None:
+    """Wait until every rank is here."""
+    gathered(None)
+
+
+def together(work: Callable[[], T]) -> list[T]:
+    """Do this rank's work and return that of all ranks, in order. If one raises an error, all end: the first of those
+    that failed raises its own, the others AnotherRankFailed."""
+    if here.world == 1:
+        return [work()]
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as raised:
+        error = raised
+    outcomes = gathered((result, None if error is None else type(error).__name__))
+    failed = next((rank for rank, (_, name) in enumerate(outcomes) if name), None)
+    if failed == here.rank:
+        raise error
+    if failed is not None:
+        raise AnotherRankFailed(f"rank {failed} failed ({outcomes[failed][1]})")
+    return [result for result, _ in outcomes]
+
+
+def play(play_own: Callable[[list, Any], list], tasks: list, progress: Any) -> list:
+    """Return the episodes of the tasks in their order: play_own(tasks, progress) plays a rank's share, of whole groups.
+
+    Lines that the others write to `progress` are printed by the first. Raises ValueError if every episode failed.
+    """
+    if here.world == 1:
+        return play_own(tasks, progress)
+    from rl.ranks import playing
+
+    return playing.play(play_own, tasks, progress)
+
+
+def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: str) -> tuple[str, str]:
+    """Return what `choose` (models.choose_threads) returns on the first rank; the others take the same kernels.
+
+    Raises ValueError where another rank's CPU lacks them.
+    """
+    if here.world == 1:
+        return choose(model, threads, trial, products)
+    from rl.ranks import playing
+
+    return playing.choose_kernels(choose, model, threads, trial, products)
+
+
+def take_waited() -> float:
+    """Return the seconds spent waiting for others since the last call."""
+    seconds, here.waited = here.waited, 0.0
+    return seconds
+
+
+def with_busy_seconds(phases: dict[str, dict]) -> dict[str, dict]:
+    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting."""
+    waited = [phase.pop("waited") for phase in phases.values()]
+    if here.world > 1:
+        mine = [phase["seconds"] - seconds for phase, seconds in zip(phases.values(), waited, strict=True)]
+        for phase, *seconds in zip(phases.values(), *gathered(mine), strict=True):
+            phase["busy_seconds"] = seconds
+    return phases
+
+
+def speaks(store: Any = None) -> bool:
+    """Return whether this rank is to say why the run ends: it is the first that asks, and asks for the first time."""
+    store = store or here.store
+    if store is None:
+        return True
+    me = f"{here.rank} {time.monotonic()}"
+    try:
+        return store.compare_set("spoken", "", me).decode() == me
+    except RuntimeError:  # the store is gone, and with it the process that would speak
+        return True
+
+
+def meet(exchange: Callable[[], Any]) -> None:
+    """Exchange something with the other ranks, and count the time as waiting. Raise AnotherRankFailed if the connection
+    to one breaks; Interrupted if it is a signal to all that ended it."""
+    began, here.waiting = time.monotonic(), True
+    try:
+        exchange()
+    except RuntimeError as error:  # the connection to a rank broke
+        here.interrupt()
+        line = str(error).splitlines()[0][:200]
+        with suppress(RuntimeError):
+            here.store.compare_set("lost", "", line)
+        raise AnotherRankFailed(line) from None
+    finally:
+        here.waiting = False
+        here.waited += time.monotonic() - began

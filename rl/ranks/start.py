@@ -1,0 +1,195 @@
+"""How a run of several ranks begins and ends: started here by `ranks=N`, or by torchrun.
+
+Under `ranks=N` this process starts N others with the same words, shows the torch.distributed store where they meet,
+passes signals on, and ends them all when one dies. Their own watch (watch.py) finds a rank that hangs.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from rl import ranks
+from rl.arguments import ArgumentError, flatten
+from rl.guard import origin, signals
+from rl.ranks import tree, watch
+
+PATIENCE = timedelta(minutes=30)  # for a rank that is slow; watch.py ends the run sooner if it hangs
+GRACE = 5.0  # seconds in which ranks end by themselves after one has failed
+SAVING = 60.0  # seconds in which they do after a signal, for a checkpoint
+PR_SET_PDEATHSIG = 1  # of prctl.h
+STARTED = "LORA_RL_STORE"  # host:port of the store, in the environment of ranks started here
+
+
+def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
+    """Call main(cfg) in this process, or as one of several ranks, or start these and wait for them.
+
+    groups: of episodes, which stay whole. Raise ArgumentError if there are more ranks.
+    """
+    joins = "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
+    if count > max(groups, 1):
+        raise ArgumentError(f"{count} ranks: there is work for {groups}, a group of episodes stays whole")
+    if joins:
+        run_as_rank(main, cfg)
+    elif count > 1:
+        raise SystemExit(launch(count))
+    else:
+        main(cfg)
+
+
+def number(cfg: Any, groups: int) -> int:
+    """Return the number of processes to start for ranks=: for 0 one per core if the model is the embedded one on a CPU,
+    at most one per group, else 1."""
+    if cfg.ranks:
+        return cfg.ranks
+    if cfg.model != "tiny" or cfg.device != "cpu" or cfg.threads > 1 or cfg.rollouts or cfg.data:
+        return 1
+    return max(1, min(cores(), tree.SHARES, groups))
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ------------------------------------------------------------------------------------------------- the parent process
+
+
+def launch(count: int) -> int:
+    """Start `count` ranks with this process's words and wait for them. Return the exit status of the run."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    place = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # of broken connections we tell
+    place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), STARTED: f"127.0.0.1:{store.port}"}
+    words = [sys.executable, str(origin.ROOT / ranks.program()), *sys.argv[1:]]
+    children = []
+    for rank in range(count):
+        env = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        # In a session of its own, a rank gets the terminal's signals once: from here.
+        children.append(subprocess.Popen(words, env=env, start_new_session=True))
+    forward(children)
+    try:
+        return supervise(children, store)
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+def forward(children: list[subprocess.Popen]) -> None:
+    """Pass the signals that this process gets on to the ranks."""
+
+    def pass_on(number: int, _frame: Any) -> None:
+        print("\nstopping: a step under way is finished and saved; a second signal stops at once", file=sys.stderr)
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    for number in signals.SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, pass_on)
+
+
+def supervise(children: list[subprocess.Popen], store: Any) -> int:
+    """Wait until all ranks have ended, or some time after one has failed. Return the run's exit status."""
+    first, ends = None, None
+    while any(child.poll() is None for child in children) and (ends is None or time.monotonic() < ends):
+        failed = [rank for rank, child in enumerate(children) if child.poll()]
+        if failed and first is None:
+            first = failed[0]
+            status = children[first].returncode
+            ends = time.monotonic() + (GRACE if status <= 128 else SAVING)
+            if status > 128:  # a signal to one rank is a signal to all
+                for child in children:
+                    if child.poll() is None:
+                        child.send_signal(status - 128)
+            elif status < 0:
+                told = f"rank {first} was killed by {signal.Signals(-status).name}{watch.last_phase(store, first)}"
+                ranks.say(f"{told}; the other ranks end too{watch.how_to_resume(store)}")
+                break
+        time.sleep(0.05)
+    statuses = [child.poll() for child in children]
+    if not any(status is None or status for status in statuses):
+        return 0
+    own = [status for status in statuses if status and status != ranks.SILENT]
+    if not own and not store.check(["spoken"]):
+        lost = store.get("lost").decode() if store.check(["lost"]) else "no rank said why"
+        ranks.say(f"the ranks lost one another: {lost}{watch.how_to_resume(store)}")
+    return max([1, *own])
+
+
+# --------------------------------------------------------------------------------------------------------- each rank
+
+
+def run_as_rank(main: Callable[[Any], None], cfg: Any) -> None:
+    """Join the other ranks and call main(cfg)."""
+    join(cfg.device)
+    watching = watch.Watch()
+    try:
+        call(main, cfg)
+    except (ranks.AnotherRankFailed, signals.Interrupted):
+        if STARTED not in os.environ:  # torchrun does not say in which phase a rank died
+            watching.tell_of_a_lost_rank()
+        raise
+    finally:
+        watching.stop()
+    torch.distributed.destroy_process_group()
+
+
+def call(main: Callable[[Any], None], cfg: Any) -> None:
+    """Call main(cfg) on all ranks; the first alone prints."""
+    agree(cfg)
+    if ranks.is_first():
+        main(cfg)
+    else:
+        os.environ["TQDM_DISABLE"] = "1"
+        with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+            main(cfg)
+    ranks.wait()
+
+
+def join(device: str) -> None:
+    """Make this process one of the ranks. Raise ArgumentError if there are more on this machine than GPUs."""
+    import torch.distributed as dist
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if STARTED in os.environ:
+        host, port = os.environ[STARTED].split(":")
+        store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if the process that started the ranks is killed
+    else:
+        store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(minutes=5)))
+    kind = "gloo"
+    if device == "cuda":
+        local, devices = int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()
+        if local >= devices:
+            raise ArgumentError(f"rank {rank} finds no GPU of its own: this machine has {devices}")
+        torch.cuda.set_device(local)
+        kind = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(kind, store=dist.PrefixStore("group", store), rank=rank, world_size=world, timeout=PATIENCE)
+    ranks.here.rank, ranks.here.world, ranks.here.store = rank, world, store
+
+
+def agree(cfg: Any) -> None:
+    """Raise ArgumentError if ranks have other settings, other code or another torch."""
+    mine = {key: str(value) for key, value in flatten(asdict(cfg)).items()}
+    mine["code"] = hashlib.sha256(json.dumps(origin.code()).encode()).hexdigest()[:16]
+    mine["torch"] = torch.__version__
+    first, *others = ranks.gathered(mine)
+    for rank, theirs in enumerate(others, 1):
+        for key in first.keys() | theirs.keys():
+            if first.get(key) != theirs.get(key):
+                raise ArgumentError(f"the ranks differ: {key}={first.get(key)} on rank 0, {theirs.get(key)} on {rank}")

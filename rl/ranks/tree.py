@@ -1,0 +1,119 @@
+"""The gradient of an optimizer step, added up in one order for every number of ranks.
+
+Rounding depends on the order of a sum. So a step's pieces form SHARES parts of adjacent pieces, whoever computes them:
+a part's gradients are added piece by piece, those of the parts in a binary tree. Ranks that hold adjacent parts add
+them up to nodes of that tree, exchange these and add the rest, each for itself.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from rl import ranks
+
+SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
+LARGE = 2**30  # bytes
+
+
+@dataclass
+class Node:
+    """The sum of 2**level adjacent parts, the `index`-th of its level. A gradient is None where no piece has one."""
+
+    level: int
+    index: int
+    grads: list[Tensor | None]
+
+
+def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast: bool = False) -> list:
+    """Do `work(number, piece)`, which adds a piece's gradients to the parameters', for all pieces of an optimizer step.
+    Return the results in the order of the pieces, and leave the sum of the gradients on every rank.
+
+    fast: add gradients as they come, and those of the ranks by an all-reduce. It needs no copies of gradients and sends
+    less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case.
+    Raises torch.OutOfMemoryError on every rank if it is raised on one.
+    """
+    pieces, (rank, world) = list(pieces), (ranks.here.rank, ranks.here.world)
+    fast = fast or sum(4 * p.numel() for p in parameters) > LARGE
+    parts = world if fast else max(SHARES, 1 << (world - 1).bit_length())
+
+    def own() -> tuple[list, list[Node]]:
+        results, nodes = [], []
+        for part in ranks.share(parts, rank, world):
+            results += [work(i, pieces[i]) for i in ranks.share(len(pieces), part, parts)]
+            push(nodes, Node(0, part, [p.grad for p in parameters]))
+            for p in parameters:
+                p.grad = None
+        return results, nodes
+
+    if world == 1:
+        results, nodes = own()
+    else:
+        found = ranks.together(partial(_unless_out_of_memory, own, nodes := []))
+        if None in found:
+            raise torch.OutOfMemoryError(f"out of memory on rank {found.index(None)}")
+        results = [result for part in found for result in part]
+        nodes = reduced(nodes, parameters) if fast else exchanged(nodes, parameters)
+    for p, grad in zip(parameters, nodes[0].grads, strict=True):
+        p.grad = grad
+    return results
+
+
+def _unless_out_of_memory(own: Callable, nodes: list[Node]) -> list | None:
+    """Return the results of `own`, with its nodes in `nodes`; None if memory runs out."""
+    try:
+        results, nodes[:] = own()
+    except torch.OutOfMemoryError:
+        return None
+    return results
+
+
+def push(nodes: list[Node], node: Node) -> None:
+    """Append the node that follows; a left and a right neighbour become the node above them."""
+    while nodes and node.index % 2 and (nodes[-1].level, nodes[-1].index) == (node.level, node.index - 1):
+        node = Node(node.level + 1, node.index // 2, added(nodes.pop().grads, node.grads))
+    nodes.append(node)
+
+
+def added(left: list[Tensor | None], right: list[Tensor | None]) -> list[Tensor | None]:
+    """Return left + right, written into left's tensors."""
+    pairs = zip(left, right, strict=True)
+    return [b if a is None else a if b is None else a.add_(b) for a, b in pairs]
+
+
+def reduced(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
+    """Return one node with the sum of all ranks' only nodes, by all-reduces of the library."""
+    import torch.distributed as dist
+
+    [node] = nodes
+    flags = ranks.gathered([grad is not None for grad in node.grads])
+    for i, (p, anywhere) in enumerate(zip(parameters, map(any, zip(*flags, strict=True)), strict=True)):
+        if anywhere:
+            node.grads[i] = grad = torch.zeros_like(p) if node.grads[i] is None else node.grads[i]
+            ranks.meet(partial(dist.all_reduce, grad))
+    return nodes
+
+
+def exchanged(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
+    """Return the root of the tree, from the nodes of all ranks."""
+    import torch.distributed as dist
+
+    have = [[grad is not None for grad in node.grads] for node in nodes]
+    tables = ranks.gathered([(node.level, node.index, flags) for node, flags in zip(nodes, have, strict=True)])
+    most, sizes = max(map(len, tables)), [p.numel() for p in parameters]
+    # Each rank sends as many nodes as the one with the most; missing ones, and missing gradients, are zeros.
+    sent = torch.zeros(most, sum(sizes), device=parameters[0].device)
+    for row, node in zip(sent, nodes, strict=False):
+        for place, grad in zip(row.split(sizes), node.grads, strict=True):
+            if grad is not None:
+                place.copy_(grad.flatten())
+    came = [torch.empty_like(sent) for _ in tables]
+    ranks.meet(partial(dist.all_gather, came, sent))
+    merged: list[Node] = []
+    for table, rows in zip(tables, came, strict=True):
+        for (level, index, flags), row in zip(table, rows, strict=False):
+            grads = [part.view_as(p).to(p.dtype) for part, p in zip(row.split(sizes), parameters, strict=True)]
+            push(merged, Node(level, index, [grad if flag else None for grad, flag in zip(grads, flags, strict=True)]))
+    return merged

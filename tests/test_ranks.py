@@ -1,0 +1,200 @@
+"""Several ranks train what one trains: rl/ranks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import train
+from rl import ranks
+from rl.arguments import ArgumentError
+from rl.config import parse
+from rl.ranks import playing, start, tree
+from rl.tasks import Task
+
+ROOT = Path(__file__).parents[1]
+COMMON = "epochs=2 eval_episodes=6 max_turns=3 max_new_tokens=16 micro_tokens=512 episodes=16 batch_size=8 out=OUT"
+CASES = {
+    "ppo": [f"algo=ppo {COMMON}"],
+    "grpo": [f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} reward.rule=shaped"],
+    "reinforce": [f"algo=reinforce env=textcraft:2,sat:1 {COMMON} batch_size=16"],
+    "sft with dropout": [f"algo=sft lora.dropout=0.1 {COMMON}"],
+    "every weight": [f"algo=grpo lora.r=0 lr=1e-4 grpo.group_size=4 {COMMON} reward.rule=shaped epochs=1"],
+}
+SAME = ("trainable.safetensors", "optimizer.safetensors", "critic.safetensors", "rng.safetensors", "state.json")
+VARYING = {"seconds", "phases"}  # of metrics.jsonl
+
+
+def played(folder: Path, world: int, cases: dict[str, list[str]]) -> None:
+    """Run the cases one after the other in `world` processes."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    words = json.dumps({name: [command.split() for command in commands] for name, commands in cases.items()})
+    env = {**os.environ, "WORLD_SIZE": str(world), "LORA_RL_STORE": f"127.0.0.1:{store.port}", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "tests/rank_cases.py"), str(folder), words]
+    processes = [
+        subprocess.Popen(command, env={**env, "RANK": str(rank)}, cwd=ROOT, stdout=subprocess.DEVNULL)
+        for rank in range(world)
+    ]
+    assert [process.wait(600) for process in processes] == [0] * world
+
+
+def contents(run: Path) -> dict[str, object]:
+    """Return what a run of any number of ranks must have written: the bytes of files, and metrics without times."""
+    newest = max(run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    found = {name: (newest / name).read_bytes() for name in SAME if (newest / name).is_file()}
+    if (run / "episodes.jsonl").is_file():
+        found["episodes"] = (run / "episodes.jsonl").read_bytes()
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found["metrics"] = [{key: value for key, value in r.items() if key not in VARYING} for r in records]
+    return found
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen:
+    """Start the ppo case by the command line with two ranks, its run in the folder."""
+    command = f"{CASES['ppo'][0]} epochs=6 save_every=2 ranks=2".replace("OUT", str(folder))
+    return subprocess.Popen(
+        [sys.executable, "train.py", *command.split(), *words],
+        **dict(cwd=ROOT, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE),
+    )
+
+
+def after_epoch(folder: Path, epoch: int) -> None:
+    """Wait until the run has logged an epoch."""
+    ends, path = time.monotonic() + 120, folder / "metrics.jsonl"
+    while not (path.is_file() and f'"epoch": {epoch}, "step"' in path.read_text()):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def children(process: subprocess.Popen) -> list[int]:
+    """Return the processes of the ranks, in their order."""
+    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return sorted(map(int, found))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """Return the folder of the cases' runs by one rank."""
+    folder = tmp_path_factory.mktemp("alone")
+    for name, commands in CASES.items():
+        for words in commands:
+            train.main(parse(words.replace("OUT", f"{folder / name.replace(' ', '-')}").split(), "train.py"))
+    return folder
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)])
+def test_several_ranks_write_the_bytes_of_one(world, alone, tmp_path):
+    played(tmp_path, world, {name.replace(" ", "-"): commands for name, commands in CASES.items()})
+    for name in (name.replace(" ", "-") for name in CASES):
+        ours, theirs = contents(tmp_path / name), contents(alone / name)
+        assert ours.keys() == theirs.keys()
+        assert [key for key in ours if ours[key] != theirs[key]] == [], name
+
+
+def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
+    torch.manual_seed(0)
+    for pieces in (1, 2, 3, 5, 8, 13):
+        grads = [torch.randn(7) * 10**i for i in torch.linspace(-3, 3, pieces).tolist()]
+
+        def nodes(rank, world, grads=grads, pieces=pieces):
+            found = []
+            for part in range(rank * tree.SHARES // world, (rank + 1) * tree.SHARES // world):
+                total = None
+                for i in range(part * pieces // tree.SHARES, (part + 1) * pieces // tree.SHARES):
+                    total = grads[i].clone() if total is None else total + grads[i]
+                tree.push(found, tree.Node(0, part, [total]))
+            return found
+
+        [alone] = nodes(0, 1)
+        assert torch.allclose(alone.grads[0], sum(grads))
+        for world in (2, 3, 4, 5, 8):
+            merged = []
+            for rank in range(world):
+                for node in nodes(rank, world):
+                    tree.push(merged, node)
+            [root] = merged
+            assert torch.equal(root.grads[0], alone.grads[0]), (pieces, world)
+
+
+def test_groups_stay_whole_and_ranks_get_equal_shares(monkeypatch):
+    tasks = [Task((0, 4 * g + m), "sat" if g % 3 else "textcraft", g, g, "train") for g in range(9) for m in range(4)]
+    monkeypatch.setattr(playing, "tokens_of", {"sat": [10, 1000], "textcraft": [10, 4000]})
+    shares = playing.assigned(tasks, 3)
+    assert sorted(task.key for share in shares for task in share) == sorted(task.key for task in tasks)
+    assert all(len({i for i, share in enumerate(shares) for task in share if task.group == g}) == 1 for g in range(9))
+    assert [sum(map(playing.expected_tokens, share)) for share in shares] == [2400.0] * 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("number", "status", "line"),
+    [
+        (signal.SIGKILL, 1, "rank 1 was killed by SIGKILL in phase "),
+        pytest.param(signal.SIGTERM, 143, "stopped by SIGTERM", marks=pytest.mark.full),
+        pytest.param(signal.SIGSTOP, 1, "has not answered for 45 seconds in phase ", marks=pytest.mark.full),
+    ],
+)
+def test_a_lost_rank_ends_the_run_which_goes_on_with_another_number(number, status, line, tmp_path):
+    process = started(tmp_path / "run")
+    after_epoch(tmp_path / "run", 3)
+    began = time.monotonic()
+    os.kill(children(process)[1], number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status and time.monotonic() - began < 60
+    assert line in errors and f"python train.py resume={tmp_path}/run goes on" in errors, errors
+    assert "Traceback" not in errors and sum("train.py" in said for said in errors.splitlines()) == 1
+    train.main(parse([f"resume={tmp_path}/run"], "train.py"))
+    whole = CASES["ppo"][0].replace("OUT", f"{tmp_path}/whole") + " epochs=6 save_every=2"
+    train.main(parse(whole.split(), "train.py"))
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["ranks=17"], "train.py: 17 ranks: there is work for 16, a group of episodes stays whole"),
+        (["model=/nowhere"], "train.py: model '/nowhere': no such folder"),
+    ],
+    ids=["more ranks than groups", "an error of every rank"],
+)
+def test_bad_input_is_one_line_from_one_rank(words, line, tmp_path):
+    process = started(tmp_path / "run", *words)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == (2 if "ranks=17" in words else 1)
+    assert len(errors.splitlines()) == 1 and line in errors, errors
+
+
+def test_ranks_with_other_settings_are_refused(monkeypatch):
+    cfg = parse(["algo=ppo"], "train.py")
+    monkeypatch.setattr(ranks, "gathered", lambda mine: [mine, {**mine, "lr": "0.5"}])
+    with pytest.raises(ArgumentError, match=r"the ranks differ: lr=0.002 on rank 0, 0.5 on 1"):
+        start.agree(cfg)
+
+
+def test_an_error_on_one_rank_ends_all(monkeypatch):
+    def work():
+        raise ValueError("no recipe")
+
+    monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=2))
+    monkeypatch.setattr(ranks, "gathered", lambda mine: [mine, (None, None)])
+    with pytest.raises(ValueError, match="no recipe"):
+        ranks.together(work)
+    monkeypatch.setattr(ranks, "gathered", lambda mine: [mine, (None, "ValueError")])
+    with pytest.raises(ranks.AnotherRankFailed, match="rank 1 failed"):
+        ranks.together(lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [("", 4), ("ranks=3", 3), ("threads=2", 1), ("episodes=2", 2), ("algo=grpo episodes=16 grpo.group_size=8", 2)],
+)
+def test_the_embedded_model_takes_a_rank_per_core_with_work(words, count, monkeypatch):
+    monkeypatch.setattr(start, "cores", lambda: 4)
+    cfg = parse(words.split() or ["algo=ppo"], "train.py")
+    assert start.number(cfg, cfg.episodes // cfg.algorithm.group_size) == count
