@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 # The benchmarks replace {cpu} by the kind of CPU that they run on.
 RESULTS = benchmarks/results/{cpu}
 
-train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, about six minutes on one core
+train: $(VENV)/train.done  ## a PPO run on the embedded model that visibly learns, a process per core
 	$(PY) train.py algo=ppo
 
 test: $(VENV)/test.done  ## the tests

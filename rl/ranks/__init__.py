@@ -143,9 +143,17 @@ def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: st
     """
     if here.world == 1:
         return choose(model, threads, trial, products)
-    from rl.ranks import playing
+    import torch
 
-    return playing.choose_kernels(choose, model, threads, trial, products)
+    def on_first() -> tuple[str, str, int] | None:
+        return (*choose(model, threads, trial, products), torch.get_num_threads()) if is_first() else None
+
+    exact, kind, count = together(on_first)[0]
+    kinds = gathered(kind if is_first() else choose(model, count, False, kind)[1])
+    other = next((rank for rank, theirs in enumerate(kinds) if theirs != kind), None)
+    if other is not None:
+        raise ValueError(f"the CPU of rank {other} multiplies by products={kinds[other]}, that of rank 0 by {kind}")
+    return exact, kind
 
 
 def take_waited() -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rl import ranks
 from rl.config import resolve
-from rl.ranks import watch
+from rl.ranks import heartbeat
 from rl.resume import how_to_resume
 
 
@@ -23,7 +23,7 @@ def claim_together(cfg: Any, claim_alone: Callable) -> Iterator[tuple[Any, Path]
             return str(folder), own is not cfg
 
         folder, continued = ranks.together(claimed)[0]
-        watch.tell_folder(folder)
+        heartbeat.tell_folder(folder)
         try:
             yield (resolve({"resume": folder}) if continued else cfg), Path(folder)
         except KeyboardInterrupt as error:

@@ -1,10 +1,9 @@
-"""How several ranks share episodes, and take the same kernels."""
+"""How several ranks share the episodes that are played."""
 
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from rl import ranks
@@ -72,17 +71,3 @@ def expected_tokens(task: Task) -> float:
     if not count:
         count, tokens = (sum(column) for column in zip(*tokens_of.values(), strict=True)) if tokens_of else (0, 0)
     return tokens / count if count else 1.0
-
-
-def choose_kernels(choose: Callable, model: Any, threads: int, trial: bool, products: str) -> tuple[str, str]:
-    """Do what rl.ranks.chosen says, for several ranks."""
-
-    def on_first() -> tuple[str, str, int] | None:
-        return (*choose(model, threads, trial, products), torch.get_num_threads()) if ranks.is_first() else None
-
-    exact, kind, count = ranks.together(on_first)[0]
-    kinds = ranks.gathered(kind if ranks.is_first() else choose(model, count, False, kind)[1])
-    other = next((rank for rank, here in enumerate(kinds) if here != kind), None)
-    if other is not None:
-        raise ValueError(f"the CPU of rank {other} multiplies by products={kinds[other]}, that of rank 0 by {kind}")
-    return exact, kind

@@ -1,7 +1,7 @@
 """How a run of several ranks begins and ends: started here by `ranks=N`, or by torchrun.
 
 Under `ranks=N` this process starts N others with the same words, shows the torch.distributed store where they meet,
-passes signals on, and ends them all when one dies. Their own watch (watch.py) finds a rank that hangs.
+passes signals on, and ends them all when one dies. Their heartbeat (heartbeat.py) finds one that hangs.
 """
 
 import ctypes
@@ -23,9 +23,9 @@ import torch
 from rl import ranks
 from rl.arguments import ArgumentError, flatten
 from rl.guard import origin, signals
-from rl.ranks import tree, watch
+from rl.ranks import heartbeat, tree
 
-PATIENCE = timedelta(minutes=30)  # for a rank that is slow; watch.py ends the run sooner if it hangs
+PATIENCE = timedelta(minutes=30)  # for a rank that is slow; heartbeat.py ends the run sooner if it hangs
 GRACE = 5.0  # seconds in which ranks end by themselves after one has failed
 SAVING = 60.0  # seconds in which they do after a signal, for a checkpoint
 PR_SET_PDEATHSIG = 1  # of prctl.h
@@ -116,8 +116,8 @@ def supervise(children: list[subprocess.Popen], store: Any) -> int:
                     if child.poll() is None:
                         child.send_signal(status - 128)
             elif status < 0:
-                told = f"rank {first} was killed by {signal.Signals(-status).name}{watch.last_phase(store, first)}"
-                ranks.say(f"{told}; the other ranks end too{watch.how_to_resume(store)}")
+                told = f"rank {first} was killed by {signal.Signals(-status).name}{heartbeat.last_phase(store, first)}"
+                ranks.say(f"{told}; the other ranks end too{heartbeat.how_to_resume(store)}")
                 break
         time.sleep(0.05)
     statuses = [child.poll() for child in children]
@@ -126,7 +126,7 @@ def supervise(children: list[subprocess.Popen], store: Any) -> int:
     own = [status for status in statuses if status and status != ranks.SILENT]
     if not own and not store.check(["spoken"]):
         lost = store.get("lost").decode() if store.check(["lost"]) else "no rank said why"
-        ranks.say(f"the ranks lost one another: {lost}{watch.how_to_resume(store)}")
+        ranks.say(f"the ranks lost one another: {lost}{heartbeat.how_to_resume(store)}")
     return max([1, *own])
 
 
@@ -136,15 +136,15 @@ def supervise(children: list[subprocess.Popen], store: Any) -> int:
 def run_as_rank(main: Callable[[Any], None], cfg: Any) -> None:
     """Join the other ranks and call main(cfg)."""
     join(cfg.device)
-    watching = watch.Watch()
+    beating = heartbeat.Heartbeat()
     try:
         call(main, cfg)
     except (ranks.AnotherRankFailed, signals.Interrupted):
         if STARTED not in os.environ:  # torchrun does not say in which phase a rank died
-            watching.tell_of_a_lost_rank()
+            beating.tell_of_a_lost_rank()
         raise
     finally:
-        watching.stop()
+        beating.stop()
     torch.distributed.destroy_process_group()
 
 

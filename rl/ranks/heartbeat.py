@@ -22,14 +22,14 @@ ENDED = "ended"
 WAITS_FOR_WORLDS = "take_steps"  # of rl/rollout.py: environments over HTTP have time limits of their own
 
 
-class Watch:
-    """Watches the ranks from its own thread until `stop`."""
+class Heartbeat:
+    """Shows that this rank lives, and watches the others, from its own thread until `stop`."""
 
     def __init__(self):
         self.rank, self.world, self.store = ranks.here.rank, ranks.here.world, ranks.here.store.clone()
         self.main, self.stopped = threading.main_thread(), threading.Event()
         self.clock = time.pthread_getcpuclockid(self.main.ident)
-        self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
@@ -47,10 +47,8 @@ class Watch:
                 time.sleep(3 * TURN)
             lost = [r for r, beat in enumerate(before) if beat and beat == _beat(self.store, r) and beat["turn"] >= 0]
             if lost and ranks.speaks(self.store):
-                ended = (
-                    f"{ranks.program()}: rank {lost[0]} ended{last_phase(self.store, lost[0])}; the other ranks end too"
-                )
-                print(ended + how_to_resume(self.store), file=sys.stderr, flush=True)
+                ended = f"rank {lost[0]} ended{last_phase(self.store, lost[0])}; the other ranks end too"
+                ranks.say(ended + how_to_resume(self.store))
 
     def _run(self) -> None:
         from rl.out_of_memory import phase_of_frames
