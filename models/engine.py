@@ -139,26 +139,30 @@ class Engine:
         """
         if temperature < 0:
             raise ValueError(f"temperature must not be negative, not {temperature}")
-        while True:
-            finished = self._begin_turns()
-            busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in finished]
-            if not busy and not finished:
-                return
-            if busy:
-                busy = busy if self._ahead is None else self._ahead.ready(busy)
-                if any(state.parent is not None for state in self._slots.values()):
-                    from models.forks import copy_from_parents
-
-                    copy_from_parents(self._slots, self._cache, self._compute)
-                self._compute(busy)
-                self._check_version(busy)
-                if self._ahead is None:
-                    finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
-                else:
-                    finished += self._ahead.advance(busy, self._version, max_new_tokens, temperature, stop_ids)
-            for row in finished:
-                self._slots[row.slot].row = None
+        while (finished := self.step(max_new_tokens, temperature, stop_ids)) is not None:
             yield from finished
+
+    def step(self, max_new_tokens: int, temperature: float, stop_ids: frozenset[int]) -> list[SampledTurn] | None:
+        """Sample the next token of every turn, and return the rows that this finishes; None if there is no turn."""
+        finished = self._begin_turns()
+        busy = [i for i, state in self._slots.items() if state.row is not None and state.row not in finished]
+        if not busy and not finished:
+            return None
+        if busy:
+            busy = busy if self._ahead is None else self._ahead.ready(busy)
+            if any(state.parent is not None for state in self._slots.values()):
+                from models.forks import copy_from_parents
+
+                copy_from_parents(self._slots, self._cache, self._compute)
+            self._compute(busy)
+            self._check_version(busy)
+            if self._ahead is None:
+                finished += self._sample(busy, max_new_tokens, temperature, stop_ids)
+            else:
+                finished += self._ahead.advance(busy, self._version, max_new_tokens, temperature, stop_ids)
+        for row in finished:
+            self._slots[row.slot].row = None
+        return finished
 
     def _begin_turns(self) -> list[SampledTurn]:
         """Start a turn in every slot that has been fed; return the rows that have no room for a single token."""
@@ -203,6 +207,16 @@ class Engine:
     def _sample(self, busy: list[int], max_new_tokens: int, temperature: float, stop_ids) -> list[SampledTurn]:
         """Sample one more token for each busy slot; return the rows that this finishes."""
         states = [self._slots[i] for i in busy]
+        hidden_BD = self._hidden(states)
+        counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
+        uniforms_B = unit(fold(*counters.T)) if temperature else None
+        ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
+        sampled = zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True)
+        limits = max_new_tokens, stop_ids, self.max_len
+        return [state.row for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
+
+    def _hidden(self, states: list[Slot]) -> torch.Tensor:
+        """Return the hidden states [B, D] that predict the next token of each slot."""
         kernels.to_front(self._cache, states, self._slots.values())
         # Reading the front of the cache in place, idle rows too, costs less than a copy of the busy rows. The output of
         # an idle slot is dropped; its next token will overwrite what it writes.
@@ -213,13 +227,7 @@ class Engine:
         starts_B = torch.tensor([state.length if state else 0 for state in front])
         view = self._cache.view(slice(0, len(front)), starts_B, 1)
         positions_B = starts_B.clamp(max=int(starts_B[busy_places].max()))  # an idle row sees no more than a busy one
-        hidden_BD = self._next(ids_B, positions_B, view)[busy_places]
-        counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
-        uniforms_B = unit(fold(*counters.T)) if temperature else None
-        ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
-        sampled = zip(states, ids_B.tolist(), logprobs_B.tolist(), strict=True)
-        limits = max_new_tokens, stop_ids, self.max_len
-        return [state.row for state, token, logprob in sampled if state.append([token], [logprob], *limits)]
+        return self._next(ids_B, positions_B, view)[busy_places]
 
     def _check_version(self, slots: list[int]) -> None:
         """Raise RuntimeError if the weights changed after the slots' keys and values were computed."""

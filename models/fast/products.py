@@ -14,7 +14,7 @@ from models.decoder import Block, CausalLM
 from models.fast import onednn
 from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
 
-JOINED = 256  # rows of the adapters' joint factor
+JOINED = 193  # rows of the adapters' joint factor; MKL adds up sums of 193 to 255 in other parts on a Zen 5
 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
