@@ -19,12 +19,11 @@ import lora
 from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.truncation import truncated
-from models.weights import TINY
 from rl import arguments, config, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe, evaluate
 from rl.guard import ends, signals
-from rl.quantised import trained_over_all
+from rl.quantised import with_base
 from rl.ranks import start
 
 
@@ -42,21 +41,11 @@ class Keys:
 TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # keys of train.py and their names here
 
 
-def with_base(words: list[str]) -> list[str]:
-    """Return the words, with the first adapter's base model and the adapters' quantisation if they name none. Raise
-    ArgumentError for adapters that were trained over different quantisations."""
+def with_base_of_adapters(words: list[str]) -> list[str]:
+    """Return the words with the base model and quantisation of the adapters (rl/quantised.py)."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
-    adapters = [name for word in given.get("adapter", "").split(",") if (name := word.strip()) not in ("", "base")]
-    if adapters and "quant" not in given and "server" not in given:
-        quant = trained_over_all(adapters)
-        words = [*words, f"quant={quant}"] if quant != "none" else words
-    if "model" in given or not adapters:
-        return words
-    try:
-        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
-    except (OSError, ValueError):  # reported when the adapter is loaded
-        return words
-    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
+    names = [name.strip() for name in given.get("adapter", "").split(",")]
+    return words if "server" in given else with_base(words, [name for name in names if name not in ("", "base")])
 
 
 def check(keys: Keys, words: list[str]) -> None:
@@ -124,7 +113,7 @@ def main(cfg: Any, keys: Keys) -> None:
 if __name__ == "__main__":
     with signals.handled():
         with ends.exits_cleanly("eval.py"):
-            words = with_base(sys.argv[1:])
+            words = with_base_of_adapters(sys.argv[1:])
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
         with ends.exits_cleanly("eval.py", cfg):

@@ -1,10 +1,28 @@
-"""The quantisation that an adapter was trained over. Imported by eval.py and merge.py alone."""
+"""The base model of an adapter, and the quantisation that it was trained over. train.py does not import it."""
 
 from itertools import pairwise
 from pathlib import Path
 
+import lora
 from models.json_file import read_object
+from models.weights import TINY
 from rl.arguments import ArgumentError
+
+
+def with_base(words: list[str], adapters: list[str]) -> list[str]:
+    """Return the words with model=, the base that the first of the adapters' folders names, and quant=, as their runs
+    had it, where the words lack them. Raise ArgumentError for runs with different quantisations."""
+    given = {word.partition("=")[0] for word in words}
+    if adapters and "quant" not in given:
+        quant = trained_over_all(adapters)
+        words = [*words, f"quant={quant}"] if quant != "none" else words
+    if "model" in given or not adapters:
+        return words
+    try:
+        base = lora.read_adapter_config(Path(adapters[0])).get("base_model_name_or_path")
+    except (OSError, ValueError):  # reported when the adapter is loaded
+        return words
+    return [*words, f"model={'tiny' if Path(base).resolve() == TINY.resolve() else base}"] if base else words
 
 
 def trained_over(adapter: str) -> str:

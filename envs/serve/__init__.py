@@ -36,8 +36,26 @@ HEAD_END = re.compile(rb"\r?\n\r?\n")
 LENGTH = re.compile(rb"^content-length:[ \t]*(\d{1,9})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
+class Stream:
+    """A whole HTTP reply whose parts come later. All methods are called on the server's event loop.
+
+    left: called if the client leaves before the end.
+    """
+
+    def __init__(self, left: Callable[[], None]):
+        self.left, self.parts, self.ended, self.changed = left, [], False, asyncio.Event()
+
+    def put(self, part: bytes, end: bool = False) -> None:
+        self.parts.append(part)
+        self.ended = end
+        self.changed.set()
+
+
 class Handler(BaseHTTPRequestHandler):
-    """Answer one whole request: pass its JSON to the server's `answer` and write the result as JSON to `wfile`."""
+    """Answer one whole request: pass its JSON to the server's `answer` and write the result as JSON to `wfile`, or keep
+    the `stream` that it is."""
+
+    stream: Stream | None = None
 
     def setup(self) -> None:
         self.rfile, self.wfile = io.BytesIO(self.request), io.BytesIO()
@@ -51,6 +69,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.access.check(self.headers)
             body = _query(query) if self.command == "GET" else self._body()
             status, said = 200, self.server.answer(self.command, path, body, self.client_address[0])
+            if isinstance(said, Stream):
+                self.stream = said
+                return
         except BadRequest as bad:
             status, said = bad.args[0], {"detail": bad.args[1]}
         except Exception as error:  # must stop neither the server nor other requests
@@ -94,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server:
-    """A server whose `answer(method, path, body, client's address)` returns the JSON of each reply."""
+    """A server whose `answer(method, path, body, client's address)` returns the JSON of each reply, or a Stream."""
 
     handler = Handler
 
@@ -160,6 +181,9 @@ class Server:
                     request = await self._read(task, connection)
                 self.waiting.pop(task, None)
                 reply = await self._answered(request, address) if request else b""
+                if isinstance(reply, Stream):
+                    await self._forward(connection, reply)
+                    return
                 self._wait(task, len(reply))
                 async with asyncio.timeout(SECONDS):
                     await self.loop.sock_sendall(connection, reply)
@@ -169,6 +193,32 @@ class Server:
         finally:
             self.waiting.pop(task, None)
             request = reply = b""  # the frame of a cancelled task lives until the next garbage collection
+
+    async def _forward(self, connection: socket.socket, stream: Stream) -> None:
+        """Send the parts of a stream as they come, until it ends or the client has left."""
+        gone = self.loop.create_task(self._until_closed(connection))
+        try:
+            while not (stream.ended and not stream.parts):
+                more = self.loop.create_task(stream.changed.wait())
+                await asyncio.wait((more, gone), return_when=asyncio.FIRST_COMPLETED)
+                if gone.done():
+                    more.cancel()
+                    return
+                stream.changed.clear()
+                part = b"".join(stream.parts)
+                stream.parts.clear()
+                async with asyncio.timeout(SECONDS):
+                    await self.loop.sock_sendall(connection, part)
+        finally:
+            gone.cancel()
+            if not (stream.ended and not stream.parts):
+                stream.left()
+
+    async def _until_closed(self, connection: socket.socket) -> None:
+        """Return when the client closes the connection; what it sends before is ignored."""
+        with suppress(OSError):
+            while await self.loop.sock_recv(connection, 65_536):
+                pass
 
     async def _read(self, task: asyncio.Task, connection: socket.socket) -> bytes:
         """Return a request: its head, and as much of a body as the head says. Nothing if the client leaves before."""
@@ -217,7 +267,7 @@ class Server:
         del self.waiting[task]
         task.cancel()
 
-    async def _answered(self, request: bytes, address: tuple) -> bytes:
+    async def _answered(self, request: bytes, address: tuple) -> bytes | Stream:
         """Return the reply to a request, made in a thread."""
         size = len(request) + 65_536
         if self.held + size > MAX_HELD:
@@ -229,7 +279,7 @@ class Server:
         finally:
             self.held -= size
 
-    async def _in_thread(self, request: bytes, address: tuple) -> bytes:
+    async def _in_thread(self, request: bytes, address: tuple) -> bytes | Stream:
         self.busy += 1
         try:
             if self.busy > self.threads:
@@ -249,7 +299,8 @@ class Server:
 
     def _answer(self, request: bytes, address: tuple, done: asyncio.Future) -> None:
         try:
-            reply = self.handler(request, address, self).wfile.getvalue()
+            handler = self.handler(request, address, self)
+            reply = handler.stream or handler.wfile.getvalue()
         except Exception as error:  # a bug; the client gets no reply
             report(error)
             reply = b""

@@ -21,6 +21,7 @@ class Access:
 
     token: str = ""  # each request must have it; empty: none is needed
     names: frozenset[str] = field(default_factory=lambda: own_names())  # allowed in Host, in lower case
+    where: str = "in ENVS_TOKEN"  # the client has the token, for the message that it lacks it
 
     def check(self, headers) -> None:
         """Raise BadRequest for a request with these headers that may not use the server."""
@@ -31,7 +32,7 @@ class Access:
             raise BadRequest(403, "requests of web pages are refused")
         sent = headers.get("Authorization", "").encode("utf-8", "replace")
         if self.token and not hmac.compare_digest(sent, f"Bearer {self.token}".encode()):
-            raise BadRequest(401, "the token is missing or wrong: the client sends the one in ENVS_TOKEN")
+            raise BadRequest(401, f"the token is missing or wrong: the client sends the one {self.where}")
 
     def _is_ours(self, host: str) -> bool:
         """Return whether a Host is an address, which no page can take for its own name, or a name of this machine."""

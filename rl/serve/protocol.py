@@ -1,0 +1,441 @@
+"""The requests and replies of OpenAI's protocol, as vLLM speaks it.
+
+    GET  /v1/models                     the base model and the adapters
+    POST /v1/completions                prompt: a text, its ids, or a list of either
+    POST /v1/chat/completions           messages
+    POST /v1/load_lora_adapter          {"lora_name": ..., "lora_path": ...}
+    POST /v1/unload_lora_adapter        {"lora_name": ...}
+
+Of vLLM's additions: top_k, stop_token_ids, chat_template_kwargs.enable_thinking, and return_token_ids, which puts
+`token_ids` and `prompt_token_ids` into each choice. Log-probabilities are those of the distribution that sampled.
+`seed` is the state of a reply's random numbers: models/random.py's fold_all of (seed, episode, turn) makes the reply
+that training would sample.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from envs.http.exchange import plain, short
+from envs.serve import Handler, Stream
+from envs.serve.access import BadRequest
+from models import Tokenizer
+from models.random import fold
+from rl.serve.sampler import Full, Request, Sampler
+from rl.serve.text import Text
+
+MOST_CHOICES = 128  # of one request
+MOST_LIKELY = 20  # alternatives to a token
+LONGEST_STOP = 200  # characters
+NO_EFFECT = {  # fields that would change a reply, and the values with which they do not
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "response_format": (None, {"type": "text"}),
+    "logit_bias": (None, {}),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "min_p": (None, 0),
+    "suffix": (None, ""),
+    "echo": (None, False),
+    "best_of": (None, 1),
+}
+
+
+class ErrorHandler(Handler):
+    """A handler whose errors have OpenAI's form."""
+
+    def _say(self, status: int, said: Any) -> None:
+        if status != 200:
+            kind = "invalid_request_error" if status < 500 else "server_error"
+            said = {"error": {"message": said["detail"], "type": kind, "param": None, "code": status}}
+        super()._say(status, said)
+
+
+class Protocol:
+    """Answers requests with a sampler. `names`: of the base model, and whether adapters may be loaded by requests."""
+
+    def __init__(self, sampler: Sampler, base: str, thinking: Tokenizer, silent: Tokenizer, may_load: bool):
+        self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
+        self.tokenizers = {True: thinking, False: silent}  # by enable_thinking
+        self.tokenizer = thinking
+        self.run_soon: Callable = lambda function, *args: function(*args)  # on the server's event loop
+        sampler.notify = self._notify
+
+    def answer(self, method: str, path: str, body: dict, _client: str) -> Any:
+        """Return the JSON of a reply, or the Stream of a completion. Raise BadRequest for an invalid request."""
+        if method == "GET" and path == "/health":
+            return {}
+        if method == "GET" and path == "/v1/models":
+            return {"object": "list", "data": [self._model(name) for name in (self.base, *self.sampler.adapters)]}
+        if method == "GET" and path.startswith("/v1/models/"):
+            return self._model(self._known(path.removeprefix("/v1/models/")))
+        actions = {
+            "/v1/completions": self._completions,
+            "/v1/chat/completions": self._chat,
+            "/v1/load_lora_adapter": self._load,
+            "/v1/unload_lora_adapter": self._unload,
+        }
+        if method != "POST" or path not in actions:
+            raise BadRequest(404, f"there is no {method} {plain(path, 80)}; there are /v1/models, {', '.join(actions)}")
+        return actions[path](body)
+
+    # ------------------------------------------------------------------------------------------------- models
+
+    def _model(self, name: str) -> dict:
+        is_base = name == self.base
+        root = name if is_base else str(self.sampler.adapters[name][1])
+        more = {"max_model_len": self.sampler.max_len} if is_base else {"parent": self.base}
+        return {"id": name, "object": "model", "created": self.began, "owned_by": "lora-rl", "root": root, **more}
+
+    def _known(self, name: Any) -> str:
+        known = (self.base, *self.sampler.adapters)
+        if name not in known:
+            raise BadRequest(404, f"there is no model {short(name)}; there are {', '.join(known)}")
+        return name
+
+    def _load(self, body: dict) -> dict:
+        name, folder = (_field(body, key, str, None) for key in ("lora_name", "lora_path"))
+        if not self.may_load:
+            raise BadRequest(403, "adapters are loaded over HTTP only with load=true")
+        if not name or not folder or name != plain(name) or name == self.base:
+            raise BadRequest(400, "lora_name and lora_path must be a new name and a folder")
+        try:
+            self.sampler.call(lambda: self.sampler.load(name, Path(folder))).result()
+        except (OSError, ValueError) as error:
+            raise BadRequest(400, plain(str(error), 500)) from None
+        return {"status": "loaded", "lora_name": name}
+
+    def _unload(self, body: dict) -> dict:
+        name = _field(body, "lora_name", str, None)
+        if not self.may_load:
+            raise BadRequest(403, "adapters are unloaded over HTTP only with load=true")
+        if name not in self.sampler.adapters:
+            raise BadRequest(404, f"there is no adapter {short(name)}")
+        try:
+            self.sampler.call(lambda: self.sampler.unload(name)).result()
+        except KeyError:
+            raise BadRequest(404, f"there is no adapter {short(name)}") from None
+        return {"status": "unloaded", "lora_name": name}
+
+    # -------------------------------------------------------------------------------------------- completions
+
+    def _completions(self, body: dict) -> Stream:
+        prompt = body.get("prompt")
+        prompts = prompt if isinstance(prompt, list) and prompt and not _is_id(prompt[0]) else [prompt]
+        likely = _field(body, "logprobs", int, None, 0, MOST_LIKELY)
+        rows = [self._ids(one) for one in prompts[: MOST_CHOICES + 1]]
+        return self._sample(body, rows, _field(body, "max_tokens", int, 16, 1), likely, CompletionForm)
+
+    def _chat(self, body: dict) -> Stream:
+        messages, options = body.get("messages"), body.get("chat_template_kwargs") or {}
+        thinking = options.get("enable_thinking", True) if isinstance(options, dict) else None
+        if not isinstance(thinking, bool):
+            raise BadRequest(400, "chat_template_kwargs must be an object, its enable_thinking true or false")
+        try:
+            ids = self.tokenizers[thinking].prompt(_messages(messages))
+        except ValueError as error:
+            raise BadRequest(400, plain(str(error), 500)) from None
+        wanted = _field(body, "logprobs", bool, False)
+        likely = _field(body, "top_logprobs", int, 0, 0, MOST_LIKELY) if wanted else None
+        most = _field(body, "max_completion_tokens", int, None, 1) or _field(body, "max_tokens", int, None, 1)
+        return self._sample(body, [ids], most or self.sampler.max_len, likely, ChatForm)
+
+    def _ids(self, prompt: Any) -> list[int]:
+        """Return the ids of a prompt: a text or a list of ids."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        words = self.sampler.model.config.vocab_size
+        if not isinstance(prompt, list) or not all(_is_id(token) and 0 <= token < words for token in prompt):
+            raise BadRequest(400, f"prompt must be a text, or ids from 0 to {words - 1}, or a list of either")
+        return prompt
+
+    def _sample(self, body: dict, prompts: list[list[int]], most: int, likely: int | None, form: type) -> Stream:
+        """Queue a request for each choice of each prompt; return the reply that they fill."""
+        for name, values in NO_EFFECT.items():
+            if body.get(name) not in values:
+                raise BadRequest(400, f"{name} is not supported")
+        name = self._known(body.get("model", self.base))
+        count = _field(body, "n", int, 1, 1, MOST_CHOICES)
+        if count * len(prompts) > MOST_CHOICES:
+            raise BadRequest(400, f"n times the number of prompts is more than {MOST_CHOICES}")
+        for ids in prompts:
+            if not 0 < len(ids) < self.sampler.max_len:
+                limit = f"the maximum context length is {self.sampler.max_len} tokens"
+                raise BadRequest(400, f"{limit}, and the prompt has {len(ids)}")
+        ends = _list(body, "stop_token_ids", _is_id)
+        stop = (
+            [body["stop"]] if isinstance(body.get("stop"), str) else _list(body, "stop", lambda x: isinstance(x, str))
+        )
+        if len(stop) > 16 or any(not 0 < len(words) <= LONGEST_STOP for words in stop):
+            raise BadRequest(400, f"stop must be at most 16 texts of 1 to {LONGEST_STOP} characters")
+        seed = _field(body, "seed", int, None, -(2**63), 2**63 - 1)
+        seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
+        top_k = _field(body, "top_k", int, 0, -1)
+        requests = [
+            Request(
+                ids,
+                None if name == self.base else name,
+                most,
+                _field(body, "temperature", float, 1.0, 0.0, 100.0),
+                seed if number == place == 0 else int(fold(torch.tensor(seed), torch.tensor(place * count + number))),
+                self.tokenizer.eos_ids.union(ends) if not body.get("ignore_eos") else frozenset(ends),
+                max(top_k, 0),
+                _field(body, "top_p", float, 1.0, 1e-9, 1.0),
+                tuple(stop),
+                likely or 0,
+            )
+            for place, ids in enumerate(prompts)
+            for number in range(count)
+        ]
+        reply = Reply(requests, form(name, self.tokenizer, likely, bool(body.get("return_token_ids"))))
+        options = body.get("stream_options") or {}
+        reply.streams = _field(body, "stream", bool, False)
+        reply.with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        try:
+            self.sampler.submit(*requests)
+        except Full as error:
+            raise BadRequest(429, f"{error}; try again later") from None
+        except KeyError:  # unloaded meanwhile
+            raise BadRequest(404, f"there is no model {short(name)}") from None
+        return reply.out
+
+    def _notify(self, requests: list[Request]) -> None:
+        """Let the replies that have something new know, in one call of the event loop."""
+        replies = {id(request.owner): request.owner for request in requests}
+        self.run_soon(lambda: [reply.advance() for reply in replies.values()])
+
+
+def _field(body: dict, name: str, kind: type, default: Any, low: float | None = None, high: float | None = None) -> Any:
+    """Return a field of the request. Raise BadRequest if it has another type or is out of range."""
+    value = body.get(name)
+    if value is None:
+        return default
+    right = isinstance(value, bool) if kind is bool else isinstance(value, (int, float) if kind is float else kind)
+    if not right or (kind is not bool and isinstance(value, bool)):
+        raise BadRequest(400, f"{name} must be of type {kind.__name__}, not {short(value)}")
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        raise BadRequest(400, f"{name}={short(value)} must be {f'from {low} to {high}' if high else f'at least {low}'}")
+    return value
+
+
+def _list(body: dict, name: str, fits: Callable[[Any], bool]) -> list:
+    values = body.get(name) or []
+    if not isinstance(values, list) or not all(map(fits, values)):
+        raise BadRequest(400, f"{name} is {short(values)}")
+    return values
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int
+
+
+def _messages(messages: Any) -> list[dict]:
+    """Return messages with their contents as text. A content may be a list of parts of text."""
+    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+        raise BadRequest(400, "messages must be a list of objects with role and content")
+    found = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+                raise BadRequest(400, "only parts of type text are supported in a content")
+            content = "".join(str(part.get("text", "")) for part in content)
+        found.append({"role": message.get("role"), "content": content})
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- replies
+
+
+@dataclass
+class Choice:
+    """A request's reply as far as it has been sent."""
+
+    request: Request
+    index: int
+    text: Text
+    sent: int = 0  # sampled ids
+    reply: str = ""  # the text so far, held-back text included
+    shown: int = 0  # characters of it that have been sent
+
+    def news(self, all_of_it: bool) -> tuple[str, slice, str | None]:
+        """Return (text, slice of new sampled ids, finish reason or None). Text that may begin a stop text is held back
+        until it is known not to."""
+        request, finish = self.request, _finish(self.request)
+        end = len(request.logprobs)
+        new, self.sent = slice(self.sent, end), end
+        self.reply += self.text.add(request.sampled[new]) if end > new.start else ""
+        if finish:
+            self.reply += self.text.rest()
+        until, found = len(self.reply), [at for words in request.stop if (at := self.reply.find(words)) >= 0]
+        if found:
+            until = min(found)
+        elif not finish:
+            until -= max((_overlap(self.reply, words) for words in request.stop), default=0)
+        text, self.shown = self.reply[self.shown : until], max(self.shown, until)
+        return text, new, finish
+
+
+def _overlap(text: str, words: str) -> int:
+    """Return the most characters at the end of the text that may begin `words`."""
+    return next((n for n in range(min(len(text), len(words) - 1), 0, -1) if text.endswith(words[:n])), 0)
+
+
+def _finish(request: Request) -> str | None:
+    return {"stop": "stop", "length": "length", "context": "length"}.get(request.finish)
+
+
+class Reply:
+    """The HTTP reply to one request, with one or several choices. Its methods run on the server's event loop."""
+
+    def __init__(self, requests: list[Request], form: "CompletionForm"):
+        self.form, self.out, self.streams, self.with_usage, self.begun = form, Stream(self.cancel), False, False, False
+        self.choices = [Choice(request, i, Text(form.tokenizer)) for i, request in enumerate(requests)]
+        self.open = len(requests)
+        for request in requests:
+            request.owner = self
+
+    def cancel(self) -> None:
+        for choice in self.choices:
+            choice.request.cancelled = True
+
+    def advance(self) -> None:
+        """Send what is new."""
+        if self.out.ended:
+            return
+        failed = next((choice.request for choice in self.choices if choice.request.finish == "error"), None)
+        if failed:
+            self._fail(failed.error)
+        elif self.streams:
+            self._stream()
+        elif all(_finish(choice.request) for choice in self.choices):
+            body = self.form.whole([(choice, *choice.news(True)) for choice in self.choices])
+            self.out.put(_http(200, body | {"usage": self._usage()}), end=True)
+
+    def _stream(self) -> None:
+        parts = []
+        if not self.begun:
+            self.begun = True
+            parts.append(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\r\n")
+            parts += [_event(self.form.part(choice, "", slice(0, 0), None, True)) for choice in self.choices]
+        for choice in self.choices:
+            if choice.sent < 0:
+                continue
+            text, new, finish = choice.news(False)
+            if text or finish or (new.stop > new.start and self.form.shows_tokens):
+                parts.append(_event(self.form.part(choice, text, new, finish, False)))
+            if finish:
+                choice.sent, self.open = -1, self.open - 1
+        if not self.open:
+            if self.with_usage:
+                parts.append(_event(self.form.head() | {"choices": [], "usage": self._usage()}))
+            parts.append(b"data: [DONE]\n\n")
+        if parts:
+            self.out.put(b"".join(parts), end=not self.open)
+
+    def _fail(self, error: str) -> None:
+        self.cancel()
+        said = {"error": {"message": plain(error, 500), "type": "server_error", "param": None, "code": 500}}
+        self.out.put(_event(said) if self.begun else _http(500, said), end=True)
+
+    def _usage(self) -> dict:
+        requests = [choice.request for choice in self.choices]
+        prompts = {id(request.ids): len(request.ids) for request in requests}  # one prompt may have several choices
+        sampled = sum(len(request.sampled) for request in requests)
+        usage = {"prompt_tokens": sum(prompts.values()), "completion_tokens": sampled}
+        cached = {"cached_tokens": sum(request.reused for request in requests)}
+        return usage | {"total_tokens": sum(usage.values()), "prompt_tokens_details": cached}
+
+
+@dataclass
+class CompletionForm:
+    """The JSON of /v1/completions."""
+
+    model: str
+    tokenizer: Tokenizer
+    likely: int | None  # alternatives to report with each log-probability; None: no log-probabilities
+    with_ids: bool
+    id: str = field(default_factory=lambda: f"cmpl-{os.urandom(12).hex()}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    kind, chunk = "text_completion", "text_completion"
+
+    @property
+    def shows_tokens(self) -> bool:
+        return self.with_ids or self.likely is not None
+
+    def head(self, kind: str | None = None) -> dict:
+        return {"id": self.id, "object": kind or self.chunk, "created": self.created, "model": self.model}
+
+    def whole(self, choices: list[tuple]) -> dict:
+        """Return the reply with all choices: (Choice, text, slice of ids, finish reason) of each."""
+        return self.head(self.kind) | {"choices": [self.choice(*one, self.content(one[1])) for one in choices]}
+
+    def part(self, choice: Choice, text: str, new: slice, finish: str | None, first: bool) -> dict:
+        """Return a chunk of a streamed reply."""
+        return self.head() | {"choices": [self.choice(choice, text, new, finish, self.delta(text, first))]}
+
+    def choice(self, choice: Choice, text: str, new: slice, finish: str | None, content: dict) -> dict:
+        request = choice.request
+        said = {"index": choice.index, **content, "logprobs": None, "finish_reason": finish}
+        if self.likely is not None:
+            said["logprobs"] = self.logprobs(request, new, choice.shown - len(text))
+        if self.with_ids:
+            said["token_ids"] = request.sampled[new]
+            said |= {"prompt_token_ids": request.ids} if new.start == 0 else {}
+        return said
+
+    def content(self, text: str) -> dict:
+        return {"text": text}
+
+    def delta(self, text: str, _first: bool) -> dict:
+        return {"text": text}
+
+    def logprobs(self, request: Request, new: slice, offset: int) -> dict:
+        names = [self.tokenizer.show([token]) for token in request.sampled[new]]
+        offsets = [offset]
+        for name in names:
+            offsets.append(offsets[-1] + len(name))
+        tops = [{self.tokenizer.show([i]): value for i, value in likely} for likely in request.likely[new]]
+        found = {"tokens": names, "token_logprobs": request.logprobs[new], "text_offset": offsets[:-1]}
+        return found | {"top_logprobs": tops or None}
+
+
+class ChatForm(CompletionForm):
+    """The JSON of /v1/chat/completions."""
+
+    kind, chunk = "chat.completion", "chat.completion.chunk"
+
+    def content(self, text: str) -> dict:
+        return {"message": {"role": "assistant", "content": text}}
+
+    def delta(self, text: str, first: bool) -> dict:
+        return {"delta": {"role": "assistant", "content": ""} if first else {"content": text}}
+
+    def logprobs(self, request: Request, new: slice, _offset: int) -> dict:
+        def said(token: int, logprob: float) -> dict:
+            name = self.tokenizer.show([token])
+            return {"token": name, "logprob": logprob, "bytes": list(name.encode())}
+
+        sampled = zip(request.sampled[new], request.logprobs[new], strict=True)
+        content = [said(*pair) | {"top_logprobs": []} for pair in sampled]
+        for entry, likely in zip(content, request.likely[new], strict=False):
+            entry["top_logprobs"] = [said(*pair) for pair in likely]
+        return {"content": content}
+
+
+def _event(said: dict) -> bytes:
+    return b"data: " + json.dumps(said).encode() + b"\n\n"
+
+
+def _http(status: int, said: dict) -> bytes:
+    text = json.dumps(said).encode()
+    head = f"HTTP/1.0 {status} {'OK' if status == 200 else 'Error'}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(text)}\r\n\r\n".encode() + text
