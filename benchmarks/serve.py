@@ -62,8 +62,8 @@ class Served:
     async def _one(self, number: int) -> list[int]:
         """Return the ids of one reply."""
         body = {"model": self.options.model, "prompt": self.prompts[number], "max_tokens": self.options.new}
-        seed = int(fold_all([(0, number, 0)]))
-        body |= {"stream": True, "ignore_eos": True, "seed": seed, "return_token_ids": True}
+        state = int(fold_all([(0, number, 0)]))
+        body |= {"stream": True, "ignore_eos": True, "random_state": state, "return_token_ids": True}
         text = json.dumps(body).encode()
         reader, writer = await asyncio.open_connection(*self.address)
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(text)}\r\n\r\n"

@@ -8,25 +8,23 @@
 
 Of vLLM's additions: top_k, stop_token_ids, chat_template_kwargs.enable_thinking, and return_token_ids, which puts
 `token_ids` and `prompt_token_ids` into each choice. Log-probabilities are those of the distribution that sampled.
-`seed` is the state of a reply's random numbers: models/random.py's fold_all of (seed, episode, turn) makes the reply
-that training would sample.
+`random_state`, ours alone, is the state of a reply's random numbers: fold_all of (seed, episode, turn) in
+models/random.py makes the reply that training would sample. `seed` makes such a state.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from envs.http.exchange import plain, short
 from envs.serve import Handler, Stream
 from envs.serve.access import BadRequest
 from models import Tokenizer
-from models.random import fold
+from models.random import fold_all
 from rl.serve.sampler import Full, Request, Sampler
 from rl.serve.text import Text
 
@@ -176,8 +174,7 @@ class Protocol:
         )
         if len(stop) > 16 or any(not 0 < len(words) <= LONGEST_STOP for words in stop):
             raise BadRequest(400, f"stop must be at most 16 texts of 1 to {LONGEST_STOP} characters")
-        seed = _field(body, "seed", int, None, -(2**63), 2**63 - 1)
-        seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
+        states = _random_states(body, len(prompts) * count)
         top_k = _field(body, "top_k", int, 0, -1)
         requests = [
             Request(
@@ -185,7 +182,7 @@ class Protocol:
                 None if name == self.base else name,
                 most,
                 _field(body, "temperature", float, 1.0, 0.0, 100.0),
-                seed if number == place == 0 else int(fold(torch.tensor(seed), torch.tensor(place * count + number))),
+                next(states),
                 self.tokenizer.eos_ids.union(ends) if not body.get("ignore_eos") else frozenset(ends),
                 max(top_k, 0),
                 _field(body, "top_p", float, 1.0, 1e-9, 1.0),
@@ -224,6 +221,14 @@ def _field(body: dict, name: str, kind: type, default: Any, low: float | None = 
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         raise BadRequest(400, f"{name}={short(value)} must be {f'from {low} to {high}' if high else f'at least {low}'}")
     return value
+
+
+def _random_states(body: dict, count: int) -> Iterator[int]:
+    """Return the states of the choices' random numbers; the first one is random_state, if the request has that."""
+    seed, state = (_field(body, name, int, None, -(2**63), 2**63 - 1) for name in ("seed", "random_state"))
+    seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
+    states = fold_all([(seed, number) for number in range(count)]).tolist()
+    return iter(states if state is None else [state, *states[1:]])
 
 
 def _list(body: dict, name: str, fits: Callable[[Any], bool]) -> list:

@@ -1,0 +1,387 @@
+"""The server of OpenAI's protocol: its tokens are those of sampling in process, whatever runs beside them."""
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+import lora
+from models import load_model, load_tokenizer
+from models.engine import Engine
+from models.random import fold_all
+from models.weights import TINY
+from rl.serve import __main__ as program
+from rl.serve import protocol
+from rl.serve.sampler import Request
+from rl.serve.text import Text
+
+ROOT = Path(__file__).parents[1]
+PROMPT = {"prompt": [5, 6, 7], "max_tokens": 4}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Return the folders of two adapters that change what is sampled: of other ranks, on other layers."""
+    found = {}
+    for name, r, targets in (("one", 4, "all-linear"), ("two.5", 3, ["q_proj", "down_proj"])):
+        model = load_model("tiny")
+        torch.manual_seed(r)
+        lora.inject(model, r, 16, targets=targets)
+        for _, layer in lora.lora_layers(model):
+            torch.nn.init.normal_(layer.adapter.B, std=0.05)
+        found[name] = tmp_path_factory.mktemp("adapters") / name
+        lora.save_adapter(model, found[name], str(TINY.resolve()))
+    return found
+
+
+@contextmanager
+def serving(*words: str):
+    """Run a server of the embedded model in threads; yield it with its sampler."""
+    [keys] = program.program.parse(["port=0", "rows=8", "max_len=256", *words], "rl.serve", program.Keys)
+    sampler = program.load(keys)
+    server = program.listen(keys, sampler)
+    server.sampler = sampler
+    sampler.start()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        sampler.stop()
+
+
+@pytest.fixture(scope="module")
+def server(folders):
+    with serving("adapter=" + ",".join(f"{name}={folder}" for name, folder in folders.items())) as server:
+        yield server
+
+
+def send(server, path: str, body: dict | None = None, headers=()) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=30)
+    connection.request(
+        "GET" if body is None else "POST", path, None if body is None else json.dumps(body), dict(headers)
+    )
+    return connection.getresponse()
+
+
+def ask(server, path: str, body: dict | None = None, headers=()) -> tuple[int, dict]:
+    answer = send(server, path, body, headers)
+    return answer.status, json.loads(answer.read())
+
+
+def choices(server, path="/v1/completions", **body) -> list[dict]:
+    status, said = ask(server, path, body)
+    assert status == 200, said
+    return said["choices"]
+
+
+def events(server, path="/v1/completions", **body) -> list[dict]:
+    """Return the chunks of a streamed reply."""
+    answer = send(server, path, {**body, "stream": True})
+    lines = [line.removeprefix("data: ") for line in answer.read().decode().split("\n\n") if line]
+    assert answer.status == 200 and lines[-1] == "[DONE]", lines
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def in_process(folder: Path | None, prompts: list[list[int]], new: int, temperature: float) -> list:
+    """Return the turns that an engine samples for keys (0, 0), (0, 1), ..."""
+    model = load_model("tiny")
+    if folder:
+        lora.load_adapter(model, folder)
+    engine = Engine(model, len(prompts), 256)
+    for number, ids in enumerate(prompts):
+        engine.feed(engine.open((0, number)), ids)
+    rows = {row.slot: row for row in engine.run(new, temperature, load_tokenizer("tiny").eos_ids)}
+    return [rows[slot] for slot in range(len(prompts))]
+
+
+def test_replies_are_those_of_sampling_in_process(server, folders):
+    """30 requests at once, for the base and two adapters, at two temperatures."""
+    prompts = [[(7 * i + 3 * t) % 500 for t in range(1 + 5 * i)] for i in range(5)]
+    cases = [(name, t, i) for name in ("tiny", *folders) for t in (1.0, 0.7) for i in range(5)]
+
+    def served(case):
+        name, temperature, i = case
+        body = {"model": name, "prompt": prompts[i], "max_tokens": 12, "temperature": temperature}
+        body |= {"logprobs": 0, "return_token_ids": True, "random_state": int(fold_all([(0, i, 0)]))}
+        return choices(server, **body)[0]
+
+    with ThreadPoolExecutor(30) as pool:
+        found = dict(zip(cases, pool.map(served, cases), strict=True))
+    for name in ("tiny", *folders):
+        for temperature in (1.0, 0.7):
+            for i, row in enumerate(in_process(folders.get(name), prompts, 12, temperature)):
+                said = found[name, temperature, i]
+                assert said["token_ids"] == row.ids and said["prompt_token_ids"] == prompts[i]
+                assert said["logprobs"]["token_logprobs"] == row.logprobs
+                assert said["finish_reason"] == {"stop": "stop", "length": "length"}[row.stop_reason]
+
+
+def test_a_conversation_goes_on_with_cached_keys_and_the_same_bits(server):
+    state, ids, said = int(fold_all([(0, 0, 0)])), list(range(40, 60)), []
+    for turn in range(3):
+        body = {"prompt": ids, "max_tokens": 6, "random_state": state, "logprobs": 0, "return_token_ids": True}
+        status, reply = ask(server, "/v1/completions", body)
+        assert status == 200
+        cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == (len(ids) - 4 if turn else 0) or (turn == 0 and cached < len(ids))
+        [choice] = reply["choices"]
+        [row] = in_process(None, [ids], 6, 1.0)
+        assert (choice["token_ids"], choice["logprobs"]["token_logprobs"]) == (row.ids, row.logprobs)
+        said.append(choice["token_ids"])
+        ids = ids + choice["token_ids"] + [9, 8, 7]
+    [again] = choices(server, prompt=ids[:20], max_tokens=6, random_state=state, return_token_ids=True)
+    assert again["token_ids"] == said[0]
+
+
+def test_equal_prompts_are_computed_once(server, monkeypatch):
+    counted, real = [], Engine._prefill
+    monkeypatch.setattr(
+        Engine, "_prefill", lambda self, counts: (counted.append(sum(counts.values())), real(self, counts))
+    )
+    prompt = list(range(100, 150))
+    found = choices(server, prompt=prompt, n=4, max_tokens=5, seed=3, return_token_ids=True)
+    assert sum(counted) == len(prompt) - 1
+    assert len({tuple(choice["token_ids"]) for choice in found}) == 4
+    assert [choice["index"] for choice in found] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_streamed_parts_are_the_whole_reply(server, path):
+    chat = path.endswith("chat/completions")
+    body = {"messages": [{"role": "user", "content": "Goal: a door"}]} if chat else {"prompt": "Goal: a door"}
+    body |= {"max_tokens": 30, "seed": 4, "temperature": 2.0, "n": 2, "ignore_eos": True}
+    whole = choices(server, path, **body)
+    parts = events(server, path, **body, stream_options={"include_usage": True})
+    assert parts[-1]["usage"]["completion_tokens"] == 60 and not parts[-1]["choices"]
+    for one in whole:
+        mine = [choice for part in parts for choice in part["choices"] if choice["index"] == one["index"]]
+        texts = [choice["delta"].get("content", "") if chat else choice["text"] for choice in mine]
+        assert "".join(texts) == (one["message"]["content"] if chat else one["text"])
+        assert [choice["finish_reason"] for choice in mine] == [None] * (len(mine) - 1) + ["length"]
+    assert not chat or parts[0]["choices"][0]["delta"]["role"] == "assistant"
+
+
+def test_text_comes_in_parts_that_make_the_whole():
+    """Also where a character's bytes are tokens of their own."""
+    tokenizer = load_tokenizer("tiny")
+    for words in ("naïve 木 🪵 door", "  two  spaces ", "plain"):
+        ids = tokenizer.encode(words)
+        for size in (1, 2, 3):
+            text = Text(tokenizer)
+            parts = [text.add(ids[i : i + size]) for i in range(0, len(ids), size)]
+            assert "".join(parts) + text.rest() == tokenizer.decode(ids) == words
+            assert all("\ufffd" not in part for part in parts)
+
+
+def test_a_stop_text_ends_the_reply_and_is_not_shown(server):
+    body = {"prompt": "Goal: a door", "max_tokens": 60, "seed": 11, "temperature": 1.5, "ignore_eos": True}
+    whole = choices(server, **body)[0]["text"]
+    stop = whole[20:23]
+    cut = choices(server, **body, stop=["never said", stop])[0]
+    assert cut["text"] == whole[: whole.index(stop)] and cut["finish_reason"] == "stop"
+    parts = [part["choices"][0]["text"] for part in events(server, **body, stop=stop)]
+    assert "".join(parts) == cut["text"]
+
+
+def test_greedy_and_truncated_sampling(server):
+    """top_k=1 is greedy, and so is a tiny top_p; alternatives begin with the greedy token."""
+    greedy = choices(server, prompt=[5, 6, 7], max_tokens=8, temperature=0, logprobs=3, return_token_ids=True)[0]
+    for settings in ({"top_k": 1}, {"top_p": 1e-6}):
+        assert (
+            choices(server, prompt=[5, 6, 7], max_tokens=8, return_token_ids=True, **settings)[0]["token_ids"]
+            == (greedy["token_ids"])
+        )
+    tops, said = greedy["logprobs"]["top_logprobs"], greedy["logprobs"]
+    assert [next(iter(top)) for top in tops] == said["tokens"] and all(len(top) == 3 for top in tops)
+    assert [next(iter(top.values())) for top in tops] == pytest.approx(said["token_logprobs"], abs=1e-5)
+
+
+def test_a_full_context_ends_the_reply(server):
+    [choice] = choices(server, prompt=list(range(250)), max_tokens=50, ignore_eos=True, return_token_ids=True)
+    assert choice["finish_reason"] == "length" and len(choice["token_ids"]) == 6
+
+
+BAD = {
+    "no such path": ("/v1/nothing", PROMPT, 404),
+    "unknown model": ("/v1/completions", {**PROMPT, "model": "gpt-4"}, 404),
+    "no prompt": ("/v1/completions", {"max_tokens": 3}, 400),
+    "empty prompt": ("/v1/completions", {"prompt": []}, 400),
+    "ids out of the vocabulary": ("/v1/completions", {"prompt": [5, 10**6]}, 400),
+    "negative ids": ("/v1/completions", {"prompt": [-1]}, 400),
+    "mixed prompts": ("/v1/completions", {"prompt": ["a", 5]}, 400),
+    "too long a prompt": ("/v1/completions", {"prompt": [1] * 256}, 400),
+    "max_tokens=0": ("/v1/completions", {**PROMPT, "max_tokens": 0}, 400),
+    "max_tokens as text": ("/v1/completions", {**PROMPT, "max_tokens": "5"}, 400),
+    "a negative temperature": ("/v1/completions", {**PROMPT, "temperature": -1}, 400),
+    "temperature as NaN": ("/v1/completions", {**PROMPT, "temperature": float("nan")}, 400),
+    "top_p=0": ("/v1/completions", {**PROMPT, "top_p": 0}, 400),
+    "n=0": ("/v1/completions", {**PROMPT, "n": 0}, 400),
+    "too many choices": ("/v1/completions", {**PROMPT, "n": 1000}, 400),
+    "a huge seed": ("/v1/completions", {**PROMPT, "seed": 2**63}, 400),
+    "an empty stop": ("/v1/completions", {**PROMPT, "stop": [""]}, 400),
+    "stop as a number": ("/v1/completions", {**PROMPT, "stop": 5}, 400),
+    "stop_token_ids as text": ("/v1/completions", {**PROMPT, "stop_token_ids": ["a"]}, 400),
+    "stream as text": ("/v1/completions", {**PROMPT, "stream": "yes"}, 400),
+    "tools": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "tools": [{}]}, 400),
+    "no messages": ("/v1/chat/completions", {"max_tokens": 3}, 400),
+    "an unknown role": ("/v1/chat/completions", {"messages": [{"role": "wizard", "content": "?"}]}, 400),
+    "an image": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
+    "content as a number": ("/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400),
+    "loading without load=true": ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/"}, 403),
+    "unloading without load=true": ("/v1/unload_lora_adapter", {"lora_name": "one"}, 403),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_requests_get_one_line(server, case):
+    path, body, status = BAD[case]
+    found, said = ask(server, path, body)
+    assert found == status and said["error"]["code"] == status, said
+    assert said["error"]["message"] and "\n" not in said["error"]["message"]
+
+
+def test_adapters_are_loaded_and_unloaded_while_others_sample(folders):
+    with serving("load=true") as server:
+        body = {"prompt": [5, 6, 7], "max_tokens": 200, "ignore_eos": True, "seed": 1, "return_token_ids": True}
+        with ThreadPoolExecutor(2) as pool:
+            long = pool.submit(choices, server, **body)
+            load = {"lora_name": "new/1.0", "lora_path": str(folders["one"])}
+            assert ask(server, "/v1/load_lora_adapter", load)[0] == 200
+            named = choices(server, model="new/1.0", prompt=[5, 6, 7], max_tokens=9, seed=1, return_token_ids=True)
+            assert ask(server, "/v1/load_lora_adapter", load)[0] == 400  # the name is taken
+            slow = pool.submit(ask, server, "/v1/completions", {**body, "model": "new/1.0"})
+            time.sleep(0.1)
+            assert ask(server, "/v1/unload_lora_adapter", {"lora_name": "new/1.0"})[0] == 200
+            assert slow.result()[0] in (200, 404, 500)
+            alone = choices(server, **body)
+            assert long.result()[0]["token_ids"] == alone[0]["token_ids"]
+        [row] = in_process(folders["one"], [[5, 6, 7]], 9, 1.0)
+        assert len(named[0]["token_ids"]) <= 9 and named != alone and row.ids
+        assert ask(server, "/v1/completions", {**PROMPT, "model": "new/1.0"})[0] == 404
+        assert [model["id"] for model in ask(server, "/v1/models")[1]["data"]] == ["tiny"]
+        assert not any(layer.adapters for _, layer in lora.lora_layers(server.sampler.model))
+        missing = {"lora_name": "x", "lora_path": "/nowhere"}
+        status, said = ask(server, "/v1/load_lora_adapter", missing)
+        assert status == 400 and "/nowhere" in said["error"]["message"]
+
+
+def test_more_requests_than_rows_are_all_answered(server):
+    body = {"prompt": [5, 6, 7], "max_tokens": 20, "ignore_eos": True, "return_token_ids": True, "temperature": 3.0}
+    with ThreadPoolExecutor(60) as pool:
+        found = list(pool.map(lambda seed: events(server, **body, seed=seed), range(60)))
+    ids = [[i for part in parts for choice in part["choices"] for i in choice["token_ids"]] for parts in found]
+    assert all(len(one) == 20 for one in ids) and len(set(map(tuple, ids))) == 60
+
+
+def test_a_full_queue_refuses(folders):
+    with serving("rows=1", "queue=2") as server:
+        body = {"prompt": [5, 6, 7], "max_tokens": 100, "ignore_eos": True}
+        with ThreadPoolExecutor(12) as pool:
+            found = [status for status, _ in pool.map(lambda _: ask(server, "/v1/completions", body), range(12))]
+    assert set(found) == {200, 429}
+
+
+def test_a_client_that_leaves_frees_its_row():
+    with serving("max_len=4096") as server:
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
+        body = {"prompt": [5, 6, 7], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answer = connection.getresponse()
+        answer.read(100)
+        [request] = server.sampler.engines[None].running.values()
+        answer.close()
+        connection.close()
+        ends = time.monotonic() + 10
+        while not request.finish and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert request.finish == "cancelled" and len(request.sampled) < 4000
+
+
+def test_a_failure_ends_the_requests_under_way_and_no_others(server, monkeypatch, capfd):
+    def fail(self, states):
+        raise RuntimeError("out of memory, says the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "_hidden", fail)
+        status, said = ask(server, "/v1/completions", PROMPT)
+    assert status == 500 and "out of memory, says the test" in said["error"]["message"]
+    assert "out of memory, says the test" in capfd.readouterr().err
+    assert choices(server, **PROMPT)
+
+
+def test_a_key_is_asked_for():
+    with serving("key=secret-key") as server:
+        assert ask(server, "/v1/models")[0] == 401
+        assert ask(server, "/v1/models", None, {"Authorization": "Bearer secret-kez"})[0] == 401
+        assert ask(server, "/v1/models", None, {"Authorization": "Bearer secret-key"})[0] == 200
+        assert ask(server, "/v1/models", None, {"Authorization": "Bearer secret-key", "Host": "evil.com"})[0] == 403
+        assert ask(server, "/health", None, {"Authorization": "Bearer secret-key", "Origin": "http://a.b"})[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["adapter=/nowhere"], "/nowhere"),
+        (["model=/nowhere"], "model '/nowhere': no such folder"),
+        (["max_len=5000"], "max_len=5000 is more than the model's max_position_embeddings, 4096"),
+        (["port=70000"], "port=70000 must be at most 65535"),
+        (["key=short"], "key must have at least 8 characters"),
+        (["prot=8000"], "unknown key 'prot'"),
+    ],
+)
+def test_bad_words_are_one_line(words, line):
+    done = subprocess.run(
+        [sys.executable, "-m", "rl.serve", *words], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.returncode in (1, 2) and len(done.stderr.splitlines()) == 1 and line in done.stderr, done.stderr
+
+
+def test_the_package_openai_works_as_a_client(server):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url="http://{}:{}/v1".format(*server.server_address), api_key="none", max_retries=0)
+    assert [model.id for model in client.models.list()] == ["tiny", "one", "two.5"]
+    messages = [{"role": "user", "content": "Goal: a door"}]
+    whole = client.chat.completions.create(model="one", messages=messages, max_tokens=9, seed=5, logprobs=True)
+    parts = client.chat.completions.create(model="one", messages=messages, max_tokens=9, seed=5, stream=True)
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == whole.choices[0].message.content
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+    done = client.completions.create(model="tiny", prompt=["a", "b"], max_tokens=3, extra_body={"top_k": 5})
+    assert [choice.index for choice in done.choices] == [0, 1]
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.completions.create(model="gpt-4", prompt="a")
+
+
+def test_a_stop_text_of_several_tokens_is_found():
+    tokenizer = load_tokenizer("tiny")
+    ids, request = (
+        tokenizer.encode("one door, two doors"),
+        Request([1], None, 9, 1.0, 0, frozenset(), stop=("door, t",)),
+    )
+    for number, token in enumerate(ids):
+        request.sampled.append(token)
+        if request.matches(tokenizer):
+            break
+    assert "door, t" in tokenizer.decode(ids[: number + 1]) and "door, t" not in tokenizer.decode(ids[:number])
+
+
+def test_seeds_that_follow_each_other_have_different_numbers():
+    """The numbers of seed 1 are not those of seed 0 in another order."""
+    from models.random import fold, unit
+
+    draws = []
+    for seed in range(20):
+        [state] = protocol._random_states({"seed": seed}, 1)
+        draws += unit(fold(torch.tensor(state), torch.arange(50))).tolist()
+    assert len(set(draws)) == 1000 and abs(sum(draws) / 1000 - 0.5) < 0.04
