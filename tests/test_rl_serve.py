@@ -45,9 +45,9 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 @contextmanager
 def serving(*words: str):
     """Run a server of the embedded model in threads; yield it with its sampler."""
-    [keys] = program.program.parse(["port=0", "rows=8", "max_len=256", *words], "rl.serve", program.Keys)
-    sampler = program.load(keys)
-    server = program.listen(keys, sampler)
+    model, keys = program.parse(["port=0", "rows=8", "max_len=256", *words])
+    sampler = program.load(model, keys.rows, keys.queue)
+    server = program.listen(model.model, keys, sampler)
     server.sampler = sampler
     sampler.start()
     thread = threading.Thread(target=server.serve_forever)
@@ -365,15 +365,13 @@ def test_the_package_openai_works_as_a_client(server):
 
 def test_a_stop_text_of_several_tokens_is_found():
     tokenizer = load_tokenizer("tiny")
-    ids, request = (
-        tokenizer.encode("one door, two doors"),
-        Request([1], None, 9, 1.0, 0, frozenset(), stop=("door, t",)),
-    )
-    for number, token in enumerate(ids):
+    request = Request([1], None, 9, 1.0, 0, frozenset(), stop=("door, t",))
+    for token in tokenizer.encode("one door, two doors"):
         request.sampled.append(token)
         if request.matches(tokenizer):
             break
-    assert "door, t" in tokenizer.decode(ids[: number + 1]) and "door, t" not in tokenizer.decode(ids[:number])
+    assert "door, t" in tokenizer.decode(request.sampled)
+    assert "door, t" not in tokenizer.decode(request.sampled[:-1])
 
 
 def test_seeds_that_follow_each_other_have_different_numbers():
@@ -382,6 +380,6 @@ def test_seeds_that_follow_each_other_have_different_numbers():
 
     draws = []
     for seed in range(20):
-        [state] = protocol._random_states({"seed": seed}, 1)
+        [state] = protocol.random_states(seed, None, 1)
         draws += unit(fold(torch.tensor(state), torch.arange(50))).tolist()
     assert len(set(draws)) == 1000 and abs(sum(draws) / 1000 - 0.5) < 0.04

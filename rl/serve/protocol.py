@@ -58,12 +58,15 @@ class ErrorHandler(Handler):
 
 
 class Protocol:
-    """Answers requests with a sampler. `names`: of the base model, and whether adapters may be loaded by requests."""
+    """Answers requests with a sampler.
 
-    def __init__(self, sampler: Sampler, base: str, thinking: Tokenizer, silent: Tokenizer, may_load: bool):
+    base: the base model's name. silent: the tokenizer for requests that want no thoughts. may_load: whether requests
+    may load adapters and unload them.
+    """
+
+    def __init__(self, sampler: Sampler, base: str, silent: Tokenizer, may_load: bool):
         self.sampler, self.base, self.may_load, self.began = sampler, base, may_load, int(time.time())
-        self.tokenizers = {True: thinking, False: silent}  # by enable_thinking
-        self.tokenizer = thinking
+        self.tokenizer, self.silent = sampler.tokenizer, silent
         self.run_soon: Callable = lambda function, *args: function(*args)  # on the server's event loop
         sampler.notify = self._notify
 
@@ -138,7 +141,7 @@ class Protocol:
         if not isinstance(thinking, bool):
             raise BadRequest(400, "chat_template_kwargs must be an object, its enable_thinking true or false")
         try:
-            ids = self.tokenizers[thinking].prompt(_messages(messages))
+            ids = (self.tokenizer if thinking else self.silent).prompt(_messages(messages))
         except ValueError as error:
             raise BadRequest(400, plain(str(error), 500)) from None
         wanted = _field(body, "logprobs", bool, False)
@@ -174,7 +177,8 @@ class Protocol:
         )
         if len(stop) > 16 or any(not 0 < len(words) <= LONGEST_STOP for words in stop):
             raise BadRequest(400, f"stop must be at most 16 texts of 1 to {LONGEST_STOP} characters")
-        states = _random_states(body, len(prompts) * count)
+        seed, state = (_field(body, name, int, None, -(2**63), 2**63 - 1) for name in ("seed", "random_state"))
+        states = random_states(seed, state, len(prompts) * count)
         top_k = _field(body, "top_k", int, 0, -1)
         requests = [
             Request(
@@ -223,9 +227,8 @@ def _field(body: dict, name: str, kind: type, default: Any, low: float | None = 
     return value
 
 
-def _random_states(body: dict, count: int) -> Iterator[int]:
-    """Return the states of the choices' random numbers; the first one is random_state, if the request has that."""
-    seed, state = (_field(body, name, int, None, -(2**63), 2**63 - 1) for name in ("seed", "random_state"))
+def random_states(seed: int | None, state: int | None, count: int) -> Iterator[int]:
+    """Return the states of that many replies' random numbers. `state` is the first one's; no seed draws one."""
     seed = int.from_bytes(os.urandom(8), "little", signed=True) if seed is None else seed
     states = fold_all([(seed, number) for number in range(count)]).tolist()
     return iter(states if state is None else [state, *states[1:]])

@@ -295,19 +295,20 @@ class Sampler:
         engine = self.engines[name]
         with self.changed:
             waiting = self.waiting.get(name, deque())
-            for request in [request for request in waiting if request.cancelled]:
+            cancelled = [request for request in waiting if request.cancelled]
+            for request in cancelled:
                 waiting.remove(request)
+                request.finish = "cancelled"
             engine.admit(waiting)
-        for slot in [slot for slot, request in engine.running.items() if request.cancelled]:
-            engine.finish(slot, "cancelled")
+        slots = [slot for slot, request in engine.running.items() if request.cancelled]
+        ended = cancelled + [engine.finish(slot, "cancelled") for slot in slots]
+        self.news |= dict.fromkeys([*ended, *engine.running.values()])
         if engine.running:
-            self.news |= dict.fromkeys(engine.running.values())
             rows = engine.step(0, 0.0, frozenset())  # each request has its own settings
-            for row in rows or ():
-                engine.finish(row.slot, row.stop_reason)
-            if rows or time.monotonic() > self.notified + PAUSE:
-                self.notified, news, self.news = time.monotonic(), list(self.news), {}
-                self.notify(news)
+            ended += [engine.finish(row.slot, row.stop_reason) for row in rows or ()]
+        if ended or time.monotonic() > self.notified + PAUSE:
+            self.notified, news, self.news = time.monotonic(), list(self.news), {}
+            self.notify(news)
 
     def _switch(self, name: str | None) -> None:
         """Make an adapter the active one."""

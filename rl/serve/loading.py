@@ -1,0 +1,71 @@
+"""The model and adapters that rl.serve and rl.chat sample from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import lora
+from models import choose_threads, keep_memory, load_model, load_tokenizer
+from rl import arguments
+from rl.arguments import NotNegative
+from rl.guard.checks import without_auto
+from rl.quantised import with_base
+from rl.serve.sampler import Sampler
+
+MOST = 8192  # tokens of a sequence, unless max_len= says more
+
+
+@dataclass(frozen=True)
+class ModelKeys:
+    model: str = "tiny"  # the base: tiny, a folder or a hub id; default: the base that the first adapter names
+    adapter: str = ""  # adapters' folders by comma, which are their names too; NAME=FOLDER gives another name
+    max_len: NotNegative[int] = 0  # most tokens of a prompt and its reply; 0: the model's, at most 8192
+    thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of the weights; auto: bfloat16 on CUDA
+    quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the weights of the blocks
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: on CUDA if there is a device
+    threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all
+    products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
+
+    def __post_init__(self):
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device=cuda: this machine, or this torch, has no CUDA device; use device=cpu")
+
+
+def with_adapters_base(words: list[str]) -> list[str]:
+    """Return the words, with the base and the quantisation of the adapters where they name none."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    return with_base(words, list(map(str, adapters(given.get("adapter", "")).values())))
+
+
+def adapters(words: str) -> dict[str, Path]:
+    """Return {name: folder} of adapter=. Raise ArgumentError for a name that comes twice."""
+    found = {}
+    for word in filter(None, (word.strip() for word in words.split(","))):
+        name, _, folder = word.rpartition("=")
+        if (name or folder) in found:
+            raise arguments.ArgumentError(f"adapter={words}: two adapters are named {name or folder}")
+        found[name or folder] = Path(folder)
+    return found
+
+
+def load(keys: ModelKeys, rows: int, most_waiting: int) -> Sampler:
+    """Return a sampler of the model and its adapters; its thread is not started."""
+    folders, keys = adapters(keys.adapter), without_auto(keys)
+    for folder in folders.values():
+        lora.read_adapter_config(folder)  # a misspelt folder fails before the model is loaded
+    tokenizer = load_tokenizer(keys.model, keys.thinking)
+    keep_memory()
+    model = load_model(keys.model, getattr(torch, keys.dtype), keys.device, quant=keys.quant)
+    choose_threads(model, keys.threads, False, keys.products)
+    most = model.config.max_position_embeddings
+    if keys.max_len > most:
+        raise ValueError(f"max_len={keys.max_len} is more than the model's max_position_embeddings, {most}")
+    sampler = Sampler(model, tokenizer, rows, keys.max_len or min(most, MOST), most_waiting)
+    for name, folder in folders.items():
+        if name == keys.model:
+            raise ValueError(f"adapter={name}: the base model has this name; NAME=FOLDER gives another")
+        sampler.load(name, folder)
+    return sampler
