@@ -38,7 +38,12 @@ class Keys:
     json: str = ""  # also write the results to this file
 
 
-TRAINING = {"eval_episodes": "n", "episodes": "n", "eval_split": "split"}  # keys of train.py and their names here
+TRAINING = {
+    "eval_episodes": "n",
+    "episodes": "n",
+    "eval_split": "split",
+    "sampler": "server",
+}  # keys of train.py and their names here
 
 
 def with_base_of_adapters(words: list[str]) -> list[str]:
@@ -117,4 +122,5 @@ if __name__ == "__main__":
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
         with ends.exits_cleanly("eval.py", cfg):
-            start.run(partial(main, keys=keys), replace(cfg, ranks=1) if keys.server else cfg, groups=keys.n)
+            cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
+            start.run(partial(main, keys=keys), cfg, groups=keys.n)

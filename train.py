@@ -65,7 +65,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
         run.end_phase("learn", losses["trained_tokens"])
 
         # 5. Log and save.
-        stats = {"epoch": state.epoch, "step": state.step, **stats, **losses}
+        stats = {"epoch": state.epoch, "step": state.step, **stats, **losses, **batch.metrics}
         stats |= {"left_out": len(episodes) - len(batch.episodes), "seconds": time.monotonic() - began}
         stats |= state.watch.ended(state, stats, cfg)
         run.metrics(stats)
@@ -104,19 +104,25 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
 
 def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
     """Return the batch of the episodes with everything that the algorithm's loss needs, advantages last."""
+    micro_tokens = state.micro_tokens or cfg.micro_tokens
     batch = replace(make_batch(episodes), kl_coef=state.kl_coef, baseline=state.baseline)
+    if cfg.sampler:
+        from rl import off_policy
+
+        batch = off_policy.recomputed(batch, state.model, cfg, micro_tokens)
     if cfg.reward.whiten:
         from rl.groups import whiten_rewards
 
         batch = whiten_rewards(batch)
     if cfg.algorithm.critic:
-        batch = add_values(batch, state.model, state.critic, state.micro_tokens or cfg.micro_tokens)
+        batch = add_values(batch, state.model, state.critic, micro_tokens)
     if cfg.algorithm.reference:
         from rl.reference import add_reference
 
         with lora.use_adapter(state.model, state.reference):
-            batch = add_reference(batch, state.model, cfg.temperature, state.micro_tokens or cfg.micro_tokens)
-    return algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
+            batch = add_reference(batch, state.model, cfg.temperature, micro_tokens)
+    batch = algorithm_module(cfg.algo).advantages(batch, cfg.algorithm)
+    return off_policy.weighted(batch, cfg.sampler_clip) if cfg.sampler else batch
 
 
 def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:

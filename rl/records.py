@@ -79,6 +79,7 @@ class Batch:
     kl_coef: float = 0.0  # weight of KL to the reference, as adapted so far
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
     learned_tokens: int = 0  # how many of total_tokens are in a forward pass
+    metrics: dict[str, float] = field(default_factory=dict)  # of how it was made, for the epoch's line
 
     @property
     def turn_first_N(self) -> torch.Tensor:

@@ -46,7 +46,10 @@ def _play(model, tokenizer, cfg: Common, temperature: float, tasks: list[Task], 
     """Play this rank's tasks."""
     if cfg.max_len > (positions := model.config.max_position_embeddings):
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
-    engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
+    limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
+    if cfg.sampler:
+        from rl.remote_sampler import remote_engine
+    engine = remote_engine(model, cfg) if cfg.sampler else Engine(model, *limits)
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, sampler_hash(model))
     try:
         games.start()
@@ -124,6 +127,8 @@ class _Games:
     def add_turn(self, row: SampledTurn) -> None:
         """Append the agent's turn and let the environment execute it."""
         game = self.playing[row.slot]
+        if row.stop_reason == "failed":  # by a server that samples
+            return self.take_step(row.slot, row.step)
         game.episode.append_turn(row.ids, row.logprobs, row.stop_reason)
         if row.stop_reason == "context":
             self.take_step(row.slot, lambda: CUT)

@@ -11,7 +11,7 @@ import eval as eval_program
 from envs import planner
 from envs.requests import Request
 from models import load_model, load_tokenizer
-from rl import config, remote
+from rl import config, openai_client, remote
 from rl.answer import Base
 from rl.arguments import ArgumentError
 from rl.evaluate import evaluate
@@ -72,7 +72,7 @@ def here():
     Handler.base = Base(model, tokenizer, config.parse(WORDS))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield model, tokenizer, remote.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
+    yield model, tokenizer, openai_client.Server(f"http://127.0.0.1:{server.server_port}/v1", left=Impatient())
     server.shutdown()
 
 
@@ -148,7 +148,7 @@ def test_malformed_answer_ends_the_evaluation(status, body, error, said, here):
 
 def test_unreachable_server_is_reported_after_all_attempts():
     with pytest.raises(ConnectionError, match=r"failed after 3 attempts: .*refused"):
-        remote.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
+        openai_client.Server("http://127.0.0.1:9/v1", retries=2, left=Impatient()).names()
 
 
 TOO_LONG = (400, {"error": "This model's maximum context length is 64 tokens"})
@@ -162,7 +162,8 @@ def test_conversation_too_long_for_the_server_is_a_timeout(here):
     assert (episode.outcome, episode.truncated, episode.success, episode.score) == ("timeout", True, False, -3.0)
     Handler.failures = [TOO_LONG]
     assert (
-        here[2].result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7) == remote.Result()
+        here[2].result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
+        == openai_client.Result()
     )
 
 
@@ -178,7 +179,7 @@ def test_each_turn_has_its_own_reproducible_seed(here):
 
 def test_thoughts_do_not_reach_the_environment(here, monkeypatch):
     received = []
-    monkeypatch.setattr(remote.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
+    monkeypatch.setattr(openai_client.Server, "chat", lambda *_: ("<think>\nget?</think>\n\nno action", 5, "stop"))
     monkeypatch.setattr("envs.textcraft.Env.step", lambda _, text: received.append(text) or OVER)
     cfg, task = first_task()
     episode = remote.play(here[2], "mine", cfg, 0.0, task)
@@ -186,14 +187,14 @@ def test_thoughts_do_not_reach_the_environment(here, monkeypatch):
 
 
 def test_thinking_false_reaches_the_servers_chat_template(here):
-    server = remote.Server(here[2].url, thinking=False)
+    server = openai_client.Server(here[2].url, thinking=False)
     server.chat("mine", [{"role": "user", "content": "x"}], 3, 0.0, 7)
     server.result("base", Request("chat", [{"role": "user", "content": "x"}], None, 3, 0.0), 7)
     assert [body["chat_template_kwargs"] for _, body in Handler.asked] == [{"enable_thinking": False}] * 2
 
 
 def test_interrupt_does_not_wait_for_the_server():
-    server = remote.Server("http://127.0.0.1:9/v1")
+    server = openai_client.Server("http://127.0.0.1:9/v1")
     server.left.set()
     with pytest.raises(ConnectionError, match="left"):
         server.names()

@@ -44,6 +44,15 @@ def check_training(cfg: Any) -> None:
         from rl.data_checks import check_source
 
         check_source(cfg)
+    if cfg.sampler:
+        from envs.http.exchange import is_address
+
+        if not is_address(cfg.sampler):
+            raise ArgumentError(f"sampler={cfg.sampler} is not a URL up to /v1, such as http://localhost:8000/v1")
+        if not cfg.lora.r:
+            raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
+        if algo.source != "rollouts":
+            raise ArgumentError(f"sampler= plays episodes, and algo={cfg.algo} learns from demonstrations")
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.critic and algo.critic_warmup >= cfg.epochs:

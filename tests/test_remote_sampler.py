@@ -1,0 +1,247 @@
+"""Episodes of a server (sampler=): the same as in process, and nothing learned from a server that errs."""
+
+import json
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from test_rl_serve import serving
+
+import train
+from envs.serve import Stream
+from models.random import fold_all
+from rl import off_policy, openai_client, remote_sampler
+from rl.batch import make_batch
+from rl.config import parse
+from rl.records import Episode, Turn
+
+WORDS = "algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 epochs=2 eval_episodes=4 max_turns=3 max_new_tokens=16 "
+WORDS += "episodes=16 batch_size=8 reward.rule=shaped max_len=256"
+
+
+def run(folder: Path, *words: str) -> None:
+    train.main(parse([*WORDS.split(), f"out={folder}", *words], "train.py"))
+
+
+def metrics(folder: Path) -> list[dict]:
+    found = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [record for record in found if "reward_mean" in record]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Path:
+    """Return the folder of a run that samples in process."""
+    folder = tmp_path_factory.mktemp("local") / "run"
+    run(folder)
+    return folder
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(remote_sampler, "Server", partial(openai_client.Server, retries=2))
+    with serving("load=true", "rows=16", "max_len=256") as server:
+        server.words = f"sampler=http://127.0.0.1:{server.server_address[1]}/v1"
+        yield server
+
+
+def with_fault(server, fault) -> list[str]:
+    """Let fault(n, body, reply) answer the n-th asking for a completion; it returns the reply, another one, or raises.
+    Return the list of what was asked."""
+    real, asked, lock = server.answer, [], threading.Lock()
+
+    def answer(method, path, body, client):
+        if path != "/v1/completions":
+            return real(method, path, body, client)
+        with lock:
+            asked.append(json.dumps(body))
+            number = asked.count(asked[-1])
+        stream = real(method, path, body, client)
+        while not stream.ended:
+            time.sleep(0.001)
+        said = json.loads(b"".join(stream.parts).split(b"\r\n\r\n", 1)[1])
+        return fault(number, body, said)
+
+    server.answer = answer
+    return asked
+
+
+def test_episodes_and_updates_are_those_of_sampling_in_process(local, server, tmp_path):
+    run(tmp_path / "run", server.words)
+    for name in ("episodes.jsonl", "epoch_2/adapter_model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (local / name).read_bytes(), name
+    assert [(r["remote_gap"], r["remote_weight_mean"]) for r in metrics(tmp_path / "run")] == [(0.0, 1.0)] * 2
+    assert len(server.sampler.adapters) == 1 and len(list((tmp_path / "run/sampler").iterdir())) == 1
+
+
+def no_answer(_said):
+    raise RuntimeError("the test's server fails")
+
+
+def cut(_said):
+    stream = Stream(lambda: None)
+    stream.put(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{", end=True)
+    return stream
+
+
+def another_model(said):
+    return {**said, "model": "base"}
+
+
+@pytest.mark.parametrize("fault", [no_answer, cut, another_model])
+def test_requests_are_repeated(fault, local, server, tmp_path, capfd):
+    """Every seventh request fails when it comes first."""
+    asked = with_fault(
+        server, lambda number, body, said: fault(said) if number == 1 and body["seed"] % 7 == 0 else said
+    )
+    run(tmp_path / "run", server.words, "eval_episodes=0", "epochs=1")
+    assert (local / "episodes.jsonl").read_bytes().startswith((tmp_path / "run/episodes.jsonl").read_bytes())
+    assert len(asked) > len(set(asked)) > 16
+
+
+def test_slow_replies_change_nothing(local, server, tmp_path):
+    def slow(_number, body, said):
+        time.sleep(body["seed"] % 5 / 20)
+        return said
+
+    with_fault(server, slow)
+    run(tmp_path / "run", server.words, "eval_episodes=0", "epochs=1")
+    assert (local / "episodes.jsonl").read_bytes().startswith((tmp_path / "run/episodes.jsonl").read_bytes())
+
+
+def unusable(said: dict, case: str) -> dict:
+    [choice] = said["choices"]
+    ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    changed = {
+        "ids past the vocabulary": {"token_ids": [*ids[:-1], 10**6]},
+        "a token too few": {"token_ids": ids[:-1]},
+        "NaN": {"logprobs": {"token_logprobs": [float("nan")] * len(ids)}},
+        "positive": {"logprobs": {"token_logprobs": [1.0] * len(ids)}},
+        "text": {"logprobs": {"token_logprobs": ["-1"] * len(logprobs)}},
+        "no log-probabilities": {"logprobs": None},
+        "another prompt": {"prompt_token_ids": [1, 2, 3]},
+        "no end": {"finish_reason": None},
+    }
+    return {**said, "choices": [{**choice, **changed[case]}]}
+
+
+CASES = ["ids past the vocabulary", "a token too few", "NaN", "positive", "text", "no log-probabilities"]
+CASES += ["another prompt", "no end"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_unusable_reply_leaves_its_episode_out(case, server, tmp_path, capfd):
+    """The replies to one prompt are spoilt whenever they are asked for."""
+    first = []
+
+    def fault(_number, body, said):
+        first[:] = first or [body["random_state"]]
+        return unusable(said, case) if body["random_state"] == first[0] else said
+
+    asked = with_fault(server, fault)
+    run(tmp_path / "run", server.words, "epochs=1", "eval_episodes=0")
+    [record] = metrics(tmp_path / "run")
+    assert record["infrastructure_failed"] == record["left_out"] == 1 and record["remote_gap"] == 0
+    assert sum(str(first[0]) in body for body in asked) == remote_sampler.ATTEMPTS
+    printed = capfd.readouterr()
+    assert "the sampler: " in printed.out + printed.err
+
+
+def test_replies_of_another_adapter_are_not_learned_from(server, tmp_path, capfd):
+    """The ids of some tasks' replies are replaced, and the log-probabilities stay: these episodes are left out."""
+
+    def fault(_number, body, said):
+        [choice] = said["choices"]
+        ids = [17] * (len(choice["token_ids"]) - 1) + choice["token_ids"][-1:]
+        return {**said, "choices": [{**choice, "token_ids": ids}]} if sum(body["prompt"][:30]) % 2 else said
+
+    with_fault(server, fault)
+    run(tmp_path / "run", server.words, "epochs=1", "eval_episodes=0", "strict=false", "grpo.group_size=2")
+    [record] = metrics(tmp_path / "run")
+    assert 0 < record["remote_far"] == record["left_out"] < 16
+    assert "far from this adapter's; they are left out" in "".join(capfd.readouterr())
+
+
+def test_a_server_of_another_base_ends_the_run(server, tmp_path):
+    for name, p in server.sampler.model.named_parameters():
+        if "mlp" in name:
+            p.data.mul_(-1)
+    with pytest.raises(ValueError, match="another base, or log-probabilities before"):
+        run(tmp_path / "run", server.words, "eval_episodes=0")
+
+
+def test_a_restarted_server_gets_the_adapter_again(local, server, tmp_path):
+    count = iter(range(10**6))
+
+    def fault(_number, _body, said):
+        if next(count) == 20:
+            for name in list(server.sampler.adapters):
+                server.sampler.call(lambda name=name: server.sampler.unload(name)).result()
+        return said
+
+    with_fault(server, fault)
+    run(tmp_path / "run", server.words, "eval_episodes=0", "epochs=1")
+    assert (local / "episodes.jsonl").read_bytes().startswith((tmp_path / "run/episodes.jsonl").read_bytes())
+    assert next(count) > 20 and server.sampler.adapters
+
+
+def test_a_server_that_is_gone_ends_the_run_which_goes_on_later(local, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_sampler, "Server", partial(openai_client.Server, retries=0))
+    monkeypatch.setattr(remote_sampler, "ATTEMPTS", 1)
+    real = server.answer
+    server.answer = None  # every request fails
+    with pytest.raises((ValueError, ConnectionError)):
+        run(tmp_path / "never", server.words)
+    server.answer = real
+
+    def fault(_number, body, said):
+        if body["seed"] in seeds:
+            raise RuntimeError("the test's server is gone")
+        return said
+
+    seeds = {int(fold_all([(2**31, i, turn)])) for i in range(9) for turn in range(9)}  # of evaluations
+    with_fault(server, fault)
+    with pytest.raises(ValueError, match="every one failed; the last: the sampler: "):
+        run(tmp_path / "run", server.words)
+    server.answer = real
+    train.main(parse([f"resume={tmp_path}/run"], "train.py"))
+    assert (tmp_path / "run/episodes.jsonl").read_bytes() == (local / "episodes.jsonl").read_bytes()
+
+
+def test_weights_are_truncated_ratios_and_scale_advantages():
+    episode = Episode("textcraft", 0, 0, [1, 2, 3, 4], [0, 1, 1, 1], [0.0, -1.0, -2.0, -3.0])
+    episode.turns = [Turn(1, 4, 1.0, "stop")]
+    batch = make_batch([episode])
+    own_N = torch.tensor([-1.0, -1.5, -1.0])
+    batch.old_logprobs_N, batch.advantages_N = own_N, torch.tensor([1.0, -2.0, 3.0])
+    found = off_policy.weighted(batch, clip=2.0)
+    weights = [1.0, torch.tensor(0.5).exp().item(), 2.0]
+    assert found.advantages_N.tolist() == pytest.approx([1.0, -2 * weights[1], 6.0])
+    assert found.metrics["remote_clipped"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["sampler=localhost:8000"], "is not a URL up to /v1"),
+        (["sampler=http://h/v1", "lora.r=0"], "needs an adapter to send"),
+        (["sampler=http://h/v1", "algo=sft"], "learns from demonstrations"),
+    ],
+)
+def test_bad_words_are_one_line(words, line, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(words, "train.py")
+    assert ended.value.code == 2 and line in capsys.readouterr().err
+
+
+def test_a_server_that_cannot_serve_the_run_is_said_at_once(tmp_path):
+    with serving("load=true", "max_len=100") as server:
+        words = f"sampler=http://127.0.0.1:{server.server_address[1]}/v1"
+        with pytest.raises(ValueError, match="takes 100 tokens, fewer than max_len=256"):
+            run(tmp_path / "short", words)
+    with serving() as server:
+        words = f"sampler=http://127.0.0.1:{server.server_address[1]}/v1"
+        with pytest.raises(ValueError, match="does not load the adapter"):
+            run(tmp_path / "closed", words)
