@@ -39,15 +39,15 @@ def rollout(
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
     """
-    return ranks.play(partial(_play, model, tokenizer, cfg, temperature), tasks, progress)
+    return ranks.play(partial(_play, model, tokenizer, cfg, temperature, sampler_hash(model)), tasks, progress)
 
 
-def _play(model, tokenizer, cfg: Common, temperature: float, tasks: list[Task], progress: tqdm) -> list[Episode]:
-    """Play this rank's tasks."""
+def _play(model, tokenizer, cfg: Common, temperature: float, weights: str, tasks, progress) -> list[Episode]:
+    """Play this rank's tasks. weights: the hash of those that sample."""
     if cfg.max_len > (positions := model.config.max_position_embeddings):
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     engine = Engine(model, cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model))
-    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, sampler_hash(model))
+    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, weights)
     try:
         games.start()
         while games.playing:

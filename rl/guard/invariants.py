@@ -117,7 +117,7 @@ def weights_hash(weights: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, p in weights.items():
         digest.update(name.encode())
-        digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(ranks.whole(p).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

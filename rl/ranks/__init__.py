@@ -65,6 +65,33 @@ def first_only(function: Callable[..., T]) -> Callable[..., T | None]:
     return on_first
 
 
+def holders_only(function: Callable[..., T]) -> Callable[..., T | None]:
+    """Decorate a function that saves what trains: the first rank calls it, or all where each trains a share."""
+
+    @wraps(function)
+    def on_holders(*args, **kwargs):
+        return function(*args, **kwargs) if is_first() or trains_shares() else None
+
+    return on_holders
+
+
+def trains_shares() -> bool:
+    """Return whether each rank trains a share of the weights."""
+    return here.shards is not None and here.shards.trains
+
+
+def save_tensors(tensors: dict[str, Any], folder: Any, name: str) -> None:
+    """Write folder/name.safetensors or, where each rank has rows of the tensors, a file of each rank."""
+    if trains_shares():
+        from rl.ranks import saving
+
+        saving.save(tensors, folder, name)
+        return
+    from safetensors.torch import save_file
+
+    save_file({key: x.detach().cpu().contiguous() for key, x in tensors.items()}, folder / f"{name}.safetensors")
+
+
 def share(count: int, rank: int, world: int) -> range:
     """Return the indices of `count` things that a rank takes: adjacent ones, as evenly as can be."""
     return range(rank * count // world, (rank + 1) * count // world)
@@ -85,6 +112,15 @@ def reader(cfg: Any) -> Callable | None:
     from rl.ranks import shard
 
     return partial(shard.read, cfg)
+
+
+def whole(tensor: Any) -> Any:
+    """Return a tensor that may be shared out among the ranks, whole; then all must call this."""
+    if here.shards is None:
+        return tensor
+    from rl.ranks import saving
+
+    return saving.whole(tensor)
 
 
 def sampling() -> AbstractContextManager:

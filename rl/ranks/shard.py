@@ -38,6 +38,7 @@ from models.logprob import token_logprobs
 from models.sizes import sizes_of
 from rl import peaks, ranks
 from rl.arguments import ArgumentError
+from rl.ranks.pieces import share_of
 
 RESERVED = 2**30  # bytes that a rollout leaves to others: CUDA's context, Python, the system
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -66,7 +67,7 @@ class Shards:
     """The groups of a model, and the passes over it. `ranks.here.shards` is the one of the model in use."""
 
     def __init__(self, model: CausalLM, cfg: Any, dtype: torch.dtype, mesh: DeviceMesh):
-        self.model, self.cfg, self.mesh, self.trains = model, cfg, mesh, not cfg.lora.r
+        self.model, self.cfg, self.dtype, self.mesh, self.trains = model, cfg, dtype, mesh, not cfg.lora.r
         self.zero3 = cfg.shard == "zero3"
         self.begun = False  # a forward has told FSDP which groups there are
         self.announces = False  # each forward tells the other ranks of itself
@@ -261,30 +262,14 @@ def read(cfg: Any, model: CausalLM, files: list[Path], dtype: torch.dtype, devic
                 found = file.get_slice(key)
                 if key in tensors or key not in parameters or tuple(found.get_shape()) != parameters[key].shape:
                     raise ValueError(f"{path}: {key}")
-                local = rows(found, ranks.here.rank, ranks.here.world)
+                start, stop = share_of(found.get_shape()[0], ranks.here.rank, ranks.here.world)
+                local = found[start:stop] if stop > start else file.get_tensor(key)[:0]
                 if not local.is_floating_point():
                     raise ValueError(f"{path}: {key}")
                 local = local.to(device=device, dtype=dtype)
                 check_finite(local, f"{path}: {key}")
-                tensors[key] = local.float() if shards_of_masters(cfg) else local
+                tensors[key] = local if cfg.lora.r else local.float()  # float32 shares train
     if model.config.tie_word_embeddings and HEAD in tensors and not torch.equal(tensors.pop(HEAD), tensors[EMBEDDING]):
         raise ValueError(f"{HEAD} differs from {EMBEDDING}")
-    like = {key: parameters[key] for key in tensors}
-    how = dict(run_check=False)
-    return {
-        key: DTensor.from_local(tensors[key], mesh, [Shard(0)], **how, shape=p.shape, stride=p.stride())
-        for key, p in like.items()
-    }
-
-
-def shards_of_masters(cfg: Any) -> bool:
-    """Return whether the shares are float32 whatever the model's dtype: they train."""
-    return not cfg.lora.r
-
-
-def rows(found: Any, rank: int, world: int) -> torch.Tensor:
-    """Return a rank's rows of a tensor in a safetensors file: chunks of equal size but the last, as FSDP takes them."""
-    count = found.get_shape()[0]
-    size = -(-count // world)
-    start, stop = min(rank * size, count), min((rank + 1) * size, count)
-    return found[start:stop] if stop > start else found[:1][:0]
+    whole = {key: dict(shape=parameters[key].shape, stride=parameters[key].stride()) for key in tensors}
+    return {key: DTensor.from_local(x, mesh, [Shard(0)], run_check=False, **whole[key]) for key, x in tensors.items()}
