@@ -25,7 +25,7 @@ from rl.records import Episode
 from rl.tasks import Task, make_env
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
-GIVE_UP = 3  # stop after this many failed episodes if none has succeeded: each may have tried for half a minute
+GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
@@ -172,7 +172,8 @@ class _Games:
         self.finished[game.task.key] = game.episode
         self.progress.write(f"{game.task.env}: {error}; the episode is left out")
         none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
-        if none_whole and (len(self.finished) >= GIVE_UP or not (self.waiting or ranks.here.world > 1)):
+        groups = len({e.group for e in self.finished.values()})
+        if none_whole and (groups >= GIVE_UP or not (self.waiting or ranks.here.world > 1)):
             tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
             raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
 

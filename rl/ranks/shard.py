@@ -15,6 +15,7 @@ All ranks must gather together. So a pass is one of three:
 - rounds    of an update: forward and backward, as many on each rank as on the one with the most pieces
 """
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -251,6 +252,7 @@ def read(cfg: Any, model: CausalLM, files: list[Path], dtype: torch.dtype, devic
     """
     if model.config.quant != "none":
         raise ArgumentError(f"shard={cfg.shard} takes dense weights; {cfg.model} is stored as {model.config.quant}")
+    gc.collect()  # of a model before this one, whose groups refer to one another
     mesh = init_device_mesh(device, (ranks.here.world,))
     ranks.here.shards = Shards(model, cfg, dtype, mesh)
     parameters, tensors = dict(model.named_parameters(remove_duplicate=False)), {}
@@ -266,7 +268,7 @@ def read(cfg: Any, model: CausalLM, files: list[Path], dtype: torch.dtype, devic
                 local = found[start:stop] if stop > start else file.get_tensor(key)[:0]
                 if not local.is_floating_point():
                     raise ValueError(f"{path}: {key}")
-                local = local.to(device=device, dtype=dtype)
+                local = local.to(device=device, dtype=dtype, copy=True)  # not a view of the whole file
                 check_finite(local, f"{path}: {key}")
                 tensors[key] = local if cfg.lora.r else local.float()  # float32 shares train
     if model.config.tie_word_embeddings and HEAD in tensors and not torch.equal(tensors.pop(HEAD), tensors[EMBEDDING]):
