@@ -80,7 +80,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
             lora.read_adapter_config(Path(name))  # a misspelt folder fails before the first evaluation
     keep_memory()
     for name in names:
-        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
+        model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
         ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
         if name != "base":
             lora.load_adapter(model, Path(name))

@@ -22,4 +22,4 @@ def _run_block(block: Block, x_ND: torch.Tensor, layout, cache=None, wanted=None
         return block(x_ND, layout, cache, wanted)
     # Random numbers are only drawn for dropout, in train mode.
     kept = dict(use_reentrant=False, preserve_rng_state=block.training)
-    return checkpoint(fast_matmul()(block.forward), x_ND, layout, cache, wanted, **kept)
+    return checkpoint(fast_matmul()(block.__call__), x_ND, layout, cache, wanted, **kept)

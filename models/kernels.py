@@ -49,6 +49,7 @@ class Kernels:
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
     # (model, threads, trial, products) -> ("yes" if the trial gave the same bits, else the reason; the products chosen)
     choose_threads: Callable[..., tuple[str, str]] = set_threads
+    keep_copies: Callable[[bool], None] = nothing_faster  # (layers): drop copies of weights; keep new ones of layers
     keep_memory: Callable[[], None] = nothing_faster  # keep freed memory in the process
     optimizer: Callable[[type], type] = lambda kind: kind  # a class of torch.optim -> one with the same steps
     end_phase: Callable[[], int | None] = nothing_faster  # () -> the most bytes held since the last call

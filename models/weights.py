@@ -25,11 +25,12 @@ def resolve(name: str | Path) -> Path:
     return download(str(name))
 
 
-def load_model(name: str, dtype=torch.float32, device="cpu", exact: bool = False, quant: str = "none") -> CausalLM:
+def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant: str = "none", read=None) -> CausalLM:
     """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
 
     To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
     exact: on a GPU, sample and train with the same bits (models/fast/exact.py).
+    read: (model on the meta device, files, dtype, device) -> its tensors, instead of `_read`: rl/ranks/shard.py's.
     quant: "nf4" | "nf4-double" | "int8" quantises the blocks' linear layers (models/quant.py), tensor by tensor.
     Raise FileNotFoundError or ValueError, one line that names the file, tensor or setting that is missing or unfit.
     """
@@ -45,14 +46,17 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact: bool = False
     if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
         raise ValueError(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
     try:
-        if quant == model.config.quant == "none":
+        if read is not None:
+            tensors = read(model, files, dtype, device)
+        elif quant == model.config.quant == "none":
             tensors = _read(files, set(model.state_dict()), dtype, device)
         else:
             from models.checkpoints import quantised
 
             tensors = quantised.read(model, quant, files, dtype, device)
         embedding, tied = tensors["model.embed_tokens.weight"], model.config.tie_word_embeddings
-        if tied and not torch.equal(tensors.setdefault("lm_head.weight", embedding), embedding):
+        head = tensors.setdefault("lm_head.weight", embedding)
+        if tied and head is not embedding and not torch.equal(head, embedding):
             raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
         model.load_state_dict(tensors, strict=True, assign=True)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):

@@ -17,19 +17,17 @@ from rl.state import COUNTERS, TrainState
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
-@ranks.first_only
+@ranks.holders_only
 def save_checkpoint(state: TrainState, run: Path) -> Path:
     """Write run/checkpoint-N for the N epochs finished, and remove older ones (rl/guard/keep.py)."""
     target = run / f"checkpoint-{state.epoch}"
     with new_folder(target) as folder:
-        tensors = {name: p.detach().cpu().contiguous() for name, p in state.trainable().items()}
-        save_file(tensors, folder / "trainable.safetensors")
+        ranks.save_tensors(state.trainable(), folder, "trainable")
         if state.critic is not None:
             save_file(state.critic.state_dict(), folder / "critic.safetensors")
         moments = state.optimizer.state_dict()["state"]
         entries = [(f"{i}.{key}", value) for i, entry in moments.items() for key, value in entry.items()]
-        flat = {key: value.cpu().contiguous() for key, value in entries if value is not None}
-        save_file(flat, folder / "optimizer.safetensors")
+        ranks.save_tensors({key: value for key, value in entries if value is not None}, folder, "optimizer")
         cuda = {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {}
         save_file({"cpu": torch.get_rng_state(), **cuda}, folder / "rng.safetensors")  # for dropout
         counters = {name: getattr(state, name) for name in COUNTERS}
@@ -38,7 +36,7 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
     return target
 
 
-@ranks.first_only
+@ranks.holders_only
 def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> None:
     """Write run/epoch_N: the adapter in PEFT's files (or the whole model), training_stats.json and the tokenizer."""
     with new_folder(run / f"epoch_{state.epoch}") as folder:

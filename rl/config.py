@@ -97,6 +97,7 @@ class Common:
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
     products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
     ranks: NotNegative[int] = 0  # processes that share the work; 0: one, or for the embedded model one per core
+    shard: Literal["ddp", "zero2", "zero3"] = "ddp"  # of several ranks each holds the model | a share: docs/scale.md
     reduce: Literal["tree", "fast"] = "tree"  # of the ranks' gradients: the same bits for 1 to 8 ranks | faster
     strict: bool = False  # end a run that shows signs of learning nonsense (docs/troubleshooting.md); false: warn
     log: Literal["info", "debug"] = "info"  # debug prints every adapted layer

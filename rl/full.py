@@ -14,6 +14,7 @@ import torch
 
 from models import CausalLM, Tokenizer
 from models.checkpoints.export import save_model
+from rl import ranks
 from rl.arguments import ArgumentError
 from rl.state import TrainState
 from rl.tasks import mixture
@@ -44,7 +45,10 @@ def train_all(model: CausalLM) -> None:
 
 
 def use_masters(state: TrainState) -> None:
-    """Make the optimizer step on a float32 copy of each of the model's parameters, and round it into the parameter."""
+    """Make the optimizer step on a float32 copy of each of the model's parameters, and round it into the parameter. The
+    shares of rl/ranks/shard.py are such copies already."""
+    if ranks.here.shards is not None:
+        return
     state.masters = {name: _master(p) for name, p in state.model.named_parameters()}
     state.optimizer.param_groups[0]["params"] = list(state.masters.values())
     state.optimizer.register_step_post_hook(lambda *_: round_masters(state))
@@ -72,4 +76,9 @@ def round_masters(state: TrainState) -> None:
 def save(model: CausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the whole model as a checkpoint that load_model reads."""
     raw = json.loads((tokenizer.folder / "config.json").read_text())
-    save_model(model, folder, raw, next(model.parameters()).dtype)
+    if ranks.here.shards is None:
+        save_model(model, folder, raw, next(model.parameters()).dtype)
+    else:
+        from rl.ranks import saving
+
+        saving.save_model(model, folder, raw, ranks.here.shards.dtype)

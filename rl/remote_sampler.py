@@ -31,7 +31,6 @@ from models.random import fold_all
 from rl import ranks
 from rl.config import Common
 from rl.guard.files import new_folder
-from rl.guard.invariants import sampler_hash
 from rl.openai_client import Refused, Server
 
 MOST_REQUESTS = 64  # to the server at once
@@ -43,13 +42,13 @@ class Unusable(Exception):
     """A reply that does not fit its request."""
 
 
-def remote_engine(model: CausalLM, cfg: Common) -> "RemoteEngine":
-    """Return an engine that samples with the model's active adapter, once the server has loaded it.
+def remote_engine(model: CausalLM, cfg: Common, weights: str) -> "RemoteEngine":
+    """Return an engine that samples with the model's active adapter, whose hash is `weights`, once the server has it.
 
     Of several ranks the first one sends the adapter. Raise ValueError if the server refuses it or lacks room for
     cfg.max_len tokens, ConnectionError if it does not answer.
     """
-    server, name = Server(cfg.sampler.rstrip("/")), f"{_prefix(cfg)}{sampler_hash(model)}"
+    server, name = Server(cfg.sampler.rstrip("/")), f"{_prefix(cfg)}{weights}"
     if ranks.is_first():
         push(server, name, model, cfg)
     for _ in range(WAITS):

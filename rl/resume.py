@@ -1,6 +1,7 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
 import math
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rl.arguments import ArgumentError, flatten
 from rl.checkpoint import save_checkpoint
 from rl.guard import keep, origin
 from rl.guard.files import checkpoints, read_json, read_lines, remove_leftovers, verify, write_text
+from rl.ranks.pieces import Pieces
 from rl.state import COUNTERS, TrainState
 
 
@@ -99,20 +101,18 @@ def load_checkpoint(state: TrainState, folder: Path) -> None:
 
 def _load_checkpoint(state: TrainState, folder: Path) -> None:
     critic = {} if state.critic is None else state.critic.state_dict()
-    for path, tensors in (
-        (folder / "trainable.safetensors", state.trainable()),
-        (folder / "critic.safetensors", critic),
-    ):
-        saved = load_file(path) if path.is_file() else {}
-        if {name: p.shape for name, p in tensors.items()} != {name: p.shape for name, p in saved.items()}:
-            raise ValueError(f"{path}: its weights are not those of this model, algorithm and lora settings")
+    for file, tensors in (("trainable", state.trainable()), ("critic", critic)):
+        saved = Pieces(folder, file)
+        if {name: p.shape for name, p in tensors.items()} != saved.shapes():
+            raise ValueError(f"{folder}/{file}: its weights are not those of this model, algorithm and lora settings")
         with torch.no_grad():
             for name, p in tensors.items():
-                p.copy_(saved[name])
-    moments: dict[int, dict] = {}
-    for key, value in load_file(folder / "optimizer.safetensors").items():
+                p.copy_(saved.like(name, p))
+    moments, saved = defaultdict(dict), Pieces(folder, "optimizer")
+    trained = [p for group in state.optimizer.param_groups for p in group["params"]]
+    for key, shape in saved.shapes().items():
         index, name = key.split(".", 1)
-        moments.setdefault(int(index), {})[name] = value
+        moments[int(index)][name] = saved.like(key, trained[int(index)]) if shape else saved.whole(key)
     if state.masters:
         from rl import full
 
@@ -160,8 +160,9 @@ def forget_after(folder: Path, epoch: int, evaluations: bool = False) -> None:
 
 
 def save_unsaved(state: TrainState, run: Path) -> None:
-    """Save a checkpoint for an interrupted run, unless there is one or the next epoch's optimizer steps have begun."""
-    if not state.mid_epoch and not (run / f"checkpoint-{state.epoch}").is_dir():
+    """Save a checkpoint for an interrupted run, unless there is one or the next epoch's optimizer steps have begun, or
+    each rank trains a share of the weights: they may not all have come as far."""
+    if not ranks.trains_shares() and not state.mid_epoch and not (run / f"checkpoint-{state.epoch}").is_dir():
         save_checkpoint(state, run)
 
 

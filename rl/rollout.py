@@ -25,7 +25,7 @@ from rl.records import Episode
 from rl.tasks import Task, make_env
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
-GIVE_UP = 3  # stop after this many failed episodes if none has succeeded: each may have tried for half a minute
+GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
@@ -39,18 +39,18 @@ def rollout(
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
     """
-    return ranks.play(partial(_play, model, tokenizer, cfg, temperature), tasks, progress)
+    return ranks.play(partial(_play, model, tokenizer, cfg, temperature, sampler_hash(model)), tasks, progress)
 
 
-def _play(model, tokenizer, cfg: Common, temperature: float, tasks: list[Task], progress: tqdm) -> list[Episode]:
-    """Play this rank's tasks."""
+def _play(model, tokenizer, cfg: Common, temperature: float, weights: str, tasks, progress) -> list[Episode]:
+    """Play this rank's tasks. weights: the hash of those that sample."""
     if cfg.max_len > (positions := model.config.max_position_embeddings):
         raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
     if cfg.sampler:
         from rl.remote_sampler import remote_engine
-    engine = remote_engine(model, cfg) if cfg.sampler else Engine(model, *limits)
-    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, sampler_hash(model))
+    engine = remote_engine(model, cfg, weights) if cfg.sampler else Engine(model, *limits)
+    games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, weights)
     try:
         games.start()
         while games.playing:
@@ -177,7 +177,8 @@ class _Games:
         self.finished[game.task.key] = game.episode
         self.progress.write(f"{game.task.env}: {error}; the episode is left out")
         none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
-        if none_whole and (len(self.finished) >= GIVE_UP or not (self.waiting or ranks.here.world > 1)):
+        groups = len({e.group for e in self.finished.values()})
+        if none_whole and (groups >= GIVE_UP or not (self.waiting or ranks.here.world > 1)):
             tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
             raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
 

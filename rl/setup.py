@@ -42,7 +42,7 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
         cfg = replace(cfg, episodes=len(demos.train))  # an epoch learns from all of them
     torch.manual_seed(cfg.seed)
     keep_memory()
-    model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant)
+    model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
     if any(rope.kind == "dynamic" for rope in model.config.ropes):
         raise ValueError(f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it")
     if cfg.lora.r:

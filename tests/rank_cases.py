@@ -1,20 +1,105 @@
-"""A rank of tests/test_ranks.py: python rank_cases.py FOLDER JSON, with RANK and WORLD_SIZE in the environment.
+"""A rank of tests/test_ranks.py and test_shard.py: python rank_cases.py FOLDER JSON, with RANK and WORLD_SIZE in the
+environment.
 
-JSON: {case: [words of train.py, ...]}; each command writes to FOLDER/case.
+JSON: {case: [words of train.py, ...]}; each command writes to FOLDER/case. Words of SPECIAL are not train.py's. With
+shard= each rank also writes FOLDER/case-held-RANK.json: what it held after each pass over the model (`held`).
 """
 
+import gc
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
 
+import torch
+from torch.distributed.tensor import DTensor
+
+import envs
 import train
+from envs.textcraft import Env
 from rl import ranks
 from rl.config import parse
 from rl.ranks import start
 
-folder, cases = sys.argv[1], json.loads(sys.argv[2])
-start.join("cpu")
-for name, commands in cases.items():
-    for words in commands:
-        ranks.here.store.delete_key("spoken")
-        cfg = parse([word.replace("OUT", f"{folder}/{name}") for word in words], "train.py")
-        start.call(train.main, cfg)
+MEASURED = 6  # passes: the trial, an evaluation, a rollout, values or the reference, an update
+FAILS = 3  # every so many tasks one fails
+
+
+@contextmanager
+def failing_groups() -> Iterator[None]:
+    """Context in which the environment of some groups fails."""
+    reset = Env.reset
+
+    def failing(self, seed: int, split: str = "train"):
+        if seed % FAILS == 0 and split == "train":
+            raise envs.EnvironmentFailed("planted")
+        return reset(self, seed, split)
+
+    with mock.patch.object(Env, "reset", failing):
+        yield
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Context in which gathered weights do not fit the machine's memory, so that rollouts are in lockstep."""
+    from rl.ranks import shard
+
+    with mock.patch.object(shard, "memory", lambda _device: 0), mock.patch.object(shard.Shards, "whole", None):
+        yield
+
+
+SPECIAL = {"lockstep": no_room, "fails": failing_groups}
+
+
+def run(words: list[str]) -> None:
+    """Run train.py with the words, as one rank or as one of several."""
+    with ExitStack() as stack:
+        for word in SPECIAL.keys() & set(words):
+            stack.enter_context(SPECIAL[word]())
+        cfg = parse([word for word in words if word not in SPECIAL], "train.py")
+        train.main(cfg) if ranks.here.world == 1 else start.call(train.main, cfg)
+
+
+def held(model: torch.nn.Module) -> dict[str, int]:
+    """Return bytes: of the base, of this rank's share of it, and of all other large tensors of the process."""
+    base = [p for name, p in model.named_parameters() if ".adapters." not in name]
+    local = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in (p.to_local() for p in base)}
+    least = min(p.numel() * p.itemsize for p in base if p.dim() == 2)
+    others = {}
+    for x in gc.get_objects():
+        if issubclass(type(x), torch.Tensor) and type(x) is not DTensor:
+            size = x.numel() * x.itemsize if x.is_mkldnn else x.untyped_storage().nbytes()
+            where = id(x) if x.is_mkldnn else x.untyped_storage()._cdata
+            if size >= least and where not in local and x.device.type != "meta":
+                others[where] = size
+    whole = sum(p.numel() * p.itemsize for p in base)
+    return {"base": whole, "local": sum(local.values()), "others": sum(others.values())}
+
+
+def measured(path: str, words: list[str]) -> None:
+    """Run the words, and write what this rank held after each pass."""
+    from rl.ranks import shard
+
+    found, end = [], shard.Shards._end
+
+    def ended(self) -> None:
+        end(self)
+        if len(found) < MEASURED:
+            found.append(held(self.model))
+
+    with mock.patch.object(shard.Shards, "_end", ended):
+        run(words)
+    with open(f"{path}-held-{ranks.here.rank}.json", "w") as file:
+        json.dump(found, file)
+
+
+if __name__ == "__main__":
+    folder, cases = sys.argv[1], json.loads(sys.argv[2])
+    start.join("cpu")
+    for name, commands in cases.items():
+        for words in commands:
+            ranks.here.store.delete_key("spoken")
+            words = [word.replace("OUT", f"{folder}/{name}") for word in words]
+            sharded = any(word.startswith("shard=") for word in words)
+            measured(f"{folder}/{name}", words) if sharded else run(words)

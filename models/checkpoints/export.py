@@ -21,6 +21,11 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight")
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_config(folder, raw_config, dtype)
+
+
+def save_config(folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
+    """Write the config.json of a checkpoint with dense weights in dtype."""
     name = str(dtype).removeprefix("torch.")
     dense = {key: value for key, value in raw_config.items() if key != "quantization_config"}
     config = {**both_layouts(dense), "dtype": name, "torch_dtype": name}

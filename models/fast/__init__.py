@@ -16,6 +16,7 @@ def install() -> None:
     kernels.make_exact = make_exact
     kernels.matmul = onednn.onednn_matmul
     kernels.choose_threads = paths.choose_threads
+    kernels.keep_copies = onednn.keep_copies
     kernels.keep_memory, kernels.end_phase = memory.keep_memory, memory.end_phase
     kernels.optimizer, kernels.footprint = optimizer.without_compiler, footprint_of
 

@@ -18,6 +18,7 @@ COPIES_SHARE = 0.25  # of the machine's memory, for all copies of weights togeth
 
 float32 = True  # whether products of float32 may go through oneDNN; process.py sets it,
 least_batch = 64  # and from how many small products at once oneDNN is faster than MKL
+keep_layers = True  # False: a layer's copy lives for one product, because its weight does not stay; see `keep_copies`
 _copies = WeakTensorKeyDictionary()  # {first weight: {kind of copy: (state of the weights, copy, bytes)}}
 
 
@@ -34,7 +35,8 @@ def pack_weight(weight: torch.Tensor) -> torch.Tensor:
 
 def weight_copy(weights: list[torch.Tensor], transposed: bool = False) -> torch.Tensor | None:
     """Return oneDNN's copy of the stacked weights [O, D], transposed if asked; None for the plain product."""
-    copies = _cached(weights, (transposed, len(weights)), lambda weight: [weight.mT if transposed else weight])
+    piece = lambda weight: [weight.mT if transposed else weight]  # noqa: E731
+    copies = _cached(weights, (transposed, len(weights)), piece, keep=keep_layers)
     return copies and copies[0]
 
 
@@ -44,9 +46,11 @@ def slab_copies(weight: torch.Tensor, size: int, dtype: torch.dtype, transposed:
     return _cached([weight], (transposed, size, dtype), slabs, dtype)
 
 
-def _cached(weights, kind, pieces, dtype=None) -> list[torch.Tensor] | None:
+def _cached(weights, kind, pieces, dtype=None, keep: bool = True) -> list[torch.Tensor] | None:
     """Return packed copies of the pieces of the stacked weights. They are made at the first request and kept until a
-    weight changes or the first weight is freed. None if a copy is impossible or over budget."""
+    weight changes, the first weight is freed or `keep_copies` drops them; without `keep` they are made each time. None
+    if a copy is impossible or over budget, which counts copies that are not kept as well: so the same weights have one.
+    """
     first, dtype = weights[0], dtype or weights[0].dtype
     if first.device.type != "cpu" or first.requires_grad or not usable(dtype):
         return None
@@ -59,12 +63,22 @@ def _cached(weights, kind, pieces, dtype=None) -> list[torch.Tensor] | None:
     if kind not in cached or cached[kind][0] != state:
         cached.pop(kind, None)
         size = sum(weight.numel() for weight in weights) * dtype.itemsize
-        packed = None
-        if size + bytes_of_copies() <= budget():
-            weight = torch.cat(weights) if len(weights) > 1 else first
-            packed = [pack_weight(piece.to(dtype)) for piece in pieces(weight.detach())]
-        cached[kind] = (state, packed, size if packed else 0)
-    return cached[kind][1]
+        cached[kind] = (state, None, size if size + bytes_of_copies() <= budget() else 0)
+    _, packed, size = cached[kind]
+    if packed is None and size:
+        weight = torch.cat(weights) if len(weights) > 1 else first
+        packed = [pack_weight(piece.to(dtype)) for piece in pieces(weight.detach())]
+        cached[kind] = (state, packed if keep else None, size)
+    return packed
+
+
+def keep_copies(layers: bool) -> None:
+    """Implement the hook of models/kernels.py."""
+    global keep_layers
+    keep_layers = layers
+    for copies in _copies.values():
+        for kind, (state, _, size) in copies.items():
+            copies[kind] = (state, None, size)
 
 
 def bytes_of_copies() -> int:

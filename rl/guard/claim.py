@@ -183,7 +183,8 @@ def differences(cfg: Any, saved: dict[str, Any]) -> list[str]:
     A run saves what it chose or read where `cfg` leaves the choice open; those settings are not compared.
     """
     given, defaults = flatten(asdict(cfg)), {"threads": 0, "products": "auto"}
-    skipped = {"out", "resume", "log", "plan", "ranks", *(key for key in RESOLVED if given[key] == defaults[key])}
+    skipped = {"out", "resume", "log", "plan", "ranks", "shard"}
+    skipped |= {key for key in RESOLVED if given[key] == defaults[key]}
     skipped |= {"episodes"} if cfg.data else set()
     skipped |= {key for key in given if key.startswith("lora.")} if cfg.resume_from else set()
     compared = [key for key in given if key in saved and key not in skipped]

@@ -16,6 +16,7 @@ import lora
 from lora.layer import activate
 from models import CausalLM, Tokenizer
 from models.logprob import token_logprobs
+from rl import ranks
 from rl.records import Batch, Episode
 
 EPOCHS = 3  # in a row that a poor sign must last: one epoch of it can be chance
@@ -31,7 +32,8 @@ PROMPTS, PROMPT_TOKENS = 4, 128  # of the first batch whose likelihood is looked
 def logprobs(model: CausalLM, ids: list[int]) -> Tensor:
     """Return the log-probability of each id after the first, [T - 1], float32, by the model as it is."""
     ids_T = torch.tensor(ids, device=model.lm_head.weight.device)
-    return token_logprobs(model(ids_T[None])[0, :-1], model.lm_head.weight, ids_T[1:])[0].cpu()
+    with ranks.computing():
+        return token_logprobs(model(ids_T[None])[0, :-1], model.lm_head.weight, ids_T[1:])[0].cpu()
 
 
 def new_adapter(model: CausalLM, reference: str | None, ids: list[int], limit: float) -> str | None:
@@ -115,7 +117,7 @@ def weights_hash(weights: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, p in weights.items():
         digest.update(name.encode())
-        digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(ranks.whole(p).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

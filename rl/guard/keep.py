@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from rl import ranks
 from rl.guard.files import checkpoints, is_whole, read_json, read_lines, remove
 from rl.state import TrainState
 
 KEEP = 2  # newest whole checkpoints that are kept
 
 
+@ranks.first_only
 def prune(run: Path, state: TrainState) -> None:
     """Remove checkpoints of earlier epochs than the state's.
 

@@ -11,9 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class Here:
     store: Any = None  # the torch.distributed store that they share; None if there is one rank
     waited: float = 0.0  # seconds spent waiting for others since `take_waited` was last called
     waiting: bool = False  # for others, now
+    shards: Any = None  # rl/ranks/shard.py's of the model in use; None: the model is whole
     interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/guard/signals.py sets it
 
 
@@ -64,15 +65,72 @@ def first_only(function: Callable[..., T]) -> Callable[..., T | None]:
     return on_first
 
 
+def holders_only(function: Callable[..., T]) -> Callable[..., T | None]:
+    """Decorate a function that saves what trains: the first rank calls it, or all where each trains a share."""
+
+    @wraps(function)
+    def on_holders(*args, **kwargs):
+        return function(*args, **kwargs) if is_first() or trains_shares() else None
+
+    return on_holders
+
+
+def trains_shares() -> bool:
+    """Return whether each rank trains a share of the weights."""
+    return here.shards is not None and here.shards.trains
+
+
+def save_tensors(tensors: dict[str, Any], folder: Any, name: str) -> None:
+    """Write folder/name.safetensors or, where each rank has rows of the tensors, a file of each rank."""
+    if trains_shares():
+        from rl.ranks import saving
+
+        saving.save(tensors, folder, name)
+        return
+    from safetensors.torch import save_file
+
+    save_file({key: x.detach().cpu().contiguous() for key, x in tensors.items()}, folder / f"{name}.safetensors")
+
+
 def share(count: int, rank: int, world: int) -> range:
     """Return the indices of `count` things that a rank takes: adjacent ones, as evenly as can be."""
     return range(rank * count // world, (rank + 1) * count // world)
 
 
-def own(pieces: Iterable[T]) -> list[T]:
-    """Return the pieces that this rank takes; `fill` puts the results together."""
+def own(pieces: Iterable[T]) -> Iterable[T]:
+    """Return the pieces that this rank takes, each for one forward; `fill` puts the results together."""
     pieces = list(pieces)
-    return [pieces[i] for i in share(len(pieces), here.rank, here.world)]
+    mine = [pieces[i] for i in share(len(pieces), here.rank, here.world)]
+    return mine if here.shards is None else here.shards.each(mine)
+
+
+def reader(cfg: Any) -> Callable | None:
+    """Return the argument `read` of models.load_model: None if each rank is to hold the whole model."""
+    here.shards = None
+    if cfg.shard == "ddp":
+        return None
+    from rl.ranks import shard
+
+    return partial(shard.read, cfg)
+
+
+def whole(tensor: Any) -> Any:
+    """Return a tensor that may be shared out among the ranks, whole; then all must call this."""
+    if here.shards is None:
+        return tensor
+    from rl.ranks import saving
+
+    return saving.whole(tensor)
+
+
+def sampling() -> AbstractContextManager:
+    """Return the context in which a rank samples, or waits for those that do."""
+    return nullcontext() if here.shards is None else here.shards.sampling()
+
+
+def computing() -> AbstractContextManager:
+    """Return the context of forward passes without a backward."""
+    return nullcontext() if here.shards is None else here.shards.lockstep()
 
 
 def fill(*tensors: Any) -> None:
@@ -114,6 +172,8 @@ def together(work: Callable[[], T]) -> list[T]:
     try:
         result = work()
     except Exception as raised:
+        if here.shards is not None and here.shards.broken:
+            raise  # the others are in the midst of a pass over the model, and would not come here
         error = raised
     outcomes = gathered((result, None if error is None else type(error).__name__))
     failed = next((rank for rank, (_, name) in enumerate(outcomes) if name), None)
@@ -146,7 +206,8 @@ def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: st
     import torch
 
     def on_first() -> tuple[str, str, int] | None:
-        return (*choose(model, threads, trial, products), torch.get_num_threads()) if is_first() else None
+        with sampling():
+            return (*choose(model, threads, trial, products), torch.get_num_threads()) if is_first() else None
 
     exact, kind, count = together(on_first)[0]
     kinds = gathered(kind if is_first() else choose(model, count, False, kind)[1])

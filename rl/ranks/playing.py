@@ -31,7 +31,12 @@ def play(play_own: Callable[[list, Any], list], tasks: list[Task], progress: tqd
     mine = assigned(tasks, ranks.here.world)[ranks.here.rank]
     progress.reset(total=len(mine))
     lines = Lines(progress)
-    parts = ranks.together(lambda: (play_own(mine, lines) if mine else [], lines.lines))
+
+    def work() -> tuple[list[Episode], list[str]]:
+        with ranks.sampling():
+            return play_own(mine, lines) if mine else [], lines.lines
+
+    parts = ranks.together(work)
     for line in (line for _, lines in parts for line in lines):
         progress.write(line)
     by_key = {}

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +41,11 @@ def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
     count = int(os.environ["WORLD_SIZE"]) if joins else number(cfg, groups)
     if count > max(groups, 1):
         raise ArgumentError(f"{count} ranks: there is work for {groups}, a group of episodes stays whole")
+    if cfg.shard != "ddp" and count == 1:
+        if not cfg.resume:
+            raise ArgumentError(f"shard={cfg.shard} shares weights among several ranks: give ranks=2, or use torchrun")
+        print(f"shard={cfg.shard} has no effect with one rank, which holds the whole model")
+        cfg = replace(cfg, shard="ddp")
     if joins:
         run_as_rank(main, cfg)
     elif count > 1:

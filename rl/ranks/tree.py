@@ -6,6 +6,7 @@ them up to nodes of that tree, exchange these and add the rest, each for itself.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,17 +36,26 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     less, but numbers of ranks differ by rounding. Gradients of more than LARGE bytes are added so in any case.
     Raises torch.OutOfMemoryError on every rank if it is raised on one.
     """
-    pieces, (rank, world) = list(pieces), (ranks.here.rank, ranks.here.world)
+    pieces, (rank, world), shards = list(pieces), (ranks.here.rank, ranks.here.world), ranks.here.shards
+    if shards is not None:
+        from rl.ranks.shard import replicated
+
+        parameters = replicated(parameters)  # the others have been reduced by their own backward
     fast = fast or sum(4 * p.numel() for p in parameters) > LARGE
     parts = world if fast else max(SHARES, 1 << (world - 1).bit_length())
 
+    def taken(rank: int) -> list[range]:
+        """Return the numbers of the pieces of each part that a rank takes."""
+        return [ranks.share(len(pieces), part, parts) for part in ranks.share(parts, rank, world)]
+
     def own() -> tuple[list, list[Node]]:
-        results, nodes = [], []
-        for part in ranks.share(parts, rank, world):
-            results += [work(i, pieces[i]) for i in ranks.share(len(pieces), part, parts)]
-            push(nodes, Node(0, part, [p.grad for p in parameters]))
-            for p in parameters:
-                p.grad = None
+        results, nodes, most = [], [], max(sum(map(len, taken(other))) for other in range(world))
+        with nullcontext(work) if shards is None else shards.rounds(work, most, parameters) as do:
+            for part, numbers in zip(ranks.share(parts, rank, world), taken(rank), strict=True):
+                results += [do(i, pieces[i]) for i in numbers]
+                push(nodes, Node(0, part, [p.grad for p in parameters]))
+                for p in parameters:
+                    p.grad = None
         return results, nodes
 
     if world == 1:
@@ -55,6 +65,8 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
         if None in found:
             raise torch.OutOfMemoryError(f"out of memory on rank {found.index(None)}")
         results = [result for part in found for result in part]
+        if not parameters:
+            return results
         nodes = reduced(nodes, parameters) if fast else exchanged(nodes, parameters)
     for p, grad in zip(parameters, nodes[0].grads, strict=True):
         p.grad = grad

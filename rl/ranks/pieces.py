@@ -1,0 +1,99 @@
+"""Tensors of a checkpoint that no rank holds whole: each rank's rows in a file of its own, or one file of all.
+
+NAME-00001-of-00004.safetensors has the first rank's rows of every tensor that is shared out, and those that are whole
+on every rank; the other files have the rows that follow. NAME.safetensors has whole tensors. A run reads either, with
+any number of ranks. The folder's manifest.json lists the files and their sums.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from rl import ranks
+
+KINDS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # safetensors' names
+
+
+def file_name(name: str, rank: int, world: int) -> str:
+    return f"{name}-{rank + 1:05}-of-{world:05}.safetensors"
+
+
+def share_of(count: int, rank: int, world: int) -> tuple[int, int]:
+    """Return (start, stop) of a rank's rows: chunks of equal size, the last ones smaller or empty, as torch shares."""
+    size = -(-count // world)
+    return min(rank * size, count), min((rank + 1) * size, count)
+
+
+class Pieces:
+    """The tensors of NAME in a folder, by key; empty if there is no file. Reads what is asked for alone.
+
+    Raises ValueError if a rank's file is missing.
+    """
+
+    def __init__(self, folder: Path, name: str):
+        paths, self.files = sorted(folder.glob(f"{name}-*-of-*.safetensors")), []
+        world = int(paths[0].stem.rsplit("-", 1)[1]) if paths else 0
+        if [path.name for path in paths] != [file_name(name, rank, world) for rank in range(world)]:
+            raise ValueError(f"{folder}: the files {name}-*-of-{world:05}.safetensors are not those of {world} ranks")
+        if not paths and (single := folder / f"{name}.safetensors").is_file():
+            paths = [single]
+        self.owners: dict[str, list] = {}  # the files that have rows of a tensor, in order
+        for path in paths:
+            file = safe_open(path, framework="pt", device="cpu").__enter__()
+            for key in file.keys():  # noqa: SIM118  (not a dict)
+                self.owners.setdefault(key, []).append(file)
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Return the shape of each whole tensor."""
+        found = {key: [file.get_slice(key).get_shape() for file in files] for key, files in self.owners.items()}
+        return {
+            key: torch.Size([sum(shape[0] for shape in shapes), *shapes[0][1:]] if shapes[0] else [])
+            for key, shapes in found.items()
+        }
+
+    def whole(self, key: str) -> Tensor:
+        parts = [file.get_tensor(key) for file in self.owners[key]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def like(self, key: str, p: Tensor) -> Tensor:
+        """Return a tensor as `p` lies: whole, or this rank's rows."""
+        if ranks.here.shards is None:
+            return self.whole(key)
+        from rl.ranks import saving
+
+        return saving.like(self, key, p)
+
+    def rows(self, key: str, start: int, stop: int) -> Tensor:
+        """Return some rows of a tensor."""
+        parts, first = [], 0
+        for file in self.owners[key]:
+            found = file.get_slice(key)
+            count = found.get_shape()[0]
+            a, b = max(start - first, 0), min(stop - first, count)
+            parts.append(found[a:b] if b > a else file.get_tensor(key)[:0])
+            first += count
+        return torch.cat(parts)
+
+
+def write_whole(
+    path: Path, entries: Iterable[tuple[str, torch.dtype, torch.Size]], get: Callable[[str], Tensor]
+) -> None:
+    """Write a safetensors file of the entries (key, dtype, shape), with one tensor at a time in memory: get(key).
+
+    The format: the header's length in 8 bytes, the header in JSON, the tensors' bytes one after another.
+    """
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for key, dtype, shape in entries:
+        begin, end = end, end + dtype.itemsize * shape.numel()
+        header[key] = {"dtype": KINDS[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for key, dtype, _ in entries:
+            tensor = get(key).detach().to("cpu", dtype).contiguous()
+            file.write(tensor.view(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,277 @@
+"""shard=zero2 and shard=zero3: each rank keeps a share of every weight, by torch's fully_shard (FSDP2).
+
+A block is a group of weights that is gathered and freed together; embedding, final norm and head are one more. With
+zero3 a block is whole while it computes; with zero2 from its first use until the end of the pass. The embedding's group
+is whole during a pass, because log-probabilities and the sampler read the head outside of the model's forward.
+
+Adapters and critic are whole on every rank: rl/ranks/tree.py adds their gradients as for shard=ddp, and the frozen base
+is only gathered. So the bits are those of one rank. With lora.r=0 gradients are reduce-scattered, and each rank's
+optimizer has the float32 weights of its share alone.
+
+All ranks must gather together. So a pass is one of three:
+
+- whole     every group is gathered at the beginning: rollouts, where the base fits (`fits`)
+- lockstep  each forward is one of all ranks; a rank that has none computes a dummy row
+- rounds    of an update: forward and backward, as many on each rank as on the one with the most pieces
+"""
+
+import gc
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+from models import CausalLM
+from models.checkpoints.problems import check_finite
+from models.kernels import kernels, nothing_faster
+from models.logprob import token_logprobs
+from models.sizes import sizes_of
+from rl import peaks, ranks
+from rl.arguments import ArgumentError
+from rl.ranks.pieces import share_of
+
+RESERVED = 2**30  # bytes that a rollout leaves to others: CUDA's context, Python, the system
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+class Gather:
+    """FSDP's all-gather, counted as waiting; a lost rank raises AnotherRankFailed."""
+
+    def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, async_op: bool = False) -> None:
+        gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.13's name
+        ranks.meet(lambda: gather(output_tensor, input_tensor, group))
+
+
+class Scatter(Gather):
+    """FSDP's reduce-scatter, in the same way."""
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op: bool = False) -> None:
+        scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        ranks.meet(lambda: scatter(output_tensor, input_tensor, op, group))
+
+
+class Shards:
+    """The groups of a model, and the passes over it. `ranks.here.shards` is the one of the model in use."""
+
+    def __init__(self, model: CausalLM, cfg: Any, dtype: torch.dtype, mesh: DeviceMesh):
+        self.model, self.cfg, self.dtype, self.mesh, self.trains = model, cfg, dtype, mesh, not cfg.lora.r
+        self.zero3 = cfg.shard == "zero3"
+        self.begun = False  # a forward has told FSDP which groups there are
+        self.announces = False  # each forward tells the other ranks of itself
+        self.broken = False  # in the midst of a pass: after an error the other ranks wait in vain
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # hidden states are a view, which nobody writes into
+        # The optimizer steps on float32 shares; what is gathered is of the model's dtype.
+        policy = MixedPrecisionPolicy(dtype, torch.float32, cast_forward_inputs=False) if self.trains else None
+        how = {"mesh": mesh, "mp_policy": policy or MixedPrecisionPolicy()}
+        for block in model.model.layers:
+            fully_shard(block, reshard_after_forward=self.zero3, **how)
+        fully_shard(model, reshard_after_forward=False, **how)
+        self.groups: list[FSDPModule] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        for group in self.groups:
+            group.set_custom_all_gather(Gather())
+            group.set_custom_reduce_scatter(Scatter())
+            group.set_gradient_divide_factor(1.0)  # a loss divides by counts of all ranks already
+            group.set_force_sum_reduction_for_comms(True)
+            group.set_reshard_after_backward(self.zero3 and group is not model, recurse=False)
+        model.register_forward_pre_hook(self._before_forward, prepend=True)
+        model.register_forward_hook(self._after_forward)
+
+    # ---- passes ----
+
+    def sampling(self):
+        """Return the context of a rollout: gathered weights where they fit, else lockstep."""
+        return self.whole() if not self.zero3 or fits(self) else self.lockstep()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Context in which every rank has all weights, and ranks compute independently of one another."""
+        self._begin()
+        self.model.set_reshard_after_forward(False)
+        for group in self.groups:
+            group.unshard()
+        kernels.keep_copies(True)
+        self.broken = False
+        try:
+            yield
+        finally:
+            self._end()
+            for block in self.model.model.layers:
+                block.set_reshard_after_forward(self.zero3)
+
+    @contextmanager
+    def lockstep(self) -> Iterator[None]:
+        """Context in which each forward of one rank is a forward of all."""
+        self._begin()
+        self.model.unshard()
+        self.broken, self.announces = False, True
+        before = kernels.decode_step, kernels.run_ahead
+        kernels.decode_step = kernels.run_ahead = nothing_faster  # they read weights without the model's forward
+        try:
+            try:
+                yield
+            except Exception:
+                if not self.broken:
+                    self._serve()
+                raise
+            self._serve()
+        finally:
+            kernels.decode_step, kernels.run_ahead = before
+            self.announces = False
+        self._end()
+
+    @contextmanager
+    def rounds(self, work: Callable, most: int, parameters: list[torch.Tensor]) -> Iterator[Callable]:
+        """Context that yields `work`, which does a forward and a backward, for this rank's pieces; at its end the rank
+        does dummy rounds up to `most`, which leave no gradient in `parameters`."""
+        self._begin()
+        done = 0
+
+        def prepare() -> None:
+            nonlocal done
+            done += 1
+            if self.trains and not self.zero3:  # zero3 has no room for gradients of all weights
+                self.model.set_requires_gradient_sync(done == most)
+
+        def one(*args) -> Any:
+            prepare()
+            try:
+                return work(*args)
+            except torch.OutOfMemoryError as error:  # the others cannot repeat the step with smaller pieces
+                raise RuntimeError(str(error)) from None
+
+        self.broken = True
+        yield one
+        while done < most:
+            prepare()
+            self._dummy(backward=True)
+        for p in parameters:
+            p.grad = None
+        self._end()
+
+    def each(self, pieces: Iterable) -> Iterator[Any]:
+        """Yield the pieces, in lockstep."""
+        with self.lockstep():
+            yield from pieces
+
+    # ---- their parts ----
+
+    def _begin(self) -> None:
+        kernels.keep_copies(False)
+        self.broken = True
+        if not self.begun:
+            self.begun = True
+            self._dummy()
+            self.model.reset_iter_state()
+
+    def _end(self) -> None:
+        self.model.reset_iter_state()  # frees what is gathered
+        kernels.keep_copies(False)
+        self.broken = False
+
+    def _before_forward(self, *_: Any) -> None:
+        if self.announces:
+            self._busy(True)
+            self.broken = True
+
+    def _after_forward(self, *_: Any) -> None:
+        if self.announces:
+            self.broken = False
+
+    def _busy(self, here: bool) -> bool:
+        """Return whether any rank has a forward to compute."""
+        flag = torch.tensor([int(here)])
+        ranks.meet(partial(dist.all_reduce, flag))
+        return bool(flag)
+
+    def _serve(self) -> None:
+        """Compute dummy rows until no rank has a forward to compute."""
+        while self._busy(False):
+            self.announces = False
+            self._dummy()
+            self.announces = True
+
+    def _dummy(self, backward: bool = False) -> None:
+        """Compute one row, and a gradient of zeros."""
+        with torch.set_grad_enabled(backward), torch.random.fork_rng(enabled=self.model.training):
+            ids = torch.zeros(1, 1, dtype=torch.long, device=self.mesh.device_type)
+            hidden_BTD = self.model(ids)
+            if backward:
+                logprobs_N, _ = token_logprobs(hidden_BTD[0], self.model.lm_head.weight, ids[0])
+                (0 * logprobs_N.sum()).backward()
+
+
+def replicated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the parameters that are whole on every rank."""
+    return [p for p in parameters if not isinstance(p, DTensor)]
+
+
+def fits(shards: Shards) -> bool:
+    """Return whether a rollout has room for all weights beside each rank's share: on a GPU, or in a rank's part of the
+    machine's memory. False where nothing counts what it takes (without models/fast)."""
+    cfg, sizes = shards.cfg, sizes_of(shards.model.config)
+    cfg = replace(cfg, products="onednn" if cfg.products == "auto" else cfg.products)  # which takes more memory
+    try:
+        held = peaks.footprint(sizes, cfg)
+    except ArgumentError:
+        return False
+    world, state = ranks.here.world, (4 + peaks.MOMENTS[cfg.optimizer]) * peaks.trained_weights(sizes, cfg)
+    share = peaks.base(sizes, cfg) / world + (state / world if shards.trains else state)
+    needs = share + peaks.base(sizes, cfg) + held.copies + peaks.rollout(sizes, cfg, held)
+    return all(ranks.gathered(needs <= memory(cfg.device)))
+
+
+def memory(device: str) -> float:
+    """Return the bytes that this rank may take."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1] - RESERVED
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total / int(os.environ.get("LOCAL_WORLD_SIZE", ranks.here.world)) - RESERVED
+
+
+# ---- loading ----
+
+
+def read(cfg: Any, model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -> dict[str, DTensor]:
+    """Shard a model on the meta device and return this rank's share of its tensors; no rank reads more.
+
+    Raise ArgumentError for a quantised checkpoint, ValueError for a tensor that is unknown, misshapen or not finite.
+    """
+    if model.config.quant != "none":
+        raise ArgumentError(f"shard={cfg.shard} takes dense weights; {cfg.model} is stored as {model.config.quant}")
+    gc.collect()  # of a model before this one, whose groups refer to one another
+    mesh = init_device_mesh(device, (ranks.here.world,))
+    ranks.here.shards = Shards(model, cfg, dtype, mesh)
+    parameters, tensors = dict(model.named_parameters(remove_duplicate=False)), {}
+    for path in files:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            for key in file.keys():  # noqa: SIM118  (not a dict)
+                if key.endswith("rotary_emb.inv_freq"):
+                    continue
+                found = file.get_slice(key)
+                if key in tensors or key not in parameters or tuple(found.get_shape()) != parameters[key].shape:
+                    raise ValueError(f"{path}: {key}")
+                start, stop = share_of(found.get_shape()[0], ranks.here.rank, ranks.here.world)
+                local = found[start:stop] if stop > start else file.get_tensor(key)[:0]
+                if not local.is_floating_point():
+                    raise ValueError(f"{path}: {key}")
+                local = local.to(device=device, dtype=dtype, copy=True)  # not a view of the whole file
+                check_finite(local, f"{path}: {key}")
+                tensors[key] = local if cfg.lora.r else local.float()  # float32 shares train
+    if model.config.tie_word_embeddings and HEAD in tensors and not torch.equal(tensors.pop(HEAD), tensors[EMBEDDING]):
+        raise ValueError(f"{HEAD} differs from {EMBEDDING}")
+    whole = {key: dict(shape=parameters[key].shape, stride=parameters[key].stride()) for key in tensors}
+    return {key: DTensor.from_local(x, mesh, [Shard(0)], run_check=False, **whole[key]) for key, x in tensors.items()}
