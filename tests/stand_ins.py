@@ -51,8 +51,8 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
 
 
 def weights_and_inputs(q_BTHE, k_UZEL, v_UZLE, positions_BT, scale, window, K):
-    """Return (scores [B, K, G, T, keys] in base e with minus infinity where unseen, q, k, v), in float64: a row's result
-    in float32 then has the same bits for any number of keys or rows beside it."""
+    """Return (scores [B, K, G, T, keys] in base e with minus infinity where unseen, q, k, v), in float64: a row's
+    result in float32 then has the same bits for any number of keys or rows beside it."""
     B = len(q_BTHE)
     q = rearrange(q_BTHE.double(), "b t (k g) e -> b k g t e", k=K)
     k = rearrange(k_UZEL.double(), "u (b k) e l -> b k 1 (u l) e", b=B)

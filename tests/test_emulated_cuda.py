@@ -224,8 +224,8 @@ def test_every_model_has_one_capture_and_prefills_without_waits(name, device, mo
 @pytest.mark.parametrize(("exact", "launches"), [(False, (1176, 257, 312)), (True, (1272, 829, 823))])
 @torch.no_grad()
 def test_launches_of_a_rollout_of_24_layers(exact, launches, device, monkeypatch):
-    """Of stacking the weights, a prompt of 19 tokens and a step. Qwen2.5-0.5B has as many layers, and biases of q, k and
-    v; wider layers change no launch. Without a graph, as with exact=true, a prompt's first pass is its only one."""
+    """Of stacking the weights, a prompt of 19 tokens and a step. Qwen2.5-0.5B has as many layers, and biases of q, k
+    and v; wider layers change no launch. Without a graph, as with exact=true, a prompt's first pass is its only one."""
     monkeypatch.setattr(linear, "narrow_tiles_agree", lambda *_: True)
     model = random_model("qwen2", num_hidden_layers=24)
     lora.inject(model, 16)

@@ -65,8 +65,8 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
 
 @contextmanager
 def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) -> Iterator[None]:
-    """Context in which dropout draws the masks of `key` on any rank. Afterwards torch's generators are as they were: the
-    CPU's and that of `device`. The other GPUs of a machine are left alone. Does nothing without dropout."""
+    """Context in which dropout draws the masks of `key` on any rank. Afterwards torch's generators are as they were:
+    the CPU's and that of `device`. The other GPUs of a machine are left alone. Does nothing without dropout."""
     if not dropout:
         yield
         return
