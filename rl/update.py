@@ -11,7 +11,6 @@ from tqdm import tqdm
 import lora
 from models import CausalLM, fast_matmul
 from models.kernels import kernels
-from models.random import fold_all
 from rl.batch import forward, micro_batches, optimizer_steps
 from rl.config import Common
 from rl.core import learning_rate_factor
@@ -113,9 +112,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
     """Add the gradient of the whole batch to the parameters'. Return its metrics, and the sampler gap of each piece."""
 
     def learn(number: int, micro: Batch) -> tuple[dict, float]:
-        with torch.random.fork_rng(enabled=bool(cfg.lora.dropout)):
-            if cfg.lora.dropout:
-                torch.manual_seed(int(fold_all([(cfg.seed, state.step, number)])))  # the same masks on any rank
+        with tree.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), trained[0].device):
             micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
             loss, shares = algo.loss(micro, cfg.algorithm)

@@ -51,11 +51,12 @@ def install(monkeypatch, device: Device, flash: bool = True) -> None:
 
 
 def weights_and_inputs(q_BTHE, k_UZEL, v_UZLE, positions_BT, scale, window, K):
-    """Return (scores [B, K, G, T, keys] in base e with minus infinity where unseen, q, k, v in float32)."""
+    """Return (scores [B, K, G, T, keys] in base e with minus infinity where unseen, q, k, v), in float64: a row's
+    result in float32 then has the same bits for any number of keys or rows beside it."""
     B = len(q_BTHE)
-    q = rearrange(q_BTHE.float(), "b t (k g) e -> b k g t e", k=K)
-    k = rearrange(k_UZEL.float(), "u (b k) e l -> b k 1 (u l) e", b=B)
-    v = rearrange(v_UZLE.float(), "u (b k) l e -> b k 1 (u l) e", b=B)
+    q = rearrange(q_BTHE.double(), "b t (k g) e -> b k g t e", k=K)
+    k = rearrange(k_UZEL.double(), "u (b k) e l -> b k 1 (u l) e", b=B)
+    v = rearrange(v_UZLE.double(), "u (b k) l e -> b k 1 (u l) e", b=B)
     key, position = torch.arange(k.shape[3]), positions_BT[:, None, None, :, None]
     seen = (key <= position) & (key > position - window)
     return (q @ k.mT * scale).masked_fill(~seen, float("-inf")), q, k, v
@@ -79,9 +80,9 @@ def attend(q_NHE, k_UZEL, v_UZLE, positions_N, bounds, places_B, out_NHE, lse_NH
 
 def grad_scores(q_BTHE, k_UZEL, v_UZLE, positions_BT, grad_BTHE, lse_BTH, delta_BTH, scale, window, K):
     scores, q, k, v = weights_and_inputs(q_BTHE, k_UZEL, v_UZLE, positions_BT, scale, window, K)
-    lse, delta = (rearrange(x.float(), "b t (k g) -> b k g t 1", k=K) for x in (lse_BTH / LOG2E, delta_BTH))
+    lse, delta = (rearrange(x.double(), "b t (k g) -> b k g t 1", k=K) for x in (lse_BTH / LOG2E, delta_BTH))
     weights = (scores - lse.where(lse.isfinite(), 0)).exp()
-    grad = rearrange(grad_BTHE.float(), "b t (k g) e -> b k g t e", k=K)
+    grad = rearrange(grad_BTHE.double(), "b t (k g) e -> b k g t e", k=K)
     return weights, weights * (grad @ v.mT - delta), q, k, grad
 
 

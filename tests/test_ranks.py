@@ -97,6 +97,28 @@ def test_several_ranks_write_the_bytes_of_one(world, alone, tmp_path):
         assert [key for key in ours if ours[key] != theirs[key]] == [], name
 
 
+def test_masks_depend_on_the_piece_and_leave_the_generators_alone():
+    before, drawn = torch.get_rng_state(), []
+    for dropout, key in ((0.1, (0, 1, 2)), (0.1, (0, 1, 2)), (0.1, (0, 1, 3)), (0.0, (0, 1, 2))):
+        with tree.same_masks(dropout, key, torch.device("cpu")):
+            drawn.append(torch.rand(4).tolist())
+        assert torch.equal(torch.get_rng_state(), before) == (dropout > 0)
+    assert drawn[0] == drawn[1] and drawn[0] != drawn[2]
+    assert drawn[3] == torch.rand(4, generator=torch.Generator().set_state(before)).tolist(), "without dropout nothing"
+
+
+def test_masks_fork_the_generator_of_one_gpu_alone(monkeypatch):
+    """To fork that of every GPU, torch would make a context on each of them, in every rank."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: asked.append(device))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: asked.append(device))
+    for dropout in (0.0, 0.1):
+        with tree.same_masks(dropout, (0, 0, 0), torch.device("cuda:3")):
+            pass
+    assert asked == [torch.device("cuda:3")] * 2
+
+
 def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
     torch.manual_seed(0)
     for pieces in (1, 2, 3, 5, 8, 13):

@@ -5,14 +5,15 @@ a part's gradients are added piece by piece, those of the parts in a binary tree
 them up to nodes of that tree, exchange these and add the rest, each for itself.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from models.random import fold_all
 from rl import ranks
 
 SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
@@ -71,6 +72,18 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
     for p, grad in zip(parameters, nodes[0].grads, strict=True):
         p.grad = grad
     return results
+
+
+@contextmanager
+def same_masks(dropout: float, key: tuple[int, int, int], device: torch.device) -> Iterator[None]:
+    """Context in which dropout draws the masks of `key` on any rank. Afterwards torch's generators are as they were:
+    the CPU's and that of `device`. The other GPUs of a machine are left alone. Does nothing without dropout."""
+    if not dropout:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(int(fold_all([key])))
+        yield
 
 
 def _unless_out_of_memory(own: Callable, nodes: list[Node]) -> list | None:
