@@ -142,7 +142,7 @@ def send(children: list[subprocess.Popen], number: int) -> None:
 
 
 def status_of(child: subprocess.Popen, came: list[int]) -> int:
-    """Return the exit status of a rank that has ended. The second signal kills one that is about to end by the first."""
+    """Return the exit status of an ended rank. A second signal may kill one that is about to end by the first."""
     return 128 - child.returncode if -child.returncode in came else child.returncode
 
 
