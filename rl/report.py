@@ -6,6 +6,7 @@ from pathlib import Path
 
 from models import Tokenizer
 from rl import ranks
+from rl.guard.files import write_text
 from rl.records import Episode
 
 CURVES = ("reward_mean", "accuracy", "entropy", "approx_kl", "clip_fraction", "loss", "value_loss", "grad_norm", "lr")
@@ -35,7 +36,7 @@ def write_report(folder: Path, tokenizer: Tokenizer, episodes: list[Episode]) ->
         "<h2>Episodes of the last epoch</h2><p>What the agent wrote is marked; the rest it read.</p>",
         *(_episode(tokenizer, episode) for episode in episodes),
     ]
-    (folder / "report.html").write_text("\n".join(page) + "\n")
+    write_text(folder / "report.html", "\n".join(page) + "\n")
 
 
 def _evaluation(epoch: int, e: dict) -> str:

@@ -1,5 +1,6 @@
 """Runs survive what happens to them: kills, signals, a second process, a full disk, changed and damaged files."""
 
+import errno
 import fcntl
 import json
 import os
@@ -19,11 +20,13 @@ from safetensors.torch import load_file
 from test_checkpoint import flip, make_state
 
 import train
+from models import load_tokenizer
 from rl import config, resume
 from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals
 from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify, write_text
 from rl.guard.keep import best_epoch
+from rl.report import write_report
 
 SMALL = ["algo=grpo", "epochs=3", "episodes=16", "batch_size=16", "max_turns=2", "max_new_tokens=12", "eval_episodes=2"]
 SMALL += ["lora.r=2", "temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
@@ -316,6 +319,37 @@ def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, monkeypatch)
     assert process.returncode == 1 and "cannot be written" in err and len(err.splitlines()) == 1, err
     train.main(config.parse([*SMALL, f"out={run}"]))
     assert results(run) == results(whole)
+
+
+@pytest.mark.parametrize("what", ["line", "file", "folder"])
+def test_a_write_that_fails_names_the_file(what, tmp_path, monkeypatch):
+    """As on a full disk, where the sync fails, or a file cannot grow; what was there stays."""
+    (tmp_path / "file").write_text("old")
+    path = save_checkpoint(make_state(1), tmp_path) if what == "folder" else tmp_path / what
+
+    def full(_handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    acts = {"line": lambda: append(path, [{}]), "file": lambda: write_text(path, "new")}
+    with pytest.raises(OSError, match=rf"^{path} cannot be written: No space left on device$"):
+        acts.get(what, lambda: save_checkpoint(make_state(1), tmp_path))()
+    assert (tmp_path / "file").read_text() == "old" and (what != "folder" or is_whole(path))
+
+
+def test_a_report_is_whole_or_as_it_was(whole, tmp_path, monkeypatch):
+    """A run that has finished writes no other."""
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    before = (run / "report.html").read_bytes()
+
+    def die(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(os, "rename", die)
+    with pytest.raises(SystemExit):
+        write_report(run, load_tokenizer("tiny"), [])
+    assert (run / "report.html").read_bytes() == before
 
 
 def test_no_room_on_the_disk_is_known_before_the_model_is_loaded(tmp_path, monkeypatch):

@@ -177,6 +177,31 @@ def test_a_lost_rank_ends_the_run_which_goes_on_with_another_number(number, stat
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_ranks_start_ends_them_with_its_status(number, status, tmp_path):
+    process = started(tmp_path / "run")
+    while len(children(process)) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+    ranks_of = children(process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status and "Traceback" not in errors, errors
+    assert errors.splitlines()[-1] == f"train.py: stopped by {number.name}; no run had begun"
+    assert not (tmp_path / "run").exists() and not any(Path(f"/proc/{rank}").exists() for rank in ranks_of)
+
+
+def test_ranks_that_a_second_signal_kills_have_ended_by_it(capsys):
+    """They get it when their own handler is gone, a moment before they would have ended."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for rank in range(2):
+        store.set(f"joined {rank}", "")
+    sleepers = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    assert start.supervise(sleepers, store, [signal.SIGTERM]) == 143
+    assert "killed" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -492,10 +492,27 @@ def test_fewer_layers_than_the_minimum_are_refused(monkeypatch, capsys):
 
 
 def test_start_names_the_layers_once(monkeypatch, capsys):
-    monkeypatch.setattr(sandbox, "_printed", [])
+    """Ranks, which this process starts, do not repeat the line."""
+    monkeypatch.setenv(sandbox.PRINTED, "")
     for _ in range(2):
         sandbox.start(sandbox.ISOLATED)
     assert capsys.readouterr().err == f"sandbox: {sandbox.layers()}\n"
+    source = "from envs.simulators import sandbox; sandbox.start(sandbox.ISOLATED)"
+    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize(("ranks", "most"), [("", 8), ("1", 8), ("2", 4), ("3", 2), ("8", 1), ("99", 1), ("x", 8)])
+def test_ranks_share_the_programs_of_a_run(ranks, most, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert sandbox.programs_at_a_time() == most
+    if ranks == "3":
+        monkeypatch.setattr(sandbox, "_current", None)
+        source = "import time\nprint(time.monotonic())\ntime.sleep(0.3)\nprint(time.monotonic())"
+        with ThreadPoolExecutor(5) as pool:
+            spans = [[float(x) for x in ran.split()] for ran in pool.map(says, [source] * 5)]
+        at_once = max(sum(start <= moment < end for start, end in spans) for moment, _ in spans)
+        assert at_once == most
 
 
 def resident(process: int) -> int:

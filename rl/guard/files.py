@@ -28,26 +28,34 @@ def new_folder(target: Path) -> Iterator[Path]:
             yield Path(nowhere)
         return
     temporary = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     try:
-        yield temporary
-    except BaseException as error:
+        with written(target):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            yield temporary
+            manifest = temporary / "manifest.json"
+            digests = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
+            manifest.write_text(json.dumps({"version": 1, "sha256": digests}, indent=2) + "\n")
+            for path in temporary.iterdir():
+                path.chmod(manifest.stat().st_mode)  # safetensors makes its files readable by their owner alone
+                sync(path)
+            sync(temporary)
+            if target.exists():
+                remove(target)
+            os.rename(temporary, target)
+            sync(target.parent)
+    except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError | SafetensorError):
-            raise OSError(f"{target} cannot be written: {error}") from None
         raise
-    manifest = temporary / "manifest.json"
-    digests = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
-    manifest.write_text(json.dumps({"version": 1, "sha256": digests}, indent=2) + "\n")
-    for path in temporary.iterdir():
-        path.chmod(manifest.stat().st_mode)  # safetensors makes its files readable by their owner alone
-        sync(path)
-    sync(temporary)
-    if target.exists():
-        remove(target)
-    os.rename(temporary, target)
-    sync(target.parent)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Raise OSError, a line that names the file or folder, if the block cannot write it."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def sync(path: Path) -> None:
@@ -69,11 +77,12 @@ def sha256(path: Path) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file that is whole or absent; an existing one is replaced."""
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.unlink(missing_ok=True)  # may be a symbolic link
-    temporary.write_text(text)
-    sync(temporary)
-    os.rename(temporary, path)
-    sync(path.parent)
+    with written(path):
+        temporary.unlink(missing_ok=True)  # may be a symbolic link
+        temporary.write_text(text)
+        sync(temporary)
+        os.rename(temporary, path)
+        sync(path.parent)
 
 
 @ranks.first_only
@@ -81,7 +90,7 @@ def append(path: Path, records: list[dict]) -> None:
     """Append records to a JSON Lines file and sync it; without records make none."""
     if not records:
         return
-    with open(path, "a") as file:
+    with written(path), open(path, "a") as file:
         file.write("".join(f"{json.dumps(record)}\n" for record in records))
         file.flush()
         os.fsync(file.fileno())

@@ -78,14 +78,13 @@ def launch(count: int) -> int:
     place = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # of broken connections we tell
     place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), STARTED: f"127.0.0.1:{store.port}"}
     words = [sys.executable, str(origin.ROOT / ranks.program()), *sys.argv[1:]]
-    children = []
+    children, came = [], received()
     for rank in range(count):
         env = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         # In a session of its own, a rank gets the terminal's signals once: from here.
         children.append(subprocess.Popen(words, env=env, start_new_session=True))
-    forward(children)
     try:
-        return supervise(children, store)
+        return supervise(children, store, came)
     finally:
         for child in children:
             if child.poll() is None:
@@ -93,39 +92,44 @@ def launch(count: int) -> int:
                 child.wait()
 
 
-def forward(children: list[subprocess.Popen]) -> None:
-    """Pass the signals that this process gets on to the ranks."""
+def received() -> list[int]:
+    """Return a list to which the signals that this process gets from now on are appended."""
+    came: list[int] = []
 
-    def pass_on(number: int, _frame: Any) -> None:
-        print("\nstopping: a step under way is finished and saved; a second signal stops at once", file=sys.stderr)
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
+    def note(number: int, _frame: Any) -> None:
+        if not came:
+            print("\nstopping: a step under way is finished and saved; a second signal stops at once", file=sys.stderr)
+        came.append(number)
 
     for number in signals.SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, pass_on)
+            signal.signal(number, note)
+    return came
 
 
-def supervise(children: list[subprocess.Popen], store: Any) -> int:
-    """Wait until all ranks have ended, or some time after one has failed. Return the run's exit status."""
-    first, ends = None, None
+def supervise(children: list[subprocess.Popen], store: Any, came: list[int]) -> int:
+    """Wait until all ranks have ended, or some time after one has failed. Pass on the signals that come to `came`.
+    Return the run's exit status."""
+    first, ends, passed_on = None, None, 0
     while any(child.poll() is None for child in children) and (ends is None or time.monotonic() < ends):
+        for number in came[passed_on:]:
+            if not store.check([f"joined {rank}" for rank in range(len(children))]):
+                ranks.say(f"stopped by {signal.Signals(number).name}; no run had begun")
+                return 128 + number  # ranks that are still starting would end with a traceback
+            send(children, number)
+            passed_on += 1
         failed = [rank for rank, child in enumerate(children) if child.poll()]
         if failed and first is None:
-            first = failed[0]
-            status = children[first].returncode
+            first, status = failed[0], status_of(children[failed[0]], came)
             ends = time.monotonic() + (GRACE if status <= 128 else SAVING)
-            if status > 128:  # a signal to one rank is a signal to all
-                for child in children:
-                    if child.poll() is None:
-                        child.send_signal(status - 128)
+            if status > 128 and not came:  # a signal to one rank is a signal to all
+                send(children, status - 128)
             elif status < 0:
                 told = f"rank {first} was killed by {signal.Signals(-status).name}{heartbeat.last_phase(store, first)}"
                 ranks.say(f"{told}; the other ranks end too{heartbeat.how_to_resume(store)}")
                 break
         time.sleep(0.05)
-    statuses = [child.poll() for child in children]
+    statuses = [None if child.poll() is None else status_of(child, came) for child in children]
     if not any(status is None or status for status in statuses):
         return 0
     own = [status for status in statuses if status and status != ranks.SILENT]
@@ -133,6 +137,18 @@ def supervise(children: list[subprocess.Popen], store: Any) -> int:
         lost = store.get("lost").decode() if store.check(["lost"]) else "no rank said why"
         ranks.say(f"the ranks lost one another: {lost}{heartbeat.how_to_resume(store)}")
     return max([1, *own])
+
+
+def send(children: list[subprocess.Popen], number: int) -> None:
+    """Send the signal to the ranks that have not ended."""
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(number)
+
+
+def status_of(child: subprocess.Popen, came: list[int]) -> int:
+    """Return the exit status of an ended rank. A second signal may kill one that is about to end by the first."""
+    return 128 - child.returncode if -child.returncode in came else child.returncode
 
 
 # --------------------------------------------------------------------------------------------------------- each rank
@@ -186,6 +202,7 @@ def join(device: str) -> None:
         kind = "cpu:gloo,cuda:nccl"
     dist.init_process_group(kind, store=dist.PrefixStore("group", store), rank=rank, world_size=world, timeout=PATIENCE)
     ranks.here.rank, ranks.here.world, ranks.here.store = rank, world, store
+    store.set(f"joined {rank}", "")
 
 
 def agree(cfg: Any) -> None:

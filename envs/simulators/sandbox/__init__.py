@@ -61,6 +61,7 @@ class Run:
 
 
 DEFAULT = Limits()
+PRINTED = "SANDBOX_LAYERS"  # environment variable: the line about layers that this process or its parent has printed
 ISOLATED, UNSAFE = "isolated", "unsafe"  # the modes: refuse programs below the minimum of layers, or run them
 SIGNALS = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
 MAIN_GUARD = re.compile(r"if\s+__name__\s*==\s*['\"]__main__['\"]")
@@ -84,7 +85,8 @@ def code_of(text: str) -> str:
 
 
 def start(mode: str) -> None:
-    """Start the sandbox and print its layers to stderr, once. Raise ValueError if `mode` does not permit to use it.
+    """Start the sandbox and print its layers to stderr, once for this process and those that it starts. Raise
+    ValueError if `mode` does not permit to use it.
 
     mode: the option `sandbox` of an environment that runs programs.
     """
@@ -94,10 +96,11 @@ def start(mode: str) -> None:
         server = _server(mode)
     except SandboxFailed as error:
         raise ValueError(f"sandbox={mode}: {error}") from error
+    line = f"sandbox: {'' if server.safe else 'UNSAFE: '}{server.layers}"
     with _lock:
-        if not _printed:
-            _printed.append(server.layers)
-            print(f"sandbox: {'' if server.safe else 'UNSAFE: '}{server.layers}", file=sys.stderr)
+        if os.environ.get(PRINTED) != line:
+            os.environ[PRINTED] = line
+            print(line, file=sys.stderr)
 
 
 def execute(source: str, stdin: str = "", limits: Limits = DEFAULT, mode: str = ISOLATED) -> Run:
@@ -137,15 +140,22 @@ def layers() -> str:
     return _server(UNSAFE).layers
 
 
+def programs_at_a_time() -> int:
+    """Return how many programs run side by side: the ranks of a run on this machine share jail.WORKERS."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, jail.WORKERS // int(ranks)) if re.fullmatch("[1-9][0-9]{0,5}", ranks) else jail.WORKERS
+
+
 class _Server:
     """Client of the server process (jail.py) that runs the programs."""
 
     def __init__(self):
         if sys.platform != "linux":
             raise SandboxFailed(f"the sandbox runs programs on Linux only, not on {sys.platform}")
+        workers = programs_at_a_time()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
-            [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", jail.__file__, str(theirs.fileno())],
+            [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", jail.__file__, str(theirs.fileno()), str(workers)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -159,7 +169,7 @@ class _Server:
         if not enough:
             raise SandboxFailed("the sandbox's server process did not start")
         self.safe = enough == "1"
-        self.workers = threading.Semaphore(jail.WORKERS)
+        self.workers = threading.Semaphore(workers)
 
     def usable(self) -> bool:
         """Return whether the server is alive and our child: a process forked from ours needs a server of its own."""
@@ -223,7 +233,6 @@ def _read(pipes: list[BinaryIO], most: int, seconds: float) -> list[bytes]:
 
 
 _lock = threading.Lock()
-_printed: list[str] = []
 _current: _Server | None = None
 
 

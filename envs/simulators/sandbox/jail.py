@@ -1,10 +1,10 @@
 """The sandbox's server process: isolates itself, then runs programs in a pool of workers. Started as a script.
 
-    jail.py FD        FD: a socket that receives, for each program, a packet of LIMITS and five open files: source,
+    jail.py FD N      FD: a socket that receives, for each program, a packet of LIMITS and five open files: source,
                       stdin, and pipes for stdout, stderr and the status: "over STATUS" (minus the signal if one ended
                       it), "timeout" or "refused: REASON"
 
-Each of the WORKERS takes one program at a time from the socket and runs it in a fork of itself. It imports little,
+Each of the N workers takes one program at a time from the socket and runs it in a fork of itself. It imports little,
 because every program starts as such a fork.
 """
 
@@ -33,7 +33,7 @@ else:  # run as a script, without a path to the package
 
 call = filters.call
 LIMITS = struct.Struct("dqqqq")  # the fields of sandbox.Limits
-WORKERS = 8  # programs that run side by side
+WORKERS = 8  # most programs that run side by side
 JAIL = "/sys"  # mount point of the programs' root: any folder that exists everywhere and holds no library
 LIBRARIES = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", os.path.realpath(f"{sys.base_prefix}/lib")]
 USERS = 50_000  # first of the unused user ids that programs get when the server runs as root
@@ -57,7 +57,7 @@ class Box:
     calls = b""  # the system calls that programs may make
 
 
-def serve(server: socket.socket) -> str:
+def serve(server: socket.socket, workers: int) -> str:
     """Start the workers, then end with the parent or with the first worker that ends.
 
     Returns, only in the process of a program, the source to run.
@@ -77,7 +77,7 @@ def serve(server: socket.socket) -> str:
         obstacle = f" ({error.strerror})"
     ends = select.poll()
     ends.register(server, 0)
-    for slot in range(WORKERS):
+    for slot in range(workers):
         if not (worker := os.fork()):
             return work(server, box, USERS + (number * WORKERS + slot) % 15_000)
         ends.register(os.pidfd_open(worker), select.POLLIN)
@@ -296,14 +296,14 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
     call("mount", source.encode(), target.encode(), kind and kind.encode(), flags, options.encode())
 
 
-def main(fd: int) -> None:
+def main(fd: int, workers: int) -> None:
     """Serve jobs from a socket. Modules that programs often import are loaded once, before the forks."""
     import bisect, collections, functools, heapq, itertools, math, re, string, typing  # noqa: E401, F401, I001
 
     site.setquit()  # exit() and quit()
     gc.freeze()
-    execute(serve(socket.socket(fileno=fd)))
+    execute(serve(socket.socket(fileno=fd), workers))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))
