@@ -65,6 +65,7 @@ SHAPES = {  # config.json of models with random weights
     "8b": LLAMA3 | shape(32, 4096, 14336, 32, 8, 128256, False),
     "14b": QWEN2 | shape(48, 5120, 13824, 40, 8, 152064, False),
     "32b": QWEN2 | shape(64, 5120, 27648, 40, 8, 152064, False),
+    "70b": LLAMA3 | shape(80, 8192, 28672, 64, 8, 128256, False),
 }
 
 

@@ -55,8 +55,8 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
 
             tensors = quantised.read(model, quant, files, dtype, device)
         embedding, tied = tensors["model.embed_tokens.weight"], model.config.tie_word_embeddings
-        head = tensors.setdefault("lm_head.weight", embedding)
-        if tied and head is not embedding and not torch.equal(head, embedding):
+        head = tensors.setdefault("lm_head.weight", embedding) if tied else embedding
+        if head is not embedding and not torch.equal(head, embedding):
             raise ValueError("lm_head.weight differs from model.embed_tokens.weight")
         model.load_state_dict(tensors, strict=True, assign=True)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError):

@@ -2,12 +2,14 @@
 environment.
 
 JSON: {case: [words of train.py, ...]}; each command writes to FOLDER/case. Words of SPECIAL are not train.py's. With
-shard= each rank also writes FOLDER/case-held-RANK.json: what it held after each pass over the model (`held`).
+shard= each rank also writes FOLDER/case-held-RANK.json: what it held after each of the first passes over the model
+(`held`), and how often it gathered and scattered in it.
 """
 
 import gc
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
@@ -81,14 +83,25 @@ def measured(path: str, words: list[str]) -> None:
     """Run the words, and write what this rank held after each pass."""
     from rl.ranks import shard
 
-    found, end = [], shard.Shards._end
+    found, end, sent = [], shard.Shards._end, {"Gather": 0, "Scatter": 0}
+
+    def counted(of: type):
+        call = of.__call__
+
+        def once(self, *args, **kwargs):
+            sent[of.__name__] += 1
+            return call(self, *args, **kwargs)
+
+        return mock.patch.object(of, "__call__", once)
 
     def ended(self) -> None:
         end(self)
         if len(found) < MEASURED:
-            found.append(held(self.model))
+            time.sleep(0.05)  # until gloo's threads have let go of what was sent last
+            found.append({**held(self.model), **sent})
+        sent.update(Gather=0, Scatter=0)
 
-    with mock.patch.object(shard.Shards, "_end", ended):
+    with mock.patch.object(shard.Shards, "_end", ended), counted(shard.Gather), counted(shard.Scatter):
         run(words)
     with open(f"{path}-held-{ranks.here.rank}.json", "w") as file:
         json.dump(found, file)

@@ -28,6 +28,7 @@ ALL = {
     "all-ppo": f"algo=ppo lora.r=0 lr=1e-4 {COMMON} strict=false",
     "all-sft": f"algo=sft lora.r=0 lr=1e-4 {COMMON} dtype=bfloat16",
 }
+GROUPS = 5  # of the embedded model: four blocks, and embedding, norm and head
 KINDS = {"zero2": "shard=zero2", "zero3": "shard=zero3", "lockstep": "shard=zero3 lockstep"}
 FEW = {("ppo", "zero3"), ("grpo", "lockstep"), ("reinforce", "zero2"), ("sft", "zero3"), ("all-grpo", "zero3")}
 EVERY = {(case, kind) for case in LORA | ALL for kind in KINDS}
@@ -80,7 +81,12 @@ def check(folder: Path, world: int, cases: set[tuple[str, str]], alone) -> None:
             for name in ("trainable", "optimizer", "critic"):
                 assert apart(newest(ours), newest(theirs), name) < 1e-5, (case, kind, name)
         for rank in range(world):
-            for found in json.loads((folder / f"{case}-{kind}-held-{rank}.json").read_text()):
+            passes = json.loads((folder / f"{case}-{kind}-held-{rank}.json").read_text())
+            if kind == "zero2":  # the first pass begins with a forward that tells FSDP of the groups
+                assert max(found["Gather"] for found in passes[1:]) == GROUPS, "once a pass, whatever the micro-batches"
+            if case in LORA or kind == "zero2":
+                assert max(found["Scatter"] for found in passes) == (0 if case in LORA else GROUPS), (case, kind)
+            for found in passes:
                 assert found["local"] <= 1.1 * found["base"] / world, (case, kind)
                 moments = 3 * found["local"] if case in ALL else 0  # the optimizer's, and gradients
                 assert found["others"] <= moments + 2**20, (case, kind, "a copy of the base is kept")

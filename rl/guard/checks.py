@@ -66,6 +66,10 @@ def check_training(cfg: Any) -> None:
 
         full.check(cfg)
     if cfg.plan:
+        if cfg.shard != "ddp":
+            raise ArgumentError(
+                f"plan= counts a rank that holds the whole model, not shard={cfg.shard}; see docs/scale.md"
+            )
         from rl import plan
 
         plan.print_and_exit(cfg)

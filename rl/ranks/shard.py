@@ -70,6 +70,7 @@ class Shards:
     def __init__(self, model: CausalLM, cfg: Any, dtype: torch.dtype, mesh: DeviceMesh):
         self.model, self.cfg, self.dtype, self.mesh, self.trains = model, cfg, dtype, mesh, not cfg.lora.r
         self.zero3 = cfg.shard == "zero3"
+        self.fits: bool | None = None  # whether rollouts gather all weights; found at the first one
         self.begun = False  # a forward has told FSDP which groups there are
         self.announces = False  # each forward tells the other ranks of itself
         self.broken = False  # in the midst of a pass: after an error the other ranks wait in vain
@@ -94,7 +95,13 @@ class Shards:
 
     def sampling(self):
         """Return the context of a rollout: gathered weights where they fit, else lockstep."""
-        return self.whole() if not self.zero3 or fits(self) else self.lockstep()
+        if self.fits is None:
+            self.fits = not self.zero3 or fits(self)
+            size = sum(p.numel() * p.itemsize for p in self.model.parameters() if isinstance(p, DTensor)) / 2**30
+            how = "gathered weights" if self.fits else "weights that are gathered block by block, in lockstep"
+            here = f"{size / ranks.here.world:.2f} of the base's {size:.2f} GiB on each of {ranks.here.world} ranks"
+            print(f"shard={self.cfg.shard}: {here}; rollouts take {how}")
+        return self.whole() if self.fits else self.lockstep()
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -250,6 +257,8 @@ def read(cfg: Any, model: CausalLM, files: list[Path], dtype: torch.dtype, devic
 
     Raise ArgumentError for a quantised checkpoint, ValueError for a tensor that is unknown, misshapen or not finite.
     """
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        raise ArgumentError(f"shard={cfg.shard} takes reset_iter_state of fully_shard, which torch 2.13 has")
     if model.config.quant != "none":
         raise ArgumentError(f"shard={cfg.shard} takes dense weights; {cfg.model} is stored as {model.config.quant}")
     gc.collect()  # of a model before this one, whose groups refer to one another
