@@ -1,12 +1,14 @@
 """Kill runs at random moments and at every file operation, repeat their command, and compare: make chaos
 
 Each algorithm's run is made once without interruption. Then copies of it are killed, most of them several times: after
-a random time, or at the n-th operation on files, for every n. Between kills a second process may start on the same
+a random time, or at the n-th operation on files, for every n. With ranks=N the copies have several processes, of which
+one is killed at random; the first rank dies at the n-th operation. Between kills a second process may start on the same
 folder, the disk may be full, and the newest of several checkpoints may be damaged. The command is repeated until the
 run is done. Its weights, optimizer, episodes and metrics must equal the uninterrupted run's byte for byte.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -14,6 +16,7 @@ import resource
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +39,7 @@ WORDS = ["epochs=2", "episodes=8", "batch_size=4", "max_turns=2", "max_new_token
 WORDS += ["temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
 OPERATIONS = ((os, "rename"), (os, "fsync"), (shutil, "rmtree"), (Path, "write_text"), (Path, "mkdir"), (os, "unlink"))
 FULL = 2**16  # bytes that a file may have when the disk is "full"
+PR_SET_CHILD_SUBREAPER = 36  # of prctl.h: ranks whose starter was killed become children of this process
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Keys:
     algos: str = "sft,reinforce,grpo,ppo"  # by comma
     kills: Positive[int] = 30  # of each algorithm, at random moments
     operations: bool = True  # also a kill at every operation on files
+    ranks: Positive[int] = 1  # processes of each run that is killed
     seed: int = 0  # of the moments
 
 
@@ -59,8 +64,9 @@ def results(run: Path) -> dict[str, object]:
     }
 
 
-def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False) -> int:
-    """Start train.py in a forked child and return its number. kill_at: it kills itself at that operation on files."""
+def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False, ranks: int = 1) -> int:
+    """Start train.py in a forked child and return its number. kill_at: it kills itself at that operation on files, or
+    its first rank does."""
     child = os.fork()
     if child:
         return child
@@ -69,21 +75,61 @@ def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False) -> 
         with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             if full:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
-            count_operations(kill_at)
             os.chdir(ROOT)
-            sys.argv = ["train.py", *words, "ranks=1"]
-            try:
-                runpy.run_path("train.py", run_name="__main__")
-                status = 0
-            except SystemExit as end:
-                print("" if isinstance(end.code, int) else end.code)
-                status = end.code if isinstance(end.code, int) else 1
-            except Interrupted as interrupted:
-                status = interrupted.status
-            except BaseException as error:
-                print(f"Traceback: {error!r}")
+            sys.argv = ["train.py", *words, f"ranks={ranks}"]
+            if ranks > 1:
+                subprocess.Popen = lambda _words, env, **_: Rank(env, kill_at)
+            else:
+                count_operations(kill_at)
+            status = execute()
     finally:
-        os._exit(status or 0)
+        os._exit(status)
+
+
+def execute() -> int:
+    """Run train.py in this process and return its exit status."""
+    try:
+        runpy.run_path("train.py", run_name="__main__")
+    except SystemExit as end:
+        print("" if isinstance(end.code, int) else end.code)
+        return end.code if isinstance(end.code, int) else 1
+    except Interrupted as interrupted:
+        return interrupted.status
+    except BaseException as error:
+        print(f"Traceback: {error!r}")
+        return 1
+    return 0
+
+
+class Rank:
+    """Takes the place of subprocess.Popen for a rank: a fork, which need not import torch."""
+
+    def __init__(self, env: dict[str, str], kill_at: int):
+        self.returncode = None
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            os.setsid()
+            os.environ.update(env)
+            count_operations(kill_at if env["RANK"] == "0" else 0)
+            status = execute()
+            sys.stdout.flush()
+            os._exit(status)
+
+    def poll(self, flags: int = os.WNOHANG) -> int | None:
+        if self.returncode is None:
+            done, status = os.waitpid(self.pid, flags)
+            self.returncode = os.waitstatus_to_exitcode(status) if done else None
+        return self.returncode
+
+    def wait(self) -> int:
+        return self.poll(0)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def count_operations(kill_at: int) -> None:
@@ -103,21 +149,31 @@ def count_operations(kill_at: int) -> None:
         setattr(owner, name, counted(getattr(owner, name)))
 
 
-def wait(child: int) -> int:
-    """Return the exit status of a child; minus the number of the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def children_of(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def kill_after(child: int, seconds: float) -> int:
-    """Kill the child after that time, unless it ends before. Return its status."""
+def wait(child: int, others: tuple[int, ...] = ()) -> int:
+    """Return the exit status of a child; minus the number of the signal that killed it. Wait for its ranks too, which
+    are children of this process now, as `others` are."""
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for orphan in set(children_of(os.getpid())) - {*others}:
+        os.waitpid(orphan, 0)
+    return status
+
+
+def kill_after(child: int, seconds: float, draw: random.Random, others: tuple[int, ...] = ()) -> tuple[int, bool]:
+    """Kill the child or one of its ranks after that time, unless it ends before. Return its status, and whether a
+    process was killed."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended:
+            return wait(child, others), False
         time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    return wait(child)
+    with contextlib.suppress(ProcessLookupError):  # a rank that has just ended
+        os.kill(draw.choice([child, *children_of(child)]), signal.SIGKILL)
+    return wait(child, others), True
 
 
 def damage(run: Path, draw: random.Random) -> bool:
@@ -136,21 +192,25 @@ def damage(run: Path, draw: random.Random) -> bool:
 class Chaos:
     """One algorithm's runs, what happened to them, and what went wrong."""
 
-    def __init__(self, algo: str, work: Path, draw: random.Random):
-        self.algo, self.work, self.draw = algo, work, draw
+    def __init__(self, algo: str, work: Path, draw: random.Random, ranks: int):
+        self.algo, self.work, self.draw, self.ranks = algo, work, draw, ranks
         self.happened, self.wrong = Counter(), []
         began = time.monotonic()
         whole = work / f"{algo}-whole"
         assert wait(start(self.words(whole), work / "log")) == 0, (work / "log").read_text()
         self.seconds, self.expected = time.monotonic() - began, results(whole)
+        if ranks > 1:
+            began = time.monotonic()
+            self.finish(work / f"{algo}-ranks", f"{algo}, not killed")
+            self.seconds = time.monotonic() - began
 
     def words(self, run: Path) -> list[str]:
-        return [f"algo={self.algo}", *WORDS, f"out={run}"]
+        return [f"algo={self.algo}", *WORDS, f"out={run}", *["grpo.group_size=2"] * (self.algo == "grpo")]
 
     def finish(self, run: Path, what: str) -> None:
         """Repeat the command until the run is done, and compare."""
         log = self.work / "log"
-        status = wait(start(self.words(run), log))
+        status = wait(start(self.words(run), log, ranks=self.ranks))
         said = log.read_text()
         if status and "this run has finished" not in said:
             self.wrong.append(f"{what}: stuck with status {status}: {said.strip().splitlines()[-1:]}")
@@ -167,16 +227,17 @@ class Chaos:
             for _ in range(self.draw.randint(1, 5)):
                 second = self.draw.random() < 0.2
                 full = not second and self.draw.random() < 0.15
-                child = start(self.words(run), log, full=full)
-                other = start(self.words(run), self.work / "log2") if second else 0
+                child = start(self.words(run), log, full=full, ranks=self.ranks)
+                other = start(self.words(run), self.work / "log2", ranks=self.ranks) if second else 0
                 seconds = self.draw.uniform(0, 1.1 * self.seconds)
-                status = kill_after(child, seconds)
+                status, killed = kill_after(child, seconds, self.draw, (other,))
                 if other:
-                    os.kill(other, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(other, signal.SIGKILL)
                     wait(other)
                 story.append(f"{seconds:.2f} s{' full' * full}{' second' * second}: {status}")
-                self.happened.update({"killed": status == -9, "full disk": full, "second process": second})
-                if status not in (0, -9) and not (full or second or "has finished" in log.read_text()):
+                self.happened.update({"killed": killed, "full disk": full, "second process": second})
+                if status and not (killed or full or second or "has finished" in log.read_text()):
                     self.wrong.append(f"{story}: {log.read_text().strip().splitlines()[-1:]}")
                 if self.draw.random() < 0.3 and damage(run, self.draw):
                     self.happened["damaged"] += 1
@@ -186,8 +247,9 @@ class Chaos:
     def at_every_operation(self) -> None:
         for number in range(1, 10**6):
             run = self.work / f"{self.algo}-operation"
-            status = wait(start(self.words(run), self.work / "log", kill_at=number))
-            if status != -9:
+            status = wait(start(self.words(run), self.work / "log", kill_at=number, ranks=self.ranks))
+            killed = status == -9 or "rank 0 was killed by SIGKILL" in (self.work / "log").read_text()
+            if not killed:
                 self.happened["operations"] = number - 1
                 shutil.rmtree(run, ignore_errors=True)
                 return
@@ -196,15 +258,16 @@ class Chaos:
 
 def main(keys: Keys) -> int:
     torch.set_num_threads(1)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     failed = 0
     with tempfile.TemporaryDirectory() as work:
         for algo in keys.algos.split(","):
-            chaos = Chaos(algo, Path(work), random.Random(f"{keys.seed} {algo}"))
+            chaos = Chaos(algo, Path(work), random.Random(f"{keys.seed} {algo}"), keys.ranks)
             chaos.at_random_moments(keys.kills)
             if keys.operations:
                 chaos.at_every_operation()
             counts = ", ".join(f"{name} {number}" for name, number in chaos.happened.items())
-            print(f"{algo}: {counts}; {len(chaos.wrong)} wrong", flush=True)
+            print(f"{algo}, ranks={keys.ranks}: {counts}; {len(chaos.wrong)} wrong", flush=True)
             for line in chaos.wrong:
                 print(f"  {line}", flush=True)
             failed += len(chaos.wrong)

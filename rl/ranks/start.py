@@ -29,7 +29,7 @@ PATIENCE = timedelta(minutes=30)  # for a rank that is slow; heartbeat.py ends t
 GRACE = 5.0  # seconds in which ranks end by themselves after one has failed
 SAVING = 60.0  # seconds in which they do after a signal, for a checkpoint
 PR_SET_PDEATHSIG = 1  # of prctl.h
-STARTED = "LORA_RL_STORE"  # host:port of the store, in the environment of ranks started here
+STARTED = "LORA_RL_STORE"  # in the environment of ranks started here: host:port of the store, and :pid of this process
 
 
 def run(main: Callable[[Any], None], cfg: Any, groups: int) -> None:
@@ -76,7 +76,11 @@ def launch(count: int) -> int:
     """Start `count` ranks with this process's words and wait for them. Return the exit status of the run."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     place = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # of broken connections we tell
-    place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), STARTED: f"127.0.0.1:{store.port}"}
+    place |= {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        STARTED: f"127.0.0.1:{store.port}:{os.getpid()}",
+    }
     words = [sys.executable, str(origin.ROOT / ranks.program()), *sys.argv[1:]]
     children, came = [], received()
     for rank in range(count):
@@ -187,10 +191,12 @@ def join(device: str) -> None:
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if STARTED in os.environ:
-        host, port = os.environ[STARTED].split(":")
-        store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
+        host, port, parent = os.environ[STARTED].split(":")
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if the process that started the ranks is killed
+        if os.getppid() != int(parent):  # it was, before that
+            raise SystemExit(ranks.SILENT)
+        store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
     else:
         store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(minutes=5)))
     kind = "gloo"
