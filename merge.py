@@ -4,12 +4,18 @@ Writes a Hugging Face checkpoint that transformers loads. W + scale * B A is sum
 of each layer's update the cast loses is measured before anything is written. The written checkpoint is read back, and
 its weights and log-probabilities are compared, before it gets its name. Without an adapter the model is only cast.
 A quantised base is dequantised first, so the checkpoint has the rounded weights that the adapter was trained over.
+
+All of this goes block by block, so the model need not fit into memory: a block is read, computed, folded, written and
+forgotten. The base is read twice and the written checkpoint once.
 """
 
+import hashlib
 import json
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,9 +23,11 @@ import torch
 from tqdm import tqdm
 
 import lora
-from models import load_model, load_tokenizer
-from models.checkpoints.export import save_model
-from models.logprob import head_logits
+from models import load_tokenizer
+from models.checkpoints.export import save_config
+from models.checkpoints.streamed import StreamedModel
+from models.checkpoints.writer import writer
+from models.quant import dequantise_layers
 from models.weights import resolve
 from rl import program
 from rl.checkpoint import copy_tokenizer
@@ -30,7 +38,8 @@ from rl.quantised import trained_over
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
-NEEDS = "two models are held in float32; device=cpu takes the host's memory"  # said when memory runs out
+PIECE = 2**22  # entries of a tensor that are cast at once
+NEEDS = "one block of the model is held in float32; device=cpu takes the host's memory"  # said when memory runs out
 TEXT = "Adapted, folded and written, the model says the same of this sentence: 2 oak logs make 8 planks."
 
 
@@ -71,7 +80,7 @@ class Cast:
 
 
 def main(keys: Keys) -> None:
-    # 1. load the base and the adapter
+    # 1. open the base and the adapter
     base = keys.model or lora.read_adapter_config(Path(keys.adapter)).get("base_model_name_or_path")
     if not base:
         raise ValueError(f"{keys.adapter}: adapter_config.json names no base model; give model=")
@@ -80,22 +89,21 @@ def main(keys: Keys) -> None:
     source = resolve(base)
     print(f"reading {base}", flush=True)
     quant = trained_over(keys.adapter) if keys.quant == "run" else keys.quant
-    model, tokenizer = load_model(base, device=keys.device, quant=quant), load_tokenizer(base)
-    name = keys.dtype or model.config.dtype
+    model, tokenizer = open_adapted(base, keys.adapter, keys.device, quant), load_tokenizer(base)
+    quant, name = model.meta.config.quant, keys.dtype or model.meta.config.dtype
     if name not in DTYPES:
         raise ValueError(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
-    if keys.adapter:
-        lora.load_adapter(model, Path(keys.adapter))
     ids_BT = torch.tensor([tokenizer.encode(TEXT)], device=keys.device)
     if keys.adapter_only:
         write_adapter(model, tokenizer, base, quant, keys, ids_BT)
         return
-    adapted_NV = logprobs(model, ids_BT)
-    quant = dequantise(model, name)
+    if quant != "none":
+        rounded = "the rounded weights that the adapter saw, not the base's originals"
+        print(f"{quant} to {name}: the checkpoint gets {rounded}")
 
-    # 2. measure how much of each layer's update the cast loses
-    layers = tqdm(lora.lora_layers(model), "measuring", leave=False, disable=None)
-    casts = {path: measure(layer, DTYPES[name]) for path, layer in layers}
+    # 2. compute the adapted model; measure how much of each layer's update the cast loses
+    casts = {}
+    adapted_TV = logprobs(model, ids_BT, "measuring", partial(measured, dtype=DTYPES[name], casts=casts))
     rows = sorted(({"layer": path, **cast.shares()} for path, cast in casts.items()), key=lambda row: -row["lost"])
     if rows and rows[0]["lost"] > MAX_LOST and not keys.force:
         ways = "" if name == "float32" else "dtype=float32 keeps it, "
@@ -104,88 +112,166 @@ def main(keys: Keys) -> None:
             f"{ways}adapter_only=true leaves the base alone, force=true merges all the same"
         )
 
-    # 3. fold in float32 and cast once
-    gap = (logprobs(lora.fold(model), ids_BT) - adapted_NV).abs().max().item()
-    if not gap <= MAX_GAP and not keys.force:
-        raise ValueError(
-            f"folded in float32, a log-probability is {gap:.2g} from the adapter's; force=true merges anyway"
-        )
-    for path, p in model.named_parameters():
-        p.data = p.data.to(DTYPES[name]).float()
-        if not torch.isfinite(p).all():
-            raise ValueError(f"{path}: not finite as {name}")
-
-    # 4. write, read back and compare
     with new_folder(Path(keys.out)) as folder:
+        # 3. fold in float32, cast once and write
         print(f"writing {keys.out}", flush=True)
-        save_model(model, folder, json.loads((source / "config.json").read_text()), DTYPES[name])
+        folded_TV, digests = write_folded(model, folder, DTYPES[name], ids_BT)
+        gap = (folded_TV - adapted_TV).abs().max().item()
+        if not gap <= MAX_GAP and not keys.force:
+            raise ValueError(
+                f"folded in float32, a log-probability is {gap:.2g} from the adapter's; force=true merges anyway"
+            )
+        save_config(folder, json.loads((source / "config.json").read_text()), DTYPES[name])
         copy_tokenizer(tokenizer, folder)
-        written_NV = check_same(load_model(str(folder), device=keys.device), model, ids_BT)
+
+        # 4. read back and compare
+        config = replace(model.meta.config, quant="none", dtype=name)
+        written_TV = check_same(StreamedModel(folder, keys.device), config, digests, ids_BT)
         report = {"base": base, "quant": quant, "adapter": keys.adapter, "dtype": name, "forced": keys.force}
-        report |= {"largest_difference": (written_NV - adapted_NV).abs().max().item(), "layers": rows}
-        report["all"] = total(casts.values()).shares() if rows else None
+        report |= {"largest_difference": (written_TV - adapted_TV).abs().max().item(), "layers": rows}
+        report |= {"all": total(casts.values()).shares() if rows else None, "tensors_compared": len(digests)}
         (folder / "merge_report.json").write_text(json.dumps(report, indent=2) + "\n")
     print_report(report, keys.out)
 
 
-def dequantise(model, name: str) -> str:
-    """Make quantised layers dense, and print what that means. Return how they were quantised, or "none"."""
-    if model.config.quant == "none":
-        return "none"
-    from models.quant import dequantise_layers
+def open_adapted(base: str, adapter: str | Path, device: str, quant: str) -> StreamedModel:
+    """Return the base with the adapter, if there is one, on `device`."""
+    model = StreamedModel(base, device, quant)
+    if adapter:
+        lora.load_adapter(model.meta, Path(adapter))
+    for _, layer in lora.lora_layers(model.meta):
+        layer.adapters.to(device)
+    return model
 
-    kind = dequantise_layers(model, torch.float32)
-    print(f"{kind} to {name}: the checkpoint gets the rounded weights that the adapter saw, not the base's originals")
-    return kind
+
+def logprobs(model: StreamedModel, ids_BT: torch.Tensor, title: str, step: Callable) -> torch.Tensor:
+    """Return the log-probabilities [T, V] of every next token of one sentence. Show a bar of the blocks.
+
+    step: as in StreamedModel.logprobs.
+    """
+    with tqdm(total=len(model.paths), desc=title, leave=False, disable=None) as bar:
+
+        def counted(*inputs):
+            x_ND = step(*inputs)
+            bar.update()
+            return x_ND
+
+        return model.logprobs(ids_BT, counted)
 
 
-def write_adapter(model, tokenizer, base: str, quant: str, keys: Keys, ids_BT: torch.Tensor) -> None:
+def measured(path: str, block, *inputs, dtype: torch.dtype, casts: dict[str, Cast]) -> torch.Tensor:
+    """Return the block's output; add to `casts` what a cast to dtype does to the update of each of its layers."""
+    x_ND = block(*inputs)
+    dequantise_layers(block, torch.float32)
+    casts |= {f"{path}.{name}": measure(layer, dtype) for name, layer in lora.lora_layers(block)}
+    return x_ND
+
+
+def folded(path: str, block, *inputs, visit: Callable) -> torch.Tensor:
+    """Return the output of the block with its adapters folded; call visit(name, weight) for each of its weights."""
+    dequantise_layers(block, torch.float32)
+    return visited(path, lora.fold(block, prefix=f"{path}."), *inputs, visit=visit)
+
+
+def visited(path: str, block, *inputs, visit: Callable) -> torch.Tensor:
+    """Return the block's output; call visit(name, weight) for each of its weights before."""
+    for name, tensor in block.state_dict().items():
+        visit(f"{path}.{name}", tensor)
+    return block(*inputs)
+
+
+def write_folded(model: StreamedModel, folder: Path, dtype: torch.dtype, ids_BT) -> tuple[torch.Tensor, dict[str, str]]:
+    """Write the folded weights, cast once to dtype.
+
+    Return (the log-probabilities of the folded model in float32, the digest of each tensor that was written). Raise
+    ValueError if one is not finite in dtype.
+    """
+    digests = {}
+    with writer(folder, model.shapes, dtype) as write:
+
+        def write_cast(key: str, tensor: torch.Tensor) -> None:
+            digests[key] = digest(key, tensor, dtype, write)
+
+        for key in model.ends:
+            write_cast(key, model.tensor(key))
+        return logprobs(model, ids_BT, "writing", partial(folded, visit=write_cast)), digests
+
+
+def write_adapter(model: StreamedModel, tokenizer, base: str, quant: str, keys: Keys, ids_BT: torch.Tensor) -> None:
     """Write the adapter and the tokenizer without the base, read the adapter back and compare."""
     local = base == "tiny" or Path(base).is_dir()
     with new_folder(Path(keys.out)) as folder:
-        lora.save_adapter(model, folder, str(resolve(base).resolve()) if local else base)
+        lora.save_adapter(model.meta, folder, str(resolve(base).resolve()) if local else base)
         copy_tokenizer(tokenizer, folder)
-        written = load_model(base, device=keys.device, quant=quant)
-        lora.load_adapter(written, folder)
-        check_same(written, model, ids_BT)
+        again = open_adapted(base, folder, keys.device, quant)
+        layers = zip(lora.lora_layers(model.meta), lora.lora_layers(again.meta), strict=True)
+        for (path, layer), (_, other) in layers:
+            if not all(map(torch.equal, layer.adapter.parameters(), other.adapter.parameters())):
+                raise ValueError(f"the written adapter differs from the model in {path}")
+        compute = lambda _path, block, *inputs: block(*inputs)  # noqa: E731
+        expected_TV, found_TV = (logprobs(one, ids_BT, "comparing", compute) for one in (model, again))
+        if not torch.equal(found_TV, expected_TV):
+            raise ValueError("the written adapter differs from the model in log-probabilities")
     print(f"{keys.out}: the adapter, to be loaded beside {base}; no weights are merged")
-
-
-def logprobs(model, ids_BT: torch.Tensor) -> torch.Tensor:
-    """Return the log-probabilities [N, V] of every next token of one sentence."""
-    with torch.no_grad():
-        return head_logits(model(ids_BT)[0], model.lm_head.weight, 1.0)[: ids_BT.shape[1]].log_softmax(-1)
 
 
 @torch.no_grad()
 def measure(layer: lora.LoRALinear, dtype: torch.dtype) -> Cast:
     """Return what a cast to `dtype` does to a layer's update."""
-    W, adapter = layer.base_layer.weight, layer.adapter
-    D = adapter.scale * (adapter.B @ adapter.A)
-    cast = (W + D).to(dtype)
-    error, size = ((x.double() ** 2).sum().item() for x in (cast.float() - W - D, D))
-    return Cast((cast != W.to(dtype)).sum().item(), W.numel(), error, size)
+    casts = []
+    for W, D in zip(pieces(layer.base_layer.weight), pieces(lora.update(layer.adapter)), strict=True):
+        cast = (W + D).to(dtype)
+        error, size = ((x.double() ** 2).sum().item() for x in (cast.float() - W - D, D))
+        casts.append(Cast((cast != W.to(dtype)).sum().item(), W.numel(), error, size))
+    return total(casts)
 
 
-def total(casts) -> Cast:
-    """Return the sum over layers."""
-    return Cast(*(sum(getattr(cast, name) for cast in casts) for name in ("moved", "entries", "error", "size")))
+def total(casts: Iterable[Cast]) -> Cast:
+    """Return the sum over layers, or over pieces of one."""
+    return Cast(*(sum(values) for values in zip(*(astuple(cast) for cast in casts), strict=True)))
 
 
-def check_same(written, model, ids_BT: torch.Tensor) -> torch.Tensor:
-    """Return the log-probabilities of the model that was read back.
+def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return a matrix or vector in pieces of rows with about PIECE entries."""
+    return tensor.split(max(1, PIECE * len(tensor) // tensor.numel()))
 
-    Raise ValueError if it differs in any bit, weights or log-probabilities, from the model that was written.
+
+def digest(key: str, tensor: torch.Tensor, dtype: torch.dtype, write: Callable | None = None) -> str:
+    """Cast a tensor from float32 to dtype, piece by piece, and return the SHA-256 of its bytes.
+
+    write: called with (key, the rows of a piece). Raise ValueError if an entry is not finite in dtype.
     """
-    weights, expected_NV, found_NV = written.state_dict(), logprobs(model, ids_BT), logprobs(written, ids_BT)
-    wrong = [key for key, value in model.state_dict().items() if not torch.equal(weights[key], value)]
-    if wrong or not torch.equal(found_NV, expected_NV):
-        raise ValueError(f"the written checkpoint differs from the model in {(wrong or ['log-probabilities'])[0]}")
-    return found_NV
+    found = hashlib.sha256()
+    for rows in pieces(tensor):
+        rows = rows.float().to("cpu", dtype).contiguous()
+        if not rows.isfinite().all():
+            raise ValueError(f"{key}: not finite as {str(dtype).removeprefix('torch.')}")
+        found.update(rows.view(torch.uint8).numpy().data)
+        if write:
+            write(key, rows)
+    return found.hexdigest()
+
+
+def check_same(again: StreamedModel, config, digests: dict[str, str], ids_BT: torch.Tensor) -> torch.Tensor:
+    """Return the log-probabilities of the checkpoint that was read back.
+
+    Raise ValueError if its configuration or any bit of its weights differs from what was written: digests, by name.
+    """
+    if again.meta.config != config:
+        raise ValueError("the written checkpoint differs from the model in config.json")
+
+    def check(key: str, tensor: torch.Tensor) -> None:
+        if digest(key, tensor, DTYPES[config.dtype]) != digests[key]:
+            raise ValueError(f"the written checkpoint differs from the model in {key}")
+
+    for key in again.ends:
+        check(key, again.tensor(key))
+    return logprobs(again, ids_BT, "comparing", partial(visited, visit=check))
 
 
 def print_report(report: dict, out: str) -> None:
     print(f"{out}: {len(report['layers'])} layers folded into {report['base']}, {report['dtype']}")
+    print(f"read back block by block: all {report['tensors_compared']} tensors have the bytes that were computed")
     if report["layers"]:
         print(f"weights that the update moved after rounding: {report['all']['moved']:.1%}; worst layers:")
         for row in [*report["layers"][:5], {"layer": "all layers", **report["all"]}]:

@@ -22,6 +22,7 @@ from lora.patterns import sizes_by_pattern
 def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainable: bool = True) -> list[str]:
     """Inject the adapter in `folder`, fill it and activate it. Return its layers' names.
 
+    Over a base on the meta device, whose weights are read later, the factors are on the CPU.
     Raise FileNotFoundError or ValueError, one line each, for a missing or broken file, an unsupported option, a layer
     that the model or the file lacks or the config does not name, a wrong shape, and a stray tensor.
     """
@@ -52,6 +53,8 @@ def load_adapter(model: nn.Module, folder: Path, name: str = "default", trainabl
     )
     for path in names:
         adapter = model.get_submodule(path).adapters[name]
+        if adapter.A.is_meta:
+            adapter.to_empty(device="cpu")
         with torch.no_grad():
             adapter.A.copy_(tensors[f"{PREFIX}{path}.lora_A.weight"])
             adapter.B.copy_(tensors[f"{PREFIX}{path}.lora_B.weight"])

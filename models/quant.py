@@ -12,13 +12,11 @@ inputs. Only the linear layers of blocks are quantised: embeddings, head and nor
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models.decoder import CausalLM
 from models.kernels import kernels
 from models.linear import Linear, LinearParts
 
@@ -211,17 +209,15 @@ def dequantise_blocks(codes: torch.Tensor, absmax: torch.Tensor, shape: tuple, b
     return x.view(-1)[: math.prod(shape)].view(shape)
 
 
-def block_linears(model: CausalLM) -> dict[str, Linear]:
-    """Return the linear layers of the model's blocks by name: all but the head."""
+def block_linears(model: nn.Module) -> dict[str, Linear]:
+    """Return the linear layers of the model's blocks, or of a block, by name: all but the head."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear) and name != "lm_head"}
 
 
-def dequantise_layers(model: CausalLM, dtype: torch.dtype) -> str:
-    """Replace every quantised layer by a dense one in dtype, one at a time. Return how the model was quantised."""
-    for name, layer in block_linears(model).items():
+def dequantise_layers(module: nn.Module, dtype: torch.dtype) -> None:
+    """Replace every quantised layer in a module, such as a block, by a dense one in dtype, one at a time."""
+    for name, layer in block_linears(module).items():
         if isinstance(layer, QuantLinear):
             dense = Linear(layer.in_features, layer.out_features, device="meta")
             dense.weight, dense.bias = nn.Parameter(layer.dense(dtype), requires_grad=False), layer.bias
-            model.set_submodule(name, dense)
-    quant, model.config = model.config.quant, replace(model.config, quant="none")
-    return quant
+            module.set_submodule(name, dense)

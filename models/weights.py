@@ -25,14 +25,10 @@ def resolve(name: str | Path) -> Path:
     return download(str(name))
 
 
-def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant: str = "none", read=None) -> CausalLM:
-    """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
+def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
+    """Return the folder of `name` (see `resolve`), its model on the meta device, and its weight files.
 
-    To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
-    exact: on a GPU, sample and train with the same bits (models/fast/exact.py).
-    read: (model on the meta device, files, dtype, device) -> its tensors, instead of `_read`: rl/ranks/shard.py's.
-    quant: "nf4" | "nf4-double" | "int8" quantises the blocks' linear layers (models/quant.py), tensor by tensor.
-    Raise FileNotFoundError or ValueError, one line that names the file, tensor or setting that is missing or unfit.
+    Raise FileNotFoundError or ValueError for a missing or broken file, and for more bytes than the model's.
     """
     folder = resolve(name)
     with torch.device("meta"):
@@ -45,6 +41,19 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
     size, count = sum(path.stat().st_size for path in files), sum(p.numel() for p in model.parameters())
     if size > 16 * count + 2**20:  # 8 bytes each, a tied head twice, and headers
         raise ValueError(f"{folder}: {size:,} bytes of weights; config.json describes {count:,} numbers")
+    return folder, model, files
+
+
+def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant: str = "none", read=None) -> CausalLM:
+    """Return the decoder with the weights of `name` (see `resolve`), cast to dtype and frozen.
+
+    To train it, inject adapters (lora.inject) or call model.requires_grad_(True).
+    exact: on a GPU, sample and train with the same bits (models/fast/exact.py).
+    read: (model on the meta device, files, dtype, device) -> its tensors, instead of `_read`: rl/ranks/shard.py's.
+    quant: "nf4" | "nf4-double" | "int8" quantises the blocks' linear layers (models/quant.py), tensor by tensor.
+    Raise FileNotFoundError or ValueError, one line that names the file, tensor or setting that is missing or unfit.
+    """
+    folder, model, files = open_checkpoint(name)
     try:
         if read is not None:
             tensors = read(model, files, dtype, device)

@@ -6,6 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,15 @@ import lora
 import merge as program
 from lora import folding
 from models import load_model, load_tokenizer
-from models.checkpoints import export
 from models.checkpoints.export import both_layouts, save_model
+from models.checkpoints.writer import writer as real_writer
 from models.config import FAMILIES
 from models.logprob import token_logprobs
 from models.tiny import make_tiny
 from rl.arguments import keys_of
 
 MERGE = Path(__file__).parents[1] / "merge.py"
+DIFFERS = "the written checkpoint differs from the model in"
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
 
 
@@ -280,44 +282,58 @@ def test_existing_out_is_refused_and_kept(base, adapter, tmp_path, monkeypatch, 
     assert [path.read_text() for path in (tmp_path / "merged").iterdir()] == ["mine"]
 
 
-def broken_writer(model, folder, raw, dtype):
-    save_model(model, folder, raw, dtype)
-    raise OSError("no space left on device")
+@contextmanager
+def broken_writer(folder, shapes, dtype):
+    with real_writer(folder, shapes, dtype) as write:
+        yield write
+        raise OSError("no space left on device")
 
 
-def careless_writer(model, folder, raw, dtype):
-    """Write a model that differs in one weight from the folded one."""
-    model = injected(model, r=1)
-    lora.fold(model).model.layers[1].mlp.up_proj.weight[3, 3] += 0.5
-    save_model(model, folder, raw, dtype)
-    model.model.layers[1].mlp.up_proj.weight[3, 3] -= 0.5
+def changed_writer(change):
+    """Return a writer that calls change(key, rows) on a copy of the rows before it writes them."""
+
+    @contextmanager
+    def changed(folder, shapes, dtype):
+        with real_writer(folder, shapes, dtype) as write:
+
+            def write_changed(key, rows):
+                change(key, rows := rows.clone())
+                write(key, rows)
+
+            yield write_changed
+
+    return changed
 
 
-def forgetful_writer(model, folder, raw, dtype):
-    """Write a model without one row of the embedding, of a token that no test's sentence contains."""
-    embedding = model.model.embed_tokens.weight
-    row = embedding.data[-1].clone()
-    embedding.data[-1] = 0
-    save_model(model, folder, raw, dtype)
-    embedding.data[-1] = row
+def careless(key, rows):
+    """Change one weight of a folded layer."""
+    if key == "model.layers.1.mlp.up_proj.weight":
+        rows[3, 3] += 0.5
 
 
-def interrupted_writer(model, folder, raw, dtype):
-    save_model(model, folder, raw, dtype)
-    signal.raise_signal(signal.SIGTERM)
+def forgetful(key, rows):
+    """Lose one row of the embedding, of a token that no test's sentence contains."""
+    if key == "model.embed_tokens.weight":
+        rows[-1] = 0
+
+
+def interrupted(key, rows):
+    if key == "model.layers.1.self_attn.o_proj.weight":
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
     ("writer", "said", "status"),
     [
         (broken_writer, "no space left", 1),
-        (careless_writer, "the written checkpoint differs from the model in model.layers.1.mlp.up_proj.weight", 1),
-        (forgetful_writer, "the written checkpoint differs from the model in model.embed_tokens.weight", 1),
-        (interrupted_writer, "merge.py: stopped by SIGTERM", 143),
+        (changed_writer(careless), f"{DIFFERS} model.layers.1.mlp.up_proj.weight", 1),
+        (changed_writer(forgetful), f"{DIFFERS} model.embed_tokens.weight", 1),
+        (changed_writer(interrupted), "merge.py: stopped by SIGTERM", 143),
     ],
+    ids=["broken", "careless", "forgetful", "interrupted"],
 )
 def test_failed_write_leaves_nothing_behind(writer, said, status, base, adapter, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(export, "save_model", writer)
+    monkeypatch.setattr("models.checkpoints.writer.writer", writer)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == status
     assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
@@ -335,10 +351,10 @@ def test_adapter_that_is_not_finite_is_refused(base, adapter, tmp_path, monkeypa
 def test_fold_that_differs_from_the_adapter_is_refused(base, adapter, tmp_path, monkeypatch, capsys):
     real = folding.fold
 
-    def wrong_sign(model):
-        for _, layer in lora.lora_layers(model):
+    def wrong_sign(block, **options):
+        for _, layer in lora.lora_layers(block):
             layer.adapters["default"].scale *= -1
-        return real(model)
+        return real(block, **options)
 
     monkeypatch.setattr(folding, "fold", wrong_sign)
     assert merge(monkeypatch, f"adapter={adapter}", f"out={tmp_path}/merged") == 1

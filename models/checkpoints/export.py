@@ -4,28 +4,30 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from models.checkpoints.rope_settings import nested, rope_settings
+from models.checkpoints.writer import writer
 from models.decoder import CausalLM
 
 
 def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
-    """Write config.json and model.safetensors into `folder` in Hugging Face layout, with the weights cast to dtype.
+    """Write config.json and the weights into `folder` in Hugging Face layout, cast to dtype one tensor at a time.
 
-    A tied head is left out, as in transformers; the rotary settings are written for old and new readers.
+    A tied head is left out, as in transformers. Large models get several files (models/checkpoints/writer.py).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {key: value.detach().to("cpu", dtype).contiguous() for key, value in model.state_dict().items()}
+    tensors = model.state_dict()
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight")
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with writer(folder, {key: tuple(value.shape) for key, value in tensors.items()}, dtype) as write:
+        for key, value in tensors.items():
+            write(key, value)
     save_config(folder, raw_config, dtype)
 
 
 def save_config(folder: Path, raw_config: dict, dtype: torch.dtype) -> None:
-    """Write the config.json of a checkpoint with dense weights in dtype."""
+    """Write the config.json of dense weights in dtype, with the rotary settings for old and new readers."""
     name = str(dtype).removeprefix("torch.")
     dense = {key: value for key, value in raw_config.items() if key != "quantization_config"}
     config = {**both_layouts(dense), "dtype": name, "torch_dtype": name}

@@ -7,6 +7,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+ROWS = 4096  # that are cast at once
 
 
 def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torch.dtype) -> None:
@@ -29,10 +30,10 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
                     _check_tensor(path, file, key, shapes, seen)
                     seen.add(key)
                     if tied and key in (EMBEDDING, HEAD):
-                        found[key] = file.get_tensor(key).to(dtype)
+                        found[key] = file.get_tensor(key)
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
-    if len(found) == 2 and not torch.equal(found[HEAD], found[EMBEDDING]):
+    if len(found) == 2 and not _equal(found[HEAD], found[EMBEDDING], dtype):
         raise ValueError(
             f"{folder}: tie_word_embeddings is true, but {HEAD} differs from {EMBEDDING}; "
             "set it to false in config.json to use both"
@@ -42,6 +43,11 @@ def check_weights(folder: Path, files: list[Path], model: nn.Module, dtype: torc
     if missing := sorted(set(shapes) - seen):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ValueError(f"{folder}: tensor {missing[0]} is missing{more}")
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Return whether two matrices of a shape are equal once they are cast to dtype."""
+    return all(torch.equal(a.to(dtype), b.to(dtype)) for a, b in zip(one.split(ROWS), other.split(ROWS), strict=True))
 
 
 def _check_tensor(path: Path, file: safe_open, key: str, shapes: dict[str, tuple | None], seen: set[str]) -> None:

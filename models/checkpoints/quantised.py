@@ -8,6 +8,7 @@ checkpoints leave layers as they were, so the names in the files say which layer
 
 import json
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,27 +38,48 @@ def read(model: CausalLM, quant: str, files: list[Path], dtype: torch.dtype, dev
     on `device` from the stored numbers, whatever dtype is; other tensors are cast to dtype. Files are read one tensor
     at a time. Raise ValueError for a tensor that is in two files or does not fit its format.
     """
+    stored = replace_layers(model, quant, files)
+    layers, tensors = block_linears(model), {}
+    for file in files:
+        for path, found in convert(file, keys_of(file), layers, stored, dtype, device):
+            if repeated := tensors.keys() & {f"{path}.{name}" for name in found}:
+                raise ValueError(f"{file}: {min(repeated)} is already in another shard")
+            tensors |= {f"{path}.{name}": value for name, value in found.items()}
+    return tensors
+
+
+def replace_layers(model: CausalLM, quant: str, files: list[Path]) -> dict[str, str]:
+    """Make the block linears of a model on the meta device quantised layers. Return `stored_layers` of the files.
+
+    Raise ValueError for another `quant` than the one that the files are stored in.
+    """
     stored, as_stored = stored_layers(model, files), model.config.quant
     if as_stored != "none" and quant not in ("none", as_stored):
         raise ValueError(f"{files[0].parent}: is stored as {as_stored}, not {quant}; leave quant= out")
     for path, layer in block_linears(model).items():
         model.set_submodule(path, QuantLinear(layer, stored.get(path, quant if as_stored == "none" else "none")))
     model.config = replace(model.config, quant=quant if as_stored == "none" else as_stored)
-    layers, tensors = block_linears(model), {}
-    for file_path in files:
-        with safe_open(file_path, framework="pt", device="cpu") as file:
-            for key in file.keys():  # noqa: SIM118  (not a dict)
-                if key.endswith("rotary_emb.inv_freq"):
-                    continue
-                path, name = split(key, stored)
-                try:
-                    found = _convert(layers.get(path), name, file.get_tensor(key), path in stored, dtype, device)
-                except ValueError as error:
-                    raise ValueError(f"{file_path}: {key} {error}") from None
-                if repeated := tensors.keys() & {f"{path}.{attribute}" for attribute in found}:
-                    raise ValueError(f"{file_path}: {min(repeated)} is already in another shard")
-                tensors |= {f"{path}.{attribute}": value.to(device) for attribute, value in found.items()}
-    return tensors
+    return stored
+
+
+def convert(
+    file_path: Path, keys: Iterable[str], layers: dict[str, QuantLinear], stored: dict[str, str], dtype, device
+) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Read the tensors of a file that `keys` names, one at a time. Yield (a module's path, its tensors by attribute).
+
+    layers: the quantised layers by path; stored: those of them that the files hold in 4 or 8 bits. Tensors in floats
+    are cast to dtype, or quantised where their layer is. Raise ValueError for a tensor that does not fit its format.
+    """
+    with safe_open(file_path, framework="pt", device="cpu") as file:
+        for key in keys:
+            if key.endswith("rotary_emb.inv_freq"):
+                continue
+            path, name = split(key, stored)
+            try:
+                found = _convert(layers.get(path), name, file.get_tensor(key), path in stored, dtype, device)
+            except ValueError as error:
+                raise ValueError(f"{file_path}: {key} {error}") from None
+            yield path, {attribute: value.to(device) for attribute, value in found.items()}
 
 
 def _convert(layer: QuantLinear | None, name: str, tensor: torch.Tensor, stored: bool, dtype, device) -> dict:
@@ -115,7 +137,7 @@ def _state(layer: QuantLinear, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def stored_layers(model: CausalLM, files: list[Path]) -> dict[str, str]:
     """Return the kind of each layer that the files hold in 4 or 8 bits. Raise ValueError for one outside a block."""
-    keys = [key for path in files for key in _keys(path)]
+    keys = [key for path in files for key in keys_of(path)]
     found = {key.removesuffix(".SCB"): "int8" for key in keys if key.endswith(".SCB")}
     found |= {key.removesuffix(".weight.absmax"): "nf4" for key in keys if key.endswith(".weight.absmax")}
     nested = ".weight.nested_absmax"
@@ -125,7 +147,8 @@ def stored_layers(model: CausalLM, files: list[Path]) -> dict[str, str]:
     return found
 
 
-def _keys(path: Path) -> list[str]:
+def keys_of(path: Path) -> list[str]:
+    """Return the names of a file's tensors. Raise ValueError if it is not whole."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return list(file.keys())
@@ -144,7 +167,7 @@ def split(key: str, stored: dict[str, str]) -> tuple[str, str]:
 
 def names_in_files(model: CausalLM, files: list[Path]) -> dict[str, tuple[int, ...] | None]:
     """Return the tensors that the files must hold with their shapes; None for those that `read` checks."""
-    stored, keys = stored_layers(model, files), {key for path in files for key in _keys(path)}
+    stored, keys = stored_layers(model, files), {key for path in files for key in keys_of(path)}
     shapes = {key: tuple(p.shape) for key, p in model.named_parameters(remove_duplicate=False)}
     for path, layer in block_linears(model).items():
         shapes[f"{path}.weight"] = (layer.out_features, layer.in_features)

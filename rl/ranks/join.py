@@ -14,12 +14,13 @@ import torch
 
 from models import load_tokenizer
 from models.checkpoints.export import save_config
+from models.checkpoints.writer import writer
 from models.weights import resolve
 from rl import program
 from rl.checkpoint import copy_tokenizer
 from rl.guard import ends, signals
 from rl.guard.files import new_folder, read_json, verify
-from rl.ranks.pieces import Pieces, write_whole
+from rl.ranks.pieces import Pieces
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ def main(keys: Keys) -> None:
     dtype = getattr(torch, settings["dtype"] if keys.dtype == "run" else keys.dtype)
     saved = Pieces(folder, "trainable")
     with new_folder(target) as made:
-        entries = [(key, dtype, shape) for key, shape in saved.shapes().items()]
-        write_whole(made / "model.safetensors", entries, saved.whole)
+        shapes = saved.shapes()
+        with writer(made, {key: tuple(shape) for key, shape in shapes.items()}, dtype) as write:
+            for key in shapes:
+                write(key, saved.whole(key))
         save_config(made, json.loads((resolve(settings["model"]) / "config.json").read_text()), dtype)
         copy_tokenizer(load_tokenizer(settings["model"]), made)
-    print(f"{keys.out}: {sum(shape.numel() for _, _, shape in entries):,} weights in {str(dtype)[6:]}")
+    print(f"{keys.out}: {sum(shape.numel() for shape in shapes.values()):,} weights in {str(dtype)[6:]}")
 
 
 if __name__ == "__main__":

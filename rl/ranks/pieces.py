@@ -5,8 +5,6 @@ on every rank; the other files have the rows that follow. NAME.safetensors has w
 any number of ranks. The folder's manifest.json lists the files and their sums.
 """
 
-import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -14,8 +12,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from rl import ranks
-
-KINDS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # safetensors' names
 
 
 def file_name(name: str, rank: int, world: int) -> str:
@@ -77,23 +73,3 @@ class Pieces:
             parts.append(found[a:b] if b > a else file.get_tensor(key)[:0])
             first += count
         return torch.cat(parts)
-
-
-def write_whole(
-    path: Path, entries: Iterable[tuple[str, torch.dtype, torch.Size]], get: Callable[[str], Tensor]
-) -> None:
-    """Write a safetensors file of the entries (key, dtype, shape), with one tensor at a time in memory: get(key).
-
-    The format: the header's length in 8 bytes, the header in JSON, the tensors' bytes one after another.
-    """
-    header, end = {"__metadata__": {"format": "pt"}}, 0
-    for key, dtype, shape in entries:
-        begin, end = end, end + dtype.itemsize * shape.numel()
-        header[key] = {"dtype": KINDS[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for key, dtype, _ in entries:
-            tensor = get(key).detach().to("cpu", dtype).contiguous()
-            file.write(tensor.view(-1).view(torch.uint8).numpy().data)

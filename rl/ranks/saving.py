@@ -10,8 +10,9 @@ from torch.distributed.tensor import DTensor
 
 from models import CausalLM
 from models.checkpoints.export import save_config
+from models.checkpoints.writer import writer
 from rl import ranks
-from rl.ranks.pieces import Pieces, file_name, share_of, write_whole
+from rl.ranks.pieces import Pieces, file_name, share_of
 
 
 def save(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
@@ -35,8 +36,9 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
     call this; the first one writes."""
     parameters = dict(model.named_parameters())  # a tied head is the embedding
     if ranks.is_first():
-        entries = [(key, dtype, p.shape) for key, p in parameters.items()]
-        write_whole(folder / "model.safetensors", entries, lambda key: whole(parameters[key]))
+        with writer(folder, {key: tuple(p.shape) for key, p in parameters.items()}, dtype) as write:
+            for key, p in parameters.items():
+                write(key, whole(p))
         save_config(folder, raw_config, dtype)
     else:
         for p in parameters.values():
