@@ -101,7 +101,7 @@ def test_every_choice_of_library_is_exact(float32, least, monkeypatch):
     assert exact_step(model) is not None and largest_gap(model) == 0.0
 
 
-@pytest.mark.parametrize("r", [1, 64, 65, 80, 128, 191, 192, 193, 240, 256, 320])
+@pytest.mark.parametrize("r", [1, 64, 65, 80, 81, 128, 191, 192, 193, 240, 256, 320])
 def test_stacked_step_serves_every_rank(r):
     """Without it the model itself samples: exact as well, but slower."""
     model = embedded(r, torch.float32)

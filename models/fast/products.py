@@ -14,7 +14,7 @@ from models.decoder import Block, CausalLM
 from models.fast import onednn
 from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
 
-JOINED = 193  # rows of the adapters' joint factor; MKL adds up sums of 193 to 255 in other parts on a Zen 5
+JOINED = 192  # most rows of the adapters' joint factor: from 193 on MKL cuts a sum in two on a Zen 5
 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
@@ -103,7 +103,7 @@ def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor | None, lis
     """Return (down [R, in], ups): x @ down.T times `ups` is what the adapters add to the joint output.
 
     `down` stacks scale * A of all layers, each padded by zeros to ROW_MULTIPLE rows. `ups` is one matrix with the B
-    factors on a block diagonal or, from JOINED rows on, a matrix per layer: libraries cut longer sums into parts, and
+    factors on a block diagonal or, beyond JOINED rows, a matrix per layer: libraries cut longer sums into parts, and
     such a sum rounds differently from the shorter products of training.
     """
     if all(layer.A is None for layer in layers):
@@ -112,7 +112,7 @@ def joined_adapters(layers: list[LinearParts]) -> tuple[torch.Tensor | None, lis
     down = torch.cat([F.pad(A, (0, 0, 0, -len(A) % ROW_MULTIPLE)) for A in downs])
     Bs = [layer.weight.new_zeros(len(layer.weight), 0) if layer.B is None else layer.B for layer in layers]
     ups = [F.pad(B, (0, -B.shape[1] % ROW_MULTIPLE)).mT.contiguous() for B in Bs]
-    return down, [torch.block_diag(*ups)] if len(down) < JOINED else ups
+    return down, [torch.block_diag(*ups)] if len(down) <= JOINED else ups
 
 
 class Stacked:
@@ -211,7 +211,7 @@ class StackedOnCPU(Stacked):
         return self.add_adapters(y, low)
 
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
-        if low is None or low.shape[1] < JOINED:
+        if low is None or low.shape[1] <= JOINED:
             return super().add_adapters(y, low)  # MKL is faster than oneDNN here, with the same bits
         with onednn.onednn_matmul():  # MKL would cut the longer sums otherwise
             return super().add_adapters(y, low)
