@@ -23,6 +23,7 @@ import torch
 from tqdm import tqdm
 
 import lora
+from lora.folding import update
 from models import load_tokenizer
 from models.checkpoints.export import save_config
 from models.checkpoints.streamed import StreamedModel
@@ -219,7 +220,7 @@ def write_adapter(model: StreamedModel, tokenizer, base: str, quant: str, keys: 
 def measure(layer: lora.LoRALinear, dtype: torch.dtype) -> Cast:
     """Return what a cast to `dtype` does to a layer's update."""
     casts = []
-    for W, D in zip(pieces(layer.base_layer.weight), pieces(lora.update(layer.adapter)), strict=True):
+    for W, D in zip(pieces(layer.base_layer.weight), pieces(update(layer.adapter)), strict=True):
         cast = (W + D).to(dtype)
         error, size = ((x.double() ** 2).sum().item() for x in (cast.float() - W - D, D))
         casts.append(Cast((cast != W.to(dtype)).sum().item(), W.numel(), error, size))

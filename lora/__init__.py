@@ -18,7 +18,6 @@ ON_DEMAND = {  # name: the file that it is imported from when it is used first
     "fold": "folding",
     "load_adapter": "loading",
     "read_adapter_config": "config",
-    "update": "folding",
     "use_adapter": "switching",
 }
 __all__ = ["LoRALinear", "adapter_version", "inject", "lora_layers", "save_adapter", *ON_DEMAND]

@@ -1,4 +1,4 @@
-"""Fold adapters into the weights. Imported only by lora.fold and lora.update."""
+"""Fold adapters into the weights. Imported only by lora.fold, merge.py and tests."""
 
 import torch
 from torch import nn

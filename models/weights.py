@@ -26,10 +26,7 @@ def resolve(name: str | Path) -> Path:
 
 
 def open_checkpoint(name: str | Path) -> tuple[Path, CausalLM, list[Path]]:
-    """Return the folder of `name` (see `resolve`), its model on the meta device, and its weight files.
-
-    Raise FileNotFoundError or ValueError for a missing or broken file, and for more bytes than the model's.
-    """
+    """Return (folder, model on the meta device, weight files). Raise as `load_model`, for too large files as well."""
     folder = resolve(name)
     with torch.device("meta"):
         model = CausalLM(read_config(folder))
@@ -55,10 +52,8 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
     """
     folder, model, files = open_checkpoint(name)
     try:
-        if read is not None:
-            tensors = read(model, files, dtype, device)
-        elif quant == model.config.quant == "none":
-            tensors = _read(files, set(model.state_dict()), dtype, device)
+        if read or quant == model.config.quant == "none":
+            tensors = (read or _read)(model, files, dtype, device)
         else:
             from models.checkpoints import quantised
 
@@ -81,9 +76,9 @@ def load_model(name: str, dtype=torch.float32, device="cpu", exact=False, quant:
     return model
 
 
-def _read(files: list[Path], names: set[str], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
+def _read(model: CausalLM, files: list[Path], dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
     """Return all tensors, cast one at a time. Raise ValueError for another name, one in two files, and integers."""
-    tensors = {}
+    tensors, names = {}, set(model.state_dict())
     for path in files:
         with safe_open(path, framework="pt", device="cpu") as file:
             for key in file.keys():  # noqa: SIM118  (not a dict)

@@ -20,12 +20,12 @@ from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
 from rl import ranks, reward
 from rl.config import Common
+from rl.guard.checks import check_failures
 from rl.guard.invariants import sampler_hash
 from rl.records import Episode
 from rl.tasks import Task, make_env
 
 MAX_THREADS = 8  # slow environments that run side by side: more would take time from programs that have limits on it
-GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 # Takes the place of the environment's step for a reply that max_len cut short, which the environment never sees.
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
@@ -176,11 +176,7 @@ class _Games:
         game.episode.infrastructure_failed = game.episode.truncated = True
         self.finished[game.task.key] = game.episode
         self.progress.write(f"{game.task.env}: {error}; the episode is left out")
-        none_whole = not self.playing and all(e.infrastructure_failed for e in self.finished.values())
-        groups = len({e.group for e in self.finished.values()})
-        if none_whole and (groups >= GIVE_UP or not (self.waiting or ranks.here.world > 1)):
-            tried = f"{len(self.finished)} of {len(self.finished) + len(self.waiting)} episodes"
-            raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
+        check_failures(list(self.finished.values()), len(self.playing), len(self.waiting), error)
 
 
 def add_step(episode: Episode, step: envs.Step, tokenizer: Tokenizer, cfg: Common) -> list[int]:

@@ -13,7 +13,7 @@ from rl import ranks
 from rl.checkpoint import save_checkpoint
 from rl.config import Common, Lora, describe_sources
 from rl.critic import Critic
-from rl.guard import origin
+from rl.guard import checks, origin
 from rl.guard.files import new_folder
 from rl.log import Run
 from rl.state import TrainState
@@ -43,8 +43,7 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
     torch.manual_seed(cfg.seed)
     keep_memory()
     model = load_model(cfg.model, getattr(torch, cfg.dtype), cfg.device, cfg.exact, cfg.quant, ranks.reader(cfg))
-    if any(rope.kind == "dynamic" for rope in model.config.ropes):
-        raise ValueError(f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it")
+    checks.check_model(cfg, model)
     if cfg.lora.r:
         cfg = replace(cfg, lora=adapt(model, cfg))
     else:
@@ -69,8 +68,6 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if cfg.resume:
         resume.go_on(state, checkpoint, cfg)
-    if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
-        print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
     cfg = run.begin(cfg)
     state.watch.begin(state, tokenizer, cfg, folder)
     if not cfg.resume:

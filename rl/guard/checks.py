@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
+from rl import ranks
 from rl.arguments import ArgumentError
+
+GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
 
 def without_auto(common: Any) -> Any:
@@ -73,3 +76,24 @@ def check_training(cfg: Any) -> None:
         from rl import plan
 
         plan.print_and_exit(cfg)
+
+
+def check_model(cfg: Any, model: Any) -> None:
+    """Raise ValueError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
+    if any(rope.kind == "dynamic" for rope in model.config.ropes):
+        raise ValueError(f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it")
+    if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
+        print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
+
+
+def check_failures(finished: list, playing: int, waiting: int, error: Exception) -> None:
+    """Raise ValueError if every episode that was tried failed, in GIVE_UP groups, or none is left.
+
+    finished: the episodes; playing, waiting: how many are not finished; error: of the episode that failed last.
+    """
+    if playing or not all(episode.infrastructure_failed for episode in finished):
+        return
+    groups = len({episode.group for episode in finished})
+    if groups >= GIVE_UP or not (waiting or ranks.here.world > 1):
+        tried = f"{len(finished)} of {len(finished) + waiting} episodes"
+        raise ValueError(f"{tried} were tried, and every one failed; the last: {error}") from error
