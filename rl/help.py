@@ -99,7 +99,7 @@ def quiet_on_closed_pipe():
 
 
 READ_BY_EVAL = {"env", "model", "thinking", "recipe", "temperature", "max_new_tokens", "max_len", "max_turns"}
-READ_BY_EVAL |= {"rollout_batch_size", "dtype", "quant", "device", "exact", "threads", "products"}
+READ_BY_EVAL |= {"rollout_batch_size", "dtype", "quant", "device", "exact", "threads", "products", "shard"}
 
 
 def settings_text(

@@ -97,9 +97,9 @@ class Shards:
         """Return the context of a rollout: gathered weights where they fit, else lockstep."""
         if self.fits is None:
             self.fits = not self.zero3 or fits(self)
-            size = sum(p.numel() * p.itemsize for p in self.model.parameters() if isinstance(p, DTensor)) / 2**30
+            size = sum(p.numel() * p.itemsize for p in self.model.parameters() if isinstance(p, DTensor)) / 2**20
             how = "gathered weights" if self.fits else "weights that are gathered block by block, in lockstep"
-            here = f"{size / ranks.here.world:.2f} of the base's {size:.2f} GiB on each of {ranks.here.world} ranks"
+            here = f"{size / ranks.here.world:,.1f} of the base's {size:,.1f} MiB on each of {ranks.here.world} ranks"
             print(f"shard={self.cfg.shard}: {here}; rollouts take {how}")
         return self.whole() if self.fits else self.lockstep()
 
