@@ -186,7 +186,7 @@ FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folde
 def test_random_files_end_in_one_line(kind, count):
     contents, load = FUZZED[kind]
 
-    @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(content=contents)
     def check(content):
         with tempfile.TemporaryDirectory() as folder:

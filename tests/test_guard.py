@@ -394,6 +394,15 @@ def test_a_link_out_of_the_folder_is_not_written_through(name, tmp_path):
     assert precious.read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", [*claim.WRITTEN, "config.json", "epoch_1", "checkpoint-1"])
+def test_a_pipe_in_the_folder_is_refused(name, tmp_path):
+    """Opening it would wait for ever."""
+    os.mkfifo(tmp_path / name)
+    cfg = config.parse([*SMALL, f"out={tmp_path}"])
+    with pytest.raises(OSError, match=f"{name} is neither a file nor a folder"), claim.claim(cfg):
+        pass
+
+
 def test_a_link_in_the_place_of_a_partial_file_is_replaced(tmp_path):
     (tmp_path / "precious").write_text("precious")
     (tmp_path / ".config.json.partial").symlink_to(tmp_path / "precious")

@@ -96,6 +96,9 @@ def _make(folder: Path) -> None:
     for path in (folder / name for name in WRITTEN):
         if path.is_symlink():
             raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
+            raise OSError(f"{path} is neither a file nor a folder; remove it")
 
 
 def _nearest(folder: Path) -> Path:
