@@ -104,7 +104,8 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     for file, tensors in (("trainable", state.trainable()), ("critic", critic)):
         saved = Pieces(folder, file)
         if {name: p.shape for name, p in tensors.items()} != saved.shapes():
-            raise ValueError(f"{folder}/{file}: its weights are not those of this model, algorithm and lora settings")
+            path = folder / f"{file}.safetensors"
+            raise ValueError(f"{path}: its weights are not those of this model, algorithm and lora settings")
         with torch.no_grad():
             for name, p in tensors.items():
                 p.copy_(saved.like(name, p))

@@ -116,3 +116,4 @@ if __name__ == "__main__":
             words = [word.replace("OUT", f"{folder}/{name}") for word in words]
             sharded = any(word.startswith("shard=") for word in words)
             measured(f"{folder}/{name}", words) if sharded else run(words)
+    torch.distributed.destroy_process_group()  # a process that ends with gloo's threads running may abort

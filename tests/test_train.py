@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import envs
 import train
-from eval import with_base
+from eval import with_base_of_adapters
 from models.fast import memory
 from models.weights import TINY
 from rl import config
@@ -315,7 +315,7 @@ def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
         settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "base_model_name_or_path": base}
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
-    assert with_base([f"adapter=base,{tmp_path}/a", "n=3"])[-1] == "model=tiny"
-    assert with_base([f"adapter={tmp_path}/b"])[-1] == "model=some/model"
+    assert with_base_of_adapters([f"adapter=base,{tmp_path}/a", "n=3"])[-1] == "model=tiny"
+    assert with_base_of_adapters([f"adapter={tmp_path}/b"])[-1] == "model=some/model"
     for words in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"], ["adapter=runs/nowhere"]):
-        assert with_base(words) == words
+        assert with_base_of_adapters(words) == words

@@ -1,4 +1,4 @@
-"""Tensors of which each rank holds a share of the rows (DTensor): how they are saved, loaded and made whole."""
+"""Tensors of which each rank holds a share of the rows (DTensor): how they are saved and made whole."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from models import CausalLM
 from models.checkpoints.export import save_config
 from models.checkpoints.writer import writer
 from rl import ranks
-from rl.ranks.pieces import Pieces, file_name, share_of
+from rl.ranks.pieces import file_name
 
 
 def save(tensors: dict[str, Tensor], folder: Path, name: str) -> None:
@@ -43,15 +43,6 @@ def save_model(model: CausalLM, folder: Path, raw_config: dict, dtype: torch.dty
     else:
         for p in parameters.values():
             whole(p)
-
-
-def like(saved: Pieces, key: str, p: Tensor) -> Tensor:
-    """Return the saved tensor as `p` lies: this rank's rows, or all of it."""
-    if not isinstance(p, DTensor):
-        return saved.whole(key)
-    rows = saved.rows(key, *share_of(len(p), ranks.here.rank, ranks.here.world)).to(p.device)
-    how = dict(run_check=False, shape=p.shape, stride=p.stride())
-    return DTensor.from_local(rows, p.device_mesh, p.placements, **how)
 
 
 def whole(x: Tensor) -> Tensor:

@@ -170,7 +170,9 @@ def run_as_rank(main: Callable[[Any], None], cfg: Any) -> None:
         raise
     finally:
         beating.stop()
-    torch.distributed.destroy_process_group()
+        # A process that ends with gloo's threads running may abort. NCCL's would wait for ranks that have failed.
+        if sys.exc_info()[0] is None or cfg.device != "cuda":
+            torch.distributed.destroy_process_group()
 
 
 def call(main: Callable[[Any], None], cfg: Any) -> None:
