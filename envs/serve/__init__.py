@@ -163,7 +163,10 @@ class Server:
         self.socket.setblocking(False)
         while True:
             try:
-                connection, address = await self.loop.sock_accept(self.socket)
+                connection, address = self.socket.accept()
+            except BlockingIOError:
+                await self._client_comes()
+                continue
             except OSError:  # too many open files, or the client has left
                 await asyncio.sleep(0.05)
                 continue
@@ -171,6 +174,15 @@ class Server:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._wait(self.loop.create_task(self._play(connection, address)), 0)
             await asyncio.sleep(0)  # let the other connections go on
+
+    async def _client_comes(self) -> None:
+        """Wait for a connection. The event loop's own sock_accept fails if it is cancelled when one has just come."""
+        comes = self.loop.create_future()
+        self.loop.add_reader(self.socket, lambda: comes.done() or comes.set_result(None))
+        try:
+            await comes
+        finally:
+            self.loop.remove_reader(self.socket)
 
     async def _play(self, connection: socket.socket, address: tuple) -> None:
         """Read a request, answer it and close the connection."""
