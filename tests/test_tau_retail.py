@@ -158,6 +158,21 @@ def test_messages_for_wrong_arguments(name, arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("modify_pending_order_items", {"order_id": "#W1", "new_item_ids": [None]}, "Error: None not found"),
+        ("exchange_delivered_order_items", {"order_id": "#W2", "new_item_ids": ["22"]}, "Error: None not found"),
+        ("return_delivered_order_items", {"order_id": "#W2"}, "Error: some item not found"),
+    ],
+)
+def test_an_item_without_id_is_missing(name, arguments, message):
+    """A null among the items is an item that the order does not have, as in the original."""
+    db = Database(toy())
+    assert call(db, name, arguments | {"item_ids": [None], "payment_method_id": "paypal_1"}) == message
+    assert db.changes() == {}
+
+
+@pytest.mark.parametrize(
     ("expression", "result"),
     [
         ("2 + 2", "4.0"),
