@@ -1,6 +1,7 @@
 """Retail: the tools' checks, messages and sums, the shop, the customers, the reward, and the original's files."""
 
 import json
+import re
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
@@ -17,10 +18,11 @@ from envs.requests import Result
 from envs.tau_retail import MAX_ACTION, Config, Env, _from_line, _line
 from envs.tau_retail.customer import MOODS, STOP, Customer
 from envs.tau_retail.database import Database
+from envs.tau_retail.original import first_person, load_tasks
 from envs.tau_retail.policy import DESCRIPTIONS, NATIVE, schema
 from envs.tau_retail.shop import Shop, make_shop
 from envs.tau_retail.tasks import MOODS as MOOD_NAMES
-from envs.tau_retail.tasks import Task, draw_task, first_person, load_tasks
+from envs.tau_retail.tasks import Task, draw_task
 from envs.tau_retail.tools import CHANGING, PARAMETERS, TOOLS, call, failed
 from envs.tau_retail.wish import Draw, Wish
 from envs.tau_retail.wishes import ASKING, FORBIDDEN, WRITING
@@ -155,6 +157,21 @@ def test_tools_check_in_the_originals_order(action, message):
 def test_messages_for_wrong_arguments(name, arguments, message):
     swapped = {"order_id": "#W2", "item_ids": "21", "new_item_ids": "22", "payment_method_id": "paypal_1"}
     assert call(Database(toy()), name, swapped if arguments is None else arguments) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("modify_pending_order_items", {"order_id": "#W1", "new_item_ids": [None]}, "Error: None not found"),
+        ("exchange_delivered_order_items", {"order_id": "#W2", "new_item_ids": ["22"]}, "Error: None not found"),
+        ("return_delivered_order_items", {"order_id": "#W2"}, "Error: some item not found"),
+    ],
+)
+def test_an_item_without_id_is_missing(name, arguments, message):
+    """A null among the items is an item that the order does not have, as in the original."""
+    db = Database(toy())
+    assert call(db, name, arguments | {"item_ids": [None], "payment_method_id": "paypal_1"}) == message
+    assert db.changes() == {}
 
 
 @pytest.mark.parametrize(
@@ -516,6 +533,206 @@ def test_wishes_are_stated_in_order():
     )
 
 
+# Sentences as models write them
+ASKS = """\
+Please confirm the above details.
+Do you want me to cancel the order?
+Does this look right?
+Does that sound good to you?
+Would you like me to proceed?
+Is that okay?
+Are these details correct?
+May I go ahead with the exchange?
+Can I process the return now?
+I will cancel order #W1, okay?
+You want to cancel order #W1, is that correct?
+Please reply "yes" to continue.
+Please let me know if this is correct.
+Kindly confirm and I will cancel it.
+I need your confirmation before I change anything.
+Are you sure?
+Here are the details of your cancellation. Please confirm (yes/no) if you would like me to proceed.
+Do you confirm these changes?
+Would you like to go ahead with this exchange?
+Please confirm whether you'd like to proceed with this return.
+Just to confirm, you'd like to return the lamp and get the refund on your PayPal account?
+Can you confirm that this is what you want?
+Do you agree to these changes?
+Does everything look correct?
+Please let me know if you'd like me to proceed.
+If everything looks good, please reply with "yes" and I'll process it.
+Are you okay with this?
+Is it okay if I cancel the order now?
+Would that be alright with you?
+Would that work for you?
+Do you approve?
+May I have your confirmation to proceed?
+Please say yes to confirm.
+Can you please verify that all the details above are correct?
+Are you sure you want to cancel the order?
+Should I cancel it?
+Ready to proceed?
+Do you accept these terms?
+Please provide your confirmation.
+So you would like to cancel order #W1, right?
+I can cancel order #W1 for you. Would you like that?
+Please confirm with a yes.
+Shall I?
+Could you confirm the cancellation of order #W1 for the reason 'no longer needed'?
+Please confirm: cancel order #W1, reason no longer needed.
+Please respond with yes or no.
+Is that what you want?
+Do you give me permission to make this change?
+Please confirm that I should go ahead.
+Please confirm your request to cancel order #W1.
+Can you confirm you want this?
+""".splitlines()
+NO_ASKS = """\
+Which order would you like me to look at?
+What would you like me to do?
+How would you like to proceed?
+To proceed, I need your order number.
+Before I can proceed, what is the reason?
+I will go ahead and look up your order.
+Please confirm your email.
+Could you confirm your name and zip code?
+Please confirm which items you mean.
+To confirm your identity, please give me your email.
+Yes, I can help you with that.
+Is there anything else that I can do for you?
+Can I help you with anything else?
+Should I refund your gift card or your credit card?
+Let me know if there is anything else.
+How should I refund you?
+Good morning! How can I help you?
+I can help you with that.
+Your order is pending.
+Would you like to change anything else?
+Sure! Which items would you like me to return?
+Could you please provide your order number?
+May I have your email address, please?
+Please provide your name and zip code so that I can proceed.
+What is the reason for the cancellation: no longer needed or ordered by mistake?
+Is it no longer needed or ordered by mistake?
+Which payment method should I use?
+Where should I send the order?
+I need to verify your identity before we proceed.
+I'm looking into your order right now.
+Let me check the details of your order.
+Thank you for confirming.
+I have found your order. It has two items.
+Please tell me the new address.
+Can you tell me which order you mean?
+Please confirm the order number and the reason for the cancellation.
+Okay, your order is cancelled.
+Which of these would you like?
+Let me know how you would like to proceed.
+Please confirm the payment method for the refund.
+I'm ready to help. What can I do for you?
+""".splitlines()
+REFUSALS = """\
+I am sorry, I cannot do that.
+I can't do that.
+Our policy doesn't allow that.
+That item is out of stock.
+That variant is no longer available.
+I'm unable to cancel it.
+This is not possible.
+That is against our rules.
+Unfortunately, the order is already on its way.
+I'm sorry, but only pending orders can be cancelled.
+We do not accept this reason.
+I'm afraid that this order has shipped.
+The refund can only go to the original payment method.
+That is not something I can do.
+The gift card does not hold enough.
+I have to decline this request.
+It isn't in stock at the moment.
+We don't offer that.
+This is outside of what I can do.
+It's too late to cancel it.
+That option is sold out.
+The rules do not permit a refund to another card.
+I won't be able to change that.
+The balance is insufficient.
+I apologize, but your order has already been processed and can no longer be cancelled.
+Sorry, but that's not allowed.
+I'm not allowed to do that.
+We only accept returns of delivered orders.
+It is not eligible for a return.
+I regret that I cannot help with this.
+This order cannot be modified.
+That request violates our policy.
+We're unable to process this refund.
+The order can't be changed anymore.
+That's not permitted under our policy.
+I must refuse this request.
+Refunds must go to the original payment method or a gift card.
+There is not enough balance on your gift card.
+I do not have the ability to do that.
+We don't have that in stock.
+No, that's not possible.
+Only two reasons are accepted.
+I'm sorry, that option isn't available right now.
+You can't swap it for another product.
+I have no permission to access another customer's order.
+It's not our policy to cancel for that reason.
+That item is currently unavailable.
+The system won't let me do this.
+Orders that were processed are not cancellable.
+I'm sorry, but I can only help with your own orders.
+""".splitlines()
+NO_REFUSALS = """\
+I will cancel it now.
+That is done. Is there anything else?
+I'm sorry to hear that. What is your email?
+Your order has been cancelled.
+Which item would you like?
+The variant is available.
+Here are the options.
+""".splitlines()
+
+
+@pytest.mark.parametrize("text", ASKS)
+def test_a_request_to_agree_gets_a_yes(text):
+    buyer = customer(LAMP)
+    buyer.identified = True
+    assert buyer.hear(f"I will cancel order #W1, no longer needed. {text}").endswith("Yes, please.") and buyer.agreed
+
+
+@pytest.mark.parametrize("text", NO_ASKS)
+def test_other_questions_and_statements_get_no_yes(text):
+    buyer = customer(LAMP)
+    assert "Yes" not in buyer.hear(text) and not buyer.agreed
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_a_refusal_is_accepted(text):
+    buyer = customer(NEVER)
+    buyer.identified = True
+    assert buyer.hear(text) == STOP
+
+
+@pytest.mark.parametrize("text", NO_REFUSALS)
+def test_other_statements_are_no_refusal(text):
+    assert customer(NEVER).hear(text) != STOP
+
+
+def test_a_customer_repeats_nothing_endlessly():
+    """It still agrees each time, and a fact that it has told is not lost."""
+    for text, first in (("Mumble.", LAMP.says), ("Why?", "I no longer need it."), ("Shall I?", "Yes, please.")):
+        buyer = customer(LAMP)
+        heard = [buyer.hear(text) for _ in range(30)]
+        assert heard[:2] == [first, first] and max(Counter(heard).values()) == 2
+        assert all(line.startswith("Yes. ") for line in heard[2:]) == ("Yes" in first)
+        assert sum(map(len, heard[2:])) < 30 * 60
+    env = Env(Config(difficulty="1,2,3", prompt="short"))
+    for seed in range(20):
+        env.reset(seed)
+        heard = [env.step("respond Well, well.").observation for _ in range(30)]
+        assert max(Counter(heard).values()) == 2
+
+
 def test_moods_match_the_tasks():
     assert tuple(MOODS) == MOOD_NAMES
     openings = {customer(LAMP, mood=mood).opening() for mood in MOODS}
@@ -796,11 +1013,176 @@ def test_the_original_is_read_and_played(folder):
     while "moon" in (opening := env.reset(seed := seed + 1, "train")[0]["content"]):
         pass
     assert "\nI am Ada Berg in 89501. I want to exchange my lamp." in opening
-    assert env.step("respond Which payment method, and which item?").observation == "It is 21 for 22. It is paypal_1."
+    assert (
+        env.step("respond Which payment method, and which item?").observation
+        == "It is the Lamp. It is my PayPal account."
+    )
     model = Env(Config(data=str(folder), user="model", prompt="short"))
     assert model.reset(seed, "train")[0]["content"].endswith("\nI am Ada Berg in 89501")
     (request,) = model.step("respond Hi").requests
     assert "You want to exchange your lamp." in request.messages[0]["content"]
+
+
+CHANGE = {"order_id": "#W1", "payment_method_id": "paypal_1"}
+HOME = {"user_id": "ada_berg_1"}
+FAILING = {  # instruction -> calls of the ground truth, some of which fail, and outputs
+    "You want other lamps, twice.": (
+        [
+            ("modify_pending_order_items", CHANGE | {"item_ids": ["21"], "new_item_ids": ["22"]}),
+            ("modify_pending_order_items", CHANGE | {"item_ids": ["22"], "new_item_ids": ["25"]}),
+        ],
+        [],
+    ),
+    "You want to cancel what was sent.": (
+        [("cancel_pending_order", {"order_id": "#W3", "reason": "no longer needed"})],
+        [],
+    ),
+    "You want to cancel what was sent, and to know its price.": (
+        [("cancel_pending_order", {"order_id": "#W3", "reason": "no longer needed"})],
+        ["15.1"],
+    ),
+    "You do not know your email, and want the lamp of #W2 back.": (
+        [
+            ("find_user_id_by_email", {"email": "ada@example.com"}),
+            ("get_order_details", {"order_id": "#W9"}),
+            ("transfer_to_human_agents", {"summary": "no idea"}),
+            (
+                "return_delivered_order_items",
+                {"order_id": "#W2", "item_ids": ["21"], "payment_method_id": "paypal_1"},
+            ),
+        ],
+        ["10.1"],
+    ),
+    "You want the gift card to pay, or else to cancel.": (
+        [
+            ("modify_pending_order_payment", {"order_id": "#W4", "payment_method_id": "gift_card_1"}),
+            ("cancel_pending_order", {"order_id": "#W4", "reason": "too dear"}),
+            ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"}),
+        ],
+        [],
+    ),
+    "You move, move back, and move again.": (
+        [("modify_user_address", HOME | each) for each in (NEW, PLACE, NEW)],
+        [],
+    ),
+    "You ask for a human at once.": ([("transfer_to_human_agents", {"summary": "no"})], ["a human"]),
+}
+
+
+def originals(folder: Path, tasks: dict) -> dict[str, Env]:
+    """Write tasks {instruction: (calls, outputs)} as the original's file. Return {instruction: environment at it}."""
+    write(
+        folder,
+        [
+            {
+                "user_id": "ada_berg_1",
+                "instruction": said,
+                "actions": [{"name": name, "kwargs": kwargs} for name, kwargs in calls],
+                "outputs": outputs,
+            }
+            for said, (calls, outputs) in tasks.items()
+        ],
+    )
+    found: dict[str, Env] = {}
+    for number in range(400):
+        env = Env(Config(data=str(folder)))
+        split = SPLITS[number % 3]
+        if load_tasks(str(folder))[split]:
+            env.reset(number, split)
+            found.setdefault(env.errand.instruction, env)
+    return {said: found[said] for said in tasks}
+
+
+def native(name: str, **arguments) -> str:
+    return f"Action: {json.dumps({'name': name, 'arguments': arguments})}"
+
+
+def test_the_expert_wins_where_the_ground_truth_has_failing_calls(folder):
+    for said, env in originals(folder, FAILING).items():
+        while env.running:
+            step = env.step(env.oracle())
+        assert step.reward == 1 and step.terminated, said
+
+
+def test_the_ground_truth_earns_1_where_its_calls_fail(folder):
+    """An agent that makes all calls, writes the outputs and says good-bye, as it earns 1 in the original."""
+    for said, env in originals(folder, FAILING).items():
+        calls, outputs = FAILING[said]
+        for name, arguments in calls:
+            if name != "transfer_to_human_agents":
+                env.step(native(name, **arguments))
+        step = env.step(native("respond", content=f"That is all. {', '.join(outputs)}"))
+        assert step.reward == 1 and step.observation == STOP, said
+
+
+def test_who_wants_only_what_fails_takes_no_for_an_answer(folder):
+    env = originals(folder, FAILING)["You want to cancel what was sent."]
+    step = env.step(native("respond", content="Our policy doesn't allow that."))
+    assert step.reward == 1 and step.observation == STOP
+
+
+IDS = re.compile(r"#W\d+|\b(?:2[1-5]|31)\b|(?:paypal|gift_card|credit_card)_\d+")
+QUESTIONS = (
+    *("What is the order number?", "Which items do you mean? Please give me their item ids.", "Which order?"),
+    *("What is the payment method id?", "Which payment method shall I use?", "What is the new item id?", "Why?"),
+    *("I need the id of the item and of the new one.", "Shall I take #W7?", "What is the address?", "And the size?"),
+)
+
+
+def test_original_customers_tell_no_ids(folder):
+    """Unless the instruction has them: an id of the ground truth is for the agent to find."""
+    for said, env in originals(folder, FAILING).items():
+        for question in QUESTIONS:
+            heard = env.step(native("respond", content=question)).observation
+            assert set(IDS.findall(heard)) <= set(IDS.findall(said)), (said, question, heard)
+    env = originals(folder, FAILING)["You do not know your email, and want the lamp of #W2 back."]
+    assert env.step(native("respond", content="What is the order number?")).observation == "It is #W2."
+
+
+ORDERED = {"order_id": "#W1", "reason": "no longer needed"}
+WAVERING = {
+    "You are Ada. You want to cancel #W1, but if the agent asks you to confirm, you regret and want to keep it. You "
+    "then want to know its price.": ([], ["15.1"]),
+    "You are Ada. You want to cancel #W1. When the agent asks for confirmation, you change you mind and keep it.": (
+        [],
+        [],
+    ),
+    "You are Ada and want #W2 back. But if the agent asks for your confirmation, you change your mind and also want "
+    "#W1 cancelled.": ([("cancel_pending_order", ORDERED)], []),
+    "You want the lamp and the mat of #W2 changed. If the agent asks for confirmation, only change the lamp. If the "
+    "agent asks for confirmation again, change nothing, and cancel #W1 instead.": (
+        [("cancel_pending_order", ORDERED)],
+        [],
+    ),
+    "You are Ada and want to cancel #W1. If the agent asks you to confirm, you confirm.": (
+        [("cancel_pending_order", ORDERED)],
+        [],
+    ),
+}
+
+
+def test_original_customers_go_back_on_their_agreement(folder):
+    """They do so where the instruction says so, when asked to confirm and not before."""
+    keep, keep_too, more, twice, agree = originals(folder, WAVERING).values()
+    ask = native("respond", content="I will cancel #W1. Do you agree?")
+    assert "regret" not in keep.errand.opening and keep.errand.opening.endswith("I then want to know its price.")
+    regret = "I regret and want to keep it."
+    assert [keep.step(ask).observation for _ in range(2)] == [f"Wait. {regret}", f"No. {regret}"]
+    assert keep.step(native("respond", content="It costs 15.1 dollars.")).reward == 1
+    assert keep_too.step(ask).observation == "Wait. I change my mind and keep it."
+    assert keep_too.step(native("respond", content="Very well.")).reward == 1
+    assert more.step(ask).observation == "Wait. I change my mind and also want #W1 cancelled."
+    assert twice.errand.opening == "I want the lamp and the mat of #W2 changed."
+    assert twice.step(ask).observation == "Wait. Only change the lamp."
+    assert twice.step(ask).observation == "Wait. Change nothing, and cancel #W1 instead."
+    assert twice.step(ask).observation == agree.step(ask).observation == more.step(ask).observation == "Yes, please."
+    for env in (more, twice, agree):
+        env.step(native("cancel_pending_order", **ORDERED))
+        assert env.step(native("respond", content="Done.")).reward == 1
+    for said, env in originals(folder, WAVERING).items():
+        while env.running:
+            step = env.step(env.oracle())
+        assert step.reward == 1, said
 
 
 def test_instructions_in_the_first_person():

@@ -55,8 +55,12 @@ Ending.   Terminated by `###STOP###`, by transfer_to_human_agents, and at diffic
 From tau-bench's retail domain (MIT) at 59a200c. The differences:
 - The shop, the wording of rules and tools, and the customers are ours. `data=folder` reads the original's users.json,
   products.json, orders.json, and its tasks (Python code there) as tasks.json: a list of objects with user_id,
-  instruction, actions [{name, kwargs}] and outputs. Their scripted customer says the whole instruction at once.
-- The scripted customer never leaves before the wishes are met or refused: an agent that puts the customer off, or hands
+  instruction, actions [{name, kwargs}] and outputs. A call that fails there changes nothing, as in the original. Their
+  scripted customer says the instruction at once, except for what to do "if the agent asks for confirmation", which it
+  says when asked to confirm; it names ids only if the instruction does.
+- The scripted customer takes words for a request to agree or for a refusal, not their meaning. From the third time on
+  it only says how often it has said the same line.
+- It never leaves before the wishes are met or refused: an agent that puts the customer off, or hands
   over too early, gets 0. Each generated task needs a change, an answer or a transfer, so that idleness never pays.
 - `user=model`: the base model plays the customer, as in the original, through Step.requests; the first line is still
   the scripted one (in the original's tasks: its first sentence).
@@ -75,9 +79,10 @@ from envs.requests import Request, Result
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
 from envs.tau_retail.database import Database
 from envs.tau_retail.expert import next_action
+from envs.tau_retail.original import load_tasks
 from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
 from envs.tau_retail.shop import load_shop, make_shop
-from envs.tau_retail.tasks import draw_task, load_tasks
+from envs.tau_retail.tasks import draw_task
 from envs.tau_retail.tools import CHANGING, PARAMETERS, call, failed, key, whole
 
 MAX_ACTION = 8000  # characters read of an action
@@ -153,6 +158,8 @@ class Env(Environment):
             return self._respond(arguments, formed)
         result = call(self.db, name, arguments)
         valid = not failed(result)
+        if not valid and name in CHANGING:
+            self.customer.saw_failure(name, arguments)
         shaped = self._progress(name, arguments, result) if valid else 0.0
         over = valid and (name == "transfer_to_human_agents" or (name in CHANGING and self.errand.easy))
         return self._result(f"API output: {result}", valid, shaped, over)
@@ -206,15 +213,15 @@ class Env(Environment):
 
     def _progress(self, name: str, arguments: dict, result: str) -> float:
         """Record a successful call. Return its shaped reward."""
+        this = key(name, arguments)
+        first = this not in self.done
+        if this in self.awaited or name.startswith(("get_", "list_")):
+            self.done.add(this)
         if name.startswith("find_user_id") and result == self.errand.user_id and not self.known:
             self.known = True
             return FOUND
         if name in CHANGING:
             self.customer.saw()
-        this = key(name, arguments)
-        first = this not in self.done
-        if this in self.awaited or name.startswith(("get_", "list_")):
-            self.done.add(this)
         right = any(key(*each) == this for each in self.errand.calls)
         about = any(arguments.get("order_id") == each.get("order_id") for _, each in self.errand.calls)
         worth = CHANGED if name in CHANGING and right else READ if name == "get_order_details" and about else 0.0

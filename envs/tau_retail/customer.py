@@ -1,39 +1,23 @@
 """The customer: a script, or the messages that make a model play one.
 
 A scripted customer has a list of wishes and states them in order. It searches the agent's text for questions about a
-topic, for a request to confirm, and for a refusal. It answers a question with the fact about that topic, which it does
-not reveal before. A text without any of these gets the wish again.
+topic, for a request to confirm, and for a refusal (envs/tau_retail/hearing.py). It answers a question with the fact
+about that topic, which it does not reveal before. A text without any of these gets the wish again. Of a line that it
+would say again and again the customer only says how often it has said that.
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
+from envs.tau_retail.hearing import asked_topics, asks_to_agree, plain, refuses
 from envs.tau_retail.shop import Shop
 from envs.tau_retail.tasks import Task
-from envs.tau_retail.tools import CHANGING
 from envs.tau_retail.wish import Wish
 
 STOP = "###STOP###"
 HEARD = 2000  # characters read of the agent's text
-TOPICS = {
-    "identity": re.compile(
-        r"e-?mail|\bzip|your (full |first |last )?name|identi|authenticat|verify|who (am i|are you)"
-    ),
-    "order": re.compile(r"order (id|number|no\b)|(which|what) orders?\b"),
-    "reason": re.compile(r"\breasons?\b|\bwhy\b"),
-    "items": re.compile(r"\bitems?\b|\boptions?\b|\bvariants?\b|(which|what) products?\b|colou?r|\bsize\b"),
-    "payment": re.compile(r"payment|refund|\bcards?\b|paypal|\bpay\b"),
-    "address": re.compile(r"(?<!email )\baddress\b|\bstreet\b|\b(ship|deliver|send) (it|this|the order|them) to\b"),
-}
-AGREE = re.compile(
-    r"(?<!^)\byes\b|proceed|go ahead|(shall|should) i\b|do you (confirm|agree)|would you like me to|"
-    r"is (this|that|it) (ok|right|correct|fine)|please confirm($|[.?!])"
-)
-REFUSAL = re.compile(
-    r"can ?not|can['\u2019]?t\b|unable|not able|won['\u2019]?t be able|impossible|\b(deny|refuse|decline)\b|"
-    r"(not|isn['\u2019]t|aren['\u2019]t) (possible|allowed|permitted|available|eligible|accepted)|"
-    r"(only|must be) (pending|delivered)"
-)
+REPEATS = 2  # times that a customer says the same line about a wish
 ORDER_ID = re.compile(r"#W\d{1,10}")
 METHOD_ID = re.compile(r"\b(?:credit_card|gift_card|paypal)_\d{1,10}")
 
@@ -85,30 +69,44 @@ class Customer:
         """Count a change to the database. The customer assumes that it belongs to the current wish."""
         self.changes += 1
 
+    def saw_failure(self, name: str, arguments: dict) -> None:
+        """Note a call that failed: nothing more can be done if the original's ground truth fails there too."""
+        self.tried = self.tried or (self.wish is not None and self.wish.fails(name, arguments))
+
     def hear(self, text: str) -> str:
         """Return the customer's reply."""
-        wish, low = self.wish, text[:HEARD].lower()
+        line = self._reply(text)
+        self.said[line] += 1
+        if line == STOP or self.said[line] <= REPEATS:
+            return line
+        yes = "Yes. " if line.endswith(self.mood.agrees) else ""
+        return f"{yes}I have said that {self.said[line]} times now."
+
+    def _reply(self, text: str) -> str:
+        """Return the reply, however often it has been given."""
+        wish, low = self.wish, plain(text[:HEARD])
         if wish is None:
             return STOP
         self.unsaid = {output for output in self.unsaid if not says(text, output)}
-        asked = [topic for topic, pattern in TOPICS.items() if pattern.search(low)]
         if self._satisfied(wish):
             return self._go_on("Thank you.")
+        asked, agree, no = asked_topics(low), asks_to_agree(low), refuses(low)
         stranger = "identity" in asked and not self.identified
-        if REFUSAL.search(low) and wish.refused and not stranger:
+        if no and wish.refused and not stranger:
             return self._go_on(self.mood.accepts)
-        if AGREE.search(low) and not stranger:
+        if agree and not stranger:
             return self._asked_to_agree(wish, text, [self._tell(topic) for topic in asked if not self._knows(topic)])
         answers = [answer for topic in asked if (answer := self._tell(topic))]
         if answers:
             return " ".join(answers)
         if asked:
             return f"I cannot tell you more about that. {wish.says}"
-        return f"Are you sure? Please look again. {wish.says}" if REFUSAL.search(low) else wish.says
+        return f"Are you sure? Please look again. {wish.says}" if no else wish.says
 
     def _begin(self) -> None:
         """Start with the next wish."""
-        self.changes, self.agreed = 0, False
+        self.changes, self.tried, self.agreed = 0, False, False
+        self.said: Counter[str] = Counter()  # lines about this wish
         self.revealed = set(self.wish.known) if self.wish else set()
         self.unsaid = set(self.wish.outputs) if self.wish else set()
 
@@ -120,8 +118,8 @@ class Customer:
 
     def _satisfied(self, wish: Wish) -> bool:
         """Return whether the agent has made all changes and written all outputs of a wish."""
-        needed = sum(name in CHANGING for name, _ in wish.calls)
-        return bool(needed or wish.outputs) and self.changes >= needed and not self.unsaid
+        ends = wish.changes or wish.outputs or wish.objection or self.tried
+        return bool(ends) and self.changes >= wish.changes and not self.unsaid
 
     def _asked_to_agree(self, wish: Wish, text: str, answers: list[str]) -> str:
         """Return the reply to a request to confirm: an objection, a changed wish, or the answers and a yes."""
@@ -129,8 +127,10 @@ class Customer:
             return mistaken
         if wish.change:
             self.wishes[self.index] = replace(wish.change, says=wish.says)  # a changed wish is stated once
-            self.unsaid = set(wish.change.outputs)
+            self.unsaid = {text for text in wish.change.outputs if text in self.unsaid or text not in wish.outputs}
             return wish.change.says
+        if wish.objection:
+            return wish.objection
         self.agreed = True
         return " ".join(filter(None, [*answers, self.mood.agrees]))
 

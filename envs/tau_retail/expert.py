@@ -13,6 +13,7 @@ ASKS = {
     "payment": "Which payment method should be used?",
     "address": "What is the new address?",
 }
+HUMAN = "transfer_to_human_agents"
 ELSE = "Is there anything else that I can do for you?"
 
 
@@ -35,6 +36,8 @@ def next_action(task: Task, customer: Customer, db: Database, known: bool, done:
     if wish.refused:
         return _say(wish.answer, "The rules do not allow this.")
     calls = [each for each in wish.calls if key(*each) not in done]
+    if calls and calls[0][0] == HUMAN and customer.unsaid:
+        return _say(wish.answer, "I tell the customer, since handing over ends the conversation.")
     if calls and calls[0][0] in CHANGING and not customer.agreed and not task.easy:
         return _say(_proposal(wish), "Before I change anything, the customer has to agree.")
     if calls:

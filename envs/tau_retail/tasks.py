@@ -1,14 +1,13 @@
-"""Draw retail tasks from the templates of wishes, or read the original's from a file."""
+"""Draw retail tasks from the templates of wishes."""
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
 from envs.common import SPLITS, split_of
 from envs.tau_retail.database import Database
-from envs.tau_retail.shop import REASONS, Shop, load_shop, make_shop, read_json
-from envs.tau_retail.tools import ADDRESS, CHANGING, TOOLS, call, failed
+from envs.tau_retail.shop import REASONS, Shop, make_shop
+from envs.tau_retail.tools import call, failed
 from envs.tau_retail.wish import Draw, Wish
 from envs.tau_retail.wishes import ASKING, FORBIDDEN, OUT_OF_SCOPE, WRITING, out_of_scope
 
@@ -158,62 +157,3 @@ def _swap_now(d: Draw) -> Wish | None:
 def _transfer_now(d: Draw) -> Wish:
     arguments = {"summary": d.rng.choice(OUT_OF_SCOPE)}
     return _said(d, "out_of_scope", "transfer_to_human_agents", arguments, "It is about a {summary}.", "A {summary}.")
-
-
-# -- the original's tasks
-
-
-@lru_cache(maxsize=2)
-def load_tasks(folder: str) -> dict[str, list[Task]]:
-    """Return {split: tasks} of tasks.json. Raise ValueError if it has none, or one cannot be played."""
-    shop, tasks = load_shop(folder), {split: [] for split in SPLITS}
-    for number, row in enumerate(read_json(folder, "tasks.json", list)):
-        try:
-            task = _from_row(row)
-            task.truth(shop)
-            shop.users[task.user_id]["name"]
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"data: task {number} of {folder}/tasks.json cannot be played: {error!r}") from None
-        tasks[split_of(task.name)].append(task)
-    return tasks
-
-
-def _from_row(row: dict) -> Task:
-    """Return a task of the original as one wish, which the customer states completely at once."""
-    calls = tuple((each["name"], dict(each.get("kwargs", each.get("arguments", {})))) for each in row["actions"])
-    calls = tuple(each for each in calls if each[0] != "respond")
-    if unknown := next((name for name, _ in calls if name not in TOOLS), None):
-        raise ValueError(f"unknown tool {unknown}")
-    outputs = tuple(map(str, row.get("outputs") or ()))
-    answer = "I can tell you: " + ", ".join(outputs) if outputs else "I am sorry, I cannot do that."
-    opening = first_person(row["instruction"])
-    facts = _facts(calls)
-    refused = not outputs and not any(name in CHANGING for name, _ in calls)
-    wish = Wish("original", opening, facts, tuple(facts), calls, outputs, (), answer, refused)
-    name = f"{canonical(row['user_id'])}:{row['instruction']}"
-    return Task(name, row["user_id"], (wish,), by_email=False, opening=opening, instruction=row["instruction"])
-
-
-def _facts(calls: tuple[tuple[str, dict], ...]) -> dict[str, str]:
-    """Return the facts that the calls need, in the customer's words."""
-    found: dict[str, list[str]] = {"order": [], "reason": [], "items": [], "payment": [], "address": []}
-    for _, arguments in calls:
-        found["order"] += [arguments["order_id"]] if "order_id" in arguments else []
-        found["reason"] += [arguments["reason"]] if "reason" in arguments else []
-        new = arguments.get("new_item_ids", [])
-        items = arguments.get("item_ids", [])
-        found["items"] += [f"{a} for {b}" for a, b in zip(items, new, strict=True)] if new else items
-        found["payment"] += [arguments["payment_method_id"]] if "payment_method_id" in arguments else []
-        lines = [arguments[line] for line in ADDRESS if arguments.get(line)]
-        found["address"] += [", ".join(lines)] if "address1" in arguments else []
-    return {topic: f"It is {', '.join(dict.fromkeys(said))}." for topic, said in found.items() if said}
-
-
-PERSONS = {"you are": "I am", "you're": "I'm", "you": "I", "your": "my", "yours": "mine", "yourself": "myself"}
-SECOND = re.compile(r"\b(you are|you're|yourself|yours|your|you)\b", re.IGNORECASE)
-
-
-def first_person(instruction: str) -> str:
-    """Return an instruction to a customer in the first person: your order -> my order."""
-    said = SECOND.sub(lambda found: PERSONS[found[0].lower()], instruction)
-    return re.sub(r"(^|[.!?] )([a-z])", lambda found: found[1] + found[2].upper(), said)

@@ -20,7 +20,7 @@ def call(db: Database, name: str, arguments: dict) -> str:
     """Execute a tool by its name. Return its result, or an error in the original's words."""
     if name not in TOOLS:
         result = f"Unknown action {name}"
-    elif wrong := _misfit(name, arguments):
+    elif wrong := misfit(name, arguments):
         result = f"Error: {wrong}"
     else:
         try:
@@ -213,7 +213,7 @@ def return_delivered_order_items(db: Database, order_id: str, item_ids: list, pa
         return "Error: payment method not found"
     if "gift_card" not in payment_method_id and payment_method_id != order["payment_history"][0]["payment_method_id"]:
         return "Error: payment method should be either the original payment method or a gift card"
-    if _surplus(order, item_ids) is not None:
+    if _surplus(order, item_ids):
         return "Error: some item not found"
     order = db.own_order(order_id)
     order["status"] = "return requested"
@@ -265,17 +265,16 @@ def _item(order: dict, item_id: str) -> dict:
     return next(item for item in order["items"] if item["item_id"] == item_id)
 
 
-def _surplus(order: dict, item_ids: list) -> str | None:
-    """Return the first item that is listed more often than it was ordered."""
+def _surplus(order: dict, item_ids: list) -> list:
+    """Return the first item that is listed more often than it was ordered, alone in a list; [] if there is none."""
     ordered = [item["item_id"] for item in order["items"]]
-    return next((item_id for item_id in item_ids if item_ids.count(item_id) > ordered.count(item_id)), None)
+    return next(([item_id] for item_id in item_ids if item_ids.count(item_id) > ordered.count(item_id)), [])
 
 
 def _difference(db: Database, order: dict, item_ids: list, new_item_ids: list) -> float | str:
     """Return the price difference, summed as floats in the items' order; if it has none, the error."""
-    missing = _surplus(order, item_ids)
-    if missing is not None:
-        return f"Error: {missing} not found"
+    if missing := _surplus(order, item_ids):
+        return f"Error: {missing[0]} not found"
     if len(item_ids) != len(new_item_ids):
         return "Error: the number of items to be exchanged should match"
     difference = 0
@@ -288,7 +287,7 @@ def _difference(db: Database, order: dict, item_ids: list, new_item_ids: list) -
     return difference
 
 
-def _misfit(name: str, arguments: dict) -> str:
+def misfit(name: str, arguments: dict) -> str:
     """Return Python's message about unexpected or missing arguments of a tool; "" if they fit."""
     called = name.title().replace("_", "") + ".invoke()"
     wanted = PARAMETERS[name]

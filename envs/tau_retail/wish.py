@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from envs.tau_retail.shop import Shop
+from envs.tau_retail.tools import CHANGING
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,29 @@ class Wish:
     answer: str = ""  # an expert's last line
     refused: bool = False  # whether the rules forbid it
     change: "Wish | None" = None  # the wish that replaces it when the agent asks for confirmation
+    objection: str = ""  # the reply to a request to agree, if the customer wants no change any more
+    vain: tuple[tuple[str, dict], ...] = ()  # calls of the original's ground truth that fail
+
+    @property
+    def changes(self) -> int:
+        """The number of changes that fulfil it; of two to one part of a record only the last counts."""
+        return len({(name, _record(arguments)) for name, arguments in self.calls if name in CHANGING})
+
+    def fails(self, name: str, arguments: dict) -> bool:
+        """Return whether a call that failed is one of those that the original's ground truth tries in vain."""
+        return any((name, _record(arguments)) == (tool, _record(tried)) for tool, tried in self.vain)
+
+
+def _record(arguments: dict) -> str:
+    """Return the id of the record that a call changes."""
+    return str(arguments.get("order_id", arguments.get("user_id")))
+
+
+def method_words(record: dict) -> str:
+    """Return the customer's words for a payment method."""
+    if record["source"] == "credit_card":
+        return f"credit card ending in {record['last_four']}"
+    return "PayPal account" if record["source"] == "paypal" else "gift card"
 
 
 class Draw:
@@ -64,10 +88,7 @@ class Draw:
 
     def named(self, method: str) -> str:
         """Return the customer's words for a payment method."""
-        record = self.methods[method]
-        if record["source"] == "credit_card":
-            return f"credit card ending in {record['last_four']}"
-        return "PayPal account" if record["source"] == "paypal" else "gift card"
+        return method_words(self.methods[method])
 
     def variant(self, item: dict, available: bool = True) -> dict | None:
         """Draw another variant of an ordered item; None if there is none."""

@@ -17,6 +17,7 @@ from envs.simulators.mysql.tokens import MySQLError, too_many_columns
 
 Columns = list[tuple[str, Type]]
 MODE = "this is incompatible with sql_mode=only_full_group_by"
+ROW = "_rowid_"  # a row's number in its table
 MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
 
 
@@ -49,6 +50,7 @@ class Block(Expressions):
         self.aliases: dict[str, Typed] = {}  # of the SELECT list, in lower case
         self.assigned: dict[str, Typed] = {}  # what UPDATE has set so far
         self.visible: set[str] | None = None  # SQL of the columns that HAVING may name; None: any
+        self.numbered = False  # whether derived tables number their rows, which ROW names
 
     def inner(self) -> "Block":
         return Block(self.database, self.catalog, self.parameters, self)
@@ -122,7 +124,7 @@ class Block(Expressions):
             if len(set(names)) < len(names):
                 twice = next(name for i, (name, _) in enumerate(columns) if name.lower() in names[:i])
                 raise MySQLError(1060, "42S21", f"Duplicate column name '{twice}'")
-            sql = f"({sql})"
+            sql = f"(SELECT *, ROW_NUMBER() OVER () AS {ROW} FROM ({sql}))" if self.numbered else f"({sql})"
         if any(table.alias == alias for table in self.tables):
             raise MySQLError(1066, "42000", f"Not unique table/alias: '{alias}'")
         self.tables.append(Table(alias, columns))
@@ -175,12 +177,13 @@ class Block(Expressions):
             for row, value in zip(rows, values, strict=True):
                 row.append(f"{without_case(Typed(value, kind))} AS {quoted(name)}")
         texts = [f"SELECT {', '.join(row)} FROM ({sql})" for row, (sql, _) in zip(rows, parts, strict=True)]
-        joined = texts[0]
-        for text, (_, keeps) in zip(texts[1:], query.parts[1:], strict=True):
-            joined += f" UNION {'ALL ' * keeps}{text}"
-        return joined, list(zip(names, kinds, strict=True))
+        distinct = max((i for i, (_, keeps) in enumerate(query.parts) if not keeps), default=0) + 1
+        if distinct > 1:  # SQLite's UNION sorts its rows; only the last DISTINCT counts
+            texts[:distinct] = [f"SELECT DISTINCT * FROM ({' UNION ALL '.join(texts[:distinct])})"]
+        return " UNION ALL ".join(texts), list(zip(names, kinds, strict=True))
 
     def select(self, query: Select) -> tuple[str, Columns]:
+        self.numbered = bool(query.groups)
         source = f" FROM {self.sources(query.source)}" if query.source else ""
         self.clause = "where"
         where = self.truth(query.where) if query.where else ""
@@ -191,7 +194,7 @@ class Block(Expressions):
             if alias or node[0] == "column":
                 self.aliases.setdefault((alias or node[2]).lower(), value)
         groups = self.groups(query, values)
-        order = self.order(query, values)
+        order = self.order(query, values, self.first_row() if groups else "")
         grouped = bool(groups) or any(calls(node) for node, *_ in items) or calls(query.having)
         having = ""
         if query.having:
@@ -251,7 +254,15 @@ class Block(Expressions):
         self.aggregates = True
         return groups
 
-    def order(self, query: Select, values: list[Typed]) -> str:
+    def first_row(self) -> str:
+        """Return the SQL of a group's first row, by which MySQL sorts groups; of a join, by its first three tables."""
+        names = [f"{quoted(table.alias)}.{ROW}" for table in self.tables[:3]]
+        if len(names) < 2:
+            return "".join(f"MIN({name})" for name in names)
+        return f"MIN({' + '.join(f'(IFNULL({name}, 0) << {40 - 20 * i})' for i, name in enumerate(names))})"
+
+    def order(self, query: Select, values: list[Typed], last: str = "") -> str:
+        """Return the SQL of ORDER BY. last: the SQL of a key after the query's own."""
         self.clause = "order"
         parts, selected = [], [value.sql for value in values]
         for i, (node, descends) in enumerate(query.order):
@@ -264,6 +275,7 @@ class Block(Expressions):
             place = str(selected.index(value.sql) + 1) if value.sql in selected else value.sql
             place = f"(0 + {place})" if node[0] == "negate" else place  # or SQLite takes -1 for a column's number
             parts.append(without_case(Typed(place, value.type)) + " DESC" * descends)
+        parts += [last] if last else []
         return f" ORDER BY {', '.join(parts)}" if parts else ""
 
     def ordinal(self, node: tuple, values: list[Typed]) -> Typed | None:

@@ -1,0 +1,50 @@
+"""MySQL 8's dialect, statement by statement: the rows that a server with its default settings gives."""
+
+import pytest
+
+from envs.simulators.mysql import Database
+
+COLUMNS = [("id", "INT"), ("name", "TEXT"), ("city", "TEXT"), ("pay", "INT"), ("day", "TEXT")]
+ROWS = [
+    (1, "Ann", "Rome", 30, "2024-01-31"),
+    (2, "Bob", "Lima", 10, "2023-12-30"),
+    (3, "Cyd", "Rome", 20, "2024-02-29"),
+    (4, "Dee", "Oslo", 10, "2022-07-04"),
+    (5, "Eve", "lima", None, None),
+]
+
+
+def rows(*statements: str) -> list[tuple]:
+    """Return the rows of the last of several calls on a fresh table."""
+    database = Database().load("staff", COLUMNS, ROWS)
+    for statement in statements[:-1]:
+        database.run(statement)
+    return database.run(statements[-1])
+
+
+def check(found: list[tuple], expected: list[tuple]) -> None:
+    """Compare rows with their types: 1 is neither 1.0 nor Decimal(1)."""
+    assert repr(found) == repr(expected)
+
+
+GROUPS = [
+    ("SELECT city FROM staff GROUP BY city", [("Rome",), ("Lima",), ("Oslo",)]),
+    ("SELECT DISTINCT city FROM staff", [("Rome",), ("Lima",), ("Oslo",)]),
+    ("SELECT city, COUNT(*) c FROM staff GROUP BY city ORDER BY c DESC", [("Rome", 2), ("Lima", 2), ("Oslo", 1)]),
+    ("SELECT pay, COUNT(*) FROM staff GROUP BY pay", [(30, 1), (10, 2), (20, 1), (None, 1)]),
+    ("SELECT city, pay FROM staff WHERE id < 4 GROUP BY city, pay", [("Rome", 30), ("Lima", 10), ("Rome", 20)]),
+    ("SELECT city FROM staff GROUP BY city HAVING MIN(pay) < 30 LIMIT 2", [("Rome",), ("Lima",)]),
+    (
+        "SELECT c FROM (SELECT city c, id FROM staff ORDER BY id DESC LIMIT 3) t GROUP BY c",
+        [("lima",), ("Oslo",), ("Rome",)],
+    ),
+    ("SELECT b.city FROM staff a JOIN staff b ON a.pay = b.pay GROUP BY b.city", [("Rome",), ("Lima",), ("Oslo",)]),
+    ("WITH t AS (SELECT pay p FROM staff) SELECT p FROM t GROUP BY p LIMIT 2", [(30,), (10,)]),
+    ("SELECT name FROM staff WHERE id = 3 UNION SELECT name FROM staff WHERE id < 3", [("Cyd",), ("Ann",), ("Bob",)]),
+    ("SELECT 2 UNION ALL SELECT 2 UNION SELECT 1 UNION ALL SELECT 1", [(2,), (1,), (1,)]),
+]
+
+
+@pytest.mark.parametrize(("sql", "expected"), GROUPS)
+def test_rows_come_in_order_of_first_appearance(sql, expected):
+    check(rows(sql), expected)
