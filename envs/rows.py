@@ -1,17 +1,18 @@
-"""Read files of rows for abd, ded and planner: one object per line, as JSON or as a Python literal.
+"""Read files of rows for abd, ded and planner: one object per line, as JSON or as a Python literal, or a JSON array.
 
 A field whose value is an object may hold it as a string in either form.
 """
 
 import ast
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 
 from envs.common import SPLITS, check_file, split_of
-from envs.data_files import read_lines, whole
+from envs.data_files import read_json, read_lines, whole
 
 MOST_LITERAL = 1 << 20  # characters of a Python literal, whose syntax tree is many times as large
 
@@ -36,19 +37,50 @@ def as_text(value) -> str:
 
 
 def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]]:
-    """Return the byte offsets of each split's rows in a file.
+    """Return the places of each split's rows in a file: byte offsets of lines, or indices in an array.
 
     task_of: returns a row's canonical task, or "" to leave the row out.
     Raise ValueError if the file does not exist or has no usable row.
     """
     check_file("a file with a row in each line", path)
-    stat = Path(path).stat()
-    return _places(path, task_of, (stat.st_size, stat.st_mtime_ns))
+    return _places(path, task_of, _version(path))
 
 
 @lru_cache(maxsize=4)  # many environments share one scan; a changed file is scanned again
-def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> dict[str, list[int]]:
+def _places(path: str, task_of: Callable[[dict], str], version: tuple[int, int]) -> dict[str, list[int]]:
     places: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for place, row in enumerate(_array(path, version)) if _is_array(path) else _lines(path):
+        if task := task_of(row):
+            places[split_of(task)].append(place)
+    if not any(places.values()):
+        raise ValueError(f"data: {path} has no usable row")
+    return places
+
+
+def _version(path: str) -> tuple[int, int]:
+    """Return what differs between two versions of a file."""
+    stat = Path(path).stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _is_array(path: str) -> bool:
+    """Return whether a file begins like a JSON array of objects, such as a chunk of Affine's R2 storage."""
+    with open(path, "rb") as file:
+        return bool(re.match(rb"\s*\[\s*{", file.read(100)))
+
+
+@lru_cache(maxsize=4)
+def _array(path: str, _: tuple[int, int]) -> list[dict]:
+    """Return the rows of a JSON array. Raise ValueError if one is no object."""
+    found = read_json(path)
+    for count, row in enumerate(found, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"data: row {count} of the array in {path} must be an object")
+    return found
+
+
+def _lines(path: str) -> Iterator[tuple[int, dict]]:
+    """Yield the byte offset and the row of each line. Raise ValueError for a line that is no object."""
     with open(path, "rb") as file:
         place = 0
         for count, line in enumerate(read_lines(file), 1):
@@ -60,12 +92,8 @@ def _places(path: str, task_of: Callable[[dict], str], _: tuple[int, int]) -> di
                     whole(row, text)
                 except ValueError as error:
                     raise ValueError(f"data: line {count} of {path} has {error}") from None
-                if task := task_of(row):
-                    places[split_of(task)].append(place)
+                yield place, row
             place += len(line)
-    if not any(places.values()):
-        raise ValueError(f"data: {path} has no usable row")
-    return places
 
 
 def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> dict:
@@ -74,6 +102,9 @@ def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> 
         there = " and ".join(f"{name} ({len(found)})" for name, found in places.items() if found)
         out = "; eval_episodes=0 or eval_split=train trains without them" if places["train"] else ""
         raise ValueError(f"data: {path} has no row in split {split}, only in {there}{out}")
+    place = rng.choice(places[split])
+    if _is_array(path):
+        return _array(path, _version(path))[place]
     with open(path, "rb") as file:
-        file.seek(rng.choice(places[split]))
+        file.seek(place)
         return unpack(file.readline().decode("utf-8-sig", "replace"))

@@ -352,6 +352,40 @@ def test_rows_of_a_file(tmp_path):
     assert again.reset(7) == env.reset(7) and again.task == env.task
 
 
+def test_a_rows_program_is_run_again(tmp_path):
+    """As in affinetes, the wanted output is what the program prints now, else the row's."""
+    rows = [
+        {"program": f"import sys\nprint(len(sys.stdin.read()), {i})", "inputs": "ab", "output": "stale"}
+        for i in range(9)
+    ]
+    rows += [
+        {"program": f"{i}/0 if 'a' in input() else print('stale')", "inputs": "a", "output": "stale"} for i in range(9)
+    ]
+    env, outputs = Env(Config(data=write(tmp_path / "rows.jsonl", rows))), set()
+    for seed in range(30):
+        env.reset(seed)
+        outputs.add(env.output.split()[0])
+        assert split_of(env.task) == "train" and env.task.endswith("stale")
+        if "len" in env.program:
+            assert env.step(env.oracle()).info["success"]
+    assert outputs == {"3", "stale"}  # the input ends with a line break
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_an_array_of_rows_plays_like_their_lines(indent, tmp_path):
+    rows = [{"program": f"print({i}, input())", "inputs": "é", "output": f"{i} é"} for i in range(20)]
+    lines, chunk = Env(Config(data=write(tmp_path / "rows.jsonl", rows))), tmp_path / "chunk.json"
+    chunk.write_text(json.dumps(rows, indent=indent))
+    array = Env(Config(data=str(chunk)))
+    assert [array.reset(seed) for seed in range(9)] == [lines.reset(seed) for seed in range(9)]
+    chunk.write_text(json.dumps([*rows, 1]))
+    with pytest.raises(ValueError, match=r"data: row 21 of the array in .* must be an object"):
+        Env(Config(data=str(chunk)))
+    chunk.write_text(json.dumps(rows)[:-1])
+    with pytest.raises(ValueError, match=r"data: .* is not JSON: "):
+        Env(Config(data=str(chunk)))
+
+
 @pytest.mark.parametrize(
     ("rows", "line"),
     [

@@ -148,6 +148,9 @@ def test_solve_is_not_called_after_an_error():
         ("```\nprint(1)\n```\nor\n```py\nprint(2)\n```", "print(2)"),
         ("```python  \n  x = 1\n```", "x = 1"),
         ("it is ```print(1)```", "print(1)"),
+        ("```print(1)``` is better than ```print(2)```", "print(1)"),  # the original takes the first within a line
+        ("``` Python print(1)```, ```python print(1)```", "Python print(1)"),
+        ("```Python print(1)```", "print(1)"),
         ("```python\nprint(1)", "```python\nprint(1)"),  # never closed
         ("```python\n```", ""),
         ("", ""),

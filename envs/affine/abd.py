@@ -30,8 +30,9 @@ Ending.   Terminated by the first reply, whatever it is, with outcome "correct" 
 
 From the ABD task of Affine's validators. The differences:
 - The programs and inputs are drawn from our own templates (envs/affine/templates.py). `data=rows.jsonl` takes them
-  from rows of satpalsr/rl-python instead: `program`, `inputs`, `output`. Rows are used unchanged; no model writes a new
-  input.
+  from rows of satpalsr/rl-python instead: `program`, `inputs`, `output`. As in affinetes the program runs on the row's
+  input, and what it prints is the wanted output; the row's `output` is, if it prints nothing or fails. No model writes
+  a new input.
 - A hash of program and output decides the split. The instructions are in our words.
 - Programs run in envs/simulators/sandbox, which permits less than the original's. A program that runs out of time or
   does not end with exit status 0 fails, even if it has printed the output.
@@ -74,7 +75,7 @@ LOOP = "for _ in range(int(input()))"
 @dataclass(frozen=True)
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
-    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: generated programs
+    data: str = ""  # rows of satpalsr/rl-python: one in each line, or a JSON array; empty: generated programs
     seconds: int = 30  # most wall-clock seconds of a run
     cpu_seconds: int = 10  # most CPU seconds of a run
     prompt: str = "native"  # "native": instructions and tags; "short": the program and its output, a bare answer
@@ -95,11 +96,6 @@ class Env(Environment):
         self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
         self.running = False
 
-    @property
-    def task(self) -> str:
-        """The canonical task: the program and the wanted output."""
-        return canonical(self.program, self.output)
-
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's only turn."""
         common.check_split(split)
@@ -107,6 +103,9 @@ class Env(Environment):
         if self.places:
             row = rows.row_at(self.config.data, self.places, rng, split)
             self.program, self.input, self.output = fields_of_row(row)
+            self.task = canonical(self.program, self.output)  # as the row says, which decides its split
+            ran = self._run(self.input)
+            self.output = self.output if ran.stderr or not ran.stdout.strip() else ran.stdout
         else:
             self._draw(rng, split)
         self.running = True
@@ -123,7 +122,7 @@ class Env(Environment):
         elif not enough_lines(self.program, given):
             observation = "Invalid input for program"
         else:
-            ran = programs.execute(self.program, given, self.limits, self.config.sandbox)
+            ran = self._run(given)
             valid = not ran.stderr
             won = valid and same_output(self.output, ran.stdout)
             if won:
@@ -139,11 +138,16 @@ class Env(Environment):
         common.check_running(self.running)
         return self.input if self.config.prompt == "short" else f"<INPUT>\n{self.input}\n</INPUT>"
 
+    def _run(self, given: str) -> sandbox.Run:
+        """Run the program on an input, whose last line ends like the others."""
+        return programs.execute(self.program, given + "\n" * bool(given), self.limits, self.config.sandbox)
+
     def _draw(self, rng: Random, split: str) -> None:
         """Draw a program from the templates, an input, and its output."""
         for program in programs.draw(rng, self.config.difficulty, split, functions=False):
             self.program, self.input = program.source, program.given(rng)
             self.output = programs.output(self.program, self.input)
+            self.task = canonical(self.program, self.output)
             if split_of(self.task) == split:
                 return
 

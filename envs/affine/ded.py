@@ -6,9 +6,9 @@ Task.     A task in words, for a program that reads stdin and prints, or for a f
     2         one idea: a list, a line of words, a loop, two steps of arithmetic; functions too
     3         several steps: primes, matrices, runs of letters, counting, sorting of records; functions too
 
-Answers.  The last block fenced as ```python, else the last fenced block, else the whole text. A program without
-          output, error or main guard that defines solve() is run again with `res = solve()` and the result printed,
-          a list or tuple as print(*res).
+Answers.  The last block fenced as ```python, else the last fenced block, else the first fenced part of a line, else
+          the whole text. A program without output, error or main guard that defines solve() is run again with
+          `res = solve()` and the result printed, a list or tuple as print(*res).
 
 Replies.  Passed 5 of 5 cases               right
           Passed 2 of 5 cases               the third case failed; later cases are not run
@@ -62,7 +62,7 @@ TYPES = ("stdin_stdout", "function_call")
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     cases: int = 5  # test cases per task; rows of a file have their own
-    data: str = ""  # a file with a row of satpalsr/rl-python in each line; empty: generated tasks
+    data: str = ""  # rows of satpalsr/rl-python: one in each line, or a JSON array; empty: generated tasks
     seconds: int = 30  # most wall-clock seconds of a case
     cpu_seconds: int = 10  # most CPU seconds of a case
     prompt: str = "native"  # "native": task, example and instructions; "short": the task alone

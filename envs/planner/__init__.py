@@ -17,7 +17,7 @@ Plans.    native: {"should_decompose": true, "subproblems": ["...", "..."], "pla
 Worker.   model: the frozen base model. It solves one subproblem per request, given the earlier ones, and then combines
           the results; or it gets the whole problem in one request. `step` returns an unfinished Step with requests
           (envs/base.py), `answer` takes the results. The prediction is the final_answer of its JSON, else the last
-          number that it wrote.
+          number that it wrote: 1,234.5, 1e3 or 1/2.
           rules: arithmetic without a model. It computes the last calculation in each subproblem, with signs or the
           words plus, minus, times, divided by; `result 1` is the first subproblem's result. The prediction is the last
           result. From a whole problem, or from numbers alone, it predicts nothing.
@@ -56,7 +56,7 @@ from random import Random
 from envs import common, rows
 from envs.base import Environment, Step
 from envs.common import split_of
-from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, number_of, work_out
+from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, quotient_of, work_out
 from envs.planner.word_problems import LEVELS, of_row
 from envs.requests import Request, Result
 
@@ -110,7 +110,8 @@ MAX_REPLY, MAX_PARTS, MAX_PART = 8000, len(LETTERS), 400  # most characters, sub
 TRIES = 1000  # draws before a split counts as empty
 LINE = re.compile(r"[\d.]+|[\d.a-h+*/() -]*[-+*/][\d.a-h+*/() -]*")  # a number or a calculation
 SIGN = re.compile(r"[-+*/]")
-NUMBER = re.compile(r"-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+PLAIN = r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+\b)?"  # 1,234.5 or 1e3
+NUMBER = re.compile(rf"-?(?:(?<![/\d]){PLAIN} ?/ ?{PLAIN}(?! ?/|\d)|{PLAIN})")  # or 1/2, which is no part of a date
 
 
 @dataclass(frozen=True)
@@ -333,7 +334,7 @@ def prediction_in(text: str) -> float | None:
         return float(found)
     for place in (found if isinstance(found, str) else "", text[:MAX_REPLY]):
         if numbers := NUMBER.findall(place):
-            return number_of(numbers[-1])
+            return quotient_of(numbers[-1])
     return None
 
 

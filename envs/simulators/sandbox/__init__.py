@@ -77,11 +77,13 @@ if __name__ == "__main__":
 
 
 def code_of(text: str) -> str:
-    """Return the program in a reply: the last block fenced as Python, else the last fenced block, else the text."""
-    for fence in (r"```python\s*\n(.*?)```", r"```\w*\s*\n(.*?)```", r"```(.*?)```"):
+    """Return the program in a reply: the last block fenced as Python, else the last fenced block, else the first
+    fenced part of a line without its `python`, else the text."""
+    for fence in (r"```python\s*\n(.*?)```", r"```\w*\s*\n(.*?)```"):
         if blocks := re.findall(fence, text, re.DOTALL):
             return blocks[-1].strip()
-    return text.strip()
+    inline = re.search(r"```(?:python)?(.*?)```", text, re.DOTALL | re.IGNORECASE)
+    return (inline[1] if inline else text).strip()
 
 
 def start(mode: str) -> None:
