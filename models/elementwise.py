@@ -1,7 +1,7 @@
-"""Elementwise functions whose bits for an element do not depend on its place: silu and exp2, not gelu's tanh form.
+"""Elementwise functions whose bits for an element do not depend on its place: silu and exp2; not gelu in 16 bits.
 
 On a CPU torch rounds silu and exp2 of whole vectors otherwise than the rest of a row, or of a thread's share. So rows
-are padded to whole vectors, and threads share whole rows.
+are padded to whole vectors, and threads share whole rows. Gelu is shared by another rule: models/fast/trial.py.
 """
 
 from collections.abc import Callable, Iterable

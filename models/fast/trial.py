@@ -129,9 +129,9 @@ def _refused(model: CausalLM) -> str | None:
     """Return a line about a part that is known to differ, which so small a trial may miss: an activation whose bits
     depend on the thread, a single product whose sums threads share, a number of inputs that VECTOR does not divide, or
     a layer so narrow that torch uses another library for few rows than for many."""
-    threads = torch.get_num_threads()
-    if model.config.hidden_act == "gelu_pytorch_tanh" and threads > 2:
-        return "mlp: hidden_act gelu_pytorch_tanh gives other bits from three threads on"
+    threads, act = torch.get_num_threads(), model.config.hidden_act
+    if threads > 2 and (act == "gelu_pytorch_tanh" or (act == "gelu" and model.lm_head.weight.dtype.itemsize == 2)):
+        return f"mlp: hidden_act {act} gives other bits from three threads on"
     if model.config.num_key_value_heads == 1 and threads > 1 and not onednn.float32:
         return "attention: of one key head, plain products give other bits for a single sequence from two threads on"
     for name, layer in _layers(model):
