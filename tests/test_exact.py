@@ -129,6 +129,15 @@ def test_narrow_factors_are_padded(r, monkeypatch):
     assert widths and all(width % 16 == 0 for width in widths)
 
 
+@pytest.mark.parametrize("ranks", [{"v_proj": 1}, {"down_proj": 1, "q_proj": 3}, {"gate_proj": 193}], ids=str)
+@torch.no_grad()
+def test_a_layer_of_another_rank_is_exact(ranks):
+    model = load_model("tiny", torch.float32)
+    lora.inject(model, 16, 32, rank_pattern=ranks)
+    randomize_factors(model)
+    assert trial.first_difference(model) is None and largest_gap(model) == 0.0
+
+
 @pytest.mark.parametrize("number", [1, 3, 5])
 @pytest.mark.parametrize("width", [31, 33, 77, 768])
 @pytest.mark.parametrize("function", [F.silu, torch.exp2])
