@@ -1,4 +1,4 @@
-"""The formula of lora/fused.py for training on CUDA: fewer launches, and an input that need not be kept.
+"""The formula of lora/fused.py for training in 16 bits: fewer launches, and an input that need not be kept.
 
 Factors are cast once for forward and backward, A x is kept, and gradients of factors are summed in float32.
 """
@@ -29,9 +29,9 @@ class LeanLoRA(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        grad = grad.contiguous()
+        saved, grad = ctx.saved_tensors, grad.contiguous()  # first: checkpointing computes the block again for these
         grad_x = ctx.bases[0].product_back(grad, ctx.bases) if ctx.needs_input_grad[0] else None
-        if not (saved := ctx.saved_tensors):
+        if not saved:
             return grad_x, None, None, None
         A, low, *Bs = saved[: len(ctx.ranks) + 2]
         inputs, widths = saved[len(Bs) + 2 :], [B.shape[1] for B in Bs]

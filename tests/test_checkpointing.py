@@ -60,4 +60,4 @@ def test_a_checkpointed_block_keeps_only_its_input():
     width, N = 48, 256
     kept, plain = ((held(on, 3) - held(on, 2)) / N for on in (True, False))
     assert kept == width * 2, "a token's input in bfloat16"
-    assert plain > 20 * kept
+    assert plain > 15 * kept

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 import lora
 from models import load_model
 from models.quant import QuantLinear, block_linears
+from rl import full
 
 SHORT = ["episodes=8", "batch_size=8", "eval_episodes=0", "lora.r=4", "max_new_tokens=16"]
 TINY = Path("models/tiny").resolve()
@@ -193,10 +194,11 @@ def test_stored_checkpoints_do_not_train_whole(tmp_path):
     save_file(load_file(folder / "model.safetensors") | vocabulary, folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text()) | {"vocab_size": 2048}
     (folder / "config.json").write_text(json.dumps(config))
-    words = [f"model={folder}", "max_len=256", f"out={tmp_path}/run", *SHORT]
-    status, _, err = run_program("train.py", *words, "lora.r=0")
-    assert status == 1 and err.endswith(
-        "train.py: lora.r=0 cannot train a checkpoint that is stored as int8; use lora.r=16\n"
-    )
+    words, quantised = [f"model={folder}", "max_len=256", f"out={tmp_path}/run", *SHORT], load_model(str(folder))
     status, _, err = run_program("train.py", *words, "quant=nf4")
     assert status == 1 and err.endswith("stored: is stored as int8, not nf4; leave quant= out\n")
+    (folder / "model.safetensors").write_bytes(b"not read")
+    line = "train.py: lora.r=0 cannot train a checkpoint that is stored as int8; use lora.r=16\n"
+    assert run_program("train.py", *words, "lora.r=0") == (2, "", line)
+    with pytest.raises(ValueError, match="stored as int8"):  # of the hub, whose config.json loading gets
+        full.train_all(quantised)

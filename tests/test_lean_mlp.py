@@ -1,0 +1,70 @@
+"""Training on a CPU in 16 bits: an MLP keeps the outputs of gate_proj and up_proj, and gradients keep their bits."""
+
+import pytest
+import torch
+from conftest import random_model
+from test_checkpointing import gradients
+
+import lora
+from benchmarks.live import LiveStorage
+from benchmarks.sides import SHAPES
+from models.config import parse_config
+from models.fast import train_block
+from models.kernels import kernels, nothing_faster
+from models.sizes import sizes_of
+from rl import config, peaks
+
+INNER = 128  # a multiple of models/elementwise.py's VECTORS, so that nothing is padded
+
+
+@pytest.mark.parametrize("act", ["silu", "gelu"])
+@pytest.mark.parametrize("kind", ["all-linear", "attention", "dropout", "every weight"])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_an_mlp_computed_again_changes_no_bit_of_a_gradient(act, kind, checkpointed, monkeypatch):
+    found, calls = [], []
+    lean = lambda *args: calls.append(0) or train_block.train_block(*args)  # noqa: E731
+    for slot in (nothing_faster, lean):
+        monkeypatch.setattr(kernels, "train_block", slot)
+        model = random_model("qwen3", dtype=torch.bfloat16, hidden_act=act).requires_grad_(kind == "every weight")
+        if kind != "every weight":
+            torch.manual_seed(0)
+            lora.inject(model, r=4, targets="attention" if kind == "attention" else "all-linear")
+            for _, layer in lora.lora_layers(model):
+                layer.dropout = 0.3 if kind == "dropout" else 0.0
+                torch.nn.init.normal_(layer.adapter.B)
+        found.append(gradients(model.train(kind == "dropout"), checkpointed))
+    plain, again = found
+    assert calls and plain.keys() == again.keys() and len(plain) > 8
+    assert not [name for name in plain if not torch.equal(plain[name], again[name])]
+
+
+def kept(words: list[str], family: str, layers: int, N: int) -> int:
+    """Return the bytes that a forward of N tokens leaves for the backward."""
+    cfg = config.parse(["device=cpu", *words])
+    model = random_model(family, dtype=getattr(torch, cfg.dtype), num_hidden_layers=layers, intermediate_size=INNER)
+    if cfg.lora.r:
+        lora.inject(model, r=cfg.lora.r)
+    model(torch.zeros(1, N, dtype=torch.long)).sum().backward()  # makes oneDNN's copies of the weights
+    with LiveStorage() as live:
+        hidden = model(torch.zeros(1, N, dtype=torch.long))
+        hidden.sum()
+        return live.live
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "words", ["r=4 dtype=bfloat16", "r=20 dtype=bfloat16", "r=0 dtype=bfloat16", "r=4 dtype=float32"]
+)
+def test_a_layer_keeps_the_planned_bytes_on_a_cpu(family, words):
+    words = f"lora.{words}".split()
+    found = [kept(words, family, layers, N) for layers, N in ((2, 128), (3, 128), (2, 256), (3, 256))]
+    of_a_token = (found[3] - found[2] - (found[1] - found[0])) / 128
+    sizes = sizes_of(random_model(family, intermediate_size=INNER).config)
+    assert of_a_token == peaks.kept(sizes, config.parse(["device=cpu", *words]))
+
+
+def test_a_layer_keeps_less_than_two_thirds_of_the_plain_code():
+    """Of Qwen2.5-0.5B's shape in 16 bits, with adapters on all layers."""
+    sizes = sizes_of(parse_config(SHAPES["0.5b"]))
+    plain = 12 * sizes.D + 8 * sizes.Q + 6 * sizes.K + 8 * sizes.I
+    assert peaks.kept(sizes, config.parse(["device=cpu", "dtype=bfloat16", "lora.r=16"])) < plain * 2 / 3
