@@ -13,6 +13,7 @@ from envs.common import SPLITS
 FORMS = ("hash", "own")
 NAMES = {"train": ("train",), "val": ("val", "valid", "validation", "dev"), "test": ("test",)}  # of a split's file
 ENDINGS = (".json", ".jsonl")
+WHOLE = "tasks.json"  # tau_retail's file without splits
 
 
 class OwnSplits(Environment):
@@ -32,12 +33,14 @@ class OwnSplits(Environment):
         return tasks[seed % len(tasks)]
 
 
-def check_splits(config) -> None:
-    """Raise ValueError for an unknown value of the option `splits`, or one without data."""
+def check_splits(config, form: str = "{}") -> None:
+    """Raise ValueError for a value of the option `splits` that is unknown or does not fit data; form: of `files_of`."""
     if config.splits not in FORMS:
         raise ValueError(f"splits must be 'hash' or 'own', not {config.splits!r}")
     if config.splits == "own" and not config.data:
         raise ValueError("splits=own needs data=, a file or a folder with a file for each split")
+    if config.splits == "hash" and config.data and _found(config.data, form) and not Path(config.data, WHOLE).is_file():
+        raise ValueError(f"data: {config.data} has a file for each split; splits=own plays them")
 
 
 def files_of(data: str, form: str = "{}") -> dict[str, str]:
@@ -47,13 +50,19 @@ def files_of(data: str, form: str = "{}") -> dict[str, str]:
     """
     if not Path(data).is_dir():
         return dict.fromkeys(SPLITS, data)
+    found = _found(data, form)
+    if not found:
+        raise ValueError(f"data: the folder {data} has no file of a split, such as {form.format('test')}.json")
+    return found
+
+
+def _found(folder: str, form: str) -> dict[str, str]:
+    """Return {split: file} of the splits that have one in a folder."""
     found = {}
     for split in SPLITS:
         names = [form.format(name) + ending for name in NAMES[split] for ending in ENDINGS]
-        there = [str(Path(data, name)) for name in names if Path(data, name).is_file()]
+        there = [str(Path(folder, name)) for name in names if Path(folder, name).is_file()]
         found |= {split: there[0]} if there else {}
-    if not found:
-        raise ValueError(f"data: the folder {data} has no file of a split, such as {form.format('test')}.json")
     return found
 
 

@@ -88,6 +88,8 @@ def test_a_missing_split_is_one_line(tmp_path, kind):
     with pytest.raises(ValueError, match=r"has no .*val") as error:
         made(kind, tmp_path).reset(0, "val")
     assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="has a file for each split; splits=own plays them"):
+        envs.make(kind, data=str(tmp_path))
     with pytest.raises(ValueError, match="splits must be 'hash' or 'own', not 'mine'"):
         envs.make(kind, data=str(tmp_path), splits="mine")
     with pytest.raises(ValueError, match="splits=own needs data="):

@@ -105,7 +105,7 @@ class Config:
         common.check_options(self, "123")
         if self.user not in ("rules", "model"):
             raise ValueError(f"user must be 'rules' or 'model', not {self.user!r}")
-        check_splits(self)
+        check_splits(self, "tasks_{}")
         if self.data:
             load_tasks(self.data, self.splits)
 
