@@ -25,13 +25,14 @@ from rl.evaluate import describe, evaluate
 from rl.guard import ends, signals
 from rl.quantised import with_base
 from rl.ranks import start
+from rl.whole_split import with_every_task
 
 
 @dataclass(frozen=True)
 class Keys:
     adapter: str = "base"  # adapters' folders by comma, compared on the same tasks; base: without an adapter
     split: Literal["test", "val", "train"] = "test"  # tasks to play
-    n: Positive[int] = 200  # number of tasks
+    n: NotNegative[int] = 200  # number of tasks; 0: each task of data= once, in order, with splits=own
     top_k: NotNegative[int] = 0  # sample from that many most likely tokens; 0: all, as in training
     top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
@@ -121,6 +122,7 @@ if __name__ == "__main__":
             words = with_base_of_adapters(sys.argv[1:])
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
+            cfg, keys = with_every_task(cfg, keys)
         with ends.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
             start.run(partial(main, keys=keys), cfg, groups=keys.n)

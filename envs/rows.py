@@ -42,17 +42,28 @@ def row_places(path: str, task_of: Callable[[dict], str]) -> dict[str, list[int]
     task_of: returns a row's canonical task, or "" to leave the row out.
     Raise ValueError if the file does not exist or has no usable row.
     """
+    places: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for place, split in _rows(path, task_of):
+        places[split].append(place)
+    return places
+
+
+def places_in_order(path: str, task_of: Callable[[dict], str]) -> list[int]:
+    """Return the places of all usable rows of a file, in its order. Raise ValueError as `row_places` does."""
+    return [place for place, _ in _rows(path, task_of)]
+
+
+def _rows(path: str, task_of: Callable[[dict], str]) -> list[tuple[int, str]]:
+    """Return (place, split by hash) of each usable row."""
     check_file("a file with a row in each line", path)
-    return _places(path, task_of, _version(path))
+    return _scanned(path, task_of, _version(path))
 
 
 @lru_cache(maxsize=4)  # many environments share one scan; a changed file is scanned again
-def _places(path: str, task_of: Callable[[dict], str], version: tuple[int, int]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for place, row in enumerate(_array(path, version)) if _is_array(path) else _lines(path):
-        if task := task_of(row):
-            places[split_of(task)].append(place)
-    if not any(places.values()):
+def _scanned(path: str, task_of: Callable[[dict], str], version: tuple[int, int]) -> list[tuple[int, str]]:
+    found = enumerate(_array(path, version)) if _is_array(path) else _lines(path)
+    places = [(place, split_of(task)) for place, row in found if (task := task_of(row))]
+    if not places:
         raise ValueError(f"data: {path} has no usable row")
     return places
 
@@ -102,7 +113,11 @@ def row_at(path: str, places: dict[str, list[int]], rng: Random, split: str) -> 
         there = " and ".join(f"{name} ({len(found)})" for name, found in places.items() if found)
         out = "; eval_episodes=0 or eval_split=train trains without them" if places["train"] else ""
         raise ValueError(f"data: {path} has no row in split {split}, only in {there}{out}")
-    place = rng.choice(places[split])
+    return row_of(path, rng.choice(places[split]))
+
+
+def row_of(path: str, place: int) -> dict:
+    """Return the row at a place of a file: a byte offset, or an index of an array."""
     if _is_array(path):
         return _array(path, _version(path))[place]
     with open(path, "rb") as file:

@@ -18,7 +18,7 @@ EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in ever
 
 def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
     """Play `episodes` tasks of a split at a temperature (0 is greedy), the same tasks every time. Return `judged`."""
-    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
+    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
     kind = "greedy" if temperature == 0 else "sampled"
     with progress_bar(episodes, f"evaluate {kind} on {split}") as progress:
         played = rollout(model, tokenizer, tasks, cfg, temperature, progress)

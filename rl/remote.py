@@ -31,7 +31,7 @@ from rl.tasks import Task, make_env, make_tasks
 
 def evaluate(server: Server, name: str, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
     """Evaluate the server's model `name` as rl.evaluate.evaluate does; cfg.model is the server's base model."""
-    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM)
+    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
     with tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar:
         played = []

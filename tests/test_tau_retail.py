@@ -586,6 +586,26 @@ Do you give me permission to make this change?
 Please confirm that I should go ahead.
 Please confirm your request to cancel order #W1.
 Can you confirm you want this?
+Can you please confirm that you would like me to cancel this order?
+Is this what you had in mind?
+Would it be okay to go on?
+Please give me the green light.
+Does that work?
+Do these changes look good to you?
+Let me know if you'd like to proceed with the exchange.
+Before I make this change, please confirm with 'yes'.
+Shall I process the refund to your PayPal account?
+Is it correct that you want to return both items?
+Do I have your approval?
+Please type YES if you want me to continue.
+Can I proceed with this?
+If you want me to go ahead, just say so.
+Are you fine with paying 20 dollars more?
+I'd need your explicit consent to continue.
+Would you like to finalize this return?
+Could you confirm if this is correct?
+Is everything correct?
+Just let me know and I will cancel it.
 """.splitlines()
 NO_ASKS = """\
 Which order would you like me to look at?
@@ -629,6 +649,16 @@ Which of these would you like?
 Let me know how you would like to proceed.
 Please confirm the payment method for the refund.
 I'm ready to help. What can I do for you?
+Which color would you like?
+Could you tell me why you want to cancel?
+Do you have your order number at hand?
+Please share your email so I can find your account.
+I'd be happy to help you with that. May I have your name and zip code?
+What is your preferred payment method?
+Let me look into that for you.
+Are there any other items you want to return?
+The order was delivered on Monday.
+Would you prefer a refund to the gift card or to PayPal?
 """.splitlines()
 REFUSALS = """\
 I am sorry, I cannot do that.
@@ -681,6 +711,21 @@ That item is currently unavailable.
 The system won't let me do this.
 Orders that were processed are not cancellable.
 I'm sorry, but I can only help with your own orders.
+That won't be possible.
+I'm not able to process that request.
+Regrettably, this can't be done.
+We don't do that here.
+Such a change is not permitted.
+It's not allowed to change a delivered order.
+The item you want is not in stock.
+No other variants are available.
+We are not allowed to share that information.
+This payment method can't be used for the refund.
+You don't have enough money on your gift card.
+The order has already been delivered, so it cannot be cancelled.
+Cancelling is only possible for pending orders.
+I have to say no to this.
+This is against the shop's policy.
 """.splitlines()
 NO_REFUSALS = """\
 I will cancel it now.

@@ -42,7 +42,7 @@ Ending.   Terminated by an answer, and in the native form by a reply without an 
 From LifelongAgentBench's db_bench and the single-skill variant of the guide. The differences:
 - The tasks come from our templates (tasks.py); `data=` reads the original's file, or {skill: [entry, ...]}. Only the
   original's entries with one skill are used; `select`, which every query has, counts if it is the only one.
-- A hash of the true SQL, without the rows, decides the split.
+- A hash of the true SQL, without the rows, decides the split; `splits=own` plays a whole file in order.
 - After max_turns statements the original requests one more reply, which it does not execute; here the episode ends. The
   original also counts a change as correct if the next reply is malformed; the guide does not, nor do we.
 - The instructions are in our words. The hash is not cut at 1,024 characters, as MySQL's GROUP_CONCAT does.
@@ -55,8 +55,9 @@ from difflib import get_close_matches
 from random import Random
 
 from envs import common
-from envs.base import Environment, Step
-from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_tasks
+from envs.base import Step
+from envs.db_bench.tasks import LEVELS, SKILLS, Task, draw, literal, read_in_order, read_tasks
+from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.simulators.mysql import Database, MySQLError, digest
 
 INSTRUCTIONS = """\
@@ -87,6 +88,7 @@ class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
     data: str = ""  # a file of LifelongAgentBench's entries, or of {skill: [entry, ...]}; empty: generated tasks
+    splits: str = "hash"  # of data: "hash" of the SQL; "own": a folder's train.json, test.json, or a whole file
     strict: bool = True  # grade answers without the original's two bugs
     max_turns: int = 3  # statements before the episode is truncated
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
@@ -102,16 +104,22 @@ class Config:
                 )
         if self.skill and not any(self.skill.split(",")):
             raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
-        if self.data:
+        check_splits(self)
+        if self.splits == "own":
+            if self.skill:
+                raise ValueError("splits=own plays every task of data, whatever its skills: leave skill= out")
+            for path in files_of(self.data).values():
+                read_in_order(path)
+        elif self.data:
             read_tasks(self.data)
 
 
-class Env(Environment):
+class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
-        self.tasks = read_tasks(self.config.data) if self.config.data else None
+        self.tasks = read_tasks(self.config.data) if self.config.data and self.config.splits == "hash" else None
         self.database = Database()
         self.running = False
 
@@ -123,7 +131,8 @@ class Env(Environment):
     def reset(self, seed: int, split: str = "train") -> list[dict]:
         """Start the episode of a seed. Return the messages up to the agent's first turn."""
         common.check_split(split)
-        self.begin(self._draw(Random(f"db_bench {split} {seed}"), split))
+        own = self.config.splits == "own"
+        self.begin(self.own_task(seed, split) if own else self._draw(Random(f"db_bench {split} {seed}"), split))
         short = f"{SHORT}\n{self.goal.table}: {', '.join(name for name, _ in self.goal.columns)}"
         said = self.goal.instruction
         if self.config.prompt == "short":  # the line above already names the table and its columns
@@ -172,6 +181,10 @@ class Env(Environment):
         if self._untouched():
             return self._operation("I run the statement that the task asks for.", self.goal.sql)
         return self._operation("The table is not as it was; I put the right rows in it.", self._repair())
+
+    def own_tasks(self, split: str) -> list[Task]:
+        """Return the tasks of the data set's own split, in its order."""
+        return read_in_order(file_of(self.config.data, split))
 
     def _draw(self, rng: Random, split: str) -> Task:
         """Return a generated task or one of the file."""

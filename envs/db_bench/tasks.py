@@ -247,6 +247,25 @@ def read_entries(path: str) -> dict[str, list[dict]]:
 
 
 @lru_cache(maxsize=4)
+def read_in_order(path: str) -> list[Task]:
+    """Return all tasks of a file, those of several skills too, in its order."""
+    check_file("a file of LifelongAgentBench's entries", path)
+    data = read_json(path)
+    if not isinstance(data, dict) or not data:
+        raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
+    lists = [value if isinstance(value, list) else [value] for value in data.values()]
+    found = []
+    for number, entry in enumerate(entry for entries in lists for entry in entries):
+        try:
+            found.append(task_of(entry, ",".join(entry.get("skill_list", []))))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"data: entry {number} of {path!r} is no task: {error!r}") from None
+    if not found:
+        raise ValueError(f"data: {path!r} has no task")
+    return found
+
+
+@lru_cache(maxsize=4)
 def read_tasks(path: str) -> dict[str, dict[str, list[Task]]]:
     """Return {split: {skill: tasks}} of a file."""
     found: dict = {split: {} for split in SPLITS}

@@ -44,7 +44,7 @@ Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have on
           solution on this machine (no python3, git or network); stderr reports once how many are skipped, and why.
 
 From LifelongAgentBench's os_interaction. The differences:
-- The tasks and their words are ours. A hash of the instruction decides the split.
+- The tasks and their words are ours. A hash of the instruction decides the split; `splits=own` plays a file in order.
 - The machine is a simulation: envs/simulators/shell lists what it supports and where it differs.
 - Long outputs are cut as in AgentBench; `max_output=0` cuts nothing, as in LifelongAgentBench.
 - A reply of more than 20,000 characters is not executed; the observation is bash's message about its own limit.
@@ -59,11 +59,12 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common
-from envs.base import Environment, Step
+from envs.base import Step
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.judge import failing, judge, obstacle, prepared, runs_python, skipped, twin
 from envs.os_interaction.tasks import LEVELS, Task
+from envs.own_splits import OwnSplits, check_splits, file_of
 from envs.simulators import sandbox
 from envs.simulators.shell import Shell
 from envs.simulators.shell.files import Frozen
@@ -107,6 +108,7 @@ REWARDS = {"correct": 1.0, "incorrect": -0.5, "unknown": 0.0}
 class Config:
     difficulty: str = "1,2,3,4"  # levels 1 to 4, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     data: str = ""  # a file of LifelongAgentBench's or AgentBench's tasks; empty: generated tasks
+    splits: str = "hash"  # of data: "hash" of the instruction; "own": a folder's train.json, test.json, or a whole file
     scripts: str = ""  # the folder of the script files that AgentBench's tasks name
     max_output: int = 800  # longer output is cut to 20 characters less than this; 0: never
     max_turns: int = 5  # executed replies before the episode is truncated
@@ -120,18 +122,20 @@ class Config:
             raise ValueError(f"max_output must be 0 or more than 20, or nothing is left, not {self.max_output}")
         if self.scripts and not self.data:
             raise ValueError("scripts needs data=problems.json, and data is empty")
+        check_splits(self)
         if self.data:
-            found = os_data.read(self.data, self.scripts)
+            found = os_data.read(self.data, self.scripts, self.splits)
             if any(runs_python(task) for tasks in found.values() for task in tasks):
                 sandbox.start(self.sandbox)
 
 
-class Env(Environment):
+class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
-        self.data = os_data.read(self.config.data, self.config.scripts) if self.config.data else None
+        cfg = self.config
+        self.data = os_data.read(cfg.data, cfg.scripts, cfg.splits) if cfg.data else None
         self.slow = self.data is not None and any(runs_python(task) for tasks in self.data.values() for task in tasks)
         self.running = False
 
@@ -145,7 +149,8 @@ class Env(Environment):
         common.check_split(split)
         rng = Random(f"os_interaction {split} {seed}")
         if self.data:
-            self.current = self._entry(rng, split)
+            own = self.config.splits == "own"
+            self.current = self.own_task(seed, split) if own else self._entry(rng, split)
         else:
             self.current = os_tasks.draw(rng, rng.choice(self.config.difficulty.split(",")), split)
         return self.begin(self.current)
@@ -209,8 +214,25 @@ class Env(Environment):
             if not obstacle(task, self.config.sandbox):
                 return task
             skipped(self.config.data, self.config.scripts, split, self.config.sandbox)
-        why = skipped(self.config.data, self.config.scripts, split, self.config.sandbox) or "the file has none"
-        raise ValueError(f"data: {self.config.data} has no task in split {split} that can be played: {why}")
+        raise self._no_task(split)
+
+    def _no_task(self, split: str) -> ValueError:
+        """Return the error for a split without a task that can be played."""
+        cfg = self.config
+        why = skipped(cfg.data, cfg.scripts, split, cfg.sandbox, cfg.splits) or "the file has none"
+        return ValueError(f"data: {cfg.data} has no task in split {split} that can be played: {why}")
+
+    def own_tasks(self, split: str) -> list[Task]:
+        """Return the tasks of the data set's own split that pass with their own solution here, in its order."""
+        cfg = self.config
+        if split not in self.data:
+            file_of(cfg.data, split)  # raises ValueError
+        if skipped(cfg.data, cfg.scripts, split, cfg.sandbox, cfg.splits):  # prints how many, once
+            playable = [task for task in self.data[split] if not obstacle(task, cfg.sandbox)]
+            if not playable:
+                raise self._no_task(split)
+            return playable
+        return self.data[split]
 
     def _read(self, reply: str) -> tuple[str, str]:
         """Return the action in a reply (bash, finish, answer) and its content; "" and the reason if it has none."""

@@ -17,26 +17,41 @@ from envs.common import SPLITS, check_file, split_of
 from envs.data_files import read_json, read_text
 from envs.http.exchange import plain
 from envs.os_interaction.tasks import Python, Task
+from envs.own_splits import files_of
 
 MOST_PATTERN = 1000  # characters of an answer's pattern
 
 
 @lru_cache(maxsize=4)  # many environments share one reading of a file
-def read(path: str, scripts: str = "") -> dict[str, list[Task]]:
-    """Return {split: tasks}; `scripts` is the folder of script files. Raise ValueError for a bad file."""
-    check_file("a file of LifelongAgentBench or AgentBench", path)
+def read(path: str, scripts: str = "", splits: str = "hash") -> dict[str, list[Task]]:
+    """Return {split: tasks}, by a hash of the instruction or of the data set's own files (envs/own_splits.py).
+
+    `scripts` is the folder of script files. Raise ValueError for a bad file.
+    """
+    if splits == "own":
+        read_file = {file: _read(file, scripts) for file in files_of(path).values()}
+        return {split: read_file[file] for split, file in files_of(path).items()}
     found: dict[str, list[Task]] = {split: [] for split in SPLITS}
+    for task in _read(path, scripts):
+        found[split_of(task.key)].append(task)
+    return found
+
+
+def _read(path: str, scripts: str) -> list[Task]:
+    """Return the tasks of a file, in its order."""
+    check_file("a file of LifelongAgentBench or AgentBench", path)
+    found = []
     for name, entry in _entries(path).items():
         try:
             task = _lifelong(entry) if "instruction" in entry else _agent_bench(entry, scripts)
             if task:
                 _check(task)
-                found[split_of(task.key)].append(task)
+                found.append(task)
         except KeyError as error:
             raise ValueError(f"data: entry {name} of {path} lacks {error}") from None
         except (TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"data: entry {name} of {path} has a field of the wrong kind: {error}") from None
-    if not any(found.values()):
+    if not found:
         raise ValueError(f"data: no entry of {path} can be used")
     return found
 

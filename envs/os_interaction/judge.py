@@ -171,9 +171,9 @@ def obstacle(task: Task, mode: str = sandbox.ISOLATED) -> str:
 
 
 @cache  # reported once per file and split
-def skipped(path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED) -> str:
+def skipped(path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED, splits: str = "hash") -> str:
     """Describe the skipped tasks in a split of a file; also print this if any task is left."""
-    tasks = os_data.read(path, scripts)[split]
+    tasks = os_data.read(path, scripts, splits)[split]
     bad = [(task, why) for task in tasks if (why := obstacle(task, mode))]
     if not bad:
         return ""

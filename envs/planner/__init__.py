@@ -38,7 +38,7 @@ Ending.   Terminated by the first reply, whatever it is, once the worker has ans
 
 From the guide's trainer, a planner with a frozen worker on GSM8K. The differences:
 - The problems are generated; `data=gsm8k.jsonl` reads GSM8K's rows {question, answer}. The split is a hash of the
-  question, or of the template and its numbers.
+  question, or of the template and its numbers; `data=folder splits=own` plays train.jsonl and test.jsonl in order.
 - A prediction of 0 counts as one. A JSON object with none of the three keys is no plan. should_decompose may be "true".
 - Only 8,000 characters of a reply, eight subproblems and 400 characters of each are read.
 - All prompts are in our words. The expert's subproblems are the steps of the solution (for a row without calculations:
@@ -54,8 +54,9 @@ from math import isfinite, sqrt
 from random import Random
 
 from envs import common, rows
-from envs.base import Environment, Step
+from envs.base import Step
 from envs.common import split_of
+from envs.own_splits import OwnSplits, check_splits, file_of, files_of
 from envs.planner.arithmetic import ATOM, LETTERS, arithmetic_in, in_words, quotient_of, work_out
 from envs.planner.word_problems import LEVELS, of_row
 from envs.requests import Request, Result
@@ -118,6 +119,7 @@ NUMBER = re.compile(rf"-?(?:(?<![/\d]){PLAIN} ?/ ?{PLAIN}(?! ?/|\d)|{PLAIN})")  
 class Config:
     difficulty: str = "1,2,3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     data: str = ""  # a file of GSM8K, with a row in each line; empty: generated problems
+    splits: str = "hash"  # of data: "hash" of the question; "own": a folder's train.jsonl, test.jsonl, or a whole file
     worker: str = "model"  # solves the plan: model (the frozen base) | rules (arithmetic only, needs no model)
     worker_tokens: int = 256  # most tokens per answer of worker=model
     worker_temperature: float = 0.0  # sampling temperature of worker=model; 0 is greedy
@@ -138,8 +140,9 @@ class Config:
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
         common.check_prompt(self.prompt)
-        if self.data:
-            rows.row_places(self.data, task_of_row)
+        check_splits(self)
+        for path in set(files_of(self.data).values()) if self.splits == "own" else [self.data] if self.data else []:
+            rows.row_places(path, task_of_row)
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,14 @@ class Plan:
     how: str = ""  # how to combine their results
 
 
-class Env(Environment):
+class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config(worker="rules")
-        self.places = rows.row_places(self.config.data, task_of_row) if self.config.data else None
+        self.places = None
+        if self.config.data and self.config.splits == "hash":
+            self.places = rows.row_places(self.config.data, task_of_row)
         self.running = False
         self.work: Generator | None = None  # the suspended step, waiting for the worker's answers
 
@@ -168,7 +173,9 @@ class Env(Environment):
         """Start the episode of a seed. Return the messages up to the agent's only turn."""
         common.check_split(split)
         rng = Random(f"planner {split} {seed}")
-        if self.places:
+        if self.config.splits == "own":
+            self.problem = of_row(rows.row_of(file_of(self.config.data, split), self.own_task(seed, split)))
+        elif self.places:
             self.problem = of_row(rows.row_at(self.config.data, self.places, rng, split))
         else:
             template = rng.choice(LEVELS[rng.choice(self.config.difficulty.split(","))])
@@ -178,6 +185,10 @@ class Env(Environment):
         form = SHORT if self.config.prompt == "short" else NATIVE
         content = form.format(question=self.problem.question, helper=HELPERS[self.config.worker])
         return [{"role": "user", "content": content}]
+
+    def own_tasks(self, split: str) -> list[int]:
+        """Return the places of the rows of a data set's own split."""
+        return rows.places_in_order(file_of(self.config.data, split), task_of_row)
 
     def step(self, action_text: str) -> Step:
         """Read the agent's plan and execute it. The step has requests if the worker is a model."""

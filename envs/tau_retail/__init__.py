@@ -57,7 +57,7 @@ From tau-bench's retail domain (MIT) at 59a200c. The differences:
   products.json, orders.json, and its tasks (Python code there) as tasks.json: a list of objects with user_id,
   instruction, actions [{name, kwargs}] and outputs. A call that fails there changes nothing, as in the original. Their
   scripted customer says the instruction at once, except for what to do "if the agent asks for confirmation", which it
-  says when asked to confirm; it names ids only if the instruction does.
+  says when asked to confirm; it names ids only if the instruction does. `splits=own` plays tasks_test.json in order.
 - The scripted customer takes words for a request to agree or for a refusal, not their meaning. From the third time on
   it only says how often it has said the same line.
 - It never leaves before the wishes are met or refused: an agent that puts the customer off, or hands
@@ -74,7 +74,8 @@ from dataclasses import dataclass
 from random import Random
 
 from envs import common
-from envs.base import Environment, Step
+from envs.base import Step
+from envs.own_splits import OwnSplits, check_splits
 from envs.requests import Request, Result
 from envs.tau_retail.customer import HEARD, STOP, Customer, model_chat, says
 from envs.tau_retail.database import Database
@@ -82,7 +83,7 @@ from envs.tau_retail.expert import next_action
 from envs.tau_retail.original import load_tasks
 from envs.tau_retail.policy import NATIVE, SHORT, SHORTEST
 from envs.tau_retail.shop import load_shop, make_shop
-from envs.tau_retail.tasks import draw_task
+from envs.tau_retail.tasks import Task, draw_task
 from envs.tau_retail.tools import CHANGING, PARAMETERS, call, failed, key, whole
 
 MAX_ACTION = 8000  # characters read of an action
@@ -98,16 +99,18 @@ class Config:
     prompt: str = "native"  # "native": the rules, tools as JSON, Thought/Action; "short": one message, bare actions
     user: str = "rules"  # the customer: "rules", a script; "model", the base model
     data: str = ""  # a folder with the original's users, products, orders and tasks.json; empty: the generated shop
+    splits: str = "hash"  # of data: "hash" of the task; "own": tasks_train, tasks_dev, tasks_test.json, or all tasks
 
     def __post_init__(self):
         common.check_options(self, "123")
         if self.user not in ("rules", "model"):
             raise ValueError(f"user must be 'rules' or 'model', not {self.user!r}")
+        check_splits(self, "tasks_{}")
         if self.data:
-            load_tasks(self.data)
+            load_tasks(self.data, self.splits)
 
 
-class Env(Environment):
+class Env(OwnSplits):
     """Play one episode at a time; the module's docstring is the specification."""
 
     def __init__(self, config: Config | None = None):
@@ -124,10 +127,8 @@ class Env(Environment):
         common.check_split(split)
         rng = Random(f"tau_retail {split} {seed}")
         if self.config.data:
-            tasks, shop = load_tasks(self.config.data)[split], load_shop(self.config.data)
-            if not tasks:
-                raise ValueError(f"data: {self.config.data} has no task in split {split}")
-            self.errand = rng.choice(tasks)
+            shop, own = load_shop(self.config.data), self.config.splits == "own"
+            self.errand = self.own_task(seed, split) if own else rng.choice(self.own_tasks(split))
         else:
             self.errand = draw_task(rng.choice(self.config.difficulty.split(",")), split, rng)
             shop = make_shop(self.errand.easy)
@@ -146,6 +147,12 @@ class Env(Environment):
         if self.config.prompt == "short":
             return [{"role": "user", "content": f"{SHORTEST if self.errand.easy else SHORT}\n{opening}"}]
         return [{"role": "system", "content": NATIVE}, {"role": "user", "content": opening}]
+
+    def own_tasks(self, split: str) -> list[Task]:
+        """Return the folder's tasks of a split. Raise ValueError if there are none."""
+        if not (tasks := load_tasks(self.config.data, self.config.splits)[split]):
+            raise ValueError(f"data: {self.config.data} has no task in split {split}")
+        return tasks
 
     def step(self, action_text: str) -> Step:
         """Execute the agent's reply; every reply counts as a turn. With requests, `answer` completes it."""

@@ -13,8 +13,13 @@ TOPICS = {
     "address": re.compile(r"(?<!email )\baddress\b|\bstreet\b|\b(ship|deliver|send) (it|this|the order|them) to\b"),
 }
 GO = r"(?:proceed|continue|go ahead|move forward|carry on)"
-DO = r"(?:cancel|process|submit|make|update|change|return|exchange|refund|apply|start|place|modify|do (?:this|that|it))"
-FINE = r"(?:ok|okay|fine|alright|all right|right|correct|accurate|good|acceptable|in order|(?:as|what) you want)"
+DO = (
+    r"(?:cancel|process|submit|make|update|change|return|exchange|refund|apply|start|place|modify|finali[sz]e|"
+    r"do (?:this|that|it))"
+)
+FINE = (
+    r"(?:ok|okay|fine|alright|all right|right|correct|accurate|good|acceptable|in order|(?:as|what) you (?:want|had))"
+)
 GLAD = r"(?:ok|okay|fine|alright|all right|good|sure|happy|ready|comfortable)"
 FACT = (  # what the agent asks for when it says "please confirm your email"
     r"(?:which|what|who|when|where|how|me your|(?:the|your) (?:\w+ )?(?:name|e-?mail|zip|identity|order (?:number|id)|"
@@ -41,7 +46,7 @@ AGREE = (
     rf"\b(?:{FINE}|works?|suits?)\b",
     r"\bwould (?:that|this|it) (?:be|work|suit)\b",
     r"\bwould you like (?:that|this|it)\b",
-    r"\bpermission to\b",
+    r"\bpermission to\b|\bgreen light\b|\blet me know and i\b|\bjust say\b",
     rf"\bare you {GLAD}\b",
     rf"\bif you(?:'re| are) {GLAD}\b",
     rf"\bif (?:that|this|it)'s {FINE}\b",
@@ -53,16 +58,17 @@ AGREE = (
 REFUSAL = (
     r"(?:can|could) ?not\b",
     r"(?:can|couldn|won)'?t\b",
-    r"\bunable|\bunavailable|\bimpossible|\bineligible|\bnot (?:\w+able|our policy)\b",
+    r"\bunable|\bunavailable|\bimpossible|\bineligible|\bnot (?:\w*able|our policy)\b",
     r"\b(?:deny|refuse|decline|reject)\b|\bprohibit|\bforb[ia]d|\bviolat",
     r"\bunfortunately\b|\bsorry,? but\b|\bi(?:'m| am) afraid\b",
     r"(?:not|n't|no longer) (?:\w+ )?(?:possible|allowed|permitted|available|eligible|accepted|supported)\b",
     r"(?:not|n't) (?:\w+ )?(?:allow|permit|accept|offer|support|cover|hold|enough|in stock|something (?:i|we) can)\b",
-    r"(?:not|n't) (?:let (?:me|us|you)|have (?:that|it|this|(?:the |any )?(?:ability|permission|authority)))\b",
+    r"(?:not|n't) (?:let (?:me|us|you)|do (?:this|that))\b|\bsay no\b|\bno other\b",
+    r"(?:not|n't) have (?:that|it|this|(?:the |any )?(?:ability|permission|authority))\b",
     r"\bno (?:permission|authority|way to)\b|\bcan (?:no longer|only)\b|\btoo late\b|\bmust go\b",
     r"\bout of stock\b|\bsold out\b|\binsufficient\b|\b(?:already|has|is) (?:been )?shipped\b",
     r"\bagainst (?:our|the|my|shop|store|company)\b|\b(?:outside (?:of )?|beyond )(?:my|our|what)\b",
-    r"\bonly (?:pending|delivered|accept|allow|refund|be)\b|\bmust be (?:pending|delivered)\b",
+    r"\bonly (?:pending|delivered|possible|accept|allow|refund|be)\b|\bmust be (?:pending|delivered)\b",
     r"\bonly [^.?!,]{0,30}(?:is|are) (?:accepted|allowed|possible|eligible)\b",
 )
 AGREE, REFUSAL = (re.compile("|".join(patterns)) for patterns in (AGREE, REFUSAL))

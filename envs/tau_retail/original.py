@@ -11,8 +11,10 @@ them. What it would do "if the agent asks for confirmation" it says when the age
 import re
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 from envs.common import SPLITS, split_of
+from envs.own_splits import files_of
 from envs.tau_retail.database import Database
 from envs.tau_retail.expert import HUMAN
 from envs.tau_retail.shop import Shop, load_shop, read_json
@@ -36,16 +38,29 @@ WAVERS = re.compile(
 )
 
 
-@lru_cache(maxsize=2)
-def load_tasks(folder: str) -> dict[str, list[Task]]:
-    """Return {split: tasks} of tasks.json. Raise ValueError if it has none, or one cannot be played."""
-    shop, tasks = load_shop(folder), {split: [] for split in SPLITS}
-    for number, row in enumerate(read_json(folder, "tasks.json", list)):
-        try:
-            task = _from_row(row, shop)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"data: task {number} of {folder}/tasks.json cannot be played: {error!r}") from None
+@lru_cache(maxsize=4)
+def load_tasks(folder: str, splits: str = "hash") -> dict[str, list[Task]]:
+    """Return {split: tasks}, by a hash of the task or of the folder's own files: tasks_train.json, tasks_dev.json,
+    tasks_test.json, or else tasks.json for each split. Raise ValueError if a file has none, or one cannot be played."""
+    if splits == "own":
+        if not any(Path(folder).glob("tasks_*.json")):
+            return dict.fromkeys(SPLITS, _read(folder, "tasks.json"))
+        files = files_of(folder, "tasks_{}")
+        return {split: _read(folder, Path(files[split]).name) if split in files else [] for split in SPLITS}
+    tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
+    for task in _read(folder, "tasks.json"):
         tasks[split_of(task.name)].append(task)
+    return tasks
+
+
+def _read(folder: str, name: str) -> list[Task]:
+    """Return the tasks of a file of the folder, in its order."""
+    shop, tasks = load_shop(folder), []
+    for number, row in enumerate(read_json(folder, name, list)):
+        try:
+            tasks.append(_from_row(row, shop))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"data: task {number} of {folder}/{name} cannot be played: {error!r}") from None
     return tasks
 
 
