@@ -7,16 +7,16 @@ it must end with an error that the programs print as one line, within SECONDS an
 import contextlib
 import io
 import json
-import resource
 import shutil
 import tempfile
-import time
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import torch
 from conftest import SMALL, random_model, randomize
+from hostile import modest
 from torch import nn
 
 import lora
@@ -28,6 +28,7 @@ from rl import config, data
 from rl.refusals import LINE, one_line
 
 SECONDS, MEMORY = 2.0, 500  # most processor time and most MiB of a case
+SILENT = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)  # Python does not print them
 QWEN2 = {"model_type": "qwen2", **SMALL}
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 CHATML += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -36,20 +37,25 @@ QUESTION, TALK = [{"role": "user", "content": "hi"}], "a <|im_end|> b aaaaaaaaaa
 
 def judge(call: Callable[[], object]) -> str:
     """Return the line that a program would print for the call, "" if it succeeds. Assert what every case must keep."""
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    line, errors = "", io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+    line, status, said = "", 0, io.StringIO()
+    with (
+        modest(SECONDS, MEMORY),
+        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(io.StringIO()),
+        warnings.catch_warnings(record=True) as warned,
+    ):
+        warnings.simplefilter("always")
+        try:
             call()
-    except (OSError, ValueError) as error:
-        line = one_line(f"train.py: {error}")
-    except SystemExit as end:  # with 0 or 1 after plan=
-        assert end.code in (0, 1, 2) and errors.getvalue().count("\n") == (end.code == 2), errors.getvalue()[:1000]
-        line = errors.getvalue().removesuffix("\n")
-    seconds, grown = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        except (OSError, ValueError) as error:
+            line = one_line(f"train.py: {error}")
+        except SystemExit as end:  # with 0 or 1 after plan=
+            status = end.code
+    printed = said.getvalue()
+    assert status in (0, 1, 2) and printed.count("\n") == (status == 2), printed[:1000]
+    assert not (beside := [str(w.message)[:300] for w in warned if not issubclass(w.category, SILENT)]), beside
+    line = line or printed.removesuffix("\n")
     assert line.isprintable() and len(line) <= LINE, (len(line), line[:1000])
-    assert seconds < SECONDS, f"{seconds:.2f} s"
-    assert grown < MEMORY << 10, f"{grown >> 10} MiB"
     return line
 
 

@@ -410,7 +410,18 @@ def test_a_link_in_the_place_of_a_partial_file_is_replaced(tmp_path):
     assert ((tmp_path / "precious").read_text(), (tmp_path / "config.json").read_text()) == ("precious", "{}")
 
 
-def test_weights_data_or_reference_that_changed_are_refused(whole, tmp_path):
+def test_a_link_in_the_place_of_a_folder_is_removed_alone(tmp_path):
+    """Checkpoints may have been moved to another disk."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_text("")
+    (tmp_path / "checkpoint-1").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".checkpoint-2.removed").symlink_to(tmp_path / "elsewhere")
+    remove(tmp_path / "checkpoint-1")
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"] and any((tmp_path / "elsewhere").iterdir())
+
+
+def test_weights_that_changed_are_refused(whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     path = run / "origin.json"
@@ -418,6 +429,43 @@ def test_weights_data_or_reference_that_changed_are_refused(whole, tmp_path):
     path.write_text(json.dumps({**saved, "weights": "0" * 64}))
     with pytest.raises(ValueError, match="model=tiny has changed since the run began"):
         train.main(config.parse([f"resume={run}", "epochs=4"]))
+
+
+@pytest.mark.parametrize("words", [["algo=sft", "data"], ["env=planner", "planner.data"]])
+def test_rows_that_changed_are_refused(words, tmp_path):
+    first, key = words
+    rows = [json.dumps({"question": f"What is {n} + 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"}) for n in range(40)]
+    for name in ("rows", "others"):
+        (tmp_path / name).write_text("\n".join(rows))
+    cfg, other = (config.parse([first, f"{key}={tmp_path / name}"]) for name in ("rows", "others"))
+    origin.write(cfg, tmp_path)
+    origin.check(cfg, tmp_path)
+    (tmp_path / "rows").write_text("\n".join(rows).replace("What", "what"))
+    with pytest.raises(ValueError, match=f"{key}={tmp_path}/rows has changed since the run began"):
+        origin.check(cfg, tmp_path)
+    origin.check(other, tmp_path)  # another name is another setting
+
+
+def test_a_folder_of_tasks_that_changed_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("envs.tau_retail.load_tasks", lambda data: {})
+    tasks, run = tmp_path / "tasks", tmp_path / "run"
+    run.mkdir(), (tasks / "deep").mkdir(parents=True)
+    (tasks / "deep" / "users.json").write_text("{}")
+    cfg = config.parse(["env=sat:1,tau_retail:2", f"tau_retail.data={tasks}"])
+    origin.write(cfg, run)
+    origin.check(cfg, run)
+    (tasks / "deep" / "users.json").write_text("[]")
+    with pytest.raises(ValueError, match=f"tau_retail.data={tasks} has changed since the run began"):
+        origin.check(cfg, run)
+
+
+def test_a_reference_that_changed_is_refused(whole, tmp_path):
+    shutil.copy(whole / "origin.json", tmp_path)
+    shutil.copytree(whole / "epoch_1", tmp_path / "reference")
+    origin.check(config.parse([]), tmp_path)
+    flip(tmp_path / "reference" / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"reference/adapter_model\.safetensors: damaged"):
+        origin.check(config.parse([]), tmp_path)
 
 
 def test_changed_code_is_named(whole, tmp_path, capsys):
@@ -433,16 +481,16 @@ def test_changed_code_is_named(whole, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("size", [0, 1, 2**20, 2**20 + 1, 3 * 2**20])
-def test_weights_digest_depends_on_every_block_that_it_reads(size, tmp_path, monkeypatch):
+def test_digest_depends_on_every_block_that_it_reads(size, tmp_path, monkeypatch):
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(size))
-    digests = {origin.weights_digest(tmp_path)}
+    digests = {origin.digest(tmp_path.iterdir())}
     for at in {0, size // 2, size - 1} if size else ():
         path.write_bytes(bytes(at) + b"\1" + bytes(size - at - 1))
-        digests.add(origin.weights_digest(tmp_path))
+        digests.add(origin.digest(tmp_path.iterdir()))
     assert len(digests) == 1 + len({0, size // 2, size - 1} if size else ())
     monkeypatch.setattr(origin, "MOST_BYTES", 2**20)
-    assert len(origin.weights_digest(tmp_path)) == 64
+    assert len(origin.digest(tmp_path.iterdir())) == 64
 
 
 @pytest.mark.parametrize("name", ["state.json", "rng.safetensors", "optimizer.safetensors", "trainable.safetensors"])

@@ -1,8 +1,12 @@
 """Hostile files and words end in one clear line, in two seconds and 500 MB. tests/hostile_cases.py has the cases."""
 
+import sys
+import time
+import warnings
+
 import pytest
 from hostile_cases import CASES
-from hostile_files import judge
+from hostile_files import SECONDS, judge
 
 from rl.refusals import LINE, one_line
 
@@ -31,3 +35,30 @@ def test_hostile_files_end_in_one_line(kind, tmp_path):
             judge(lambda case=case, folder=folder: case(folder))
         except BaseException as error:
             raise AssertionError(f"{kind}: {name}") from error
+
+
+def work() -> None:
+    start = time.process_time()
+    while time.process_time() - start < SECONDS:
+        pass
+
+
+def warn() -> None:
+    warnings.warn("a warning", FutureWarning, stacklevel=1)
+    raise ValueError("a line")
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        (lambda: bytearray(b"x") * 600_000_000, "took [56][0-9]{2} MiB"),
+        (work, "took [0-9.]+ s"),
+        (warn, "a warning"),
+        (lambda: print("beside", file=sys.stderr), "beside"),
+    ],
+)
+def test_a_case_that_takes_too_much_or_prints_beside_its_line_is_found(call, found):
+    """Also after an earlier case that took as much."""
+    del [bytearray(b"x") * 700_000_000][:]
+    with pytest.raises(AssertionError, match=found):
+        judge(call)

@@ -167,16 +167,23 @@ def is_whole(folder: Path) -> bool:
 def remove(folder: Path) -> None:
     """Remove a folder. One that is half removed has a name that nothing else reads."""
     removed = folder.with_name(f".{folder.name}.removed")
-    if removed.exists():
-        shutil.rmtree(removed)
+    _delete(removed)
     os.rename(folder, removed)
-    shutil.rmtree(removed)
+    _delete(removed)
 
 
 def remove_leftovers(run: Path) -> None:
     """Remove what a killed process left half written or half removed in a run's folder."""
     for path in {path for pattern in LEFTOVERS for path in run.glob(pattern)}:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder, or a file or symbolic link in its place, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def checkpoints(run: Path) -> list[Path]:
