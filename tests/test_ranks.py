@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import train
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.config import parse
-from rl.ranks import playing, start, tree
+from rl.ranks import heartbeat, playing, start, tree
 from rl.tasks import Task
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +175,73 @@ def test_a_lost_rank_ends_the_run_which_goes_on_with_another_number(number, stat
     assert line in errors and f"python train.py resume={tmp_path}/run goes on" in errors, errors
     assert "Traceback" not in errors and sum("train.py" in said for said in errors.splitlines()) == 1
     train.main(parse([f"resume={tmp_path}/run"], "train.py"))
+    whole = CASES["ppo"][0].replace("OUT", f"{tmp_path}/whole") + " epochs=6 save_every=2"
+    train.main(parse(whole.split(), "train.py"))
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+def test_ranks_that_join_again_share_another_name():
+    """As torchrun's do, whose store has the words of ranks that have ended; some had said hello alone."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("hello 2", "ended")
+    with ThreadPoolExecutor(3) as pool:
+        first, second = (list(pool.map(start.attempt, [store] * 3, range(3), [3] * 3)) for _ in range(2))
+    assert len(set(first)) == len(set(second)) == 1 and first != second
+
+
+class SlowStore:
+    """A store of a busy machine: each beat takes ten turns to write."""
+
+    def __init__(self):
+        self.values = {"beat 1": json.dumps({"turn": 7, "phase": "learn", "pid": 1})}  # it has ended
+
+    def clone(self) -> "SlowStore":
+        return self
+
+    def set(self, key: str, value: str) -> None:
+        time.sleep(0.5)
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def compare_set(self, key: str, _expected: str, value: str) -> bytes:
+        return self.values.setdefault(key, value).encode()
+
+
+def test_a_rank_that_is_slow_does_not_name_itself_lost(monkeypatch, capsys):
+    monkeypatch.setattr(heartbeat, "TURN", 0.05)
+    monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=2, store=SlowStore()))
+    beating = heartbeat.Heartbeat()
+    time.sleep(0.7)
+    beating.tell_of_a_lost_rank()
+    beating.stop()
+    assert "rank 1 ended in phase learn; the other ranks end too" in capsys.readouterr().err
+
+
+def test_a_rank_that_joins_alone_ends_in_one_line(monkeypatch):
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(start, "MEETING", timedelta(seconds=1))
+    for rank in range(2):
+        with pytest.raises(ArgumentError, match=f"rank {rank}: the others did not join within 1 seconds"):
+            start.attempt(store, rank, 2)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_torchrun_restarts_ranks_which_go_on(tmp_path):
+    launch = "-m torch.distributed.run --standalone --nproc_per_node=2 --max-restarts=1 train.py"
+    command = f"{launch} {CASES['ppo'][0]} epochs=6 save_every=2".replace("OUT", f"{tmp_path}/run")
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen([sys.executable, *command.split()], cwd=ROOT, stdout=log, stderr=log)
+    after_epoch(tmp_path / "run", 3)
+    os.kill(children(process)[1], signal.SIGKILL)
+    assert process.wait(timeout=300) == 0
+    log = (tmp_path / "log").read_text()
+    assert "train.py: rank 1 ended in phase " in log and f"resumed from {tmp_path}/run/checkpoint-" in log
     whole = CASES["ppo"][0].replace("OUT", f"{tmp_path}/whole") + " epochs=6 save_every=2"
     train.main(parse(whole.split(), "train.py"))
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")

@@ -29,6 +29,7 @@ class Heartbeat:
         self.rank, self.world, self.store = ranks.here.rank, ranks.here.world, ranks.here.store.clone()
         self.main, self.stopped = threading.main_thread(), threading.Event()
         self.clock = time.pthread_getcpuclockid(self.main.ident)
+        self.turn = 0  # of this thread
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
 
@@ -40,12 +41,15 @@ class Heartbeat:
             self.store.set(f"beat {self.rank}", json.dumps({"turn": -1, "phase": ENDED, "pid": os.getpid()}))
 
     def tell_of_a_lost_rank(self) -> None:
-        """Print a line if a rank has died, and which. Takes three turns."""
+        """Print a line if another rank has died, and which. Takes three turns of this rank's own thread, which are
+        longer where the machine is busy."""
         with suppress(RuntimeError):
-            before = [_beat(self.store, rank) for rank in range(self.world)]
+            before, began = [_beat(self.store, rank) for rank in range(self.world)], self.turn
             with suppress(KeyboardInterrupt):
-                time.sleep(3 * TURN)
+                while self.turn < began + 3 and self.thread.is_alive():
+                    time.sleep(TURN / 4)
             lost = [r for r, beat in enumerate(before) if beat and beat == _beat(self.store, r) and beat["turn"] >= 0]
+            lost = [rank for rank in lost if rank != self.rank]
             if lost and ranks.speaks(self.store):
                 ended = f"rank {lost[0]} ended{last_phase(self.store, lost[0])}; the other ranks end too"
                 ranks.say(ended + how_to_resume(self.store))
@@ -53,16 +57,16 @@ class Heartbeat:
     def _run(self) -> None:
         from rl.out_of_memory import phase_of_frames
 
-        idle, used, turn, seen, silent = 0, 0.0, 0, {}, [0] * self.world
+        idle, used, seen, silent = 0, 0.0, {}, [0] * self.world
         while not self.stopped.wait(TURN):
-            turn += 1
+            self.turn += 1
             names = _functions(self.main)
             before, used = used, time.clock_gettime(self.clock)
             works = used - before > LEAST or ranks.here.waiting or WAITS_FOR_WORLDS in names
             idle = 0 if works else idle + 1
             phase = phase_of_frames(names)
             try:
-                self.store.set(f"beat {self.rank}", json.dumps({"turn": turn, "phase": phase, "pid": os.getpid()}))
+                self.store.set(f"beat {self.rank}", json.dumps({"turn": self.turn, "phase": phase, "pid": os.getpid()}))
                 if idle >= LIMIT:
                     self._give_up(self.rank, f"has done nothing for {idle} seconds")
                 for other in range(self.world):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
@@ -26,6 +27,7 @@ from rl.guard import origin, signals
 from rl.ranks import heartbeat, tree
 
 PATIENCE = timedelta(minutes=30)  # for a rank that is slow; heartbeat.py ends the run sooner if it hangs
+MEETING = timedelta(minutes=5)  # for all ranks to join
 GRACE = 5.0  # seconds in which ranks end by themselves after one has failed
 SAVING = 60.0  # seconds in which they do after a signal, for a checkpoint
 PR_SET_PDEATHSIG = 1  # of prctl.h
@@ -200,7 +202,8 @@ def join(device: str) -> None:
             raise SystemExit(ranks.SILENT)
         store = dist.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
     else:
-        store, rank, world = next(dist.rendezvous("env://", timeout=timedelta(minutes=5)))
+        store, rank, world = next(dist.rendezvous("env://", timeout=MEETING))
+        store = dist.PrefixStore(attempt(store, rank, world), store)
     kind = "gloo"
     if device == "cuda":
         local, devices = int(os.environ.get("LOCAL_RANK", rank)), torch.cuda.device_count()
@@ -211,6 +214,31 @@ def join(device: str) -> None:
     dist.init_process_group(kind, store=dist.PrefixStore("group", store), rank=rank, world_size=world, timeout=PATIENCE)
     ranks.here.rank, ranks.here.world, ranks.here.store = rank, world, store
     store.set(f"joined {rank}", "")
+
+
+def attempt(store: Any, rank: int, world: int) -> str:
+    """Return a name that the ranks which are joining now share, and no earlier ones.
+
+    torchrun keeps its store when it restarts ranks, with the addresses of those that have ended; and it counts restarts
+    for each machine apart. So each rank says hello under a number of its own, and the first answers with the name.
+    """
+    own, name = uuid.uuid4().hex, ""
+    store.set(f"hello {rank}", own)
+    ends = time.monotonic() + MEETING.total_seconds()
+    while not (name and (rank or store.check([f"{name} {other}" for other in range(world)]))):
+        if time.monotonic() > ends:
+            raise ArgumentError(f"rank {rank}: the others did not join within {MEETING.seconds} seconds")
+        if rank == 0:
+            name = own
+            store.set(f"{name} 0", "")
+            for other in range(1, world):
+                if store.check([f"hello {other}"]):  # perhaps that of an earlier attempt, which nobody reads
+                    store.set(f"welcome {store.get(f'hello {other}').decode()}", name)
+        elif store.check([f"welcome {own}"]):
+            name = store.get(f"welcome {own}").decode()
+            store.set(f"{name} {rank}", "")
+        time.sleep(0.05)
+    return name
 
 
 def agree(cfg: Any) -> None:
