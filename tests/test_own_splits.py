@@ -8,6 +8,7 @@ import test_data_files
 from conftest import reference, run_program
 
 import envs
+import envs.planner
 from envs.own_splits import OwnSplits
 
 FORMS = {"planner": "{}.jsonl", "os_interaction": "{}.json", "db_bench": "{}.json", "tau_retail": "tasks_{}.json"}
@@ -138,15 +139,19 @@ def test_gsm8k_plays_its_own_test_split():
 WORDS = ["env=planner", "planner.worker=rules", "planner.prompt=short", "max_new_tokens=2", "threads=1", "lora.r=0"]
 
 
-def test_eval_plays_a_whole_split(tmp_path):
-    """n=0 is each task once; without a file to count it is refused."""
+def test_eval_plays_a_whole_split(tmp_path, monkeypatch):
+    """n=0 is each task once, sampled and greedily; without a file to count it is refused."""
+    played, reset = [], envs.planner.Env.reset
+    monkeypatch.setattr(
+        envs.planner.Env, "reset", lambda env, seed, split: played.append(seed) or reset(env, seed, split)
+    )
     write("planner", tmp_path, ["test"], FORMS["planner"])
     data = [f"planner.data={tmp_path}", "planner.splits=own"]
     code, _, err = run_program("eval.py", "n=0", *WORDS, *data, f"json={tmp_path}/out.json")
     assert code == 0, err
-    played = json.loads((tmp_path / "out.json").read_text())
-    assert [result["episodes"] for result in played["results"]["base"]] == [3, 3]
-    assert played["config"]["order"] == "sequential"
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert [result["episodes"] for result in written["results"]["base"]] == [3, 3]
+    assert written["config"]["order"] == "sequential" and played == [0, 1, 2, 0, 1, 2]
     for words in (WORDS, ["env=planner,sat", *WORDS[1:], *data], ["env=textcraft", *WORDS[3:]]):
         code, _, err = run_program("eval.py", "n=0", *words)
         assert code == 2 and "n=0 needs one environment with tasks of a file" in err and err.count("\n") == 1

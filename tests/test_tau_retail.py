@@ -607,6 +607,16 @@ Could you confirm if this is correct?
 Is everything correct?
 Just let me know and I will cancel it.
 """.splitlines()
+LONG_ASKS = [
+    "The details:\n- Order: #W1\n- Reason: no longer needed\n\nDo you confirm that you want to proceed? (yes/no)",
+    "I have found it:\n1. Lamp\n2. Mat\n\nI need you to confirm:\n- Order: #W1\n\nPlease confirm by replying 'yes'.",
+    "**Cancellation**\n* Order: #W1\n* Refund: $15.10 to gift_card_1 (immediately)\n\nDo you want me to go ahead?",
+    "Before I proceed, please confirm the following details: Order #W1, reason: no longer needed. Is this correct?",
+    "Would you like me to proceed with this, or would you like to make any changes?",
+    "Please confirm with a 'yes' if you'd like to proceed, or 'no' if you'd like to make changes.",
+    "Please reply 'yes' to confirm or 'no' to cancel.",
+    "Do you wish to proceed with the cancellation of order #W1? Please respond with 'yes' or 'no'.",
+]
 NO_ASKS = """\
 Which order would you like me to look at?
 What would you like me to do?
@@ -659,6 +669,15 @@ Let me look into that for you.
 Are there any other items you want to return?
 The order was delivered on Monday.
 Would you prefer a refund to the gift card or to PayPal?
+I see two orders: #W1 and #W4. Which one would you like to cancel?
+To help you with that, could you please provide your email address or your name and zip code?
+Thank you, Ada. I have located your account. Could you tell me the order number, please?
+For the cancellation I need a reason. Is it no longer needed, or was it ordered by mistake?
+Your order has been cancelled. Is there anything else I can help you with today?
+Please choose: refund to the gift card or to PayPal?
+Could you please confirm your full name and zip code so I can verify your identity?
+What reason should I use for the cancellation?
+Could you please specify which items you would like me to return?
 """.splitlines()
 REFUSALS = """\
 I am sorry, I cannot do that.
@@ -738,7 +757,7 @@ Here are the options.
 """.splitlines()
 
 
-@pytest.mark.parametrize("text", ASKS)
+@pytest.mark.parametrize("text", ASKS + LONG_ASKS)
 def test_a_request_to_agree_gets_a_yes(text):
     buyer = customer(LAMP)
     buyer.identified = True

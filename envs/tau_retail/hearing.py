@@ -73,7 +73,7 @@ REFUSAL = (
 )
 AGREE, REFUSAL = (re.compile("|".join(patterns)) for patterns in (AGREE, REFUSAL))
 OPEN = re.compile(r"\b(?:which|what|when|where|who|whose|how|why)\b")  # begins a question that no yes answers
-CHOICE = re.compile(r"(?<!yes) or (?!no\b|not\b|if |is |are |would |do |should |let |have |any|other)")
+CHOICE = re.compile(r"(?<!yes) or (?![\"']?no\b|(?:not|if|is|are|would|do|does|should|let|have) |any|other)")
 SENTENCES, CLAUSES = re.compile(r"(?<=[.?!])[\"')]?\s+|\n+"), re.compile(r"[,;:(\u2013\u2014]| - | and | but ")
 
 
