@@ -1,8 +1,11 @@
 """MySQL 8's dialect, statement by statement: the rows that a server with its default settings gives."""
 
+import datetime
+from decimal import Decimal as D
+
 import pytest
 
-from envs.simulators.mysql import Database
+from envs.simulators.mysql import Database, MySQLError
 
 COLUMNS = [("id", "INT"), ("name", "TEXT"), ("city", "TEXT"), ("pay", "INT"), ("day", "TEXT")]
 ROWS = [
@@ -48,3 +51,43 @@ GROUPS = [
 @pytest.mark.parametrize(("sql", "expected"), GROUPS)
 def test_rows_come_in_order_of_first_appearance(sql, expected):
     check(rows(sql), expected)
+
+
+VALUES = [
+    ("ROUND(-2.5, -1)", D("0")),
+    ("ROUND(-0.4)", D("0")),
+    ("0 * -1.5", D("0.0")),
+    ("CAST(-1 AS UNSIGNED)", 2**64 - 1),
+    ("18446744073709551615", 2**64 - 1),
+    ("18446744073709551615 - 1", 2**64 - 2),
+    ("CONCAT(18446744073709551615)", "18446744073709551615"),
+    ("-9223372036854775808", -(2**63)),
+    ("-CAST('5' AS UNSIGNED)", -5),
+    ("18446744073709551615 > 1", 1),
+    ("CAST('7' AS UNSIGNED) / 2", D("3.5000")),
+    ("DATE_FORMAT('2024-05-06 17:08:09', '%H:%i:%s %h %l %p %r %T')", "17:08:09 05 5 PM 05:08:09 PM 17:08:09"),
+    ("DATE_FORMAT('1999-01-01', '%X %V %U')", "1998 52 00"),
+    ("DATE_FORMAT('2024-05-06', '%Q%%')", "Q%"),
+    ("DATE('2024-5-6') + 1", 20240507),
+    ("DATE('2024-05-06') = '2024-5-6'", 1),
+    ("DAY('20240506')", 6),
+    ("HOUR('2024-05-06 17:08:09')", 17),
+    ("MINUTE('17:08:09')", 8),
+    ("WEEK('2008-02-20', 1)", 8),
+    ("YEARWEEK('1987-01-01')", 198652),
+    ("NOW()", datetime.datetime(2024, 5, 6, 10)),
+    ("DATEDIFF(CURDATE(), '2024-05-01')", 5),
+    ("CAST('2024-05-06 7:08' AS DATETIME)", datetime.datetime(2024, 5, 6, 7, 8)),
+    ("TIMEDIFF('10:00:00', '08:30:00')", datetime.timedelta(minutes=90)),
+    ("LAST_DAY('2024-02-05')", datetime.date(2024, 2, 29)),
+]
+
+
+@pytest.mark.parametrize(("expression", "value"), VALUES)
+def test_values_and_types(expression, value):
+    check(rows(f"SELECT {expression}"), [(value,)])
+
+
+def test_a_number_without_sign_is_not_negative():
+    with pytest.raises(MySQLError, match="1690"):
+        rows("SELECT CAST(1 AS UNSIGNED) - 2")

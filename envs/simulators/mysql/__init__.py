@@ -8,15 +8,16 @@ README.md: the files, the dialect, the differences from MySQL 8, and how it is t
 """
 
 import sqlite3
-from datetime import date
+from datetime import date, datetime, timedelta
 from hashlib import md5
 
 from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
-from envs.simulators.mysql.expressions import Type, quoted
+from envs.simulators.mysql.dates import seconds_of
 from envs.simulators.mysql.functions import FUNCTIONS, GroupConcat, decimal
 from envs.simulators.mysql.parse import Change, Parser
 from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
+from envs.simulators.mysql.types import Type, quoted
 
 __all__ = ["Database", "MySQLError", "digest"]
 
@@ -152,12 +153,20 @@ def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
     return too_deep()
 
 
+READ = {  # kind -> what converts a value of SQLite to Python's
+    "date": date.fromisoformat,
+    "datetime": datetime.fromisoformat,
+    "time": lambda text: timedelta(seconds=seconds_of(text)),
+    "unsigned": lambda bits: int(bits) % 2**64,
+}
+
+
 def _read(value, kind: Type):
     """Convert a value of SQLite to what MySQL's Python connectors give."""
     if value is None:
         return None
-    if kind.kind == "date":
-        return date.fromisoformat(value)
+    if kind.kind in READ:
+        return READ[kind.kind](value)
     try:
         if kind.kind == "decimal":
             return decimal(value, kind.scale)

@@ -1,9 +1,9 @@
 """Translate MySQL's INSERT, UPDATE and DELETE to SQLite: the changed columns, the stored values, the order of rows."""
 
-from envs.simulators.mysql.expressions import NULL, Type, Typed, as_number, as_text, quoted
 from envs.simulators.mysql.parse import Change, Select
 from envs.simulators.mysql.queries import Block, Columns, Table, limited, unique
 from envs.simulators.mysql.tokens import MySQLError
+from envs.simulators.mysql.types import NULL, TEXTUAL, Type, Typed, as_number, as_text, quoted
 
 
 class ChangeBlock(Block):
@@ -82,7 +82,7 @@ def stored(value: Typed, kind: Type, column: str, row: int) -> str:
         return as_text(value)
     if value.sql.isdigit() and len(value.sql) < 10:
         return value.sql
-    whole = value.sql if value.type.kind in ("text", "date") else as_number(value)
+    whole = value.sql if value.type.kind in TEXTUAL else as_number(value)
     return f"whole_({whole}, '{column.replace(chr(39), chr(39) * 2)}', {row})"
 
 

@@ -1,69 +1,34 @@
-"""Translate MySQL's expressions to SQLite's, with MySQL's types.
-
-MySQL knows the type of each expression before it reads a row: integer, exact with so many decimal places, approximate
-or text. The translation derives the same type, because SQLite computes exact numbers as floats, which become Decimals
-of that many places when they are read.
-"""
-
-from typing import NamedTuple
+"""Translate MySQL's expressions to SQLite's, with their types (types.py)."""
 
 from envs.simulators.mysql.functions import ALSO, SIGNATURES
 from envs.simulators.mysql.tokens import AGGREGATES, MySQLError, syntax_error, too_deep
+from envs.simulators.mysql.types import (
+    BOOL,
+    COUNT,
+    DOUBLE,
+    NULL,
+    TEXT,
+    TEXTUAL,
+    UNSIGNED,
+    Type,
+    Typed,
+    alike,
+    arithmetic,
+    as_number,
+    as_text,
+    compared,
+    numeric,
+    quoted,
+    unified,
+    unsigned,
+    without_case,
+)
 
-
-class Type(NamedTuple):
-    """The MySQL type of an expression."""
-
-    kind: str  # int, decimal, double, text, date, null
-    scale: int = 0  # places of a decimal
-    digits: int = 10  # at most this many before the point; CEIL's type depends on it
-
-
-class Typed(NamedTuple):
-    sql: str  # SQLite's
-    type: Type
-
-
-TEXT, DATE, DOUBLE, NULL, BOOL = Type("text"), Type("date"), Type("double"), Type("null"), Type("int", 0, 1)
-COUNT = Type("int", 0, 20)
 MAX_SQL = 20_000  # characters of an expression of SQLite's: NULLIF, BETWEEN and CASE write some of it twice
 WIDE = 20  # digits from which CEIL and FLOOR of a decimal give a decimal
 RANKS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
 CLAUSES = {"select": "field list", "where": "where clause", "group": "group statement", "having": "having clause"}
 CLAUSES |= {"order": "order clause", "on": "on clause", "set": "field list"}
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def unified(types: list[Type]) -> Type:
-    """Return the common type of several types."""
-    kinds = {type.kind for type in types} - {"null"}
-    scale, digits = max(type.scale for type in types), max(type.digits for type in types)
-    if len(kinds) < 2:
-        return Type(kinds.pop() if kinds else "null", scale, digits)
-    kind = next(kind for kind in ("text", "date", "double", "decimal") if kind in kinds)
-    return Type("text" if kind == "date" else kind, scale, digits)
-
-
-def as_text(value: Typed) -> str:
-    """Return the SQL of an expression as the string that MySQL prints for it."""
-    if value.type.kind == "int":
-        return f"CAST({value.sql} AS TEXT)"
-    if value.type.kind == "decimal":
-        return f"decimal_text_({value.sql}, {value.type.scale})"
-    return f"double_text_({value.sql})" if value.type.kind == "double" else value.sql
-
-
-def as_number(value: Typed) -> str:
-    """Return the SQL of an expression as a number; a string counts as the number it begins with."""
-    return f"CAST({value.sql} AS REAL)" if value.type.kind in ("text", "date") else value.sql
-
-
-def without_case(value: Typed) -> str:
-    """Return the SQL of an expression with MySQL's collation, which ignores case."""
-    return f"{value.sql} COLLATE NOCASE" if value.type.kind in ("text", "date") else value.sql
 
 
 def calls(node) -> bool:
@@ -73,50 +38,6 @@ def calls(node) -> bool:
     if node and node[0] == "call" and node[1] in AGGREGATES:
         return True
     return any(map(calls, node[2:] if node and node[0] == "window" else node))
-
-
-def numeric(type: Type) -> Type:
-    """Return the type of a number converted from a value of this type."""
-    return DOUBLE if type.kind in ("text", "date") else type
-
-
-def alike(values: list[Typed]) -> tuple[list[str], Type]:
-    """Return the SQL of several possible results, converted to their common type, and that type."""
-    kind = unified([value.type for value in values])
-    return [as_text(value) if kind.kind == "text" else value.sql for value in values], kind
-
-
-def compared(operator: str, one: Typed, other: Typed) -> str:
-    """Return the SQL of a comparison: of strings without case, otherwise of numbers."""
-    texts = [value.type.kind in ("text", "date") for value in (one, other)]
-    nothing = "null" in (one.type.kind, other.type.kind)
-    if all(texts) or nothing:
-        return f"({without_case(one)} {operator} {other.sql})"
-    return f"({as_number(one)} {operator} {as_number(other)})"
-
-
-def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
-    """Return the SQL of +, -, *, /, % or DIV. Sums and products of decimals are rounded to remove float errors."""
-    one, other = as_number(left), as_number(right)
-    (kind, scale, digits), (other_kind, other_scale, other_digits) = numeric(left.type), numeric(right.type)
-    approximate = "double" in (kind, other_kind)
-    whole = {kind, other_kind} <= {"int", "null"}
-    if operator == "DIV":
-        return Typed(f"int_divide_({one}, {other})", Type("int", 0, digits))
-    if operator == "/":
-        result = DOUBLE if approximate else Type("decimal", min(scale + 4, 30), digits + other_scale)
-        return Typed(f"(CAST({one} AS REAL) / {other})", result)
-    if operator == "%":
-        result = DOUBLE if approximate else Type("int" if whole else "decimal", max(scale, other_scale), digits)
-        return Typed(f"({one} % {other})" if whole else f"modulo_({one}, {other})", result)
-    sql = f"({one} {operator} {other})"
-    if approximate:
-        return Typed(sql, DOUBLE)
-    if operator == "*":
-        result = Type("int" if whole else "decimal", min(scale + other_scale, 30), digits + other_digits)
-    else:
-        result = Type("int" if whole else "decimal", max(scale, other_scale), max(digits, other_digits) + 1)
-    return Typed(sql if whole else f"round({sql}, {result.scale})", result)
 
 
 def one_column(columns: list) -> None:
@@ -160,6 +81,8 @@ class Expressions:
     # -- literals
 
     def _int(self, value: int) -> Typed:
+        if value >= 2**63:
+            return Typed(str(value - 2**64), UNSIGNED)
         return Typed(str(value), Type("int", 0, len(str(value))))
 
     def _decimal(self, digits: str) -> Typed:
@@ -179,7 +102,9 @@ class Expressions:
 
     def _negate(self, node: tuple) -> Typed:
         value = self.typed(node)
-        return Typed(f"(-{as_number(value)})", DOUBLE if value.type.kind == "text" else value.type)
+        if value.type.kind == "unsigned":
+            return Typed(unsigned("negate", value), COUNT)
+        return Typed(f"(-{as_number(value)})", numeric(value.type))
 
     def _not(self, node: tuple) -> Typed:
         return Typed(f"(NOT {self.truth(node)})", BOOL)
@@ -205,7 +130,7 @@ class Expressions:
         value, word = self.typed(node), "NOT IN" if negated else "IN"
         if isinstance(among, list):
             others = [self.typed(other) for other in among]
-            texts = value.type.kind in ("text", "date") and all(o.type.kind in ("text", "date", "null") for o in others)
+            texts = value.type.kind in TEXTUAL and all(o.type.kind in (*TEXTUAL, "null") for o in others)
             listed = ", ".join(other.sql if texts else as_number(other) for other in others)
             return Typed(f"({without_case(value) if texts else as_number(value)} {word} ({listed}))", BOOL)
         sql, columns = self.subquery(among)
@@ -236,15 +161,19 @@ class Expressions:
         value = self.typed(node)
         if kind == "CHAR":
             return Typed(as_text(value), TEXT)
-        if kind == "DATE":
-            return Typed(f"DATE_({as_text(value)})", DATE)
+        if kind in ("DATE", "TIME", "DATETIME"):
+            name = "TIMESTAMP" if kind == "DATETIME" else kind
+            return Typed(f"{name}_({as_text(value)})", Type(kind.lower()))
         if kind in ("DOUBLE", "FLOAT"):
             return Typed(f"CAST({as_number(value)} AS REAL)", DOUBLE)
         if kind == "DECIMAL":
             return Typed(f"rounded_({as_number(value)}, {scale}, 1)", Type("decimal", scale))
-        if value.type.kind in ("text", "date"):
-            return Typed(f"CAST({value.sql} AS INTEGER)", COUNT)
-        return Typed(f"CAST(rounded_({value.sql}, 0, 1) AS INTEGER)", COUNT)
+        result = UNSIGNED if kind == "UNSIGNED" else COUNT
+        if value.type.kind == "text":
+            return Typed(f"CAST({value.sql} AS INTEGER)", result)
+        if value.type.kind in ("int", "unsigned"):
+            return Typed(value.sql, result)
+        return Typed(f"CAST(rounded_({as_number(value)}, 0, 1) AS INTEGER)", result)
 
     # -- queries
 
@@ -276,7 +205,7 @@ class Expressions:
         repeats = must.endswith("*")
         must = must.rstrip("*")
         check_arguments(name, len(arguments), len(must), 1000 if repeats else len(must + may))
-        takes = (must + may).ljust(len(arguments), must[-1])
+        takes = (must + may).ljust(len(arguments), must[-1:] or "t")
         values = [AS[takes[i]](self.typed(argument)) for i, argument in enumerate(arguments)]
         return Typed(f"{ALSO.get(name, name)}_({', '.join(values)})", Type(result))
 
@@ -306,10 +235,10 @@ class Expressions:
             return Typed(f"COUNT({once}{one})", COUNT)
         if name in ("MIN", "MAX"):
             return Typed(f"{name}({without_case(value)})", value.type)
-        if kind in ("text", "date", "double"):
+        if kind in ("text", "double"):
             return Typed(f"{name}({once}{as_number(value)})", DOUBLE)
         result = Type("decimal", min(scale + 4, 30), digits) if name == "AVG" else Type("decimal", scale, digits + 22)
-        return Typed(f"{name}({once}{value.sql})", result)
+        return Typed(f"{name}({once}{as_number(value)})", result)
 
     def _window(self, call: tuple, partition: list, order: list) -> Typed:
         _, name, arguments, *_ = call
@@ -344,9 +273,9 @@ class Expressions:
     def _extreme(self, name: str, arguments: list) -> Typed:
         values = [self.typed(argument) for argument in arguments]
         function, kinds = "MAX" if name == "GREATEST" else "MIN", {value.type.kind for value in values} - {"null"}
-        if kinds <= {"text", "date"}:
+        if kinds <= set(TEXTUAL):
             return Typed(f"{function}({', '.join(map(without_case, values))})", unified([v.type for v in values]))
-        kind = DOUBLE if kinds & {"text", "date"} else unified([value.type for value in values])
+        kind = DOUBLE if kinds & set(TEXTUAL) else unified([value.type for value in values])
         return Typed(f"{function}({', '.join(map(as_number, values))})", kind)
 
     def _abs(self, name: str, arguments: list) -> Typed:

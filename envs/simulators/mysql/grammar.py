@@ -21,7 +21,7 @@ from envs.simulators.mysql.tokens import (
 STRENGTH = {"OR": 1, "||": 1, "XOR": 2, "AND": 3, "&&": 3, "+": 10, "-": 10, "*": 11, "/": 11, "%": 11}
 STRENGTH |= {"DIV": 11, "MOD": 11} | dict.fromkeys(("=", "<=>", "<", ">", "<=", ">=", "<>", "!="), 6)
 SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
-CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DOUBLE", "FLOAT")
+CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT")
 MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
 
 
@@ -150,7 +150,7 @@ class Grammar:
         kind, text, _ = self.tokens[self.at]
         if kind in ("int", "decimal", "double"):
             self.at += 1
-            if kind == "int" and int(text[:20]) < 2**63:
+            if kind == "int" and len(text) < 21 and int(text) < 2**64:
                 return kind, int(text)
             return "decimal" if kind == "int" else kind, text
         if kind == "text":

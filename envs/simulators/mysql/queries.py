@@ -2,18 +2,10 @@
 
 from dataclasses import dataclass
 
-from envs.simulators.mysql.expressions import (
-    CLAUSES,
-    Expressions,
-    Type,
-    Typed,
-    alike,
-    calls,
-    quoted,
-    without_case,
-)
+from envs.simulators.mysql.expressions import CLAUSES, Expressions, calls
 from envs.simulators.mysql.parse import Select
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
+from envs.simulators.mysql.types import Type, Typed, alike, quoted, without_case
 
 Columns = list[tuple[str, Type]]
 MODE = "this is incompatible with sql_mode=only_full_group_by"
