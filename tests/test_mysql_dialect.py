@@ -91,3 +91,68 @@ def test_values_and_types(expression, value):
 def test_a_number_without_sign_is_not_negative():
     with pytest.raises(MySQLError, match="1690"):
         rows("SELECT CAST(1 AS UNSIGNED) - 2")
+
+
+SPOKEN = [
+    ("SELECT name FROM staff WHERE (city, pay) = ('rome', 20)", [("Cyd",)]),
+    ("SELECT id FROM staff WHERE (city, pay) IN (('Rome', 30), ('Oslo', 10))", [(1,), (4,)]),
+    ("SELECT id FROM staff WHERE (city, pay) IN (SELECT city, MAX(pay) FROM staff GROUP BY city)", [(1,), (2,), (4,)]),
+    ("SELECT (1, 2) < (1, 3), (2, 1) > (1, 9), (1, NULL) = (2, 1)", [(1, 1, 0)]),
+    ("SELECT id FROM staff WHERE pay >= ALL (SELECT pay FROM staff WHERE id < 4)", [(1,)]),
+    ("SELECT id FROM staff WHERE pay > ANY (SELECT pay FROM staff WHERE id < 4)", [(1,), (3,)]),
+    ("SELECT 1 > ALL (SELECT pay FROM staff WHERE id > 9), 9 < SOME (SELECT pay FROM staff WHERE id = 5)", [(1, None)]),
+    ("SELECT name FROM staff WHERE name REGEXP '^[a-c]'", [("Ann",), ("Bob",), ("Cyd",)]),
+    ("SELECT name FROM staff WHERE name NOT RLIKE 'n|o|y' AND pay IS NOT NULL", [("Dee",)]),
+    ("SELECT 'a%' LIKE 'a!%' ESCAPE '!', 'ab' LIKE 'a!%' ESCAPE '!'", [(1, 0)]),
+    ("SELECT STDDEV(pay), VAR_SAMP(pay), VARIANCE(pay) FROM staff WHERE id IN (1, 2)", [(10.0, 200.0, 100.0)]),
+    ("SELECT VAR_SAMP(pay), STD(pay) FROM staff WHERE id = 1", [(None, 0.0)]),
+    ("SELECT day + INTERVAL 1 MONTH FROM staff WHERE id < 3", [("2024-02-29",), ("2024-01-30",)]),
+    ("SELECT DATE_SUB('2024-03-01', INTERVAL 36 HOUR)", [("2024-02-28 12:00:00",)]),
+    ("SELECT DATE_ADD(DATE('2024-03-01'), INTERVAL -1 DAY)", [(datetime.date(2024, 2, 29),)]),
+    ("SELECT ADDDATE('2024-03-01', 31), INTERVAL 1 WEEK + '2024-03-01'", [("2024-04-01", "2024-03-08")]),
+    ("SELECT '2024-01-01 10:00' + INTERVAL '1:30' HOUR_MINUTE", [("2024-01-01 11:30:00",)]),
+    ("SELECT id FROM staff WHERE day >= CURDATE() - INTERVAL 100 DAY", [(1,), (3,)]),
+    ("SELECT EXTRACT(YEAR FROM day), EXTRACT(YEAR_MONTH FROM day) FROM staff WHERE id = 4", [(2022, 202207)]),
+    ("SELECT TIMESTAMPDIFF(MONTH, '2024-01-31', '2024-03-30')", [(1,)]),
+    ("SELECT TIMESTAMPDIFF(DAY, '2024-03-02', '2024-03-01')", [(-1,)]),
+    ("SELECT TIMESTAMPADD(YEAR, -1, '2024-02-29')", [("2023-02-28",)]),
+    ("SELECT STR_TO_DATE('May 6, 2024', '%M %e, %Y')", [(datetime.date(2024, 5, 6),)]),
+    ("SELECT STR_TO_DATE('06/05/24 7:08 PM', '%d/%m/%y %h:%i %p')", [(datetime.datetime(2024, 5, 6, 19, 8),)]),
+    ("SELECT STR_TO_DATE('2024-13-01', '%Y-%m-%d')", [(None,)]),
+    ("SELECT CURRENT_DATE, DATE '2024-01-02'", [(datetime.date(2024, 5, 6), datetime.date(2024, 1, 2))]),
+    ("SELECT TRIM(LEADING 'x' FROM 'xxax'), TRIM('x' FROM 'xax'), TRIM(' a ')", [("ax", "a", "a")]),
+    ("SELECT POSITION('b' IN 'ab')", [(2,)]),
+    ("SELECT 6 & 3, 6 | 3, 6 ^ 3, 1 << 4, ~0", [(2, 7, 5, 16, 2**64 - 1)]),
+    ("SELECT ANY_VALUE(name), city FROM staff WHERE id < 3 GROUP BY city", [("Ann", "Rome"), ("Bob", "Lima")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expected"), SPOKEN)
+def test_statement_gives_mysql_s_rows(sql, expected):
+    check(rows(sql), expected)
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT JSON_EXTRACT(name, '$') FROM staff", 1235),
+        ("SELECT name FROM staff NATURAL JOIN staff s", 1235),
+        ("LOCK TABLES staff READ", 1235),
+        ("SELECT name FROM staff FOR UPDATE", 1235),
+        ("SELECT @@sql_mode", 1235),
+        ("SELECT (1, 2)", 1241),
+        ("SELECT 1 = (1, 2)", 1241),
+        ("SELECT (1, 2) IN (SELECT 1)", 1241),
+        ("SELECT INTERVAL 1 DAY", 1064),
+        ("SELECT 'a' REGEXP '('", 3688),
+    ],
+)
+def test_sql_that_is_not_spoken_has_a_code_of_its_own(sql, code):
+    with pytest.raises(MySQLError) as error:
+        rows(sql)
+    assert error.value.code == code
+
+
+def test_a_search_for_a_pattern_ends():
+    with pytest.raises(MySQLError, match="3699"):
+        rows("SELECT REPEAT('a', 900) REGEXP '(a|aa)+(a|aa)+(a|aa)+\\\\1b' FROM staff a, staff b, staff c, staff d")

@@ -14,7 +14,7 @@ from hashlib import md5
 from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
 from envs.simulators.mysql.dates import seconds_of
-from envs.simulators.mysql.functions import FUNCTIONS, GroupConcat, decimal
+from envs.simulators.mysql.functions import FUNCTIONS, SPREAD, GroupConcat, decimal
 from envs.simulators.mysql.parse import Change, Parser
 from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
 from envs.simulators.mysql.types import Type, quoted
@@ -50,7 +50,10 @@ class Database:
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
         self.sqlite.create_function("whole_", 3, self.calls.whole)
         self.sqlite.create_function("only_one_", 2, self.calls.only_one)
+        self.sqlite.create_function("regexp_", 2, self.calls.regexp)
         self.sqlite.create_aggregate("GROUP_CONCAT_", -1, GroupConcat)
+        for name, spread in SPREAD.items():
+            self.sqlite.create_aggregate(f"{name}_", 1, spread)
         self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
         self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
         self.sqlite.set_progress_handler(self.calls.tick, 1000)

@@ -2,6 +2,8 @@
 
 from envs.simulators.mysql.functions import decimal
 from envs.simulators.mysql.tokens import MySQLError
+from envs.simulators.shell.commands.regex.match import compile_regex
+from envs.simulators.shell.commands.regex.syntax import RegexError
 
 MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `Database.run`
 
@@ -21,6 +23,20 @@ class Calls:
 
     def only_one(self, count: int, value):
         return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
+
+    def regexp(self, text: str | None, pattern: str | None) -> int | None:
+        """Return whether a text has a match, ignoring case; fail if the search takes too many steps."""
+        if text is None or pattern is None:
+            return None
+        try:
+            return int(compile_regex(pattern, "perl", icase=True).test(text, self._spend))
+        except RegexError as error:
+            return self._fail(3688, "HY000", f"Syntax error in regular expression: {error}")
+
+    def _spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            self._fail(3699, "HY000", "Timeout exceeded in regular expression match.")
 
     def whole(self, value, column: str, row: int) -> int | None:
         """Return a value as an INT column stores it; raise MySQL's error if it cannot."""

@@ -1,7 +1,11 @@
 """Translate MySQL's expressions to SQLite's, with their types (types.py)."""
 
+import re
+
 from envs.simulators.mysql.functions import ALSO, SIGNATURES
-from envs.simulators.mysql.tokens import AGGREGATES, MySQLError, syntax_error, too_deep
+from envs.simulators.mysql.intervals import CLOCK_PARTS
+from envs.simulators.mysql.operators import Operators, one_column
+from envs.simulators.mysql.tokens import AGGREGATES, SPREADS, MySQLError, not_spoken, too_deep
 from envs.simulators.mysql.types import (
     BOOL,
     COUNT,
@@ -16,13 +20,12 @@ from envs.simulators.mysql.types import (
     arithmetic,
     as_number,
     as_text,
-    compared,
     numeric,
     quoted,
     unified,
-    unsigned,
     without_case,
 )
+from envs.simulators.mysql.words import NATIVE
 
 MAX_SQL = 20_000  # characters of an expression of SQLite's: NULLIF, BETWEEN and CASE write some of it twice
 WIDE = 20  # digits from which CEIL and FLOOR of a decimal give a decimal
@@ -40,11 +43,6 @@ def calls(node) -> bool:
     return any(map(calls, node[2:] if node and node[0] == "window" else node))
 
 
-def one_column(columns: list) -> None:
-    if len(columns) != 1:
-        raise MySQLError(1241, "21000", "Operand should contain 1 column(s)")
-
-
 def one_row(query) -> bool:
     """Return whether a query, by its form, has at most one row."""
     if query.limit and query.limit[0] <= 1:
@@ -57,7 +55,7 @@ def check_arguments(name: str, count: int, few: int, many: int) -> None:
         raise MySQLError(1582, "42000", f"Incorrect parameter count in the call to native function '{name}'")
 
 
-class Expressions:
+class Expressions(Operators):
     """Translate expressions, for a Block that resolves their names (queries.py).
 
     `parameters`: the strings of the statement, which SQLite gets as bound parameters, and their numbers.
@@ -98,56 +96,7 @@ class Expressions:
     def _text(self, text: str) -> Typed:
         return Typed(f"?{self.parameters.setdefault(text, len(self.parameters) + 1)}", TEXT)
 
-    # -- operators
-
-    def _negate(self, node: tuple) -> Typed:
-        value = self.typed(node)
-        if value.type.kind == "unsigned":
-            return Typed(unsigned("negate", value), COUNT)
-        return Typed(f"(-{as_number(value)})", numeric(value.type))
-
-    def _not(self, node: tuple) -> Typed:
-        return Typed(f"(NOT {self.truth(node)})", BOOL)
-
-    def _binary(self, operator: str, left: tuple, right: tuple) -> Typed:
-        if operator in ("AND", "OR"):
-            return Typed(f"({self.truth(left)} {operator} {self.truth(right)})", BOOL)
-        if operator == "XOR":
-            return Typed(f"((NOT {self.truth(left)}) <> (NOT {self.truth(right)}))", BOOL)
-        one, other = self.typed(left), self.typed(right)
-        if operator in ("+", "-", "*", "/", "%", "DIV"):
-            return arithmetic(operator, one, other)
-        return Typed(compared("IS" if operator == "<=>" else operator, one, other), BOOL)
-
-    def _is(self, node: tuple, what: str, negated: bool) -> Typed:
-        if what == "NULL":
-            test = f"({self.typed(node).sql} IS NULL)"
-        else:
-            test = f"({self.truth(node)} IS {what})"
-        return Typed(f"(NOT {test})" if negated else test, BOOL)
-
-    def _in(self, node: tuple, among, negated: bool) -> Typed:
-        value, word = self.typed(node), "NOT IN" if negated else "IN"
-        if isinstance(among, list):
-            others = [self.typed(other) for other in among]
-            texts = value.type.kind in TEXTUAL and all(o.type.kind in (*TEXTUAL, "null") for o in others)
-            listed = ", ".join(other.sql if texts else as_number(other) for other in others)
-            return Typed(f"({without_case(value) if texts else as_number(value)} {word} ({listed}))", BOOL)
-        sql, columns = self.subquery(among)
-        one_column(columns)
-        if among.limit and not among.parts:
-            text = "This version of MySQL doesn't yet support 'LIMIT & IN/ALL/ANY/SOME subquery'"
-            raise MySQLError(1235, "42000", text)
-        return Typed(f"({without_case(value)} {word} ({sql}))", BOOL)
-
-    def _like(self, node: tuple, pattern: tuple, negated: bool) -> Typed:
-        word = "NOT LIKE" if negated else "LIKE"
-        return Typed(f"({as_text(self.typed(node))} {word} {as_text(self.typed(pattern))} ESCAPE '\\')", BOOL)
-
-    def _between(self, node: tuple, low: tuple, high: tuple, negated: bool) -> Typed:
-        value = self.typed(node)
-        test = f"({compared('>=', value, self.typed(low))} AND {compared('<=', value, self.typed(high))})"
-        return Typed(f"(NOT {test})" if negated else test, BOOL)
+    # -- CASE and CAST
 
     def _case(self, operand: tuple | None, branches: list, otherwise: tuple) -> Typed:
         if operand is not None:
@@ -198,6 +147,8 @@ class Expressions:
             few, many, method = ANY_TYPE[name]
             check_arguments(name, len(arguments), few, many)
             return method(self, name, arguments)
+        if name in NATIVE and name not in SIGNATURES:
+            raise not_spoken(name)
         if name not in SIGNATURES:
             raise MySQLError(1305, "42000", f"FUNCTION {self.database}.{name} does not exist")
         takes, result = SIGNATURES[name]
@@ -233,6 +184,8 @@ class Expressions:
         if name == "COUNT":
             one = without_case(value) if len(values) == 1 else f"key_of_({', '.join(value.sql for value in values)})"
             return Typed(f"COUNT({once}{one})", COUNT)
+        if name in SPREADS:
+            return Typed(f"{name}_({as_number(value)})", DOUBLE)
         if name in ("MIN", "MAX"):
             return Typed(f"{name}({without_case(value)})", value.type)
         if kind in ("text", "double"):
@@ -248,10 +201,10 @@ class Expressions:
         if name in RANKS:
             check_arguments(name, len(arguments), 0, 0)
             value = Typed(f"{name}()", COUNT)
-        elif name in AGGREGATES and name != "GROUP_CONCAT":
+        elif name in AGGREGATES and name != "GROUP_CONCAT" and name not in SPREADS:
             value = self.typed(call)
         else:
-            raise syntax_error("OVER")
+            raise not_spoken(f"{name} OVER")
         parts = ", ".join(without_case(self.typed(node)) for node in partition)
         orders = ", ".join(without_case(self.typed(node)) + " DESC" * descends for node, descends in order)
         window = " ".join(filter(None, (parts and f"PARTITION BY {parts}", orders and f"ORDER BY {orders}")))
@@ -303,6 +256,13 @@ class Expressions:
         function = "rounded" if name == "ROUND" else "truncated"
         return Typed(f"{function}_({as_number(value)}, {as_number(places)}{exact})", kind)
 
+    def _str_to_date(self, name: str, arguments: list) -> Typed:
+        """STR_TO_DATE: a day, a time or both, by the letters of the format."""
+        letters = set(re.findall("%(.)", arguments[1][1])) if arguments[1][0] == "text" else set("YH")
+        clock, day = letters & set(CLOCK_PARTS), letters - set(CLOCK_PARTS)
+        kind = Type("datetime" if clock and day else "time" if clock else "date")
+        return Typed(f"STR_TO_DATE_({', '.join(as_text(self.typed(each)) for each in arguments)})", kind)
+
     def _mod(self, name: str, arguments: list) -> Typed:
         return arithmetic("%", *(self.typed(argument) for argument in arguments))
 
@@ -311,6 +271,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "ABS": (1, 1, Expressions._abs),
     "CEIL": (1, 1, Expressions._whole),
     "CEILING": (1, 1, Expressions._whole),
+    "ANY_VALUE": (1, 1, lambda self, name, arguments: self.typed(arguments[0])),
     "COALESCE": (1, 1000, Expressions._coalesce),
     "DATABASE": (0, 0, Expressions._database),
     "FLOOR": (1, 1, Expressions._whole),
@@ -322,6 +283,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "NULLIF": (2, 2, Expressions._nullif),
     "ROUND": (1, 2, Expressions._round),
     "SCHEMA": (0, 0, Expressions._database),
+    "STR_TO_DATE": (2, 2, Expressions._str_to_date),
     "TRUNCATE": (2, 2, Expressions._round),
 }
 AS = {"t": lambda value: as_text(value), "n": lambda value: as_number(value), "a": lambda value: value.sql}

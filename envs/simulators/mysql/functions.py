@@ -6,9 +6,12 @@ SIGNATURES lists the arguments of each function whose result has a fixed type: t
 
 import hashlib
 import json
+import math
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 
 from envs.simulators.mysql.dates import DATES, ON_DATES
+from envs.simulators.mysql.intervals import ON_INTERVALS
+from envs.simulators.mysql.tokens import SPREADS
 
 LONGEST = 1_000  # characters of a text that REPEAT, LPAD and their like may make; beyond, NULL
 EXACT = Context(prec=80)
@@ -19,20 +22,29 @@ SIGNATURES = {  # name -> what it takes, the type of its result
     "CHARACTER_LENGTH": ("t", "int"),
     "CONCAT": ("t*", "text"),
     "CONCAT_WS": ("tt*", "text"),
+    "EXP": ("n", "double"),
+    "EXTRACT": ("tt", "int"),
     "FIELD": ("tt*", "int"),
     "FIND_IN_SET": ("tt", "int"),
     "FORMAT": ("nn", "text"),
+    "INSERT": ("tnnt", "text"),
     "INSTR": ("tt", "int"),
     "ISNULL": ("a", "int"),
     "LCASE": ("t", "text"),
     "LEFT": ("tn", "text"),
     "LENGTH": ("t", "int"),
+    "LN": ("n", "double"),
     "LOCATE": ("tt?n", "int"),
+    "LOG": ("n?n", "double"),
+    "LOG10": ("n", "double"),
+    "LOG2": ("n", "double"),
     "LOWER": ("t", "text"),
     "LPAD": ("tnt", "text"),
     "LTRIM": ("t", "text"),
     "MD5": ("t", "text"),
     "MID": ("tn?n", "text"),
+    "OCTET_LENGTH": ("t", "int"),
+    "PI": ("", "double"),
     "POW": ("nn", "double"),
     "POWER": ("nn", "double"),
     "REPEAT": ("tn", "text"),
@@ -48,7 +60,10 @@ SIGNATURES = {  # name -> what it takes, the type of its result
     "SUBSTR": ("tn?n", "text"),
     "SUBSTRING": ("tn?n", "text"),
     "SUBSTRING_INDEX": ("ttn", "text"),
-    "TRIM": ("t", "text"),
+    "TIMESTAMPDIFF": ("ttt", "int"),
+    "TRIM BOTH": ("tt", "text"),
+    "TRIM LEADING": ("tt", "text"),
+    "TRIM TRAILING": ("tt", "text"),
     "UCASE": ("t", "text"),
     "UPPER": ("t", "text"),
 } | DATES
@@ -157,6 +172,31 @@ def substring_index(text: str, mark: str, count) -> str:
     return mark.join(parts[:count] if count > 0 else parts[count:] if count else [])
 
 
+def trimmed(text: str, what: str) -> str:
+    while what and text.startswith(what):
+        text = text[len(what) :]
+    return text
+
+
+def trimmed_end(text: str, what: str) -> str:
+    while what and text.endswith(what):
+        text = text[: -len(what)]
+    return text
+
+
+def inserted(text: str, start, count, new: str) -> str:
+    start, count = round(start) - 1, round(count)
+    if not 0 <= start < len(text):
+        return text
+    return text[:start] + new + (text[start + count :] if count >= 0 else "")
+
+
+def logarithm(number, base=math.e) -> float | None:
+    if number <= 0 or base <= 0 or base == 1:
+        return None
+    return math.log10(number) if base == 10 else math.log2(number) if base == 2 else math.log(number) / math.log(base)
+
+
 def concat_ws(mark, *texts):
     return None if mark is None else mark.join(text for text in texts if text is not None)
 
@@ -203,53 +243,100 @@ def key_of(*values) -> str:
     return json.dumps([value.lower() if isinstance(value, str) else value for value in values])
 
 
-STRICT = {  # NULL for any NULL
-    "ASCII": lambda text: text.encode("utf-8", "replace")[0] if text else 0,
-    "CHAR_LENGTH": len,
-    "CHARACTER_LENGTH": len,
-    "CONCAT": lambda *texts: "".join(texts),
-    "FIND_IN_SET": find_in_set,
-    "FORMAT": formatted,
-    "INSTR": lambda text, part: locate(part, text),
-    "LEFT": left,
-    "LENGTH": lambda text: len(text.encode("utf-8", "replace")),
-    "LOCATE": locate,
-    "LPAD": lambda text, count, filling: padded(text, count, filling, before=True),
-    "LTRIM": lambda text: text.lstrip(" "),
-    "MD5": md5,
-    "POWER": power,
-    "REPEAT": repeat,
-    "REPLACE": replace,
-    "REVERSE": lambda text: text[::-1],
-    "RIGHT": right,
-    "RPAD": lambda text, count, filling: padded(text, count, filling, before=False),
-    "RTRIM": lambda text: text.rstrip(" "),
-    "SIGN": lambda number: (number > 0) - (number < 0),
-    "SPACE": lambda count: repeat(" ", count),
-    "SQRT": lambda number: number**0.5 if number >= 0 else None,
-    "STRCMP": compared,
-    "SUBSTRING": substring,
-    "SUBSTRING_INDEX": substring_index,
-    "TRIM": lambda text: text.strip(" "),
-    "LOWER": str.lower,
-    "UPPER": str.upper,
-    "decimal_text": decimal_text,
-    "double_text": double_text,
-    "rounded": rounded,
-    "truncated": truncated,
-    "modulo": modulo,
-    "int_divide": int_divide,
-    "ceiling": lambda number: -int(-number // 1),
-    "floored": lambda number: int(number // 1),
-    "key_of": key_of,
-    "time_number": lambda text: int(text.replace(":", "")),
-    "unsigned": unsigned,
-    "unsigned_number": unsigned_number,
-    "unsigned_text": lambda bits: str(bits % 2**64),
-} | ON_DATES
+STRICT = (
+    {  # NULL for any NULL
+        "ASCII": lambda text: text.encode("utf-8", "replace")[0] if text else 0,
+        "CHAR_LENGTH": len,
+        "CHARACTER_LENGTH": len,
+        "CONCAT": lambda *texts: "".join(texts),
+        "FIND_IN_SET": find_in_set,
+        "FORMAT": formatted,
+        "INSTR": lambda text, part: locate(part, text),
+        "LEFT": left,
+        "LENGTH": lambda text: len(text.encode("utf-8", "replace")),
+        "LOCATE": locate,
+        "LPAD": lambda text, count, filling: padded(text, count, filling, before=True),
+        "LTRIM": lambda text: text.lstrip(" "),
+        "MD5": md5,
+        "POWER": power,
+        "REPEAT": repeat,
+        "REPLACE": replace,
+        "REVERSE": lambda text: text[::-1],
+        "RIGHT": right,
+        "RPAD": lambda text, count, filling: padded(text, count, filling, before=False),
+        "RTRIM": lambda text: text.rstrip(" "),
+        "SIGN": lambda number: (number > 0) - (number < 0),
+        "SPACE": lambda count: repeat(" ", count),
+        "SQRT": lambda number: number**0.5 if number >= 0 else None,
+        "STRCMP": compared,
+        "SUBSTRING": substring,
+        "SUBSTRING_INDEX": substring_index,
+        "TRIM_BOTH": lambda text, what: trimmed_end(trimmed(text, what), what),
+        "TRIM_LEADING": trimmed,
+        "TRIM_TRAILING": trimmed_end,
+        "EXP": lambda number: math.exp(number) if number < 709 else None,
+        "INSERT": inserted,
+        "LN": logarithm,
+        "LOG": lambda base, number=None: logarithm(base) if number is None else logarithm(number, base),
+        "LOG10": lambda number: logarithm(number, 10),
+        "LOG2": lambda number: logarithm(number, 2),
+        "LOWER": str.lower,
+        "PI": lambda: math.pi,
+        "UPPER": str.upper,
+        "decimal_text": decimal_text,
+        "double_text": double_text,
+        "rounded": rounded,
+        "truncated": truncated,
+        "modulo": modulo,
+        "int_divide": int_divide,
+        "ceiling": lambda number: -int(-number // 1),
+        "floored": lambda number: int(number // 1),
+        "key_of": key_of,
+        "time_number": lambda text: int(text.replace(":", "")),
+        "unsigned": unsigned,
+        "unsigned_number": unsigned_number,
+        "unsigned_text": lambda bits: str(bits % 2**64),
+    }
+    | ON_DATES
+    | ON_INTERVALS
+)
 OTHERS = {"CONCAT_WS": concat_ws, "FIELD": field, "ISNULL": lambda value: int(value is None)}
-ALSO = {"LCASE": "LOWER", "UCASE": "UPPER", "SUBSTR": "SUBSTRING", "MID": "SUBSTRING", "POW": "POWER"}
+ALSO = {"TRIM BOTH": "TRIM_BOTH", "TRIM LEADING": "TRIM_LEADING", "TRIM TRAILING": "TRIM_TRAILING"}
+ALSO |= {
+    "LCASE": "LOWER",
+    "UCASE": "UPPER",
+    "SUBSTR": "SUBSTRING",
+    "MID": "SUBSTRING",
+    "OCTET_LENGTH": "LENGTH",
+    "POW": "POWER",
+}
 FUNCTIONS = {name: if_known(function) for name, function in STRICT.items()} | OTHERS
+
+
+class Spread:
+    """An aggregate of the variance, by Welford's method. sample, root: as in SPREADS."""
+
+    sample, root = False, False
+
+    def __init__(self):
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def step(self, value) -> None:
+        if value is None:
+            return
+        self.count += 1
+        difference = value - self.mean
+        self.mean += difference / self.count
+        self.squares += difference * (value - self.mean)
+
+    def finalize(self) -> float | None:
+        if self.count <= self.sample:
+            return None
+        variance = self.squares / (self.count - self.sample)
+        return math.sqrt(variance) if self.root else variance
+
+
+SPREAD = {name: type(name, (Spread,), {"sample": sample, "root": root}) for name, (sample, root) in SPREADS.items()}
 
 
 class GroupConcat:

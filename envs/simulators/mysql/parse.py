@@ -7,7 +7,8 @@ Sources of a Select: ("table", name, alias), ("derived", Select, alias),
 from dataclasses import dataclass, field
 
 from envs.simulators.mysql.grammar import Grammar
-from envs.simulators.mysql.tokens import RESERVED, MySQLError, unquoted
+from envs.simulators.mysql.tokens import MySQLError, unquoted
+from envs.simulators.mysql.words import RESERVED
 
 MAX_TABLES = 61  # that one statement may join, as in MySQL
 

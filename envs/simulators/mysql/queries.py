@@ -300,8 +300,12 @@ class Block(Expressions):
         """Return the first column of an expression outside aggregates that is neither grouped nor fixed by WHERE."""
         if isinstance(node, list) or (isinstance(node, tuple) and not (node and isinstance(node[0], str))):
             return next(filter(None, (self.ungrouped(part, groups, fixed) for part in node)), None)
-        if not isinstance(node, tuple) or (node[0] == "call" and calls(node[:2])) or node[0] in ("text", "int", "null"):
+        if not isinstance(node, tuple) or node[0] in ("text", "int", "null"):
             return None
+        if node[0] == "call" and (calls(node[:2]) or node[1] == "ANY_VALUE"):
+            return None
+        if node[0] in ("row", "interval"):
+            return self.ungrouped(node[1], groups, fixed)
         if node[0] in ("query", "exists") or self.typed(node).sql in groups:
             return None
         if node[0] != "column":
