@@ -6,6 +6,12 @@ from decimal import Decimal as D
 import pytest
 
 from envs.simulators.mysql import Database, MySQLError
+from envs.simulators.mysql.expressions import ANY_TYPE
+from envs.simulators.mysql.forms import FORMS
+from envs.simulators.mysql.functions import SIGNATURES
+from envs.simulators.mysql.tokens import AGGREGATES
+from envs.simulators.mysql.windows import WINDOWED
+from envs.simulators.mysql.words import NATIVE
 
 COLUMNS = [("id", "INT"), ("name", "TEXT"), ("city", "TEXT"), ("pay", "INT"), ("day", "TEXT")]
 ROWS = [
@@ -125,9 +131,25 @@ SPOKEN = [
     ("SELECT 6 & 3, 6 | 3, 6 ^ 3, 1 << 4, ~0", [(2, 7, 5, 16, 2**64 - 1)]),
     ("SELECT ANY_VALUE(name), city FROM staff WHERE id < 3 GROUP BY city", [("Ann", "Rome"), ("Bob", "Lima")]),
 ]  # fmt: skip
+WINDOWS = [
+    ("SELECT id, LAG(pay) OVER (ORDER BY id) FROM staff WHERE id < 4", [(1, None), (2, 30), (3, 10)]),
+    ("SELECT LEAD(name, 2, '-') OVER (ORDER BY id) FROM staff WHERE id < 4", [("Cyd",), ("-",), ("-",)]),
+    ("SELECT id, FIRST_VALUE(name) OVER (PARTITION BY city ORDER BY pay) FROM staff WHERE id < 4 ORDER BY id",
+     [(1, "Cyd"), (2, "Bob"), (3, "Cyd")]),
+    ("SELECT NTILE(2) OVER w, CUME_DIST() OVER w FROM staff WHERE id < 3 WINDOW w AS (ORDER BY id)",
+     [(1, 0.5), (2, 1.0)]),
+    ("SELECT SUM(pay) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM staff WHERE id < 4",
+     [(D("30"),), (D("40"),), (D("30"),)]),
+    ("SELECT LAST_VALUE(id) OVER (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) FROM staff "
+     "WHERE id < 3", [(2,), (2,)]),
+    ("SELECT COUNT(*) OVER w, RANK() OVER w FROM staff WHERE id < 3 WINDOW w AS (ORDER BY pay)", [(1, 1), (2, 2)]),
+    ("SELECT city, SUM(COUNT(*)) OVER () FROM staff GROUP BY city ORDER BY city LIMIT 1", [("Lima", D("5"))]),
+    ("SELECT city, RANK() OVER (ORDER BY COUNT(*) DESC, city) FROM staff GROUP BY city ORDER BY 2",
+     [("Lima", 1), ("Rome", 2), ("Oslo", 3)]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sql", "expected"), SPOKEN)
+@pytest.mark.parametrize(("sql", "expected"), SPOKEN + WINDOWS)
 def test_statement_gives_mysql_s_rows(sql, expected):
     check(rows(sql), expected)
 
@@ -145,6 +167,10 @@ def test_statement_gives_mysql_s_rows(sql, expected):
         ("SELECT (1, 2) IN (SELECT 1)", 1241),
         ("SELECT INTERVAL 1 DAY", 1064),
         ("SELECT 'a' REGEXP '('", 3688),
+        ("SELECT LAG(pay) FROM staff", 1064),
+        ("SELECT RANK() OVER w FROM staff", 3579),
+        ("SELECT NTILE(0) OVER () FROM staff", 1210),
+        ("SELECT id FROM staff WHERE RANK() OVER () = 1", 3593),
     ],
 )
 def test_sql_that_is_not_spoken_has_a_code_of_its_own(sql, code):
@@ -156,3 +182,7 @@ def test_sql_that_is_not_spoken_has_a_code_of_its_own(sql, code):
 def test_a_search_for_a_pattern_ends():
     with pytest.raises(MySQLError, match="3699"):
         rows("SELECT REPEAT('a', 900) REGEXP '(a|aa)+(a|aa)+(a|aa)+\\\\1b' FROM staff a, staff b, staff c, staff d")
+
+
+def test_no_function_is_both_spoken_and_not():
+    assert not NATIVE & {*SIGNATURES, *ANY_TYPE, *FORMS, *AGGREGATES, *WINDOWED}

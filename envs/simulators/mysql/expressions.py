@@ -5,7 +5,7 @@ import re
 from envs.simulators.mysql.functions import ALSO, SIGNATURES
 from envs.simulators.mysql.intervals import CLOCK_PARTS
 from envs.simulators.mysql.operators import Operators, one_column
-from envs.simulators.mysql.tokens import AGGREGATES, SPREADS, MySQLError, not_spoken, too_deep
+from envs.simulators.mysql.tokens import AGGREGATES, SPREADS, MySQLError, not_spoken, syntax_error, too_deep
 from envs.simulators.mysql.types import (
     BOOL,
     COUNT,
@@ -25,11 +25,11 @@ from envs.simulators.mysql.types import (
     unified,
     without_case,
 )
+from envs.simulators.mysql.windows import WINDOWED, Windows, check_arguments
 from envs.simulators.mysql.words import NATIVE
 
 MAX_SQL = 20_000  # characters of an expression of SQLite's: NULLIF, BETWEEN and CASE write some of it twice
 WIDE = 20  # digits from which CEIL and FLOOR of a decimal give a decimal
-RANKS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
 CLAUSES = {"select": "field list", "where": "where clause", "group": "group statement", "having": "having clause"}
 CLAUSES |= {"order": "order clause", "on": "on clause", "set": "field list"}
 
@@ -40,7 +40,7 @@ def calls(node) -> bool:
         return False
     if node and node[0] == "call" and node[1] in AGGREGATES:
         return True
-    return any(map(calls, node[2:] if node and node[0] == "window" else node))
+    return any(map(calls, (node[1][2], node[2]) if node and node[0] == "window" else node))
 
 
 def one_row(query) -> bool:
@@ -50,12 +50,7 @@ def one_row(query) -> bool:
     return not query.parts and not query.groups and any(calls(item[0]) for item in query.items)
 
 
-def check_arguments(name: str, count: int, few: int, many: int) -> None:
-    if not few <= count <= many:
-        raise MySQLError(1582, "42000", f"Incorrect parameter count in the call to native function '{name}'")
-
-
-class Expressions(Operators):
+class Expressions(Operators, Windows):
     """Translate expressions, for a Block that resolves their names (queries.py).
 
     `parameters`: the strings of the statement, which SQLite gets as bound parameters, and their numbers.
@@ -66,6 +61,7 @@ class Expressions(Operators):
         self.clause = "select"  # where the expression stands
         self.aggregates = False  # whether one may stand there
         self.within = False  # whether this is what an aggregate is called with
+        self.windows: dict = {}  # of the WINDOW clause
 
     def typed(self, node: tuple) -> Typed:
         value = getattr(self, f"_{node[0]}")(*node[1:])
@@ -147,6 +143,8 @@ class Expressions(Operators):
             few, many, method = ANY_TYPE[name]
             check_arguments(name, len(arguments), few, many)
             return method(self, name, arguments)
+        if name in WINDOWED:
+            raise syntax_error("")  # OVER is missing
         if name in NATIVE and name not in SIGNATURES:
             raise not_spoken(name)
         if name not in SIGNATURES:
@@ -163,8 +161,10 @@ class Expressions(Operators):
     def _database(self, name: str, arguments: list) -> Typed:
         return self._text(self.database)
 
-    def aggregate(self, name: str, arguments: list, distinct: bool, order: list, separator: str) -> Typed:
-        """AVG, COUNT, GROUP_CONCAT, MAX, MIN or SUM."""
+    def aggregate(
+        self, name: str, arguments: list, distinct: bool, order: list, separator: str, windowed: bool = False
+    ) -> Typed:
+        """AVG, COUNT and the other AGGREGATES; one over a window may contain another of the groups."""
         if not self.aggregates or self.within:
             raise MySQLError(1111, "HY000", "Invalid use of group function")
         if arguments == [("star", None)]:
@@ -172,7 +172,7 @@ class Expressions(Operators):
         check_arguments(
             name, len(arguments), 1, 1000 if name in ("GROUP_CONCAT", "COUNT") and (distinct or name[0] == "G") else 1
         )
-        self.within = True
+        self.within = not windowed
         values = [self.typed(argument) for argument in arguments]
         orders = [f", {self.typed(node).sql}, {int(descends)}" for node, descends in order]
         self.within = False
@@ -192,23 +192,6 @@ class Expressions(Operators):
             return Typed(f"{name}({once}{as_number(value)})", DOUBLE)
         result = Type("decimal", min(scale + 4, 30), digits) if name == "AVG" else Type("decimal", scale, digits + 22)
         return Typed(f"{name}({once}{as_number(value)})", result)
-
-    def _window(self, call: tuple, partition: list, order: list) -> Typed:
-        _, name, arguments, *_ = call
-        if self.clause not in ("select", "order"):
-            text = f"You cannot use the window function '{name.lower()}' in this context.'"
-            raise MySQLError(3593, "HY000", text)
-        if name in RANKS:
-            check_arguments(name, len(arguments), 0, 0)
-            value = Typed(f"{name}()", COUNT)
-        elif name in AGGREGATES and name != "GROUP_CONCAT" and name not in SPREADS:
-            value = self.typed(call)
-        else:
-            raise not_spoken(f"{name} OVER")
-        parts = ", ".join(without_case(self.typed(node)) for node in partition)
-        orders = ", ".join(without_case(self.typed(node)) + " DESC" * descends for node, descends in order)
-        window = " ".join(filter(None, (parts and f"PARTITION BY {parts}", orders and f"ORDER BY {orders}")))
-        return Typed(f"{value.sql} OVER ({window})", value.type)
 
     def _if(self, name: str, arguments: list) -> Typed:
         (one, other), kind = alike([self.typed(argument) for argument in arguments[1:]])

@@ -6,7 +6,7 @@
 ("between", e, low, high, negated), ("compared", operator, e, ALL or ANY, Select), ("row", [e]), ("inverted", e),
 ("interval", e, unit),
 ("case", operand, [(when, then)], otherwise), ("exists", Select), ("query", Select), ("cast", e, type, scale),
-("call", NAME, arguments, distinct, order, separator), ("window", call, partition, order).
+("call", NAME, arguments, distinct, order, separator), ("window", call, (partition, order, frame) or its name).
 """
 
 from envs.simulators.mysql.forms import BARE, FORMS, called, interval
@@ -253,18 +253,39 @@ class Grammar:
                     separator = unquoted(text)
         self.expect(")")
         found = ("call", name, arguments, distinct, order, separator)
-        return ("window", found, *self.over()) if self.accept("OVER") else found
+        return ("window", found, self.over()) if self.accept("OVER") else found
 
-    def over(self) -> tuple:
-        """Read the partition and the order of a window."""
+    def over(self) -> tuple | str:
+        """Read a window: its partition, its order and its frame as SQL, or its name."""
+        if not self.sees("("):
+            return self.name()
         self.expect("(")
         partition = []
         if self.accept("PARTITION"):
             self.expect("BY")
             partition = self.listed(self.expression)
         order = self.order_by()
+        frame = next((word for word in ("ROWS", "RANGE") if self.accept(word)), "")
+        if frame and self.accept("BETWEEN"):
+            low = self.bound()
+            self.expect("AND")
+            frame += f" BETWEEN {low} AND {self.bound()}"
+        elif frame:
+            frame += f" {self.bound()}"
         self.expect(")")
-        return partition, order
+        return partition, order, frame
+
+    def bound(self) -> str:
+        """Read an end of a frame."""
+        if self.accept("CURRENT", "ROW"):
+            return "CURRENT ROW"
+        if self.sees("INTERVAL"):
+            raise not_spoken("RANGE INTERVAL")
+        distance = "UNBOUNDED" if self.accept("UNBOUNDED") else str(self.count())
+        side = "PRECEDING" if self.accept("PRECEDING") else "FOLLOWING"
+        if side == "FOLLOWING":
+            self.expect("FOLLOWING")
+        return f"{distance} {side}"
 
     def case(self) -> tuple:
         operand = None if self.sees("WHEN") else self.expression()

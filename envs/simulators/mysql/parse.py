@@ -23,6 +23,7 @@ class Select:
     where: tuple | None = None
     groups: list = field(default_factory=list)  # expressions
     having: tuple | None = None
+    windows: dict = field(default_factory=dict)  # name in lower case -> (partition, order, frame)
     order: list = field(default_factory=list)  # (expression, whether it descends)
     limit: tuple | None = None  # rows, rows before them
     parts: list = field(default_factory=list)  # of a union: (query, whether it keeps what is there already)
@@ -193,7 +194,14 @@ class Parser(Grammar):
             self.expect("BY")
             found.groups = self.listed(self.expression)
         found.having = self.expression() if self.accept("HAVING") else None
+        if self.accept("WINDOW"):
+            found.windows = dict(self.listed(self.named_window))
         return found
+
+    def named_window(self) -> tuple:
+        name = self.name()
+        self.expect("AS")
+        return name.lower(), self.over()
 
     def item(self) -> tuple:
         """Read an expression of the SELECT list, its alias and its text."""

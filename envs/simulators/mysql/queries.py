@@ -175,7 +175,7 @@ class Block(Expressions):
         return " UNION ALL ".join(texts), list(zip(names, kinds, strict=True))
 
     def select(self, query: Select) -> tuple[str, Columns]:
-        self.numbered = bool(query.groups)
+        self.numbered, self.windows = bool(query.groups), query.windows
         source = f" FROM {self.sources(query.source)}" if query.source else ""
         self.clause = "where"
         where = self.truth(query.where) if query.where else ""
@@ -304,6 +304,9 @@ class Block(Expressions):
             return None
         if node[0] == "call" and (calls(node[:2]) or node[1] == "ANY_VALUE"):
             return None
+        if node[0] == "window":
+            over = self.windows.get(node[2].lower(), ()) if isinstance(node[2], str) else node[2]
+            return self.ungrouped([*node[1][2], *over[:2]], groups, fixed)
         if node[0] in ("row", "interval"):
             return self.ungrouped(node[1], groups, fixed)
         if node[0] in ("query", "exists") or self.typed(node).sql in groups:
