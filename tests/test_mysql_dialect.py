@@ -154,6 +154,40 @@ def test_statement_gives_mysql_s_rows(sql, expected):
     check(rows(sql), expected)
 
 
+PAYS = [30, 10, 20, 10, None]
+CHANGES = [
+    ("UPDATE staff a JOIN staff b ON a.id = b.id + 1 SET a.pay = b.id WHERE b.pay > 10", [30, 1, 20, 3, None]),
+    ("UPDATE staff s, (SELECT city, MAX(pay) best FROM staff GROUP BY city) m SET s.pay = m.best, s.name = 'x' "
+     "WHERE s.city = m.city AND s.id > 2", [30, 10, 30, 10, 10]),
+    ("UPDATE staff s LEFT JOIN staff t ON t.id = s.id + 3 SET s.pay = IFNULL(t.id, 0)", [4, 5, 0, 0, 0]),
+    ("UPDATE staff a JOIN staff b ON a.city = b.city SET a.pay = b.pay", [30, 10, 30, 10, 10]),
+    ("DELETE a FROM staff a JOIN staff b ON a.pay = b.pay AND a.id > b.id", [30, 10, 20, None]),
+    ("DELETE FROM a USING staff a JOIN staff b ON a.id = b.id + 1", [30]),
+    ("UPDATE IGNORE staff SET pay = '7 apples' WHERE id < 3", [7, 7, 20, 10, None]),
+    ("INSERT IGNORE INTO staff (pay) VALUES ('x'), (-3000000000)", [*PAYS, 0, -(2**31)]),
+    ("INSERT INTO staff (id, pay) VALUES (1, 5) ON DUPLICATE KEY UPDATE pay = VALUES(pay) + pay", [*PAYS, 5]),
+    ("INSERT INTO staff (id, pay) VALUES (1, 5) AS new ON DUPLICATE KEY UPDATE pay = new.pay", [*PAYS, 5]),
+    ("UPDATE staff SET pay = 1, age = 2", 1054),
+    ("UPDATE staff a JOIN staff b ON a.id = b.id SET wage = 1", 1054),
+    ("UPDATE staff a JOIN staff b ON a.id = b.id SET a.pay = 1, b.pay = 2", 1235),
+    ("UPDATE staff a JOIN (SELECT 1 x) b SET b.x = 1", 1288),
+    ("DELETE c FROM staff a JOIN staff b ON a.id = b.id", 1288),
+    ("UPDATE staff a JOIN staff b ON a.id = b.id SET a.pay = 1 LIMIT 1", 1221),
+    ("INSERT INTO staff (id) VALUES (1) ON DUPLICATE KEY UPDATE wage = 1", 1054),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expected"), CHANGES)
+def test_changes_change_what_mysql_changes(sql, expected):
+    database = Database().load("staff", COLUMNS, ROWS)
+    if isinstance(expected, int):
+        with pytest.raises(MySQLError) as error:
+            database.run(sql)
+        assert error.value.code == expected and database.rows() == ROWS
+    else:
+        assert database.run(sql) == [] and [row[3] for row in database.rows()] == expected
+
+
 @pytest.mark.parametrize(
     ("sql", "code"),
     [

@@ -100,6 +100,7 @@ class Database:
         if isinstance(statement, tuple):
             return self._show(block, *statement[1:])
         if isinstance(statement, Change):
+            self.calls.ignores = statement.ignores
             self._execute(block.change(statement), parameters)
             return []
         text, columns = block.query(statement)

@@ -1,10 +1,13 @@
 """The functions that SQLite calls while it runs a statement, with the count of its steps and its failure."""
 
+import re
+
 from envs.simulators.mysql.functions import decimal
 from envs.simulators.mysql.tokens import MySQLError
 from envs.simulators.shell.commands.regex.match import compile_regex
 from envs.simulators.shell.commands.regex.syntax import RegexError
 
+LEADING = re.compile(r"\s*[-+]?\d+(\.\d*)?|", re.ASCII)  # the number that a text begins with
 MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `Database.run`
 
 
@@ -15,6 +18,7 @@ class Calls:
     def __init__(self):
         self.steps = 0  # thousands
         self.failure: MySQLError | None = None  # raised by one of the functions
+        self.ignores = False  # whether a value that an INT column cannot hold is converted instead of refused
 
     def tick(self) -> bool:
         """Count a thousand steps; return whether they are too many."""
@@ -44,7 +48,9 @@ class Calls:
             return None
         if isinstance(value, str):
             value = self._number(value, column, row)
-        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15
+        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15 if value > 0 else -(10**15)
+        if self.ignores:
+            return max(-(2**31), min(number, 2**31 - 1))
         if not -(2**31) <= number < 2**31:
             self._fail(1264, "22003", f"Out of range value for column '{column}' at row {row}")
         return number
@@ -55,6 +61,8 @@ class Calls:
                 return float(text)
         except ValueError:
             pass
+        if self.ignores:
+            return float(LEADING.match(text)[0] or 0)
         if text.strip()[:1].isdigit():
             self._fail(1265, "01000", f"Data truncated for column '{column}' at row {row}")
         self._fail(1366, "HY000", f"Incorrect integer value: '{text[:80]}' for column '{column}' at row {row}")

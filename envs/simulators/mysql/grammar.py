@@ -203,6 +203,11 @@ class Grammar:
             return WORDS[word](self)
         if following[:2] == ("sign", "(") and (word in FORMS or word not in RESERVED or word in CALLED):
             return self.call()
+        if word == "VALUES" and following[:2] == ("sign", "("):  # of ON DUPLICATE KEY UPDATE: the new row's column
+            self.at += 2
+            name = self.name()
+            self.expect(")")
+            return "column", None, name
         if word in BARE:
             self.at += 1
             if self.accept("("):
