@@ -20,7 +20,7 @@ from envs.common import SPLITS, split_of
 from envs.db_bench import MAX_REPLY, Config, Env, matches, read_native, read_short
 from envs.db_bench import __main__ as program
 from envs.db_bench import tasks as db_tasks
-from envs.db_bench.tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skill_of, task_of
+from envs.db_bench.tasks import BY_SKILL, CHANGES, LEVELS, SKILLS, Task, draw, entry_of, read_tasks, skills_of, task_of
 from envs.simulators.mysql import Database, digest
 
 ROOT = Path(__file__).parents[1]
@@ -340,7 +340,7 @@ def test_files_of_the_original_and_of_single_skills(tmp_path):
     skills = json.loads(single.read_text())
     assert set(skills) == set(SKILLS) and {len(listed) for listed in skills.values()} == {6}
     for path in (whole, single):
-        tasks = read_tasks(str(path))
+        tasks = read_tasks(str(path), single_skill=True)
         assert sum(len(listed) for skills in tasks.values() for listed in skills.values()) == 132
         for split in SPLITS:
             env = Env(Config(data=str(path), skill="update,having_aggregate_calculation"))
@@ -363,9 +363,27 @@ def test_task_survives_the_round_trip_to_an_entry():
         assert again.canonical == task.canonical and again.rows == task.rows and again.state == task.state
         assert (again.answer is None) == (task.answer is None) and again.level == ""
         assert task.answer is None or matches(str(task.answer), again.answer)
-    assert (
-        skill_of({"skill_list": ["select"]}) == "select" and skill_of({"skill_list": ["delete", "limit_only"]}) is None
-    )
+    assert skills_of({"skill_list": ["select"]}) == ["select"]
+    assert skills_of({"skill_list": ["select", "limit_only", "column_alias"]}) == ["limit_only", "column_alias"]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "entries.json"])
+def test_files_of_several_skills_and_rows_of_repr_play(tmp_path, name):
+    """Hugging Face's rows hold nested fields as Python's repr."""
+    skills, path = ["select", "limit_only", "where_single_condition"], tmp_path / name
+    whole = [entry | {"skill_list": skills} for entry in entries(22).values() if entry["answer_info"]["direct"]]
+    rows = [{key: value if key == "instruction" else repr(value) for key, value in entry.items()} for entry in whole]
+    lines = "\n".join(map(json.dumps, rows))
+    path.write_text({"rows.json": json.dumps(rows), "rows.jsonl": lines}.get(name, json.dumps(dict(enumerate(whole)))))
+    with pytest.raises(ValueError, match="no task of a single skill"):
+        Config(data=str(path), single_skill=True)
+    for skill in ("", *skills[1:]):
+        env = Env(Config(data=str(path), skill=skill))
+        env.reset(0, "train")
+        assert env.goal.skill == "limit_only,where_single_condition"
+        while env.running:
+            step = env.step(env.oracle())
+        assert step.info["success"]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +391,11 @@ def test_task_survives_the_round_trip_to_an_entry():
     [
         ("no json", "is not JSON"),
         ("[]", "must hold {number: entry} or {skill: [entry, ...]}"),
-        ('{"0": {"skill_list": ["update", "limit_only"]}}', "has no task of a single skill"),
+        ('{"0": {"skill_list": ["update", "limit_only"]}}', "entry 0 of update in"),
+        ('{"0": {"skill_list": []}}', "has no task"),
+        ('{"0": {"skill_list": "[" }}', "entry 0 in"),
+        (json.dumps({"0": {"skill_list": "(" * 9000}}), "entry 0 in"),
+        ("[3]", "entry 0 in"),
         ('{"update": [{"instruction": "x"}]}', "entry 0 of update in"),
         ("[" * 100_000, "is not JSON"),
     ],

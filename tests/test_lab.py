@@ -342,6 +342,9 @@ def test_chat_history_items_are_the_opening_of_every_task(kind):
         known = post(items, "get_chat_history_item_dict_deep_copy")
         assert known == {"0": first, "1": {"role": "agent", "content": "OK."}}
         assert post(items, "construct", chat_history_item_index=0, expected_role="user") == {"chat_history_item": first}
+        assert (
+            post(items, "construct", chat_history_item_index=1, expected_role=None)["chat_history_item"] == known["1"]
+        )
         status, said = ask(items, "POST", "/api/construct", {"chat_history_item_index": 1, "expected_role": "user"})
         assert (status, said) == (400, {"detail": "the item is the agent's, not the user's"})
         assert post(items, "set", prompt_index=0, role="user", content="Speak up.") is None

@@ -1,8 +1,17 @@
 """MySQL 8's dialect, statement by statement: the rows that a server with its default settings gives."""
 
+import datetime
+from decimal import Decimal as D
+
 import pytest
 
-from envs.simulators.mysql import Database
+from envs.simulators.mysql import Database, MySQLError
+from envs.simulators.mysql.expressions import ANY_TYPE
+from envs.simulators.mysql.forms import FORMS
+from envs.simulators.mysql.functions import SIGNATURES
+from envs.simulators.mysql.tokens import AGGREGATES
+from envs.simulators.mysql.windows import WINDOWED
+from envs.simulators.mysql.words import NATIVE
 
 COLUMNS = [("id", "INT"), ("name", "TEXT"), ("city", "TEXT"), ("pay", "INT"), ("day", "TEXT")]
 ROWS = [
@@ -48,3 +57,166 @@ GROUPS = [
 @pytest.mark.parametrize(("sql", "expected"), GROUPS)
 def test_rows_come_in_order_of_first_appearance(sql, expected):
     check(rows(sql), expected)
+
+
+VALUES = [
+    ("ROUND(-2.5, -1)", D("0")),
+    ("ROUND(-0.4)", D("0")),
+    ("0 * -1.5", D("0.0")),
+    ("CAST(-1 AS UNSIGNED)", 2**64 - 1),
+    ("18446744073709551615", 2**64 - 1),
+    ("18446744073709551615 - 1", 2**64 - 2),
+    ("CONCAT(18446744073709551615)", "18446744073709551615"),
+    ("-9223372036854775808", -(2**63)),
+    ("-CAST('5' AS UNSIGNED)", -5),
+    ("18446744073709551615 > 1", 1),
+    ("CAST('7' AS UNSIGNED) / 2", D("3.5000")),
+    ("DATE_FORMAT('2024-05-06 17:08:09', '%H:%i:%s %h %l %p %r %T')", "17:08:09 05 5 PM 05:08:09 PM 17:08:09"),
+    ("DATE_FORMAT('1999-01-01', '%X %V %U')", "1998 52 00"),
+    ("DATE_FORMAT('2024-05-06', '%Q%%')", "Q%"),
+    ("DATE('2024-5-6') + 1", 20240507),
+    ("DATE('2024-05-06') = '2024-5-6'", 1),
+    ("DAY('20240506')", 6),
+    ("HOUR('2024-05-06 17:08:09')", 17),
+    ("MINUTE('17:08:09')", 8),
+    ("WEEK('2008-02-20', 1)", 8),
+    ("YEARWEEK('1987-01-01')", 198652),
+    ("NOW()", datetime.datetime(2024, 5, 6, 10)),
+    ("DATEDIFF(CURDATE(), '2024-05-01')", 5),
+    ("CAST('2024-05-06 7:08' AS DATETIME)", datetime.datetime(2024, 5, 6, 7, 8)),
+    ("TIMEDIFF('10:00:00', '08:30:00')", datetime.timedelta(minutes=90)),
+    ("LAST_DAY('2024-02-05')", datetime.date(2024, 2, 29)),
+]
+
+
+@pytest.mark.parametrize(("expression", "value"), VALUES)
+def test_values_and_types(expression, value):
+    check(rows(f"SELECT {expression}"), [(value,)])
+
+
+def test_a_number_without_sign_is_not_negative():
+    with pytest.raises(MySQLError, match="1690"):
+        rows("SELECT CAST(1 AS UNSIGNED) - 2")
+
+
+SPOKEN = [
+    ("SELECT name FROM staff WHERE (city, pay) = ('rome', 20)", [("Cyd",)]),
+    ("SELECT id FROM staff WHERE (city, pay) IN (('Rome', 30), ('Oslo', 10))", [(1,), (4,)]),
+    ("SELECT id FROM staff WHERE (city, pay) IN (SELECT city, MAX(pay) FROM staff GROUP BY city)", [(1,), (2,), (4,)]),
+    ("SELECT (1, 2) < (1, 3), (2, 1) > (1, 9), (1, NULL) = (2, 1)", [(1, 1, 0)]),
+    ("SELECT id FROM staff WHERE pay >= ALL (SELECT pay FROM staff WHERE id < 4)", [(1,)]),
+    ("SELECT id FROM staff WHERE pay > ANY (SELECT pay FROM staff WHERE id < 4)", [(1,), (3,)]),
+    ("SELECT 1 > ALL (SELECT pay FROM staff WHERE id > 9), 9 < SOME (SELECT pay FROM staff WHERE id = 5)", [(1, None)]),
+    ("SELECT name FROM staff WHERE name REGEXP '^[a-c]'", [("Ann",), ("Bob",), ("Cyd",)]),
+    ("SELECT name FROM staff WHERE name NOT RLIKE 'n|o|y' AND pay IS NOT NULL", [("Dee",)]),
+    ("SELECT 'a%' LIKE 'a!%' ESCAPE '!', 'ab' LIKE 'a!%' ESCAPE '!'", [(1, 0)]),
+    ("SELECT STDDEV(pay), VAR_SAMP(pay), VARIANCE(pay) FROM staff WHERE id IN (1, 2)", [(10.0, 200.0, 100.0)]),
+    ("SELECT VAR_SAMP(pay), STD(pay) FROM staff WHERE id = 1", [(None, 0.0)]),
+    ("SELECT day + INTERVAL 1 MONTH FROM staff WHERE id < 3", [("2024-02-29",), ("2024-01-30",)]),
+    ("SELECT DATE_SUB('2024-03-01', INTERVAL 36 HOUR)", [("2024-02-28 12:00:00",)]),
+    ("SELECT DATE_ADD(DATE('2024-03-01'), INTERVAL -1 DAY)", [(datetime.date(2024, 2, 29),)]),
+    ("SELECT ADDDATE('2024-03-01', 31), INTERVAL 1 WEEK + '2024-03-01'", [("2024-04-01", "2024-03-08")]),
+    ("SELECT '2024-01-01 10:00' + INTERVAL '1:30' HOUR_MINUTE", [("2024-01-01 11:30:00",)]),
+    ("SELECT id FROM staff WHERE day >= CURDATE() - INTERVAL 100 DAY", [(1,), (3,)]),
+    ("SELECT EXTRACT(YEAR FROM day), EXTRACT(YEAR_MONTH FROM day) FROM staff WHERE id = 4", [(2022, 202207)]),
+    ("SELECT TIMESTAMPDIFF(MONTH, '2024-01-31', '2024-03-30')", [(1,)]),
+    ("SELECT TIMESTAMPDIFF(DAY, '2024-03-02', '2024-03-01')", [(-1,)]),
+    ("SELECT TIMESTAMPADD(YEAR, -1, '2024-02-29')", [("2023-02-28",)]),
+    ("SELECT STR_TO_DATE('May 6, 2024', '%M %e, %Y')", [(datetime.date(2024, 5, 6),)]),
+    ("SELECT STR_TO_DATE('06/05/24 7:08 PM', '%d/%m/%y %h:%i %p')", [(datetime.datetime(2024, 5, 6, 19, 8),)]),
+    ("SELECT STR_TO_DATE('2024-13-01', '%Y-%m-%d')", [(None,)]),
+    ("SELECT CURRENT_DATE, DATE '2024-01-02'", [(datetime.date(2024, 5, 6), datetime.date(2024, 1, 2))]),
+    ("SELECT TRIM(LEADING 'x' FROM 'xxax'), TRIM('x' FROM 'xax'), TRIM(' a ')", [("ax", "a", "a")]),
+    ("SELECT POSITION('b' IN 'ab')", [(2,)]),
+    ("SELECT 6 & 3, 6 | 3, 6 ^ 3, 1 << 4, ~0", [(2, 7, 5, 16, 2**64 - 1)]),
+    ("SELECT ANY_VALUE(name), city FROM staff WHERE id < 3 GROUP BY city", [("Ann", "Rome"), ("Bob", "Lima")]),
+]  # fmt: skip
+WINDOWS = [
+    ("SELECT id, LAG(pay) OVER (ORDER BY id) FROM staff WHERE id < 4", [(1, None), (2, 30), (3, 10)]),
+    ("SELECT LEAD(name, 2, '-') OVER (ORDER BY id) FROM staff WHERE id < 4", [("Cyd",), ("-",), ("-",)]),
+    ("SELECT id, FIRST_VALUE(name) OVER (PARTITION BY city ORDER BY pay) FROM staff WHERE id < 4 ORDER BY id",
+     [(1, "Cyd"), (2, "Bob"), (3, "Cyd")]),
+    ("SELECT NTILE(2) OVER w, CUME_DIST() OVER w FROM staff WHERE id < 3 WINDOW w AS (ORDER BY id)",
+     [(1, 0.5), (2, 1.0)]),
+    ("SELECT SUM(pay) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM staff WHERE id < 4",
+     [(D("30"),), (D("40"),), (D("30"),)]),
+    ("SELECT LAST_VALUE(id) OVER (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING) FROM staff "
+     "WHERE id < 3", [(2,), (2,)]),
+    ("SELECT COUNT(*) OVER w, RANK() OVER w FROM staff WHERE id < 3 WINDOW w AS (ORDER BY pay)", [(1, 1), (2, 2)]),
+    ("SELECT city, SUM(COUNT(*)) OVER () FROM staff GROUP BY city ORDER BY city LIMIT 1", [("Lima", D("5"))]),
+    ("SELECT city, RANK() OVER (ORDER BY COUNT(*) DESC, city) FROM staff GROUP BY city ORDER BY 2",
+     [("Lima", 1), ("Rome", 2), ("Oslo", 3)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expected"), SPOKEN + WINDOWS)
+def test_statement_gives_mysql_s_rows(sql, expected):
+    check(rows(sql), expected)
+
+
+PAYS = [30, 10, 20, 10, None]
+CHANGES = [
+    ("UPDATE staff a JOIN staff b ON a.id = b.id + 1 SET a.pay = b.id WHERE b.pay > 10", [30, 1, 20, 3, None]),
+    ("UPDATE staff s, (SELECT city, MAX(pay) best FROM staff GROUP BY city) m SET s.pay = m.best, s.name = 'x' "
+     "WHERE s.city = m.city AND s.id > 2", [30, 10, 30, 10, 10]),
+    ("UPDATE staff s LEFT JOIN staff t ON t.id = s.id + 3 SET s.pay = IFNULL(t.id, 0)", [4, 5, 0, 0, 0]),
+    ("UPDATE staff a JOIN staff b ON a.city = b.city SET a.pay = b.pay", [30, 10, 30, 10, 10]),
+    ("DELETE a FROM staff a JOIN staff b ON a.pay = b.pay AND a.id > b.id", [30, 10, 20, None]),
+    ("DELETE FROM a USING staff a JOIN staff b ON a.id = b.id + 1", [30]),
+    ("UPDATE IGNORE staff SET pay = '7 apples' WHERE id < 3", [7, 7, 20, 10, None]),
+    ("INSERT IGNORE INTO staff (pay) VALUES ('x'), (-3000000000)", [*PAYS, 0, -(2**31)]),
+    ("INSERT INTO staff (id, pay) VALUES (1, 5) ON DUPLICATE KEY UPDATE pay = VALUES(pay) + pay", [*PAYS, 5]),
+    ("INSERT INTO staff (id, pay) VALUES (1, 5) AS new ON DUPLICATE KEY UPDATE pay = new.pay", [*PAYS, 5]),
+    ("UPDATE staff SET pay = 1, age = 2", 1054),
+    ("UPDATE staff a JOIN staff b ON a.id = b.id SET wage = 1", 1054),
+    ("UPDATE staff a JOIN staff b ON a.id = b.id SET a.pay = 1, b.pay = 2", 1235),
+    ("UPDATE staff a JOIN (SELECT 1 x) b SET b.x = 1", 1288),
+    ("DELETE c FROM staff a JOIN staff b ON a.id = b.id", 1288),
+    ("UPDATE staff a JOIN staff b ON a.id = b.id SET a.pay = 1 LIMIT 1", 1221),
+    ("INSERT INTO staff (id) VALUES (1) ON DUPLICATE KEY UPDATE wage = 1", 1054),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expected"), CHANGES)
+def test_changes_change_what_mysql_changes(sql, expected):
+    database = Database().load("staff", COLUMNS, ROWS)
+    if isinstance(expected, int):
+        with pytest.raises(MySQLError) as error:
+            database.run(sql)
+        assert error.value.code == expected and database.rows() == ROWS
+    else:
+        assert database.run(sql) == [] and [row[3] for row in database.rows()] == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT JSON_EXTRACT(name, '$') FROM staff", 1235),
+        ("SELECT name FROM staff NATURAL JOIN staff s", 1235),
+        ("LOCK TABLES staff READ", 1235),
+        ("SELECT name FROM staff FOR UPDATE", 1235),
+        ("SELECT @@sql_mode", 1235),
+        ("SELECT (1, 2)", 1241),
+        ("SELECT 1 = (1, 2)", 1241),
+        ("SELECT (1, 2) IN (SELECT 1)", 1241),
+        ("SELECT INTERVAL 1 DAY", 1064),
+        ("SELECT 'a' REGEXP '('", 3688),
+        ("SELECT LAG(pay) FROM staff", 1064),
+        ("SELECT RANK() OVER w FROM staff", 3579),
+        ("SELECT NTILE(0) OVER () FROM staff", 1210),
+        ("SELECT id FROM staff WHERE RANK() OVER () = 1", 3593),
+    ],
+)
+def test_sql_that_is_not_spoken_has_a_code_of_its_own(sql, code):
+    with pytest.raises(MySQLError) as error:
+        rows(sql)
+    assert error.value.code == code
+
+
+def test_a_search_for_a_pattern_ends():
+    with pytest.raises(MySQLError, match="3699"):
+        rows("SELECT REPEAT('a', 900) REGEXP '(a|aa)+(a|aa)+(a|aa)+\\\\1b' FROM staff a, staff b, staff c, staff d")
+
+
+def test_no_function_is_both_spoken_and_not():
+    assert not NATIVE & {*SIGNATURES, *ANY_TYPE, *FORMS, *AGGREGATES, *WINDOWED}

@@ -40,8 +40,9 @@ Ending.   Terminated by an answer, and in the native form by a reply without an 
           task_limit_reached.
 
 From LifelongAgentBench's db_bench and the single-skill variant of the guide. The differences:
-- The tasks come from our templates (tasks.py); `data=` reads the original's file, or {skill: [entry, ...]}. Only the
-  original's entries with one skill are used; `select`, which every query has, counts if it is the only one.
+- The tasks come from our templates (tasks.py); `data=` reads the original's file, its rows on Hugging Face as JSON or
+  JSON Lines, or {skill: [entry, ...]}. A skill is drawn first, then one of its tasks; an entry of several skills is a
+  task of each, and `single_skill=true` leaves it out as the guide does. `select`, a label of every query, counts alone.
 - A hash of the true SQL, without the rows, decides the split; `splits=own` plays a whole file in order.
 - After max_turns statements the original requests one more reply, which it does not execute; here the episode ends. The
   original also counts a change as correct if the next reply is malformed; the guide does not, nor do we.
@@ -89,6 +90,7 @@ class Config:
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
     data: str = ""  # a file of LifelongAgentBench's entries, or of {skill: [entry, ...]}; empty: generated tasks
     splits: str = "hash"  # of data: "hash" of the SQL; "own": a folder's train.json, test.json, or a whole file
+    single_skill: bool = False  # of data, leave out entries of several skills; `select`, which every query has, is none
     strict: bool = True  # grade answers without the original's two bugs
     max_turns: int = 3  # statements before the episode is truncated
     prompt: str = "native"  # "native": instructions and Action replies; "short": one message, bare SQL
@@ -106,12 +108,12 @@ class Config:
             raise ValueError(f"skill must be a comma list of skills, or empty for all, not {self.skill!r}")
         check_splits(self)
         if self.splits == "own":
-            if self.skill:
+            if self.skill or self.single_skill:
                 raise ValueError("splits=own plays every task of data, whatever its skills: leave skill= out")
             for path in files_of(self.data).values():
                 read_in_order(path)
         elif self.data:
-            read_tasks(self.data)
+            read_tasks(self.data, self.single_skill)
 
 
 class Env(OwnSplits):
@@ -119,7 +121,8 @@ class Env(OwnSplits):
 
     def __init__(self, config: Config | None = None):
         self.config = config or Config()
-        self.tasks = read_tasks(self.config.data) if self.config.data and self.config.splits == "hash" else None
+        hashed = self.config.data and self.config.splits == "hash"
+        self.tasks = read_tasks(self.config.data, self.config.single_skill) if hashed else None
         self.database = Database()
         self.running = False
 

@@ -1,7 +1,7 @@
 """Count db_bench's tasks by skill, and write tasks of a single skill to a file.
 
 python -m envs.db_bench                                 the skills, with the number of generated tasks of each
-python -m envs.db_bench data=db.json                    the skills of a LifelongAgentBench file, with counts
+python -m envs.db_bench data=db.json                    the single-skill tasks of a LifelongAgentBench file, counted
 python -m envs.db_bench data=db.json out=single.json    its tasks of a single skill, as {skill: [entry, ...]}
 python -m envs.db_bench out=ours.json count=5000        generated tasks in the same layout
 """
@@ -36,14 +36,14 @@ class Keys:
         if self.out and (out.is_dir() or not out.parent.is_dir()):
             raise ValueError(f"out must be a file in an existing folder, not {self.out!r}")
         if self.data:
-            read_tasks(self.data)  # raises ValueError for an entry that is not a task
+            read_tasks(self.data, single_skill=True)  # raises ValueError for an entry that is not a task
 
 
 def main(words: list[str]) -> None:
     """Run the program. Exit with 2 on a wrong word or file, with 1 if writing fails and with 130 on Ctrl-C."""
     [keys] = program.parse(words, "envs.db_bench", Keys, about=__doc__)
     with ends.exits_cleanly("envs.db_bench"):
-        found = read_entries(keys.data) if keys.data else generate(keys)
+        found = read_entries(keys.data, single_skill=True) if keys.data else generate(keys)
         if keys.out:
             write(Path(keys.out), json.dumps(found, ensure_ascii=False, indent=1))
         with quiet_on_closed_pipe():

@@ -4,6 +4,7 @@ The templates and the tables' contents are in templates.py. Numbers, days and na
 order has ties. The answer to a question has at least one row, and few.
 """
 
+from ast import literal_eval
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
@@ -49,12 +50,13 @@ MEASURES = {  # name -> its value for the numbers of a group
     "spread": lambda group: max(group) - min(group),
     "mean": lambda group: -(-sum(group) // len(group)),
 }
+NESTED = ("table_info", "answer_info", "skill_list")  # fields of an entry that hold lists or objects
 TABLES_TRIED, TASKS_TRIED = 100, 12  # draws before a split counts as empty
 
 
 @dataclass(frozen=True)
 class Task:
-    skill: str
+    skill: str  # of a file's task perhaps several, with commas
     instruction: str  # with the sentence about the table
     table: str
     columns: list  # (name, "INT" or "TEXT")
@@ -194,10 +196,18 @@ def solve(task: Task, most: int, database: Database) -> dict | None:
 # -- files
 
 
-def skill_of(entry: dict) -> str | None:
-    """Return an entry's only skill; None if it has several. `select`, a label of every query, counts only if alone."""
-    skills = [skill for skill in entry.get("skill_list", []) if skill != "select"] or entry.get("skill_list", [])
-    return skills[0] if len(skills) == 1 else None
+def skills_of(entry: dict) -> list[str]:
+    """Return an entry's skills. `select`, a label of every query, counts only if it is the only one."""
+    return [skill for skill in entry.get("skill_list", []) if skill != "select"] or entry.get("skill_list", [])
+
+
+def plain_entry(entry: dict) -> dict:
+    """Return an entry whose fields are values: rows of Hugging Face hold nested ones as Python's repr of them."""
+    nested = {name: entry[name] for name in NESTED if isinstance(entry.get(name), str)}
+    try:
+        return entry | {name: literal_eval(text) for name, text in nested.items()}
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"a field of {', '.join(nested)} is no Python value: {str(error)[:80]}") from None
 
 
 def task_of(entry: dict, skill: str) -> Task:
@@ -227,37 +237,46 @@ def entry_of(task: Task) -> dict:
     return {"instruction": task.instruction, "table_info": info, "answer_info": truth, "skill_list": [task.skill]}
 
 
-@lru_cache(maxsize=4)
-def read_entries(path: str) -> dict[str, list[dict]]:
-    """Return {skill: entries} of a file of {number: entry} or {skill: [entry, ...]}; skip entries of several skills."""
+def read_data(path: str) -> dict[str, list[dict]] | dict[str, dict]:
+    """Return a file's {number: entry} or {skill: [entry, ...]}; a list or JSON Lines of entries gives the former."""
     check_file("a file of LifelongAgentBench's entries", path)
-    data = read_json(path)
+    data = read_json(path, lines=path.endswith(".jsonl"))
+    if isinstance(data, list):
+        data = {str(number): entry for number, entry in enumerate(data)}
     if not isinstance(data, dict) or not data:
         raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
-    if all(isinstance(value, list) for value in data.values()):
-        found = data
-    else:
-        found = {}
-        for entry in data.values():
-            if isinstance(entry, dict) and (skill := skill_of(entry)):
+    return data
+
+
+@lru_cache(maxsize=4)
+def read_entries(path: str, single_skill: bool = False) -> dict[str, list[dict]]:
+    """Return {skill: entries} of a file. An entry of several skills is in the list of each, or left out."""
+    data, found = read_data(path), {}
+    for name, value in data.items():
+        for number, entry in enumerate(value if isinstance(value, list) else [value]):
+            try:
+                entry = plain_entry(entry)
+                skills = [name] if isinstance(value, list) else skills_of(entry)
+            except (TypeError, ValueError, AttributeError) as error:
+                where = f"{number} of {name}" if isinstance(value, list) else name
+                raise ValueError(f"data: entry {where} in {path!r} is no task: {error!r}") from None
+            for skill in skills if len(skills) == 1 or not single_skill else []:
                 found.setdefault(skill, []).append(entry)
-    if not any(found.values()):
-        raise ValueError(f"data: {path!r} has no task of a single skill")
+    if not found:
+        raise ValueError(f"data: {path!r} has no task{' of a single skill' * single_skill}")
     return found
 
 
 @lru_cache(maxsize=4)
 def read_in_order(path: str) -> list[Task]:
     """Return all tasks of a file, those of several skills too, in its order."""
-    check_file("a file of LifelongAgentBench's entries", path)
-    data = read_json(path)
-    if not isinstance(data, dict) or not data:
-        raise ValueError(f"data: {path!r} must hold {{number: entry}} or {{skill: [entry, ...]}}")
+    data = read_data(path)
     lists = [value if isinstance(value, list) else [value] for value in data.values()]
     found = []
     for number, entry in enumerate(entry for entries in lists for entry in entries):
         try:
-            found.append(task_of(entry, ",".join(entry.get("skill_list", []))))
+            entry = plain_entry(entry)
+            found.append(task_of(entry, ",".join(skills_of(entry))))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"data: entry {number} of {path!r} is no task: {error!r}") from None
     if not found:
@@ -266,13 +285,13 @@ def read_in_order(path: str) -> list[Task]:
 
 
 @lru_cache(maxsize=4)
-def read_tasks(path: str) -> dict[str, dict[str, list[Task]]]:
-    """Return {split: {skill: tasks}} of a file."""
+def read_tasks(path: str, single_skill: bool = False) -> dict[str, dict[str, list[Task]]]:
+    """Return {split: {skill: tasks}} of a file; see `read_entries`. A task's skill lists all of them, with commas."""
     found: dict = {split: {} for split in SPLITS}
-    for skill, entries in read_entries(path).items():
+    for skill, entries in read_entries(path, single_skill).items():
         for number, entry in enumerate(entries):
             try:
-                task = task_of(entry, skill)
+                task = task_of(entry, ",".join(skills_of(entry)) or skill)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise ValueError(f"data: entry {number} of {skill} in {path!r} is no task: {error!r}") from None
             found[split_of(task.canonical)].setdefault(skill, []).append(task)

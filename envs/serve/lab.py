@@ -63,7 +63,7 @@ FINISH = {  # (environment, prompt) -> the reply of an agent that has finished
 }
 LABELS = {  # environment -> its task's skills and level of difficulty
     "os_interaction": lambda env: (env.current.skills, env.current.level),
-    "db_bench": lambda env: ([env.goal.skill], env.goal.level),
+    "db_bench": lambda env: (env.goal.skill.split(","), env.goal.level),
 }
 SPEAKERS = {role: name for name, role in ROLES.items()}
 
@@ -267,7 +267,9 @@ def items(tasks: Tasks, body: dict) -> dict[int, dict]:
 
 
 def construct(tasks: Tasks, body: dict) -> dict:
-    item, role = _item(tasks, body, "chat_history_item_index"), _field(body, "expected_role", str)
+    """Return a chat history item. Its role is checked unless `expected_role` is null, as in the original."""
+    item = _item(tasks, body, "chat_history_item_index")
+    role = item["role"] if body.get("expected_role", "") is None else _field(body, "expected_role", str)
     if item["role"] != role:
         raise BadRequest(400, f"the item is the {item['role']}'s, not the {role[:20]}'s")
     return {"chat_history_item": item}

@@ -8,15 +8,16 @@ README.md: the files, the dialect, the differences from MySQL 8, and how it is t
 """
 
 import sqlite3
-from datetime import date
+from datetime import date, datetime, timedelta
 from hashlib import md5
 
 from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
-from envs.simulators.mysql.expressions import Type, quoted
-from envs.simulators.mysql.functions import FUNCTIONS, GroupConcat, decimal
+from envs.simulators.mysql.dates import seconds_of
+from envs.simulators.mysql.functions import FUNCTIONS, SPREAD, GroupConcat, decimal
 from envs.simulators.mysql.parse import Change, Parser
 from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
+from envs.simulators.mysql.types import Type, quoted
 
 __all__ = ["Database", "MySQLError", "digest"]
 
@@ -49,7 +50,10 @@ class Database:
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
         self.sqlite.create_function("whole_", 3, self.calls.whole)
         self.sqlite.create_function("only_one_", 2, self.calls.only_one)
+        self.sqlite.create_function("regexp_", 2, self.calls.regexp)
         self.sqlite.create_aggregate("GROUP_CONCAT_", -1, GroupConcat)
+        for name, spread in SPREAD.items():
+            self.sqlite.create_aggregate(f"{name}_", 1, spread)
         self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
         self.sqlite.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN)
         self.sqlite.set_progress_handler(self.calls.tick, 1000)
@@ -96,6 +100,7 @@ class Database:
         if isinstance(statement, tuple):
             return self._show(block, *statement[1:])
         if isinstance(statement, Change):
+            self.calls.ignores = statement.ignores
             self._execute(block.change(statement), parameters)
             return []
         text, columns = block.query(statement)
@@ -152,12 +157,20 @@ def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
     return too_deep()
 
 
+READ = {  # kind -> what converts a value of SQLite to Python's
+    "date": date.fromisoformat,
+    "datetime": datetime.fromisoformat,
+    "time": lambda text: timedelta(seconds=seconds_of(text)),
+    "unsigned": lambda bits: int(bits) % 2**64,
+}
+
+
 def _read(value, kind: Type):
     """Convert a value of SQLite to what MySQL's Python connectors give."""
     if value is None:
         return None
-    if kind.kind == "date":
-        return date.fromisoformat(value)
+    if kind.kind in READ:
+        return READ[kind.kind](value)
     try:
         if kind.kind == "decimal":
             return decimal(value, kind.scale)

@@ -1,8 +1,13 @@
 """The functions that SQLite calls while it runs a statement, with the count of its steps and its failure."""
 
+import re
+
 from envs.simulators.mysql.functions import decimal
 from envs.simulators.mysql.tokens import MySQLError
+from envs.simulators.shell.commands.regex.match import compile_regex
+from envs.simulators.shell.commands.regex.syntax import RegexError
 
+LEADING = re.compile(r"\s*[-+]?\d+(\.\d*)?|", re.ASCII)  # the number that a text begins with
 MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `Database.run`
 
 
@@ -13,6 +18,7 @@ class Calls:
     def __init__(self):
         self.steps = 0  # thousands
         self.failure: MySQLError | None = None  # raised by one of the functions
+        self.ignores = False  # whether a value that an INT column cannot hold is converted instead of refused
 
     def tick(self) -> bool:
         """Count a thousand steps; return whether they are too many."""
@@ -22,13 +28,29 @@ class Calls:
     def only_one(self, count: int, value):
         return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
 
+    def regexp(self, text: str | None, pattern: str | None) -> int | None:
+        """Return whether a text has a match, ignoring case; fail if the search takes too many steps."""
+        if text is None or pattern is None:
+            return None
+        try:
+            return int(compile_regex(pattern, "perl", icase=True).test(text, self._spend))
+        except RegexError as error:
+            return self._fail(3688, "HY000", f"Syntax error in regular expression: {error}")
+
+    def _spend(self, steps: int) -> None:
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            self._fail(3699, "HY000", "Timeout exceeded in regular expression match.")
+
     def whole(self, value, column: str, row: int) -> int | None:
         """Return a value as an INT column stores it; raise MySQL's error if it cannot."""
         if value is None:
             return None
         if isinstance(value, str):
             value = self._number(value, column, row)
-        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15
+        number = int(decimal(value, 0)) if abs(value) < 1e15 else 10**15 if value > 0 else -(10**15)
+        if self.ignores:
+            return max(-(2**31), min(number, 2**31 - 1))
         if not -(2**31) <= number < 2**31:
             self._fail(1264, "22003", f"Out of range value for column '{column}' at row {row}")
         return number
@@ -39,6 +61,8 @@ class Calls:
                 return float(text)
         except ValueError:
             pass
+        if self.ignores:
+            return float(LEADING.match(text)[0] or 0)
         if text.strip()[:1].isdigit():
             self._fail(1265, "01000", f"Data truncated for column '{column}' at row {row}")
         self._fail(1366, "HY000", f"Incorrect integer value: '{text[:80]}' for column '{column}' at row {row}")

@@ -1,9 +1,9 @@
 """Translate MySQL's INSERT, UPDATE and DELETE to SQLite: the changed columns, the stored values, the order of rows."""
 
-from envs.simulators.mysql.expressions import NULL, Type, Typed, as_number, as_text, quoted
 from envs.simulators.mysql.parse import Change, Select
-from envs.simulators.mysql.queries import Block, Columns, Table, limited, unique
-from envs.simulators.mysql.tokens import MySQLError
+from envs.simulators.mysql.queries import ROW, Block, Columns, Table, limited, unique
+from envs.simulators.mysql.tokens import MySQLError, not_spoken
+from envs.simulators.mysql.types import NULL, TEXTUAL, Type, Typed, as_number, as_text, quoted
 
 
 class ChangeBlock(Block):
@@ -11,12 +11,15 @@ class ChangeBlock(Block):
 
     def change(self, change: Change) -> str:
         """Return the SQL of an INSERT, UPDATE or DELETE."""
+        if change.source:
+            return self.over_join(change)
         name, columns = self.known(change.table)
         if change.verb == "INSERT":
             return self.insert(change, name, columns)
         alias = change.alias or name
         self.tables, self.target = [Table(alias, columns)], name
-        verb = f"UPDATE {quoted(name)} AS {quoted(alias)} SET {self.sets(change)}"
+        sets = ", ".join(f"{column} = {value}" for column, value in zip(*self.assignments(change.sets), strict=True))
+        verb = f"UPDATE {quoted(name)} AS {quoted(alias)} SET {sets}"
         sql = verb if change.verb == "UPDATE" else f"DELETE FROM {quoted(name)} AS {quoted(alias)}"
         self.clause = "where"
         where = self.truth(change.where) if change.where else ""
@@ -28,16 +31,51 @@ class ChangeBlock(Block):
         order = self.order(Select(order=change.order), [])
         return f"{sql} WHERE {quoted(alias)}.rowid IN ({rows}{order}{limited(change.limit)})"
 
-    def sets(self, change: Change) -> str:
-        """Return UPDATE's assignments, from left to right: later ones see the new values of earlier ones."""
+    def over_join(self, change: Change) -> str:
+        """Return the SQL of an UPDATE or DELETE over a join, which changes each row once, by its first match."""
+        self.numbered = True
+        source = self.sources(change.source)
+        alias = change.table.rpartition(".")[2] or self.changed_table(change.sets)
+        if alias not in sources_of(change.source):
+            raise MySQLError(1288, "HY000", f"The target table {alias} of the {change.verb} is not updatable")
+        name, _ = self.known(sources_of(change.source)[alias])
+        self.target = name
+        row = f"{quoted(alias)}.{ROW}"
+        columns, values = self.assignments(change.sets)
+        self.clause = "where"
+        where = f" WHERE {row} IS NOT NULL" + (f" AND {self.truth(change.where)}" if change.where else "")
+        if change.order or change.limit:
+            raise MySQLError(
+                1221, "HY000", f"Incorrect usage of {change.verb} and {'ORDER BY' if change.order else 'LIMIT'}"
+            )
+        if change.verb == "DELETE":
+            return f"DELETE FROM {quoted(name)} WHERE {ROW} IN (SELECT {row} FROM {source}{where})"
+        listed = "".join(f", {value} AS {quoted(f'value {i}')}" for i, value in enumerate(values))
+        rows = f"SELECT {row} AS row_, {self.first_row()}{listed} FROM {source}{where} GROUP BY {row}"
+        sets = ", ".join(f"{column} = {quoted(f'value {i}')}" for i, column in enumerate(columns))
+        return f"UPDATE {quoted(name)} SET {sets} FROM ({rows}) AS matched WHERE {quoted(name)}.{ROW} = row_"
+
+    def changed_table(self, sets: list) -> str:
+        """Return the alias of the table whose columns are set."""
         self.clause = "set"
-        parts = []
-        for table, column, node in change.sets:
+        places = [self._column(table, column).sql for table, column, _ in sets]
+        aliases = {
+            table.alias for table in self.tables for place in places if place.startswith(f"{quoted(table.alias)}.")
+        }
+        if len(aliases) > 1:
+            raise not_spoken("UPDATE of several tables")
+        return aliases.pop()
+
+    def assignments(self, sets: list) -> tuple[list[str], list[str]]:
+        """Return the columns and the stored values of assignments; later ones see the values of earlier ones."""
+        self.clause = "set"
+        columns, values = [], []
+        for table, column, node in sets:
             place = self.lookup(table, column) or self._column(table, column)  # which says that there is none
-            value = stored(self.typed(node), place.type, column, 1)
-            self.assigned[column.lower()] = Typed(value, place.type)
-            parts.append(f"{self.bare(place)} = {value}")
-        return ", ".join(parts)
+            values.append(stored(self.typed(node), place.type, column, 1))
+            self.assigned[column.lower()] = Typed(values[-1], place.type)
+            columns.append(quoted(place.sql.rpartition('"."')[2].strip('"')))
+        return columns, values
 
     def bare(self, place: Typed) -> str:
         """Return the SQL of a column of the changed table, without the table's name."""
@@ -52,6 +90,7 @@ class ChangeBlock(Block):
             twice = next(name for i, name in enumerate(names) if into[i] in into[:i])
             raise MySQLError(1110, "42000", f"Column '{twice}' specified twice")
         kinds = [place.type for place in places]
+        self.check_again(change, columns)
         if change.query:
             sql, selected = self.subquery(change.query)
             check_count(len(selected), len(names), 1)
@@ -73,6 +112,20 @@ class ChangeBlock(Block):
             rows.append(f"({', '.join(values)})")
         return f"INSERT INTO {quoted(name)} ({', '.join(into)}) VALUES {', '.join(rows)}"
 
+    def check_again(self, change: Change, columns: Columns) -> None:
+        """Check ON DUPLICATE KEY UPDATE, which never happens: no table has a key."""
+        tables = list(self.tables)
+        self.tables += [Table(change.row_alias, columns)] if change.row_alias else []
+        self.assignments([(table or tables[0].alias, column, node) for table, column, node in change.again])
+        self.tables, self.assigned, self.clause = tables, {}, "select"
+
+
+def sources_of(source: tuple) -> dict[str, str]:
+    """Return {alias: table} of the tables in a join."""
+    if source[0] == "join":
+        return sources_of(source[2]) | sources_of(source[3])
+    return {source[2] or source[1].rpartition(".")[2]: source[1]} if source[0] == "table" else {}
+
 
 def stored(value: Typed, kind: Type, column: str, row: int) -> str:
     """Return the SQL that converts a value to its column's type."""
@@ -82,7 +135,7 @@ def stored(value: Typed, kind: Type, column: str, row: int) -> str:
         return as_text(value)
     if value.sql.isdigit() and len(value.sql) < 10:
         return value.sql
-    whole = value.sql if value.type.kind in ("text", "date") else as_number(value)
+    whole = value.sql if value.type.kind in TEXTUAL else as_number(value)
     return f"whole_({whole}, '{column.replace(chr(39), chr(39) * 2)}', {row})"
 
 

@@ -1,69 +1,37 @@
-"""Translate MySQL's expressions to SQLite's, with MySQL's types.
+"""Translate MySQL's expressions to SQLite's, with their types (types.py)."""
 
-MySQL knows the type of each expression before it reads a row: integer, exact with so many decimal places, approximate
-or text. The translation derives the same type, because SQLite computes exact numbers as floats, which become Decimals
-of that many places when they are read.
-"""
-
-from typing import NamedTuple
+import re
 
 from envs.simulators.mysql.functions import ALSO, SIGNATURES
-from envs.simulators.mysql.tokens import AGGREGATES, MySQLError, syntax_error, too_deep
+from envs.simulators.mysql.intervals import CLOCK_PARTS
+from envs.simulators.mysql.operators import Operators, one_column
+from envs.simulators.mysql.tokens import AGGREGATES, SPREADS, MySQLError, not_spoken, syntax_error, too_deep
+from envs.simulators.mysql.types import (
+    BOOL,
+    COUNT,
+    DOUBLE,
+    NULL,
+    TEXT,
+    TEXTUAL,
+    UNSIGNED,
+    Type,
+    Typed,
+    alike,
+    arithmetic,
+    as_number,
+    as_text,
+    numeric,
+    quoted,
+    unified,
+    without_case,
+)
+from envs.simulators.mysql.windows import WINDOWED, Windows, check_arguments
+from envs.simulators.mysql.words import NATIVE
 
-
-class Type(NamedTuple):
-    """The MySQL type of an expression."""
-
-    kind: str  # int, decimal, double, text, date, null
-    scale: int = 0  # places of a decimal
-    digits: int = 10  # at most this many before the point; CEIL's type depends on it
-
-
-class Typed(NamedTuple):
-    sql: str  # SQLite's
-    type: Type
-
-
-TEXT, DATE, DOUBLE, NULL, BOOL = Type("text"), Type("date"), Type("double"), Type("null"), Type("int", 0, 1)
-COUNT = Type("int", 0, 20)
 MAX_SQL = 20_000  # characters of an expression of SQLite's: NULLIF, BETWEEN and CASE write some of it twice
 WIDE = 20  # digits from which CEIL and FLOOR of a decimal give a decimal
-RANKS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
 CLAUSES = {"select": "field list", "where": "where clause", "group": "group statement", "having": "having clause"}
 CLAUSES |= {"order": "order clause", "on": "on clause", "set": "field list"}
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def unified(types: list[Type]) -> Type:
-    """Return the common type of several types."""
-    kinds = {type.kind for type in types} - {"null"}
-    scale, digits = max(type.scale for type in types), max(type.digits for type in types)
-    if len(kinds) < 2:
-        return Type(kinds.pop() if kinds else "null", scale, digits)
-    kind = next(kind for kind in ("text", "date", "double", "decimal") if kind in kinds)
-    return Type("text" if kind == "date" else kind, scale, digits)
-
-
-def as_text(value: Typed) -> str:
-    """Return the SQL of an expression as the string that MySQL prints for it."""
-    if value.type.kind == "int":
-        return f"CAST({value.sql} AS TEXT)"
-    if value.type.kind == "decimal":
-        return f"decimal_text_({value.sql}, {value.type.scale})"
-    return f"double_text_({value.sql})" if value.type.kind == "double" else value.sql
-
-
-def as_number(value: Typed) -> str:
-    """Return the SQL of an expression as a number; a string counts as the number it begins with."""
-    return f"CAST({value.sql} AS REAL)" if value.type.kind in ("text", "date") else value.sql
-
-
-def without_case(value: Typed) -> str:
-    """Return the SQL of an expression with MySQL's collation, which ignores case."""
-    return f"{value.sql} COLLATE NOCASE" if value.type.kind in ("text", "date") else value.sql
 
 
 def calls(node) -> bool:
@@ -72,56 +40,7 @@ def calls(node) -> bool:
         return False
     if node and node[0] == "call" and node[1] in AGGREGATES:
         return True
-    return any(map(calls, node[2:] if node and node[0] == "window" else node))
-
-
-def numeric(type: Type) -> Type:
-    """Return the type of a number converted from a value of this type."""
-    return DOUBLE if type.kind in ("text", "date") else type
-
-
-def alike(values: list[Typed]) -> tuple[list[str], Type]:
-    """Return the SQL of several possible results, converted to their common type, and that type."""
-    kind = unified([value.type for value in values])
-    return [as_text(value) if kind.kind == "text" else value.sql for value in values], kind
-
-
-def compared(operator: str, one: Typed, other: Typed) -> str:
-    """Return the SQL of a comparison: of strings without case, otherwise of numbers."""
-    texts = [value.type.kind in ("text", "date") for value in (one, other)]
-    nothing = "null" in (one.type.kind, other.type.kind)
-    if all(texts) or nothing:
-        return f"({without_case(one)} {operator} {other.sql})"
-    return f"({as_number(one)} {operator} {as_number(other)})"
-
-
-def arithmetic(operator: str, left: Typed, right: Typed) -> Typed:
-    """Return the SQL of +, -, *, /, % or DIV. Sums and products of decimals are rounded to remove float errors."""
-    one, other = as_number(left), as_number(right)
-    (kind, scale, digits), (other_kind, other_scale, other_digits) = numeric(left.type), numeric(right.type)
-    approximate = "double" in (kind, other_kind)
-    whole = {kind, other_kind} <= {"int", "null"}
-    if operator == "DIV":
-        return Typed(f"int_divide_({one}, {other})", Type("int", 0, digits))
-    if operator == "/":
-        result = DOUBLE if approximate else Type("decimal", min(scale + 4, 30), digits + other_scale)
-        return Typed(f"(CAST({one} AS REAL) / {other})", result)
-    if operator == "%":
-        result = DOUBLE if approximate else Type("int" if whole else "decimal", max(scale, other_scale), digits)
-        return Typed(f"({one} % {other})" if whole else f"modulo_({one}, {other})", result)
-    sql = f"({one} {operator} {other})"
-    if approximate:
-        return Typed(sql, DOUBLE)
-    if operator == "*":
-        result = Type("int" if whole else "decimal", min(scale + other_scale, 30), digits + other_digits)
-    else:
-        result = Type("int" if whole else "decimal", max(scale, other_scale), max(digits, other_digits) + 1)
-    return Typed(sql if whole else f"round({sql}, {result.scale})", result)
-
-
-def one_column(columns: list) -> None:
-    if len(columns) != 1:
-        raise MySQLError(1241, "21000", "Operand should contain 1 column(s)")
+    return any(map(calls, (node[1][2], node[2]) if node and node[0] == "window" else node))
 
 
 def one_row(query) -> bool:
@@ -131,12 +50,7 @@ def one_row(query) -> bool:
     return not query.parts and not query.groups and any(calls(item[0]) for item in query.items)
 
 
-def check_arguments(name: str, count: int, few: int, many: int) -> None:
-    if not few <= count <= many:
-        raise MySQLError(1582, "42000", f"Incorrect parameter count in the call to native function '{name}'")
-
-
-class Expressions:
+class Expressions(Operators, Windows):
     """Translate expressions, for a Block that resolves their names (queries.py).
 
     `parameters`: the strings of the statement, which SQLite gets as bound parameters, and their numbers.
@@ -147,6 +61,7 @@ class Expressions:
         self.clause = "select"  # where the expression stands
         self.aggregates = False  # whether one may stand there
         self.within = False  # whether this is what an aggregate is called with
+        self.windows: dict = {}  # of the WINDOW clause
 
     def typed(self, node: tuple) -> Typed:
         value = getattr(self, f"_{node[0]}")(*node[1:])
@@ -160,6 +75,8 @@ class Expressions:
     # -- literals
 
     def _int(self, value: int) -> Typed:
+        if value >= 2**63:
+            return Typed(str(value - 2**64), UNSIGNED)
         return Typed(str(value), Type("int", 0, len(str(value))))
 
     def _decimal(self, digits: str) -> Typed:
@@ -175,54 +92,7 @@ class Expressions:
     def _text(self, text: str) -> Typed:
         return Typed(f"?{self.parameters.setdefault(text, len(self.parameters) + 1)}", TEXT)
 
-    # -- operators
-
-    def _negate(self, node: tuple) -> Typed:
-        value = self.typed(node)
-        return Typed(f"(-{as_number(value)})", DOUBLE if value.type.kind == "text" else value.type)
-
-    def _not(self, node: tuple) -> Typed:
-        return Typed(f"(NOT {self.truth(node)})", BOOL)
-
-    def _binary(self, operator: str, left: tuple, right: tuple) -> Typed:
-        if operator in ("AND", "OR"):
-            return Typed(f"({self.truth(left)} {operator} {self.truth(right)})", BOOL)
-        if operator == "XOR":
-            return Typed(f"((NOT {self.truth(left)}) <> (NOT {self.truth(right)}))", BOOL)
-        one, other = self.typed(left), self.typed(right)
-        if operator in ("+", "-", "*", "/", "%", "DIV"):
-            return arithmetic(operator, one, other)
-        return Typed(compared("IS" if operator == "<=>" else operator, one, other), BOOL)
-
-    def _is(self, node: tuple, what: str, negated: bool) -> Typed:
-        if what == "NULL":
-            test = f"({self.typed(node).sql} IS NULL)"
-        else:
-            test = f"({self.truth(node)} IS {what})"
-        return Typed(f"(NOT {test})" if negated else test, BOOL)
-
-    def _in(self, node: tuple, among, negated: bool) -> Typed:
-        value, word = self.typed(node), "NOT IN" if negated else "IN"
-        if isinstance(among, list):
-            others = [self.typed(other) for other in among]
-            texts = value.type.kind in ("text", "date") and all(o.type.kind in ("text", "date", "null") for o in others)
-            listed = ", ".join(other.sql if texts else as_number(other) for other in others)
-            return Typed(f"({without_case(value) if texts else as_number(value)} {word} ({listed}))", BOOL)
-        sql, columns = self.subquery(among)
-        one_column(columns)
-        if among.limit and not among.parts:
-            text = "This version of MySQL doesn't yet support 'LIMIT & IN/ALL/ANY/SOME subquery'"
-            raise MySQLError(1235, "42000", text)
-        return Typed(f"({without_case(value)} {word} ({sql}))", BOOL)
-
-    def _like(self, node: tuple, pattern: tuple, negated: bool) -> Typed:
-        word = "NOT LIKE" if negated else "LIKE"
-        return Typed(f"({as_text(self.typed(node))} {word} {as_text(self.typed(pattern))} ESCAPE '\\')", BOOL)
-
-    def _between(self, node: tuple, low: tuple, high: tuple, negated: bool) -> Typed:
-        value = self.typed(node)
-        test = f"({compared('>=', value, self.typed(low))} AND {compared('<=', value, self.typed(high))})"
-        return Typed(f"(NOT {test})" if negated else test, BOOL)
+    # -- CASE and CAST
 
     def _case(self, operand: tuple | None, branches: list, otherwise: tuple) -> Typed:
         if operand is not None:
@@ -236,15 +106,19 @@ class Expressions:
         value = self.typed(node)
         if kind == "CHAR":
             return Typed(as_text(value), TEXT)
-        if kind == "DATE":
-            return Typed(f"DATE_({as_text(value)})", DATE)
+        if kind in ("DATE", "TIME", "DATETIME"):
+            name = "TIMESTAMP" if kind == "DATETIME" else kind
+            return Typed(f"{name}_({as_text(value)})", Type(kind.lower()))
         if kind in ("DOUBLE", "FLOAT"):
             return Typed(f"CAST({as_number(value)} AS REAL)", DOUBLE)
         if kind == "DECIMAL":
             return Typed(f"rounded_({as_number(value)}, {scale}, 1)", Type("decimal", scale))
-        if value.type.kind in ("text", "date"):
-            return Typed(f"CAST({value.sql} AS INTEGER)", COUNT)
-        return Typed(f"CAST(rounded_({value.sql}, 0, 1) AS INTEGER)", COUNT)
+        result = UNSIGNED if kind == "UNSIGNED" else COUNT
+        if value.type.kind == "text":
+            return Typed(f"CAST({value.sql} AS INTEGER)", result)
+        if value.type.kind in ("int", "unsigned"):
+            return Typed(value.sql, result)
+        return Typed(f"CAST(rounded_({as_number(value)}, 0, 1) AS INTEGER)", result)
 
     # -- queries
 
@@ -269,6 +143,10 @@ class Expressions:
             few, many, method = ANY_TYPE[name]
             check_arguments(name, len(arguments), few, many)
             return method(self, name, arguments)
+        if name in WINDOWED:
+            raise syntax_error("")  # OVER is missing
+        if name in NATIVE and name not in SIGNATURES:
+            raise not_spoken(name)
         if name not in SIGNATURES:
             raise MySQLError(1305, "42000", f"FUNCTION {self.database}.{name} does not exist")
         takes, result = SIGNATURES[name]
@@ -276,15 +154,17 @@ class Expressions:
         repeats = must.endswith("*")
         must = must.rstrip("*")
         check_arguments(name, len(arguments), len(must), 1000 if repeats else len(must + may))
-        takes = (must + may).ljust(len(arguments), must[-1])
+        takes = (must + may).ljust(len(arguments), must[-1:] or "t")
         values = [AS[takes[i]](self.typed(argument)) for i, argument in enumerate(arguments)]
         return Typed(f"{ALSO.get(name, name)}_({', '.join(values)})", Type(result))
 
     def _database(self, name: str, arguments: list) -> Typed:
         return self._text(self.database)
 
-    def aggregate(self, name: str, arguments: list, distinct: bool, order: list, separator: str) -> Typed:
-        """AVG, COUNT, GROUP_CONCAT, MAX, MIN or SUM."""
+    def aggregate(
+        self, name: str, arguments: list, distinct: bool, order: list, separator: str, windowed: bool = False
+    ) -> Typed:
+        """AVG, COUNT and the other AGGREGATES; one over a window may contain another of the groups."""
         if not self.aggregates or self.within:
             raise MySQLError(1111, "HY000", "Invalid use of group function")
         if arguments == [("star", None)]:
@@ -292,7 +172,7 @@ class Expressions:
         check_arguments(
             name, len(arguments), 1, 1000 if name in ("GROUP_CONCAT", "COUNT") and (distinct or name[0] == "G") else 1
         )
-        self.within = True
+        self.within = not windowed
         values = [self.typed(argument) for argument in arguments]
         orders = [f", {self.typed(node).sql}, {int(descends)}" for node, descends in order]
         self.within = False
@@ -304,29 +184,14 @@ class Expressions:
         if name == "COUNT":
             one = without_case(value) if len(values) == 1 else f"key_of_({', '.join(value.sql for value in values)})"
             return Typed(f"COUNT({once}{one})", COUNT)
+        if name in SPREADS:
+            return Typed(f"{name}_({as_number(value)})", DOUBLE)
         if name in ("MIN", "MAX"):
             return Typed(f"{name}({without_case(value)})", value.type)
-        if kind in ("text", "date", "double"):
+        if kind in ("text", "double"):
             return Typed(f"{name}({once}{as_number(value)})", DOUBLE)
         result = Type("decimal", min(scale + 4, 30), digits) if name == "AVG" else Type("decimal", scale, digits + 22)
-        return Typed(f"{name}({once}{value.sql})", result)
-
-    def _window(self, call: tuple, partition: list, order: list) -> Typed:
-        _, name, arguments, *_ = call
-        if self.clause not in ("select", "order"):
-            text = f"You cannot use the window function '{name.lower()}' in this context.'"
-            raise MySQLError(3593, "HY000", text)
-        if name in RANKS:
-            check_arguments(name, len(arguments), 0, 0)
-            value = Typed(f"{name}()", COUNT)
-        elif name in AGGREGATES and name != "GROUP_CONCAT":
-            value = self.typed(call)
-        else:
-            raise syntax_error("OVER")
-        parts = ", ".join(without_case(self.typed(node)) for node in partition)
-        orders = ", ".join(without_case(self.typed(node)) + " DESC" * descends for node, descends in order)
-        window = " ".join(filter(None, (parts and f"PARTITION BY {parts}", orders and f"ORDER BY {orders}")))
-        return Typed(f"{value.sql} OVER ({window})", value.type)
+        return Typed(f"{name}({once}{as_number(value)})", result)
 
     def _if(self, name: str, arguments: list) -> Typed:
         (one, other), kind = alike([self.typed(argument) for argument in arguments[1:]])
@@ -344,9 +209,9 @@ class Expressions:
     def _extreme(self, name: str, arguments: list) -> Typed:
         values = [self.typed(argument) for argument in arguments]
         function, kinds = "MAX" if name == "GREATEST" else "MIN", {value.type.kind for value in values} - {"null"}
-        if kinds <= {"text", "date"}:
+        if kinds <= set(TEXTUAL):
             return Typed(f"{function}({', '.join(map(without_case, values))})", unified([v.type for v in values]))
-        kind = DOUBLE if kinds & {"text", "date"} else unified([value.type for value in values])
+        kind = DOUBLE if kinds & set(TEXTUAL) else unified([value.type for value in values])
         return Typed(f"{function}({', '.join(map(as_number, values))})", kind)
 
     def _abs(self, name: str, arguments: list) -> Typed:
@@ -374,6 +239,13 @@ class Expressions:
         function = "rounded" if name == "ROUND" else "truncated"
         return Typed(f"{function}_({as_number(value)}, {as_number(places)}{exact})", kind)
 
+    def _str_to_date(self, name: str, arguments: list) -> Typed:
+        """STR_TO_DATE: a day, a time or both, by the letters of the format."""
+        letters = set(re.findall("%(.)", arguments[1][1])) if arguments[1][0] == "text" else set("YH")
+        clock, day = letters & set(CLOCK_PARTS), letters - set(CLOCK_PARTS)
+        kind = Type("datetime" if clock and day else "time" if clock else "date")
+        return Typed(f"STR_TO_DATE_({', '.join(as_text(self.typed(each)) for each in arguments)})", kind)
+
     def _mod(self, name: str, arguments: list) -> Typed:
         return arithmetic("%", *(self.typed(argument) for argument in arguments))
 
@@ -382,6 +254,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "ABS": (1, 1, Expressions._abs),
     "CEIL": (1, 1, Expressions._whole),
     "CEILING": (1, 1, Expressions._whole),
+    "ANY_VALUE": (1, 1, lambda self, name, arguments: self.typed(arguments[0])),
     "COALESCE": (1, 1000, Expressions._coalesce),
     "DATABASE": (0, 0, Expressions._database),
     "FLOOR": (1, 1, Expressions._whole),
@@ -393,6 +266,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "NULLIF": (2, 2, Expressions._nullif),
     "ROUND": (1, 2, Expressions._round),
     "SCHEMA": (0, 0, Expressions._database),
+    "STR_TO_DATE": (2, 2, Expressions._str_to_date),
     "TRUNCATE": (2, 2, Expressions._round),
 }
 AS = {"t": lambda value: as_text(value), "n": lambda value: as_number(value), "a": lambda value: value.sql}

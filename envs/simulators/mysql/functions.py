@@ -4,16 +4,17 @@ SIGNATURES lists the arguments of each function whose result has a fixed type: t
 `?` are optional and `*` repeats the last. Functions whose type depends on their arguments are in expressions.py.
 """
 
-import datetime
 import hashlib
 import json
+import math
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
+
+from envs.simulators.mysql.dates import DATES, ON_DATES
+from envs.simulators.mysql.intervals import ON_INTERVALS
+from envs.simulators.mysql.tokens import SPREADS
 
 LONGEST = 1_000  # characters of a text that REPEAT, LPAD and their like may make; beyond, NULL
 EXACT = Context(prec=80)
-MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October"]
-MONTHS += ["November", "December"]
-DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 
 SIGNATURES = {  # name -> what it takes, the type of its result
     "ASCII": ("t", "int"),
@@ -21,34 +22,31 @@ SIGNATURES = {  # name -> what it takes, the type of its result
     "CHARACTER_LENGTH": ("t", "int"),
     "CONCAT": ("t*", "text"),
     "CONCAT_WS": ("tt*", "text"),
-    "DATE": ("t", "date"),
-    "DATEDIFF": ("tt", "int"),
-    "DATE_FORMAT": ("tt", "text"),
-    "DAY": ("t", "int"),
-    "DAYNAME": ("t", "text"),
-    "DAYOFMONTH": ("t", "int"),
-    "DAYOFWEEK": ("t", "int"),
-    "DAYOFYEAR": ("t", "int"),
+    "EXP": ("n", "double"),
+    "EXTRACT": ("tt", "int"),
     "FIELD": ("tt*", "int"),
     "FIND_IN_SET": ("tt", "int"),
     "FORMAT": ("nn", "text"),
+    "INSERT": ("tnnt", "text"),
     "INSTR": ("tt", "int"),
     "ISNULL": ("a", "int"),
-    "LAST_DAY": ("t", "date"),
     "LCASE": ("t", "text"),
     "LEFT": ("tn", "text"),
     "LENGTH": ("t", "int"),
+    "LN": ("n", "double"),
     "LOCATE": ("tt?n", "int"),
+    "LOG": ("n?n", "double"),
+    "LOG10": ("n", "double"),
+    "LOG2": ("n", "double"),
     "LOWER": ("t", "text"),
     "LPAD": ("tnt", "text"),
     "LTRIM": ("t", "text"),
     "MD5": ("t", "text"),
     "MID": ("tn?n", "text"),
-    "MONTH": ("t", "int"),
-    "MONTHNAME": ("t", "text"),
+    "OCTET_LENGTH": ("t", "int"),
+    "PI": ("", "double"),
     "POW": ("nn", "double"),
     "POWER": ("nn", "double"),
-    "QUARTER": ("t", "int"),
     "REPEAT": ("tn", "text"),
     "REPLACE": ("ttt", "text"),
     "REVERSE": ("t", "text"),
@@ -62,17 +60,19 @@ SIGNATURES = {  # name -> what it takes, the type of its result
     "SUBSTR": ("tn?n", "text"),
     "SUBSTRING": ("tn?n", "text"),
     "SUBSTRING_INDEX": ("ttn", "text"),
-    "TRIM": ("t", "text"),
+    "TIMESTAMPDIFF": ("ttt", "int"),
+    "TRIM BOTH": ("tt", "text"),
+    "TRIM LEADING": ("tt", "text"),
+    "TRIM TRAILING": ("tt", "text"),
     "UCASE": ("t", "text"),
     "UPPER": ("t", "text"),
-    "WEEKDAY": ("t", "int"),
-    "YEAR": ("t", "int"),
-}
+} | DATES
 
 
 def decimal(value: float, scale: int, rounding: str = ROUND_HALF_UP) -> Decimal:
     """Return a number with so many decimal places; halves round away from zero, as in MySQL's exact arithmetic."""
-    return Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale, EXACT), rounding, EXACT)
+    found = Decimal(repr(value)).quantize(Decimal(1).scaleb(-scale, EXACT), rounding, EXACT)
+    return found or abs(found)  # without a negative 0
 
 
 def decimal_text(value, scale: int) -> str:
@@ -108,6 +108,24 @@ def int_divide(left, right):
         return None
     whole = int(abs(left) // abs(right))
     return whole if (left < 0) == (right < 0) else -whole
+
+
+def unsigned(operator: str, one: int, bare: int, other: int = 0, other_bare: int = 0) -> int | None:
+    """Return the bits of a result without a sign; an operand that is `bare` of a sign comes as bits too."""
+    one, other = one % 2**64 if bare else one, other % 2**64 if other_bare else other
+    if operator in ("%", "DIV"):
+        found = int_divide(one, other) if operator == "DIV" else modulo(one, other)
+    else:
+        found = {"+": one + other, "-": one - other, "*": one * other, "negate": -one}[operator]
+    if found is None:
+        return None
+    if not (-(2**63) if operator == "negate" else 0) <= found < 2**64:
+        raise ArithmeticError
+    return found - 2**64 if found >= 2**63 else found
+
+
+def unsigned_number(bits: int) -> int | float:
+    return bits if bits >= 0 else float(bits + 2**64)
 
 
 def left(text: str, count) -> str:
@@ -154,6 +172,31 @@ def substring_index(text: str, mark: str, count) -> str:
     return mark.join(parts[:count] if count > 0 else parts[count:] if count else [])
 
 
+def trimmed(text: str, what: str) -> str:
+    while what and text.startswith(what):
+        text = text[len(what) :]
+    return text
+
+
+def trimmed_end(text: str, what: str) -> str:
+    while what and text.endswith(what):
+        text = text[: -len(what)]
+    return text
+
+
+def inserted(text: str, start, count, new: str) -> str:
+    start, count = round(start) - 1, round(count)
+    if not 0 <= start < len(text):
+        return text
+    return text[:start] + new + (text[start + count :] if count >= 0 else "")
+
+
+def logarithm(number, base=math.e) -> float | None:
+    if number <= 0 or base <= 0 or base == 1:
+        return None
+    return math.log10(number) if base == 10 else math.log2(number) if base == 2 else math.log(number) / math.log(base)
+
+
 def concat_ws(mark, *texts):
     return None if mark is None else mark.join(text for text in texts if text is not None)
 
@@ -186,86 +229,9 @@ def power(base, exponent) -> float | None:
     return found if isinstance(found, float) else None
 
 
-def day_of(text: str) -> datetime.date | None:
-    """Return the date of a string such as 2024-05-06, with or without a time."""
-    try:
-        return datetime.date(*map(int, text.strip()[:10].split("-")))
-    except (ValueError, TypeError, OverflowError):
-        return None
-
-
-def ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
-DATE_PARTS = {  # of DATE_FORMAT
-    "Y": lambda day: f"{day.year:04}",
-    "y": lambda day: f"{day.year % 100:02}",
-    "m": lambda day: f"{day.month:02}",
-    "c": lambda day: str(day.month),
-    "d": lambda day: f"{day.day:02}",
-    "e": lambda day: str(day.day),
-    "M": lambda day: MONTHS[day.month - 1],
-    "b": lambda day: MONTHS[day.month - 1][:3],
-    "W": lambda day: DAYS[day.weekday()],
-    "a": lambda day: DAYS[day.weekday()][:3],
-    "D": lambda day: ordinal(day.day),
-    "j": lambda day: f"{day.timetuple().tm_yday:03}",
-    "w": lambda day: str(day.isoweekday() % 7),
-    "H": lambda day: "00",
-    "i": lambda day: "00",
-    "s": lambda day: "00",
-    "S": lambda day: "00",
-}
-
-
-def date_format(day: datetime.date, form: str) -> str:
-    parts, i = [], 0
-    while i < len(form):
-        if form[i] == "%" and i + 1 < len(form):
-            parts.append(DATE_PARTS[form[i + 1]](day) if form[i + 1] in DATE_PARTS else form[i + 1])
-            i += 2
-        else:
-            parts.append(form[i])
-            i += 1
-    return "".join(parts)
-
-
-def last_day(day: datetime.date) -> str:
-    following = datetime.date(day.year + day.month // 12, day.month % 12 + 1, 1)
-    return (following - datetime.timedelta(1)).isoformat()
-
-
-ON_DAYS = {  # what is asked of a day, which the text of the first argument means
-    "DATE": lambda day: day.isoformat(),
-    "DATE_FORMAT": date_format,
-    "DAY": lambda day: day.day,
-    "DAYNAME": lambda day: DAYS[day.weekday()],
-    "DAYOFMONTH": lambda day: day.day,
-    "DAYOFWEEK": lambda day: day.isoweekday() % 7 + 1,
-    "DAYOFYEAR": lambda day: day.timetuple().tm_yday,
-    "LAST_DAY": lambda day: last_day(day) if day < datetime.date(9999, 12, 1) else day.isoformat(),
-    "MONTH": lambda day: day.month,
-    "MONTHNAME": lambda day: MONTHS[day.month - 1],
-    "QUARTER": lambda day: (day.month + 2) // 3,
-    "WEEKDAY": lambda day: day.weekday(),
-    "YEAR": lambda day: day.year,
-}
-
-
-def datediff(one: str, other: str) -> int | None:
-    first, second = day_of(one), day_of(other)
-    return (first - second).days if first and second else None
-
-
 def if_known(function):
     """Return the function wrapped to give NULL if any argument is NULL."""
     return lambda *values: None if None in values else function(*values)
-
-
-def of_day(function):
-    return lambda text, *more: None if (day := day_of(text)) is None else function(day, *more)
 
 
 def md5(text: str) -> str:
@@ -277,50 +243,100 @@ def key_of(*values) -> str:
     return json.dumps([value.lower() if isinstance(value, str) else value for value in values])
 
 
-STRICT = {  # NULL for any NULL
-    "ASCII": lambda text: text.encode("utf-8", "replace")[0] if text else 0,
-    "CHAR_LENGTH": len,
-    "CHARACTER_LENGTH": len,
-    "CONCAT": lambda *texts: "".join(texts),
-    "DATEDIFF": datediff,
-    "FIND_IN_SET": find_in_set,
-    "FORMAT": formatted,
-    "INSTR": lambda text, part: locate(part, text),
-    "LEFT": left,
-    "LENGTH": lambda text: len(text.encode("utf-8", "replace")),
-    "LOCATE": locate,
-    "LPAD": lambda text, count, filling: padded(text, count, filling, before=True),
-    "LTRIM": lambda text: text.lstrip(" "),
-    "MD5": md5,
-    "POWER": power,
-    "REPEAT": repeat,
-    "REPLACE": replace,
-    "REVERSE": lambda text: text[::-1],
-    "RIGHT": right,
-    "RPAD": lambda text, count, filling: padded(text, count, filling, before=False),
-    "RTRIM": lambda text: text.rstrip(" "),
-    "SIGN": lambda number: (number > 0) - (number < 0),
-    "SPACE": lambda count: repeat(" ", count),
-    "SQRT": lambda number: number**0.5 if number >= 0 else None,
-    "STRCMP": compared,
-    "SUBSTRING": substring,
-    "SUBSTRING_INDEX": substring_index,
-    "TRIM": lambda text: text.strip(" "),
-    "LOWER": str.lower,
-    "UPPER": str.upper,
-    "decimal_text": decimal_text,
-    "double_text": double_text,
-    "rounded": rounded,
-    "truncated": truncated,
-    "modulo": modulo,
-    "int_divide": int_divide,
-    "ceiling": lambda number: -int(-number // 1),
-    "floored": lambda number: int(number // 1),
-    "key_of": key_of,
-} | {name: of_day(function) for name, function in ON_DAYS.items()}
+STRICT = (
+    {  # NULL for any NULL
+        "ASCII": lambda text: text.encode("utf-8", "replace")[0] if text else 0,
+        "CHAR_LENGTH": len,
+        "CHARACTER_LENGTH": len,
+        "CONCAT": lambda *texts: "".join(texts),
+        "FIND_IN_SET": find_in_set,
+        "FORMAT": formatted,
+        "INSTR": lambda text, part: locate(part, text),
+        "LEFT": left,
+        "LENGTH": lambda text: len(text.encode("utf-8", "replace")),
+        "LOCATE": locate,
+        "LPAD": lambda text, count, filling: padded(text, count, filling, before=True),
+        "LTRIM": lambda text: text.lstrip(" "),
+        "MD5": md5,
+        "POWER": power,
+        "REPEAT": repeat,
+        "REPLACE": replace,
+        "REVERSE": lambda text: text[::-1],
+        "RIGHT": right,
+        "RPAD": lambda text, count, filling: padded(text, count, filling, before=False),
+        "RTRIM": lambda text: text.rstrip(" "),
+        "SIGN": lambda number: (number > 0) - (number < 0),
+        "SPACE": lambda count: repeat(" ", count),
+        "SQRT": lambda number: number**0.5 if number >= 0 else None,
+        "STRCMP": compared,
+        "SUBSTRING": substring,
+        "SUBSTRING_INDEX": substring_index,
+        "TRIM_BOTH": lambda text, what: trimmed_end(trimmed(text, what), what),
+        "TRIM_LEADING": trimmed,
+        "TRIM_TRAILING": trimmed_end,
+        "EXP": lambda number: math.exp(number) if number < 709 else None,
+        "INSERT": inserted,
+        "LN": logarithm,
+        "LOG": lambda base, number=None: logarithm(base) if number is None else logarithm(number, base),
+        "LOG10": lambda number: logarithm(number, 10),
+        "LOG2": lambda number: logarithm(number, 2),
+        "LOWER": str.lower,
+        "PI": lambda: math.pi,
+        "UPPER": str.upper,
+        "decimal_text": decimal_text,
+        "double_text": double_text,
+        "rounded": rounded,
+        "truncated": truncated,
+        "modulo": modulo,
+        "int_divide": int_divide,
+        "ceiling": lambda number: -int(-number // 1),
+        "floored": lambda number: int(number // 1),
+        "key_of": key_of,
+        "time_number": lambda text: int(text.replace(":", "")),
+        "unsigned": unsigned,
+        "unsigned_number": unsigned_number,
+        "unsigned_text": lambda bits: str(bits % 2**64),
+    }
+    | ON_DATES
+    | ON_INTERVALS
+)
 OTHERS = {"CONCAT_WS": concat_ws, "FIELD": field, "ISNULL": lambda value: int(value is None)}
-ALSO = {"LCASE": "LOWER", "UCASE": "UPPER", "SUBSTR": "SUBSTRING", "MID": "SUBSTRING", "POW": "POWER"}
+ALSO = {"TRIM BOTH": "TRIM_BOTH", "TRIM LEADING": "TRIM_LEADING", "TRIM TRAILING": "TRIM_TRAILING"}
+ALSO |= {
+    "LCASE": "LOWER",
+    "UCASE": "UPPER",
+    "SUBSTR": "SUBSTRING",
+    "MID": "SUBSTRING",
+    "OCTET_LENGTH": "LENGTH",
+    "POW": "POWER",
+}
 FUNCTIONS = {name: if_known(function) for name, function in STRICT.items()} | OTHERS
+
+
+class Spread:
+    """An aggregate of the variance, by Welford's method. sample, root: as in SPREADS."""
+
+    sample, root = False, False
+
+    def __init__(self):
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def step(self, value) -> None:
+        if value is None:
+            return
+        self.count += 1
+        difference = value - self.mean
+        self.mean += difference / self.count
+        self.squares += difference * (value - self.mean)
+
+    def finalize(self) -> float | None:
+        if self.count <= self.sample:
+            return None
+        variance = self.squares / (self.count - self.sample)
+        return math.sqrt(variance) if self.root else variance
+
+
+SPREAD = {name: type(name, (Spread,), {"sample": sample, "root": root}) for name, (sample, root) in SPREADS.items()}
 
 
 class GroupConcat:

@@ -2,26 +2,32 @@
 
 ("text", s), ("int", n), ("decimal", digits), ("double", digits), ("null",), ("column", table, name), ("star", table),
 ("negate", e), ("not", e), ("binary", operator, left, right), ("is", e, what, negated),
-("in", e, list or Select, negated), ("like", e, pattern, negated), ("between", e, low, high, negated),
+("in", e, list or Select, negated), ("like", e, pattern, escape, negated), ("regexp", e, pattern, negated),
+("between", e, low, high, negated), ("compared", operator, e, ALL or ANY, Select), ("row", [e]), ("inverted", e),
+("interval", e, unit),
 ("case", operand, [(when, then)], otherwise), ("exists", Select), ("query", Select), ("cast", e, type, scale),
-("call", NAME, arguments, distinct, order, separator), ("window", call, partition, order).
+("call", NAME, arguments, distinct, order, separator), ("window", call, (partition, order, frame) or its name).
 """
 
+from envs.simulators.mysql.forms import BARE, FORMS, called, interval
 from envs.simulators.mysql.tokens import (
     AGGREGATES,
     CALLED,
-    RESERVED,
     TOKEN,
     MySQLError,
+    not_spoken,
     syntax_error,
     too_deep,
     unquoted,
 )
+from envs.simulators.mysql.words import RESERVED, UNSPOKEN
 
 STRENGTH = {"OR": 1, "||": 1, "XOR": 2, "AND": 3, "&&": 3, "+": 10, "-": 10, "*": 11, "/": 11, "%": 11}
-STRENGTH |= {"DIV": 11, "MOD": 11} | dict.fromkeys(("=", "<=>", "<", ">", "<=", ">=", "<>", "!="), 6)
+STRENGTH |= {"|": 7, "&": 8, "<<": 9, ">>": 9, "^": 12, "DIV": 11, "MOD": 11} | dict.fromkeys(
+    ("=", "<=>", "<", ">", "<=", ">=", "<>", "!="), 6
+)
 SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
-CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DOUBLE", "FLOAT")
+CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT")
 MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
 
 
@@ -47,7 +53,11 @@ class Grammar:
     # -- tokens
 
     def error(self) -> MySQLError:
-        return syntax_error(self.sql[self.tokens[self.at][2] :].rstrip())
+        """Return the error at the next token."""
+        kind, text, place = self.tokens[self.at]
+        if kind == "variable" or (kind in ("word", "sign") and text in UNSPOKEN):
+            return not_spoken(self.sql[place:].split(maxsplit=1)[0][:80])
+        return syntax_error(self.sql[place:].rstrip())
 
     def sees(self, *words: str) -> bool:
         """Return whether the next token is one of these words or signs."""
@@ -102,7 +112,11 @@ class Grammar:
                 if strength < least:
                     break
                 self.at += 1
-                found = ("binary", SAME.get(text, text), found, self.expression(strength + 1))
+                some = strength == 6 and next((word for word in ("ALL", "ANY", "SOME") if self.accept(word)), None)
+                if some:
+                    found = ("compared", SAME.get(text, text), found, some, self.bracketed_query())
+                else:
+                    found = ("binary", SAME.get(text, text), found, self.expression(strength + 1))
             elif least <= 6 and (after := self.predicate(found)):
                 found = after
             else:
@@ -112,8 +126,14 @@ class Grammar:
         self.depth -= links + 1
         return found
 
+    def bracketed_query(self):
+        self.expect("(")
+        query = self.query()
+        self.expect(")")
+        return query
+
     def predicate(self, left: tuple) -> tuple | None:
-        """Read IS, IN, LIKE or BETWEEN after an expression; None if none of them follows."""
+        """Read IS, IN, LIKE, REGEXP or BETWEEN after an expression; None if none of them follows."""
         if self.accept("IS"):
             negated = self.accept("NOT")
             for what in ("NULL", "TRUE", "FALSE"):
@@ -121,14 +141,18 @@ class Grammar:
                     return "is", left, what, negated
             raise self.error()
         following = self.tokens[self.at + 1][1] if self.sees("NOT") else ""
-        negated = following in ("IN", "LIKE", "BETWEEN") and self.accept("NOT")
+        negated = following in ("IN", "LIKE", "BETWEEN", "REGEXP", "RLIKE") and self.accept("NOT")
         if self.accept("IN"):
             self.expect("(")
             among = self.query() if self.sees("SELECT", "WITH") else self.listed(self.expression)
             self.expect(")")
             return "in", left, among, negated
         if self.accept("LIKE"):
-            return "like", left, self.expression(7), negated
+            pattern = self.expression(7)
+            escape = self.expression(13) if self.accept("ESCAPE") else ("text", "\\")
+            return "like", left, pattern, escape, negated
+        if self.accept("REGEXP") or self.accept("RLIKE"):
+            return "regexp", left, self.expression(7), negated
         if self.accept("BETWEEN"):
             low = self.expression(7)
             self.expect("AND")
@@ -144,13 +168,15 @@ class Grammar:
             return "negate", self.expression(13)
         if self.accept("+"):
             return self.expression(13)
+        if self.accept("~"):
+            return "inverted", self.expression(13)
         return self.primary()
 
     def primary(self) -> tuple:
         kind, text, _ = self.tokens[self.at]
         if kind in ("int", "decimal", "double"):
             self.at += 1
-            if kind == "int" and int(text[:20]) < 2**63:
+            if kind == "int" and len(text) < 21 and int(text) < 2**64:
                 return kind, int(text)
             return "decimal" if kind == "int" else kind, text
         if kind == "text":
@@ -163,18 +189,35 @@ class Grammar:
             if self.sees("SELECT", "WITH"):
                 found = "query", self.query()
             else:
-                found = self.expression()
+                listed = self.listed(self.expression)
+                found = listed[0] if len(listed) == 1 else ("row", listed)
             self.expect(")")
             return found
-        if kind == "word" and text in WORDS:
+        return self.worded(text) if kind == "word" else self.column()
+
+    def worded(self, word: str) -> tuple:
+        """Read an expression that begins with a word: a form, a function or a column."""
+        following = self.tokens[self.at + 1]
+        if word in WORDS:
             self.at += 1
-            return WORDS[text](self)
-        if (
-            kind == "word"
-            and self.tokens[self.at + 1][:2] == ("sign", "(")
-            and (text not in RESERVED or text in CALLED)
-        ):
+            return WORDS[word](self)
+        if following[:2] == ("sign", "(") and (word in FORMS or word not in RESERVED or word in CALLED):
             return self.call()
+        if word == "VALUES" and following[:2] == ("sign", "("):  # of ON DUPLICATE KEY UPDATE: the new row's column
+            self.at += 2
+            name = self.name()
+            self.expect(")")
+            return "column", None, name
+        if word in BARE:
+            self.at += 1
+            if self.accept("("):
+                if not self.sees(")"):
+                    self.count()  # places of a second, which the clock does not have
+                self.expect(")")
+            return called(word)
+        if word in LITERALS and following[0] == "text":
+            self.at += 1
+            return "cast", self.primary(), LITERALS[word], 0
         return self.column()
 
     def column(self) -> tuple:
@@ -192,6 +235,10 @@ class Grammar:
         self.at += 2
         if name in AGGREGATES and self.tokens[self.at - 1][2] != place + len(name):
             raise self.error()  # MySQL takes COUNT (x) for a function of the user's
+        if name in FORMS:
+            found = FORMS[name](self)
+            self.expect(")")
+            return found
         distinct, order, separator, arguments = False, [], ",", []
         if name == "COUNT" and self.accept("*"):
             arguments = [("star", None)]
@@ -211,18 +258,39 @@ class Grammar:
                     separator = unquoted(text)
         self.expect(")")
         found = ("call", name, arguments, distinct, order, separator)
-        return ("window", found, *self.over()) if self.accept("OVER") else found
+        return ("window", found, self.over()) if self.accept("OVER") else found
 
-    def over(self) -> tuple:
-        """Read the partition and the order of a window."""
+    def over(self) -> tuple | str:
+        """Read a window: its partition, its order and its frame as SQL, or its name."""
+        if not self.sees("("):
+            return self.name()
         self.expect("(")
         partition = []
         if self.accept("PARTITION"):
             self.expect("BY")
             partition = self.listed(self.expression)
         order = self.order_by()
+        frame = next((word for word in ("ROWS", "RANGE") if self.accept(word)), "")
+        if frame and self.accept("BETWEEN"):
+            low = self.bound()
+            self.expect("AND")
+            frame += f" BETWEEN {low} AND {self.bound()}"
+        elif frame:
+            frame += f" {self.bound()}"
         self.expect(")")
-        return partition, order
+        return partition, order, frame
+
+    def bound(self) -> str:
+        """Read an end of a frame."""
+        if self.accept("CURRENT", "ROW"):
+            return "CURRENT ROW"
+        if self.sees("INTERVAL"):
+            raise not_spoken("RANGE INTERVAL")
+        distance = "UNBOUNDED" if self.accept("UNBOUNDED") else str(self.count())
+        side = "PRECEDING" if self.accept("PRECEDING") else "FOLLOWING"
+        if side == "FOLLOWING":
+            self.expect("FOLLOWING")
+        return f"{distance} {side}"
 
     def case(self) -> tuple:
         operand = None if self.sees("WHEN") else self.expression()
@@ -255,8 +323,8 @@ class Grammar:
             raise self.error()
         sizes = [0]
         if kind in ("SIGNED", "UNSIGNED"):
-            self.accept("INTEGER")
-        elif kind in ("DECIMAL", "CHAR") and self.accept("("):
+            self.accept("INTEGER") or self.accept("INT")
+        elif kind in ("DECIMAL", "CHAR", "DATETIME", "TIME") and self.accept("("):
             sizes = self.listed(self.count)
             self.expect(")")
         self.expect(")")
@@ -271,4 +339,6 @@ WORDS = {  # what begins with a word of its own, once that is read
     "EXISTS": Grammar.exists,
     "CAST": Grammar.cast,
     "CONVERT": Grammar.cast,
+    "INTERVAL": interval,
 }
+LITERALS = {"DATE": "DATE", "TIME": "TIME", "TIMESTAMP": "DATETIME"}  # the word before a quoted day or time

@@ -7,7 +7,8 @@ Sources of a Select: ("table", name, alias), ("derived", Select, alias),
 from dataclasses import dataclass, field
 
 from envs.simulators.mysql.grammar import Grammar
-from envs.simulators.mysql.tokens import RESERVED, MySQLError, unquoted
+from envs.simulators.mysql.tokens import MySQLError, not_spoken, unquoted
+from envs.simulators.mysql.words import RESERVED
 
 MAX_TABLES = 61  # that one statement may join, as in MySQL
 
@@ -22,6 +23,7 @@ class Select:
     where: tuple | None = None
     groups: list = field(default_factory=list)  # expressions
     having: tuple | None = None
+    windows: dict = field(default_factory=dict)  # name in lower case -> (partition, order, frame)
     order: list = field(default_factory=list)  # (expression, whether it descends)
     limit: tuple | None = None  # rows, rows before them
     parts: list = field(default_factory=list)  # of a union: (query, whether it keeps what is there already)
@@ -41,6 +43,10 @@ class Change:
     where: tuple | None = None
     order: list = field(default_factory=list)
     limit: tuple | None = None
+    source: tuple | None = None  # of UPDATE or DELETE over a join; `table` is then the alias of DELETE's, or empty
+    ignores: bool = False  # IGNORE: a value of another type is converted
+    again: list = field(default_factory=list)  # ON DUPLICATE KEY UPDATE, like sets
+    row_alias: str | None = None  # of the new row in `again`
 
 
 class Parser(Grammar):
@@ -64,8 +70,7 @@ class Parser(Grammar):
         elif self.accept("UPDATE"):
             found = self.update()
         elif self.accept("DELETE"):
-            self.expect("FROM")
-            found = self.rest_of_change(Change("DELETE", self.table_name(), self.alias()))
+            found = self.delete()
         elif self.accept("TRUNCATE"):
             self.accept("TABLE")
             found = Change("DELETE", self.table_name())
@@ -95,12 +100,13 @@ class Parser(Grammar):
         return "show", "COLUMNS", self.table_name()
 
     def insert(self) -> Change:
+        ignores = self.modifiers()
         self.accept("INTO")
-        change = Change("INSERT", self.table_name())
+        change = Change("INSERT", self.table_name(), ignores=ignores)
         if self.accept("SET"):
             pairs = self.listed(self.assignment)
             change.columns, change.rows = [column for _, column, _ in pairs], [[value for *_, value in pairs]]
-            return change
+            return self.on_duplicate(change)
         if self.accept("("):
             change.columns = [] if self.sees(")") else self.listed(self.name)
             self.expect(")")
@@ -108,6 +114,20 @@ class Parser(Grammar):
             change.rows = self.listed(self.row)
         else:
             change.query = self.query()
+        return self.on_duplicate(change)
+
+    def modifiers(self) -> bool:
+        """Read the words between a change's verb and its table; return whether IGNORE is one of them."""
+        for word in ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK"):
+            self.accept(word)
+        return self.accept("IGNORE")
+
+    def on_duplicate(self, change: Change) -> Change:
+        if self.accept("AS"):
+            change.row_alias = self.name()
+        if self.accept("ON"):
+            self.expect("DUPLICATE", "KEY", "UPDATE")
+            change.again = self.listed(self.assignment)
         return change
 
     def row(self) -> list:
@@ -120,10 +140,27 @@ class Parser(Grammar):
         return ("null",) if self.accept("DEFAULT") else self.expression()
 
     def update(self) -> Change:
-        change = Change("UPDATE", self.table_name(), self.alias())
+        ignores = self.modifiers()
+        source = self.sources()
+        if source[0] == "table":
+            change = Change("UPDATE", *source[1:], ignores=ignores)
+        else:
+            change = Change("UPDATE", "", source=source, ignores=ignores)
         self.expect("SET")
         change.sets = self.listed(self.assignment)
         return self.rest_of_change(change)
+
+    def delete(self) -> Change:
+        """Read DELETE FROM t, DELETE a FROM sources, or DELETE FROM a USING sources."""
+        self.modifiers()
+        first = self.accept("FROM")
+        name = self.table_name()
+        if not first or self.sees("USING", ","):
+            if self.accept(","):
+                raise not_spoken("DELETE of several tables")
+            self.expect("USING" if first else "FROM")
+            return self.rest_of_change(Change("DELETE", name, source=self.sources()))
+        return self.rest_of_change(Change("DELETE", name, self.alias()))
 
     def assignment(self) -> tuple:
         table, column = None, self.name()
@@ -192,7 +229,14 @@ class Parser(Grammar):
             self.expect("BY")
             found.groups = self.listed(self.expression)
         found.having = self.expression() if self.accept("HAVING") else None
+        if self.accept("WINDOW"):
+            found.windows = dict(self.listed(self.named_window))
         return found
+
+    def named_window(self) -> tuple:
+        name = self.name()
+        self.expect("AS")
+        return name.lower(), self.over()
 
     def item(self) -> tuple:
         """Read an expression of the SELECT list, its alias and its text."""

@@ -2,18 +2,10 @@
 
 from dataclasses import dataclass
 
-from envs.simulators.mysql.expressions import (
-    CLAUSES,
-    Expressions,
-    Type,
-    Typed,
-    alike,
-    calls,
-    quoted,
-    without_case,
-)
+from envs.simulators.mysql.expressions import CLAUSES, Expressions, calls
 from envs.simulators.mysql.parse import Select
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
+from envs.simulators.mysql.types import Type, Typed, alike, quoted, without_case
 
 Columns = list[tuple[str, Type]]
 MODE = "this is incompatible with sql_mode=only_full_group_by"
@@ -183,7 +175,7 @@ class Block(Expressions):
         return " UNION ALL ".join(texts), list(zip(names, kinds, strict=True))
 
     def select(self, query: Select) -> tuple[str, Columns]:
-        self.numbered = bool(query.groups)
+        self.numbered, self.windows = bool(query.groups), query.windows
         source = f" FROM {self.sources(query.source)}" if query.source else ""
         self.clause = "where"
         where = self.truth(query.where) if query.where else ""
@@ -308,8 +300,15 @@ class Block(Expressions):
         """Return the first column of an expression outside aggregates that is neither grouped nor fixed by WHERE."""
         if isinstance(node, list) or (isinstance(node, tuple) and not (node and isinstance(node[0], str))):
             return next(filter(None, (self.ungrouped(part, groups, fixed) for part in node)), None)
-        if not isinstance(node, tuple) or (node[0] == "call" and calls(node[:2])) or node[0] in ("text", "int", "null"):
+        if not isinstance(node, tuple) or node[0] in ("text", "int", "null"):
             return None
+        if node[0] == "call" and (calls(node[:2]) or node[1] == "ANY_VALUE"):
+            return None
+        if node[0] == "window":
+            over = self.windows.get(node[2].lower(), ()) if isinstance(node[2], str) else node[2]
+            return self.ungrouped([*node[1][2], *over[:2]], groups, fixed)
+        if node[0] in ("row", "interval"):
+            return self.ungrouped(node[1], groups, fixed)
         if node[0] in ("query", "exists") or self.typed(node).sql in groups:
             return None
         if node[0] != "column":

@@ -1,4 +1,4 @@
-"""Tokens of MySQL's language: reserved words, quoted strings, and MySQLError with MySQL's codes and messages."""
+"""Tokens of MySQL's language: their form, quoted strings, and MySQLError with MySQL's codes and messages."""
 
 import re
 
@@ -10,42 +10,25 @@ TOKEN = re.compile(
     | (?P<text>'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+")
     | (?P<name>`[^`]++`)
     | (?P<word>[\w$]++)
-    | (?P<sign><=>|<=|>=|<>|!=|\|\||&&|[-+*/%=<>!(),.])""",
+    | (?P<variable>@@?[\w$.]++)
+    | (?P<sign><=>|<=|>=|<>|!=|<<|>>|\|\||&&|:=|->>?|[-+*/%=<>!(),.&|^~])""",
     re.VERBOSE | re.DOTALL,
 )
 ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-WORDS = """
-    ADD ALL ALTER ANALYZE AND AS ASC BEFORE BETWEEN BIGINT BINARY BLOB BOTH BY CALL CASCADE CASE CHANGE CHAR
-    CHARACTER CHECK COLLATE COLUMN CONDITION CONSTRAINT CONTINUE CONVERT CREATE CROSS CUBE CUME_DIST CURRENT_DATE
-    CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER CURSOR DATABASE DATABASES DEC DECIMAL DECLARE DEFAULT DELAYED DELETE
-    DENSE_RANK DESC DESCRIBE DISTINCT DISTINCTROW DIV DOUBLE DROP DUAL EACH ELSE ELSEIF EMPTY ENCLOSED ESCAPED EXCEPT
-    EXISTS EXIT EXPLAIN FALSE FETCH FIRST_VALUE FLOAT FOR FORCE FOREIGN FROM FULLTEXT FUNCTION GENERATED GET GRANT
-    GROUP GROUPING GROUPS HAVING HIGH_PRIORITY IF IGNORE IN INDEX INFILE INNER INOUT INSERT INT INTEGER INTERSECT
-    INTERVAL INTO IS ITERATE JOIN KEY KEYS KILL LAG LAST_VALUE LATERAL LEAD LEADING LEAVE LEFT LIKE LIMIT LINEAR LINES
-    LOAD LOCALTIME LOCK LONG LOOP LOW_PRIORITY MATCH MOD MODIFIES NATURAL NOT NTH_VALUE NTILE NULL NUMERIC OF ON
-    OPTIMIZE OPTION OR ORDER OUT OUTER OUTFILE OVER PARTITION PERCENT_RANK PRECISION PRIMARY PROCEDURE PURGE RANGE
-    RANK READ READS REAL RECURSIVE REFERENCES REGEXP RELEASE RENAME REPEAT REPLACE REQUIRE RESTRICT RETURN REVOKE RIGHT
-    RLIKE ROW ROWS ROW_NUMBER SCHEMA SCHEMAS SELECT SENSITIVE SEPARATOR SET SHOW SIGNAL SMALLINT SPATIAL SPECIFIC SQL
-    STARTING STORED STRAIGHT_JOIN SYSTEM TABLE TERMINATED THEN TINYINT TO TRAILING TRIGGER TRUE UNDO UNION UNIQUE
-    UNLOCK UNSIGNED UPDATE USAGE USE USING VALUES VARCHAR VARYING VIRTUAL WHEN WHERE WHILE WINDOW WITH WRITE XOR
-    ZEROFILL"""
-RESERVED = frozenset(WORDS.split())  # words of MySQL 8 that name nothing unless they stand in backticks
-CALLED = {
-    "CHAR",
-    "DATABASE",
-    "IF",
-    "LEFT",
-    "MOD",
-    "REPEAT",
-    "REPLACE",
-    "RIGHT",
-    "ROW_NUMBER",
-    "RANK",
-    "DENSE_RANK",
-    "SCHEMA",
-}  # and functions
-AGGREGATES = {"AVG", "COUNT", "GROUP_CONCAT", "MAX", "MIN", "SUM"}
+CALLED = {"DATABASE", "IF", "INSERT", "LEFT", "MOD", "REPEAT", "REPLACE", "RIGHT", "SCHEMA"}  # reserved, and functions
+CALLED |= {"ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK", "CUME_DIST", "NTILE", "LAG", "LEAD", "FIRST_VALUE"}
+CALLED |= {"LAST_VALUE", "NTH_VALUE"}
+SPREADS = {  # aggregate -> whether of a sample, whether the root
+    "STD": (False, True),
+    "STDDEV": (False, True),
+    "STDDEV_POP": (False, True),
+    "STDDEV_SAMP": (True, True),
+    "VARIANCE": (False, False),
+    "VAR_POP": (False, False),
+    "VAR_SAMP": (True, False),
+}
+AGGREGATES = {"AVG", "COUNT", "GROUP_CONCAT", "MAX", "MIN", "SUM", *SPREADS}
 
 
 class MySQLError(Exception):
@@ -59,6 +42,11 @@ class MySQLError(Exception):
 def syntax_error(near: str) -> MySQLError:
     text = "You have an error in your SQL syntax; check the manual that corresponds to your MySQL server version for "
     return MySQLError(1064, "42000", f"{text}the right syntax to use near '{near[:80]}' at line 1")
+
+
+def not_spoken(what: str) -> MySQLError:
+    """Return the error for SQL that MySQL 8 takes and this one does not."""
+    return MySQLError(1235, "42000", f"This version of MySQL doesn't yet support '{what}'")
 
 
 def too_deep() -> MySQLError:
