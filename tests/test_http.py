@@ -623,6 +623,17 @@ def test_replies_of_each_kind_are_read(kind, monkeypatch):
         assert steps[-1].truncated and steps[-1].info["outcome"] == "timeout"
 
 
+def test_a_late_success_in_babyai_pays_once_and_ends(monkeypatch):
+    """AgentGym's server goes on after a reward of at most 0.5, and repeats it with every later reply."""
+    fake("babyai", monkeypatch)
+    late = OK + b'\r\n{"observation": "x", "reward": 0.4, "score": 0.4, "done": false}'
+    with unreliable([None, None, None, None, (False, late), (False, late)], kind="babyai") as server:
+        env = remote(server, kind="babyai", retries=0)
+        env.reset(0)
+        step = env.step("Action: look")
+        assert (step.reward, step.terminated, step.info["outcome"], env.running) == (0.4, True, "correct", False)
+
+
 def test_refusals_are_not_valid():
     said = {
         "alfworld": ["Nothing happens."],

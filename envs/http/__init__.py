@@ -24,8 +24,10 @@ Reward.   AgentGym: the server's `reward`. info["success"]: it ended with a rewa
           server's `info`. LifelongAgentBench, where only /complete grades: see envs/http/lab.py.
           info["shaped"] (except tau_retail and planner): 1 on success, else 0.
 
-Ending.   Terminated when the server says `done`; truncated, outcome "timeout", after `max_turns` replies of any kind.
-          os_interaction and db_bench: by the server's status, or after `max_turns` replies (0: the server's limit).
+Ending.   Terminated when the server says `done`, in babyai also with the first reward, since AgentGym's server goes on
+          after a late success and repeats its reward; truncated, outcome "timeout", after `max_turns` replies of any
+          kind. os_interaction and db_bench: by the server's status, or after `max_turns` replies (0: the server's
+          limit).
 
 Failures. If a server is down, slow or restarted, or its answer is malformed, the client retries `retries` times with
           doubling waits, and prints one line. A lost answer leaves open whether the action was executed, so the

@@ -147,7 +147,8 @@ class Client:
         if action is None:
             return Step(common.SEVERAL, 0.0, False, last, common.step_info(False, False, last, False, 0.0))
         reply = self._step(action)
-        observation, done = self._said(reply), reply["done"]
+        observation = self._said(reply)
+        done = reply["done"] or (self.kind == "babyai" and reply["reward"] > 0)
         if self.kind in OURS:
             info = {name: value for name, value in reply["info"].items() if name in INFO}
         else:
