@@ -246,6 +246,38 @@ def test_older_put_works_with_its_own_reply():
     )
 
 
+def test_the_dialect_of_agentgyms_server():
+    """alfworld 0.3.3 has put, not move or help, and AgentGym removes `You arrive at loc 3. `. The prompts teach it."""
+    env = at(Goal("heat", "apple", "countertop"), dialect="0.3", max_turns=30)
+    replay(
+        env,
+        """
+        > help
+        Nothing happens.
+        > go to fridge 1
+        The fridge 1 is closed.
+        > go to countertop 1
+        On the countertop 1, you see a apple 1, a butterknife 1, and a knife 1.
+        > take apple 1 from countertop 1
+        You pick up the apple 1 from the countertop 1.
+        > move apple 1 to countertop 1
+        Nothing happens.
+        > put[apple]
+        You put the apple 1 in/on the countertop 1.
+        """,
+    )
+    env.step("take apple 1 from countertop 1")
+    assert "put apple 1 in/on countertop 1" in env.admissible()
+    assert not {"help", "move apple 1 to countertop 1"} & {*env.admissible()}
+    env.step("put apple 1 in/on countertop 1")
+    while env.running:
+        step = env.step(env.oracle())
+    assert step.info["success"]
+    for prompt in ("native", "short"):
+        text = str(Env(Config(dialect="0.3", prompt=prompt)).reset(0))
+        assert "put X in/on R" in text and "move" not in text and "help" not in text
+
+
 KITCHEN = Room(
     spots={"coffeemachine 1": 0, "diningtable 1": 1, "fridge 1": 2, "sinkbasin 1": 3},
     inside={"coffeemachine 1": [], "diningtable 1": ["apple 1", "mug 1"], "fridge 1": ["mug 2"], "sinkbasin 1": []},
@@ -627,6 +659,7 @@ def test_difficulty_is_drawn_from_the_list_by_weight():
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
         ({"max_turns": "9"}, "max_turns must be a whole number of at least 1, not '9'"),
         ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"dialect": "0.5"}, "dialect must be '0.4' or '0.3', not '0.5'"),
     ],
 )
 def test_wrong_options_are_one_line(options, line):

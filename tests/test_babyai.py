@@ -445,6 +445,25 @@ def test_texts_of_missions(mission, words):
     assert str(mission) == words
 
 
+def test_grey_objects_are_several_because_of_the_walls():
+    """Minigrid counts the walls as grey objects: its level PickupDist asks for "a grey object", never "the"."""
+    world = draw(MANY)
+    only = next(position for position in world.things if world.cells[position] == grid.code(BOX, "grey"))
+    world.put(only, grid.EMPTY)
+    desc = Desc(None, "grey").bind(world)
+    assert len(desc.meant) == 1 and str(desc) == "a grey object"
+    level = pytest.importorskip("minigrid.envs.babyai.pickup").PickupDist
+    asked = {level(debug=True).reset(seed=seed)[0]["mission"] for seed in range(100)}
+    assert "pick up a grey object" in asked and "pick up the grey object" not in asked
+
+
+def test_goto_obj_s6_is_the_room_of_agentgyms_minigrid():
+    """Minigrid registered GoToObjS6-v0, which AgentGym plays, with a room of 4 x 4 cells; v1 has 6 x 6."""
+    env = Env(Config(level="GoToObjS6"))
+    env.reset(0)
+    assert (env.game.grid.pitch + 1, env.game.max_steps) == (4, 16)
+
+
 def test_the_goal_line_hides_the_order():
     shown = Env(Config(level="OpenRedBlueDoorsDebug")).reset(0)[-1]["content"]
     assert shown.startswith("Your goal: open the red door, and open the blue door\n")

@@ -22,7 +22,7 @@ import envs
 import envs.http
 from envs import serve
 from envs.common import PROMPTS, SEVERAL, SPLITS
-from envs.http.agentgym import OURS, REFUSED, action_of, close_sessions
+from envs.http.agentgym import OURS, REFUSED, USUAL, action_of, close_sessions
 from envs.http.exchange import MAX_BODY
 from envs.http.wire import ServerFailed, number_of, seed_of, seeds_of
 
@@ -37,6 +37,11 @@ def kind(request) -> str:
 
 def remote(server, **options) -> envs.http.Env:
     return envs.http.Env(envs.http.Config(**{"url": server.url, "wait": 0.001, "timeout": 10.0} | options))
+
+
+def options_of(kind: str, **options) -> dict:
+    """Return the options of a twin in process of what `python -m envs.serve` serves."""
+    return EASY | USUAL.get(kind, {}) | options
 
 
 def same(here: envs.Step, there: envs.Step) -> bool:
@@ -89,7 +94,7 @@ def episodes(kind: str, options: dict, count: int) -> list[bool]:
 
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_an_episode_is_the_same_as_in_process(kind, prompt):
-    assert sum(episodes(kind, EASY | {"prompt": prompt}, 18)) > 2
+    assert sum(episodes(kind, options_of(kind, prompt=prompt), 18)) > 2
 
 
 def has_level(kind: str, level: str) -> bool:
@@ -103,13 +108,13 @@ def has_level(kind: str, level: str) -> bool:
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_episode_of_every_difficulty_is_the_same_as_in_process(kind, prompt):
     levels = ",".join(level for level in "1234" if has_level(kind, level))
-    played = episodes(kind, {"difficulty": levels, "prompt": prompt}, 300)
+    played = episodes(kind, options_of(kind, difficulty=levels, prompt=prompt), 300)
     assert sum(played) > 100
 
 
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_hostile_replies_are_the_same_as_in_process(kind, prompt):
-    options = EASY | {"prompt": prompt}
+    options = options_of(kind, prompt=prompt)
     if "max_turns" in {field.name for field in dataclasses.fields(envs.config_class(kind))}:
         options["max_turns"] = 1000
     here = envs.make(kind, **options)
@@ -621,6 +626,17 @@ def test_replies_of_each_kind_are_read(kind, monkeypatch):
         env.reset(2)
         steps = [env.step("Action: wait") for _ in range(4)]
         assert steps[-1].truncated and steps[-1].info["outcome"] == "timeout"
+
+
+def test_a_late_success_in_babyai_pays_once_and_ends(monkeypatch):
+    """AgentGym's server goes on after a reward of at most 0.5, and repeats it with every later reply."""
+    fake("babyai", monkeypatch)
+    late = OK + b'\r\n{"observation": "x", "reward": 0.4, "score": 0.4, "done": false}'
+    with unreliable([None, None, None, None, (False, late), (False, late)], kind="babyai") as server:
+        env = remote(server, kind="babyai", retries=0)
+        env.reset(0)
+        step = env.step("Action: look")
+        assert (step.reward, step.terminated, step.info["outcome"], env.running) == (0.4, True, "correct", False)
 
 
 def test_refusals_are_not_valid():

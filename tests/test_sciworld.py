@@ -1,5 +1,6 @@
 """SciWorld: exact texts, the score, the expert, splits, rewards, and hostile replies."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -325,6 +326,33 @@ def test_shaped_reward_pays_at_most_six_goals():
         assert total <= 0.15 * MOST + 1e-9 < 1
         again = sum(env.step(move).info["shaped"] for move in moves * 2 if env.running)
         assert again == 0, env.task
+
+
+@pytest.mark.parametrize("subject", ["known", "unknown"])
+def test_melting_point_is_measured_and_answered_by_a_box(subject):
+    """The reading right after melting is on the melting point's side of the limit; the wrong box fails the task."""
+    family, sides = f"measure-melting-point-{subject}-substance", Counter()
+    env = make("3", tasks=family, max_turns=40)
+    for seed in range(40):
+        env.reset(seed)
+        text, measured = env.house.description, None
+        limit, above, below = re.search(
+            r"above (\S+) degrees celsius, focus on the (.*?)\. .* the (.*?)\. The", text
+        ).groups()
+        while not (action := env.oracle()).endswith(" box"):
+            reply = env.step(action).observation
+            measured = re.search(r"a temperature of (-?\d+) degrees", reply) if action.startswith("use") else measured
+        assert ("liquid" in env.house.target.label) or subject == "known"
+        right, wrong = (above, below) if int(measured[1]) > float(limit) else (below, above)
+        sides[right == above] += 1
+        if seed % 2:
+            step = env.step(f"focus on {wrong}")
+            assert (step.terminated, step.info["score"], step.info["outcome"]) == (True, -100, "incorrect")
+        else:
+            assert env.step("focus on stove").info["score"] == env.progress.score < 100 and env.running
+            step = env.step(f"focus on {right}")
+            assert step.terminated and step.info["score"] == 100 and action == f"focus on {right}"
+    assert min(sides.values()) > 5
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.startswith("inclined-plane")])

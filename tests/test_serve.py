@@ -97,6 +97,7 @@ class Fake(ModuleType):
         strict: bool = True
         worker: str = "rules"
         user: str = "rules"
+        dialect: str = "0.4"
 
     class Env:
         text = "{number} doors"

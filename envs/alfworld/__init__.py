@@ -24,6 +24,7 @@ Actions.  Spelled exactly, and only if possible now (Env.admissible lists these)
     slice O with K          K in hand, a knife or a butterknife; O is food of the kind that is sliced, and here
     examine R, examine O    at R, or with O in hand
     look, inventory, help
+          dialect=0.3, that of AgentGym's server, has put O in/on R and neither move nor help.
           Brackets accept an incomplete name: `goto[table]`, `take[mug]`, `clean[mug]`, `put[mug]`. They mean the first
           possible action, by kind and number, whose object (or receptacle, if it has no object) is of that kind or of
           a kind that begins or ends with that word. Full names work too: `take[mug 1 from desk 1]`.
@@ -34,6 +35,7 @@ Replies.  You arrive at fridge 1. The fridge 1 is closed.         if the recepta
     You close the fridge 1.
     You pick up the mug 1 from the desk 1.
     You move the mug 1 to the desk 1.                             after put: You put the mug 1 in/on the desk 1.
+          dialect=0.3: `go to` answers without `You arrive at fridge 1. ` (there `loc 7`, which the server removes).
     You clean the mug 1 using the sinkbasin 1.                    likewise heat and cool
     You turn on the desklamp 1.                                   it stays on; repeating says the same
     You sliced the egg 1 with the knife 1.
@@ -58,7 +60,8 @@ Ending.   Terminated when the task is done; truncated, outcome "timeout", after 
 From ALFWorld's text games (MIT; the grammar and rules of 0.4) under AgentGym's server, with these differences:
 - Rooms are random, not taken from simulated houses; the original's table says which receptacle may hold which object.
 - Splits differ in goals (type, object and target), so that a held-out goal is never trained on, in any room.
-- The original has `move`, its older games `put`: both work, each with its own reply. The brackets are the guide's.
+- The original has `move` since 0.4, and `put` before, in the games of AgentGym's server (0.3.3). dialect=0.4 takes
+  both, each with its own reply; dialect=0.3 is what that server speaks. The brackets are the guide's.
 - Objects are only in receptacles. A lamp is never in a receptacle that opens.
 - The instructions are in our words. Only 400 characters of an action are read.
 """
@@ -88,6 +91,12 @@ why this action is next
 
 Action:
 the action"""
+OLDER = {  # words of the prompts in 0.4 -> in 0.3
+    "move X to R": "put X in/on R",
+    "examine X, look, inventory, help: what you carry, where you are, and what you can say.": "examine X, look, "
+    "inventory: what you carry and where you are.",
+}
+DIALECTS = ("0.4", "0.3")
 AGREED = "OK. I'll follow your instructions and try my best to solve the task."
 SHORT = "Reply with one command: go to R, open R, take X from R, move X to R, use X, or clean, heat or cool X with R."
 NOTHING = "Nothing happens."
@@ -100,9 +109,12 @@ class Config:
     difficulty: str = "3"  # levels 1, 2, 3, original, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     max_turns: int = 30  # agent turns before the episode is truncated; every task fits in 30
     prompt: str = "native"  # "native": instructions and Thought/Action replies; "short": one message, bare actions
+    dialect: str = "0.4"  # ALFWorld's grammar: "0.4": move X to R; "0.3": put X in/on R, as AgentGym's server has it
 
     def __post_init__(self):
         common.check_options(self, LEVELS)
+        if self.dialect not in DIALECTS:
+            raise ValueError(f"dialect must be '0.4' or '0.3', not {self.dialect!r}")
 
 
 class Env(Environment):
@@ -132,7 +144,11 @@ class Env(Environment):
         observation = f"{around}\nYour task is to: {wording}."
         if self.config.prompt == "native":
             observation += f"\nAVAILABLE ACTIONS: {','.join(self.admissible())}"
-        return common.opening(self.config.prompt, observation, INSTRUCTIONS, AGREED, SHORT)
+        instructions, short = INSTRUCTIONS, SHORT
+        if self.config.dialect == "0.3":
+            for new, old in OLDER.items():
+                instructions, short = instructions.replace(new, old), short.replace(new, old)
+        return common.opening(self.config.prompt, observation, instructions, AGREED, short)
 
     def begin(self, goal: Goal, room: Room) -> None:
         """Start an episode with a given goal and room."""
@@ -149,9 +165,13 @@ class Env(Environment):
         action = self._plain(self._read(action_text))
         old = re.fullmatch(r"put (.+) in/on (.+)", action)
         act = self.house.meant(f"move {old[1]} to {old[2]}" if old else action)
+        if act and not old and act[0] in self._missing:
+            act = None
         observation = self.house.do(*act) if act else NOTHING
         if act and old:
             observation = f"You put the {old[1]} in/on the {old[2]}."
+        elif act and act[0] == "go to" and self.config.dialect == "0.3":
+            observation = observation.partition(". ")[2]
         won = self.house.done()
         shaped = 1.0 if won else self._progress(*act) if act else 0.0
         truncated = not won and self.turns >= self.config.max_turns
@@ -163,11 +183,22 @@ class Env(Environment):
         """Return the reply of an expert that knows only what the agent has seen, and searches for the rest."""
         common.check_running(self.running)
         action, reason = next_action(self.house)
-        return common.as_reply(self.config.prompt, reason, action)
+        return common.as_reply(self.config.prompt, reason, self._spoken(action))
 
     def admissible(self) -> list[str]:
         """Return all possible commands, sorted as in the original."""
-        return sorted(self.house.commands())
+        if self.config.dialect == "0.4":
+            return sorted(self.house.commands())
+        return sorted(self._spoken(text) for text in self.house.commands() if text != "help")
+
+    @property
+    def _missing(self) -> tuple[str, ...]:
+        """The verbs that the dialect does not have."""
+        return ("move", "help") if self.config.dialect == "0.3" else ()
+
+    def _spoken(self, command: str) -> str:
+        """Return a command in the dialect."""
+        return older(command) if self.config.dialect == "0.3" else command
 
     def _read(self, reply: str) -> str:
         """Return the action in a reply."""
@@ -188,7 +219,7 @@ class Env(Environment):
         if not fitting:
             return f"{match[1].replace('goto', 'go to')} {match[2].strip()}".strip()
         plain = min(fitting)[1]
-        return re.sub("move (.*) to (.*)", r"put \1 in/on \2", plain) if match[1] == "put" else plain
+        return older(plain) if match[1] == "put" else plain
 
     def _progress(self, verb: str, thing: str, place: str) -> float:
         """Return the shaped reward of an action. Each stage pays once."""
@@ -217,6 +248,11 @@ class Env(Environment):
         if thing and kind_of(thing) == kind and verb in ("take", task):
             return (verb, count)
         return ("placed", count) if verb == "move" and count else None
+
+
+def older(command: str) -> str:
+    """Return a command as it was before 0.4."""
+    return re.sub("move (.*) to (.*)", r"put \1 in/on \2", command)
 
 
 def _fit(words: str, name: str) -> tuple | None:

@@ -5,7 +5,8 @@ Task.     `Your goal: put the red ball next to a blue key`. Rooms with walls and
           behind walls and closed doors. Missions, with "the" if one object fits and "a" if several do:
     go to X                                     face it, one step away
     open D                                      toggle it open
-    pick up X                                   with empty hands; X may be "the red object"
+    pick up X                                   with empty hands; X may be "the red object"; always "a grey object",
+                                                since walls are grey objects too
     put X next to Y                             drop it on one of Y's four sides
     A and B                                     in any order; a finished part stays finished
     A, then B; B after you A                    in this order; the goal line says "and" in all three cases
@@ -65,13 +66,15 @@ Levels.   The 40 of the original by number or name; `difficulty` groups them (se
     24-29  Unlock, UnlockLocalDist, KeyInBox, UnlockPickupDist, BlockedUnlockPickup, UnlockToUnlock
     30-40  ActionObjDoor, FindObjS7, KeyCorridorS6R3, OneRoomS20, MoveTwoAcrossS8N9, SynthS5R2, SynthLoc, SynthSeq,
            MiniBossLevel, BossLevel, BossLevelNoUnlock
+          The room of GoToObjS6 has 4 x 4 cells, its walls included, as in AgentGym's Minigrid, and not 6 x 6.
 
 From Farama's Minigrid (Apache-2.0) and AgentGym's server for it (MIT), with these differences:
 - Layouts come from our own generator, not from Minigrid's seeds. A task is redrawn until the expert does it within
   `max_turns`, so the largest levels contain only the tasks that fit. A hash of the whole initial state decides the
   split.
 - A box that holds a key can be toggled. In the original only doors can, and level 26 is impossible.
-- The reward is paid once, at the end; the original's score adds it again for every reply after a late success.
+- The reward is paid once, at the end; the original repeats that of a late success with every later reply, and adds it
+  to its score each time. env=http ends the episode at the first.
 - The instructions are in our words. Like the original's they say `pick up`, while the action, as listed with every
   observation, is `pickup`. Only 400 characters of an action are read.
 """

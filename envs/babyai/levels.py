@@ -296,7 +296,7 @@ LEVELS = {
     "GoToRedBallGrey": Level(partial(go_to_red_ball, others=7, grey=True), rows=1, cols=1),
     "GoToRedBall": Level(partial(go_to_red_ball, others=7), rows=1, cols=1),
     "GoToRedBallNoDists": Level(partial(go_to_red_ball, others=0), rows=1, cols=1),
-    "GoToObjS6": Level(partial(one_of_many, instruct=GoTo, count=1), room=6, rows=1, cols=1),
+    "GoToObjS6": Level(partial(one_of_many, instruct=GoTo, count=1), room=4, rows=1, cols=1),  # as AgentGym's registry
     "GoToLocalS8N7": Level(partial(one_of_many, instruct=GoTo, count=7), rows=1, cols=1),
     "GoToObjMazeS7": Level(partial(one_of_many, instruct=GoTo, count=1), room=7),
     "GoToImpUnlock": Level(partial(unlock, inside=True)),

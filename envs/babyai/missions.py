@@ -47,7 +47,8 @@ class Desc:
         words += {None: "", "front": " in front of you", "behind": " behind you"}.get(
             self.where, f" on your {self.where}"
         )
-        return f"{'a' if len(self.meant) > 1 else 'the'} {words}"
+        several = len(self.meant) > 1 or (self.kind is None and self.colour in (None, "grey"))  # walls are grey objects
+        return f"{'a' if several else 'the'} {words}"
 
 
 @dataclass

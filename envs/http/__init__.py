@@ -16,7 +16,8 @@ Prompts.  The environment's, native or short, around the server's text: alfworld
           of available actions, sciworld's begins with the task. A server of os_interaction or db_bench sends the
           whole prompt, the originals' the native one. Serve an environment with the prompt that you request here.
           If an AgentGym server's greeting names another environment or prompt, reset raises ValueError at once; the
-          greeting of AgentGym's own five does not name the prompt.
+          greeting of AgentGym's own five does not name the prompt. alfworld's prompt teaches dialect=0.3, that of
+          AgentGym's server, in which ours serves it unless alfworld.dialect says otherwise.
 
 Reward.   AgentGym: the server's `reward`. info["success"]: it ended with a reward of 1, with a score of 100 in
           sciworld, with any reward in babyai. info["valid"]: the observation is not a refusal; webshop's refusal is
@@ -24,8 +25,10 @@ Reward.   AgentGym: the server's `reward`. info["success"]: it ended with a rewa
           server's `info`. LifelongAgentBench, where only /complete grades: see envs/http/lab.py.
           info["shaped"] (except tau_retail and planner): 1 on success, else 0.
 
-Ending.   Terminated when the server says `done`; truncated, outcome "timeout", after `max_turns` replies of any kind.
-          os_interaction and db_bench: by the server's status, or after `max_turns` replies (0: the server's limit).
+Ending.   Terminated when the server says `done`, in babyai also with the first reward, since AgentGym's server goes on
+          after a late success and repeats its reward; truncated, outcome "timeout", after `max_turns` replies of any
+          kind. os_interaction and db_bench: by the server's status, or after `max_turns` replies (0: the server's
+          limit).
 
 Failures. If a server is down, slow or restarted, or its answer is malformed, the client retries `retries` times with
           doubling waits, and prints one line. A lost answer leaves open whether the action was executed, so the

@@ -32,6 +32,9 @@ OURS = ("tau_retail", "planner")
 ONE_TURN = ("planner",)  # environments without max_turns
 KINDS = tuple(TASKS)
 
+# environment -> options in which AgentGym's server differs from ours in process: its alfworld is 0.3.3
+USUAL = {"alfworld": {"dialect": "0.3"}}
+
 GREETING = {
     "webshop": "ok",
     "alfworld": "This is environment AlfWorld.",
@@ -137,7 +140,7 @@ class Client:
             except Refused:
                 if fresh:
                     raise
-        *before, line = _prompt(importlib.import_module(envs.NAMES[self.kind]), self.config.prompt)
+        *before, line = _prompt(self.kind, self.config.prompt)
         line = "" if self.kind in OURS else line
         return [*map(dict, before), {"role": "user", "content": line + self.page}]
 
@@ -147,7 +150,8 @@ class Client:
         if action is None:
             return Step(common.SEVERAL, 0.0, False, last, common.step_info(False, False, last, False, 0.0))
         reply = self._step(action)
-        observation, done = self._said(reply), reply["done"]
+        observation = self._said(reply)
+        done = reply["done"] or (self.kind == "babyai" and reply["reward"] > 0)
         if self.kind in OURS:
             info = {name: value for name, value in reply["info"].items() if name in INFO}
         else:
@@ -288,10 +292,14 @@ def action_of(kind: str, reply: str, prompt: str = "native") -> str | None:
     return common.last_action(reply, most)
 
 
-@functools.cache
-def _prompt(module, prompt: str) -> list:
+def _prompt(kind: str, prompt: str) -> list:
     """Return the messages before the first observation, and the line above it (empty in the native prompt)."""
-    *before, message = module.Env(module.Config(prompt=prompt)).reset(0)
+    return _opening(importlib.import_module(envs.NAMES[kind]), prompt, tuple(USUAL.get(kind, {}).items()))
+
+
+@functools.cache
+def _opening(module, prompt: str, options: tuple) -> list:
+    *before, message = module.Env(module.Config(prompt=prompt, **dict(options))).reset(0)
     return [*before, message["content"].partition("\n")[0] + "\n" if prompt == "short" else ""]
 
 

@@ -1,8 +1,8 @@
 """SciWorld: do an experiment of elementary science in a house of ten rooms.
 
-Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature; close a
-          circuit; test conductivity; mix paints; compare slopes or life spans. The 22 families are in tasks.py, the
-          things in things.py, the actions in actions.py. The rooms, every connection with a door:
+Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature or a
+          melting point; close a circuit; test conductivity; mix paints; compare slopes or life spans. The 24 families
+          are in tasks.py, the things in things.py, the actions in actions.py. The rooms, every connection with a door:
     hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
     greenhouse - outside; outside - foundry.
 
@@ -58,7 +58,7 @@ Levels.   1  find and lifespan tasks in rooms that contain only the task's thing
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
 the rule of ambiguity and the score are theirs. The differences:
 - Missing families: grow-plant, grow-fruit, identify-life-stages-1 and -2, mendelian-genetics-known-plant and
-  -unknown-plant, measure-melting-point-known-substance and -unknown-substance.
+  -unknown-plant. Melting points: water is no subject, and an unknown substance is solid at the start.
 - The tasks are drawn by our own generator, with fewer substances; every task can be solved within 30 turns.
 - Heat follows the rule above and does not pass between things. Only some substances burn, and they keep burning.
   Nothing lives, grows, breaks or moves by itself, and bees stay in their hive. Book shelves are empty. Drains are not

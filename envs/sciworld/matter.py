@@ -29,7 +29,7 @@ from envs.sciworld.goals import (
     warmer,
 )
 from envs.sciworld.house import House
-from envs.sciworld.kinds import MATTER, STATES
+from envs.sciworld.kinds import STATES
 from envs.sciworld.physics import SOURCES
 from envs.sciworld.rooms import ROOMS
 from envs.sciworld.things import Thing, create
@@ -153,7 +153,7 @@ def change_state(rng: Random, bare: bool, family: str) -> Task:
                 return fill(house, pot)
         if p.done == 0:
             return access(house, thing) or ("focus", thing)
-        return _heat_or_cool(p, thing, states[p.done - 1] if states else "")
+        return heat_or_cool(p, thing, states[p.done - 1] if states else "")
 
     says = f"{family.replace('-', ' ')} {name}. {BOIL_TOO * (family == 'boil')}{THEN_CHANGE}"
     return Task(f"{name}:{start}:{'broken stove' * broken}", says, start, place, plan)
@@ -239,10 +239,10 @@ def _make(p: Progress, made: str, vessel: Thing) -> tuple | None:
     return access(house, vessel) or ("mix", vessel)
 
 
-def _heat_or_cool(p: Progress, thing: Thing, state: str) -> tuple:
+def heat_or_cool(p: Progress, thing: Thing, state: str) -> tuple:
     """Return the next action to bring a thing to a state; without one, to the nearest other state."""
     house = p.house
-    melts, boils, *_ = MATTER[thing.name]
+    melts, boils, *_ = thing.matter
     now = STATES.index(thing.state)
     hotter = STATES.index(state) > now if state else now == 0
     aim = melts if now == 0 or not hotter else boils

@@ -1,6 +1,6 @@
-"""The 22 task families of SciWorld: the random draw, text, setup, goals and solution of each.
+"""The 24 task families of SciWorld: the random draw, text, setup, goals and solution of each.
 
-Families about matter are in matter.py, families about electricity in circuits.py.
+Families about matter are in matter.py and melting.py, families about electricity in circuits.py.
 """
 
 from functools import partial
@@ -26,6 +26,7 @@ from envs.sciworld.goals import (
 )
 from envs.sciworld.house import House
 from envs.sciworld.matter import STATE_TASKS, change_state, mix, paint, thermometer
+from envs.sciworld.melting import melting_point
 from envs.sciworld.rooms import ROOMS
 from envs.sciworld.things import Thing, create
 
@@ -190,6 +191,8 @@ FAMILIES = {
     "inclined-plane-determine-angle": partial(planes, by="angle"),
     "inclined-plane-friction-named-surfaces": partial(planes, by="named"),
     "inclined-plane-friction-unnamed-surfaces": partial(planes, by="unnamed"),
+    "measure-melting-point-known-substance": partial(melting_point, unknown=False),
+    "measure-melting-point-unknown-substance": partial(melting_point, unknown=True),
 }
 NEAR = tuple(FAMILIES)[:7]  # families of level 1, without the house
 SHORT = tuple(FAMILIES)[:9]  # families of level 2

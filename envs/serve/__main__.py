@@ -5,7 +5,8 @@
     python -m envs.serve env=os_interaction                         its tasks on port 8000, its prompts on port 8001
 
 webshop, alfworld, babyai, sciworld, textcraft, tau_retail and planner are served in AgentGym's protocol
-(envs/serve/agentgym.py), os_interaction and db_bench in LifelongAgentBench's (envs/serve/lab.py).
+(envs/serve/agentgym.py), alfworld in the dialect of AgentGym's server (alfworld.dialect=0.3), os_interaction and
+db_bench in LifelongAgentBench's (envs/serve/lab.py).
 
 Requests of web pages are refused. With host=0.0.0.0 other machines can reach the server: set token=, which env=http
 sends from its environment variable ENVS_TOKEN; the originals' clients send none.
@@ -21,6 +22,7 @@ from functools import partial
 
 import envs
 from envs.http import KINDS
+from envs.http.agentgym import USUAL
 from envs.http.lab import KINDS as LAB
 from envs.http.wire import TOKEN
 from envs.requests import check_no_model
@@ -69,7 +71,8 @@ def parse(words: list[str]) -> tuple[Keys, dict]:
         kind = arguments.split(words).get("env", Keys.env)
         kinds = (kind,) if kind in KINDS else ()  # Keys refuses another name
     groups = {kind: envs.config_class(kind) for kind in kinds}
-    usual = [f"{kind}.{key}={value}" for kind in kinds for key, value in envs.WITHOUT_MODEL.get(kind, {}).items()]
+    ours = {kind: envs.WITHOUT_MODEL.get(kind, {}) | USUAL.get(kind, {}) for kind in kinds}
+    usual = [f"{kind}.{key}={value}" for kind in kinds for key, value in ours[kind].items()]
     keys, *configs = program.parse(usual + words, "envs.serve", Keys, about=__doc__, **groups)
     options = vars(configs[0])
     check_no_model(keys.env, options)
