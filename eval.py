@@ -7,7 +7,7 @@ on a server (rl/remote.py). --help lists every key.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import lora
 from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.truncation import truncated
-from rl import arguments, config, ranks
+from rl import arguments, as_trained, config, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe, evaluate
 from rl.guard import ends, signals
@@ -47,11 +47,22 @@ TRAINING = {
 }  # keys of train.py and their names here
 
 
-def with_base_of_adapters(words: list[str]) -> list[str]:
-    """Return the words with the base model and quantisation of the adapters (rl/quantised.py)."""
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    names = [name.strip() for name in given.get("adapter", "").split(",")]
-    return words if "server" in given else with_base(words, [name for name in names if name not in ("", "base")])
+def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words after those of the adapters' runs: what these played (rl/as_trained.py), base model and
+    quantisation (rl/quantised.py), and lines to print. A run's folder among the adapters becomes its best epoch's."""
+    if arguments.wants_help(words):
+        return words, []
+    given = arguments.split(words)
+    if "server" in given:  # the names are the server's
+        return words, []
+    chosen = [as_trained.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
+    names = [name for name, _ in chosen if name not in ("", "base")]
+    best = any(line for _, line in chosen)
+    named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
+    model = given.get("model", "")
+    sources = names or [model for model in [model] if model and as_trained.settings_of(Path(model))]
+    lines = [line for _, line in chosen if line] + as_trained.origin(words, sources)
+    return with_base(as_trained.with_settings(named, sources), names), lines
 
 
 def check(keys: Keys, words: list[str]) -> None:
@@ -101,7 +112,8 @@ def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple
         yield name, partial(remote.evaluate, server, served_as[name])
 
 
-def main(cfg: Any, keys: Keys) -> None:
+def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
+    print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
     for name, play in evaluators:
@@ -119,10 +131,11 @@ def main(cfg: Any, keys: Keys) -> None:
 if __name__ == "__main__":
     with signals.handled():
         with ends.exits_cleanly("eval.py"):
-            words = with_base_of_adapters(sys.argv[1:])
+            words, lines = as_trained_words(sys.argv[1:])
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
             cfg, keys = with_every_task(cfg, keys)
         with ends.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
-            start.run(partial(main, keys=keys), cfg, groups=keys.n)
+            lines.append(as_trained.describe(cfg))
+            start.run(partial(main, keys=keys, lines=lines), cfg, groups=keys.n)

@@ -38,7 +38,7 @@ def save_checkpoint(state: TrainState, run: Path) -> Path:
 
 @ranks.holders_only
 def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: str, stats: dict) -> None:
-    """Write run/epoch_N: the adapter in PEFT's files (or the whole model), training_stats.json and the tokenizer."""
+    """Write run/epoch_N: the adapter in PEFT's files (or the whole model), its run's settings, stats and tokenizer."""
     with new_folder(run / f"epoch_{state.epoch}") as folder:
         if lora.lora_layers(state.model):
             lora.save_adapter(state.model, folder, base_model)
@@ -47,6 +47,7 @@ def save_epoch(state: TrainState, run: Path, tokenizer: Tokenizer, base_model: s
 
             full.save(state.model, tokenizer, folder)
         (folder / "training_stats.json").write_text(json.dumps(stats, indent=2) + "\n")
+        shutil.copy(run / "config.json", folder / "training_config.json")  # for eval.py
         copy_tokenizer(tokenizer, folder)
 
 

@@ -4,9 +4,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import lora
-from models.json_file import read_object
 from models.weights import TINY
 from rl.arguments import ArgumentError
+from rl.as_trained import settings_of
 
 
 def with_base(words: list[str], adapters: list[str]) -> list[str]:
@@ -45,9 +45,9 @@ def trained_over_all(adapters: list[str]) -> str:
 
 
 def _quant_of_run(adapter: str) -> str | None:
-    """Return quant= in the config.json beside an adapter's folder, None without one."""
+    """Return quant= in the settings saved beside an adapter, or in its run's folder; None without them."""
     try:
-        settings = read_object(Path(adapter).parent / "config.json") if adapter else {}
-        return str(settings.get("quant", "none")) if "algo" in settings else None
-    except (OSError, ValueError, AttributeError):
+        settings = settings_of(Path(adapter)) if adapter else None
+        return None if settings is None else str(settings.get("quant", "none"))
+    except (OSError, ArgumentError):
         return None

@@ -110,6 +110,7 @@ def test_adapters_over_different_bases_are_not_compared(trained, tmp_path):
     for name, settings in {"plain": {"algo": "ppo", "quant": "none"}, "elsewhere": {"hidden_size": 64}}.items():
         shutil.copytree(trained / "epoch_2", tmp_path / name / "epoch_2")
         (tmp_path / name / "config.json").write_text(json.dumps(settings))
+        (tmp_path / name / "epoch_2" / "training_config.json").unlink()
     plain, elsewhere, short = f"{tmp_path}/plain/epoch_2", f"{tmp_path}/elsewhere/epoch_2", ["n=1", "max_new_tokens=1"]
     short.append("textcraft.max_turns=1")
     mixed = f"adapter=base, {trained}/epoch_2, {elsewhere}, {plain}"

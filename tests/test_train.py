@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import envs
 import train
-from eval import with_base_of_adapters
+from eval import as_trained_words
 from models.fast import memory
 from models.weights import TINY
 from rl import config
@@ -99,6 +99,7 @@ def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
     assert stats["sampler_gap"] == 0.0, "on a CPU in float32 the sampler is the trainer"
     names = {path.name for path in (folder / "epoch_2").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "training_stats.json"} <= names
+    assert "training_config.json" in names
     episodes = lines(folder / "episodes.jsonl")
     assert len(episodes) == 16
     for e in episodes:
@@ -315,7 +316,8 @@ def test_eval_loads_the_base_that_the_adapter_names(tmp_path):
         settings = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "base_model_name_or_path": base}
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text(json.dumps(settings))
-    assert with_base_of_adapters([f"adapter=base,{tmp_path}/a", "n=3"])[-1] == "model=tiny"
-    assert with_base_of_adapters([f"adapter={tmp_path}/b"])[-1] == "model=some/model"
-    for words in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"], ["adapter=runs/nowhere"]):
-        assert with_base_of_adapters(words) == words
+    words = ["env=textcraft", "n=3"]
+    assert as_trained_words([f"adapter=base,{tmp_path}/a", *words])[0][-1] == "model=tiny"
+    assert as_trained_words([f"adapter={tmp_path}/b", *words])[0][-1] == "model=some/model"
+    for own in ([f"adapter={tmp_path}/b", "model=other"], ["n=3"], ["adapter=base"], ["adapter=runs/nowhere"]):
+        assert as_trained_words([*own, *words])[0] == [*own, *words]

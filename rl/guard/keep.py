@@ -35,14 +35,20 @@ def records(run: Path) -> list[dict]:
 def best_epoch(run: Path) -> int | None:
     """Return the epoch with the highest success in sampled play, or else the lowest held-out loss; the first of equal
     ones. None before the first evaluation."""
+    _, scores = evaluations(run)
+    return max(scores, key=scores.get) if scores else None
+
+
+def evaluations(run: Path) -> tuple[str, dict[int, float]]:
+    """Return what the epochs of a run are judged by, "success" or "held-out loss", and each evaluated epoch's score:
+    its success in sampled play, or the negative loss. Higher is better."""
     played, losses = {}, {}
     for record in records(run):
         if "eval" in record and record["eval"]["temperature"]:
             played[record["epoch"]] = record["eval"]["success"]
         if "eval_loss" in record:
             losses[record["epoch"]] = -record["eval_loss"]
-    scores = played or losses
-    return max(scores, key=scores.get) if scores else None
+    return ("success", played) if played else ("held-out loss", losses)
 
 
 def evaluation_missing(cfg: Any, run: Path, epoch: int) -> bool:

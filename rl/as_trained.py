@@ -1,0 +1,123 @@
+"""Play an adapter as its run did: the settings that are saved beside it, and the best epoch of a run.
+
+eval.py uses it; train.py does not import it. Settings are put in front of the words of the command line, which win.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rl import arguments, config
+from rl.arguments import ArgumentError, flatten
+from rl.guard import keep
+from rl.guard.files import read_json
+from rl.tasks import mixture
+
+SAVED = "training_config.json"  # beside an adapter: the config.json of its run
+PLAYED = ("env", "thinking", "temperature", "max_new_tokens", "max_len")  # what is played; and reward.*, ENV.*
+
+
+def settings_of(folder: Path) -> dict[str, Any] | None:
+    """Return the keys that an epoch's folder was trained with, from itself or from its run's folder; None without.
+
+    Raise ArgumentError for a damaged file.
+    """
+    for path in (folder / SAVED, folder.parent / "config.json"):
+        if path.is_file():
+            try:
+                settings = flatten(read_json(path))
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise ArgumentError(f"{path}: not a table of settings in JSON ({error})") from None
+            if "algo" in settings:  # else the config.json of a model
+                return settings
+    return None
+
+
+def best_of_run(name: str) -> tuple[str, str]:
+    """Return the folder of the best epoch by evaluation if `name` is a run's folder, else `name`, and a line about the
+    choice. Raise ArgumentError if no epoch that the run saved was evaluated."""
+    run = Path(name)
+    if not (run / "metrics.jsonl").is_file() or (run / "adapter_config.json").is_file():
+        return name, ""
+    kind, scores = keep.evaluations(run)
+    saved = {epoch: score for epoch, score in scores.items() if (run / f"epoch_{epoch}").is_dir()}
+    if not saved:
+        folders = ", ".join(sorted(path.name for path in run.glob("epoch_*"))) or "none"
+        raise ArgumentError(f"adapter={name}: no saved epoch was evaluated, so none is best; choose one of: {folders}")
+    best = max(saved, key=saved.get)
+    shown = lambda epoch: f"{scores[epoch]:.1%}" if kind == "success" else f"{-scores[epoch]:.4f}"  # noqa: E731
+    line = f"{name}: epoch_{best} is the best of {len(saved)} evaluated and saved epochs by {kind}, {shown(best)}"
+    first = f"; before training it was no worse, {shown(0)}" if scores.get(0, -float("inf")) >= saved[best] else ""
+    return str(run / f"epoch_{best}"), line + first
+
+
+def with_settings(words: list[str], adapters: list[str]) -> list[str]:
+    """Return the words behind those that set what the adapters' runs played. The words win, and so does a recipe= that
+    they name.
+
+    Raise ArgumentError if no adapter has settings and the words lack env=, and for runs that differ in a key.
+    """
+    given = arguments.split(words)
+    own = {**_set_by_recipe(given), **given}
+    folders = [name for name in adapters if Path(name).is_dir()]  # missing ones are reported when they load
+    if folders and "env" not in own and not any(settings_of(Path(name)) for name in folders):
+        lacks = f"{folders[0]} has no {SAVED}, so what it was trained to play is unknown"
+        raise ArgumentError(f"{lacks}; give env=, its options, and temperature= and max_new_tokens= as in training")
+    first, found = "", {}
+    for name in adapters:
+        played = _played(settings_of(Path(name)) or {}, own)
+        for key in sorted(played.keys() & found.keys()):
+            if played[key] != found[key]:
+                pair = f"{first} was trained with {key}={_word(found[key])}, {name} with {key}={_word(played[key])}"
+                raise ArgumentError(f"{pair}; give {key}= for all of them, or evaluate them one by one")
+        first, found = first or (name if played else ""), {**played, **found}
+    return [*(f"{key}={_word(value)}" for key, value in sorted(found.items())), *words]
+
+
+def what_is_played(cfg: Any) -> dict[str, Any]:
+    """Return the keys of a configuration that decide what is played, and how it is scored."""
+    keys = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
+    return {key: getattr(cfg, key) for key in PLAYED} | keys
+
+
+def describe(cfg: Any) -> str:
+    """Return one line: what is played, without the options that have their defaults."""
+    usual = flatten({name: vars(config.group_class(name)()) for name in ("reward", *mixture(cfg.env))})
+    settings = {key: value for key, value in what_is_played(cfg).items() if usual.get(key, ...) != value}
+    return f"plays {' '.join(f'{key}={_word(value)}' for key, value in settings.items())}"
+
+
+def origin(words: list[str], adapters: list[str]) -> list[str]:
+    """Return a line that names the adapters whose settings are used, and the words that win over them."""
+    runs = {name: settings for name in adapters if (settings := settings_of(Path(name)))}
+    if not runs:
+        return []
+    own = [word for word in words if word.partition("=")[0] not in ("adapter", "json", "against", "out")]
+    recipes = sorted({f" (recipe={settings['recipe']})" for settings in runs.values() if settings.get("recipe")})
+    rest = f"; the command line: {' '.join(own)}" if own else ""
+    return [f"settings as in the run of {', '.join(runs)}{''.join(recipes)}{rest}"]
+
+
+def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide what is played, without those that `own` has, also as max_turns= and sandbox=."""
+    env = str(own.get("env", settings.get("env", config.Common.env)))
+    groups, shared = {"reward", *mixture(env)}, {"max_turns", "sandbox"} & own.keys()
+    return {
+        key: value
+        for key, value in settings.items()
+        if (key in PLAYED or key.partition(".")[0] in groups)
+        and key not in own
+        and key.rpartition(".")[2] not in shared
+    }
+
+
+def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
+    """Return the keys that the words' recipe= sets."""
+    layers = config.recipe_layers(given.get("recipe", ""), given.get("model"))
+    return config.merged([layer for layer in layers if layer[0] != "recipe embedded"])
+
+
+def _word(value: Any) -> Any:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else value

@@ -1,0 +1,111 @@
+"""eval.py plays an adapter as its run did, says so, and takes the best epoch of a run."""
+
+import json
+import shutil
+
+import pytest
+from conftest import run_program
+
+import train
+from rl import config
+
+SMALL = "episodes=8 batch_size=8 epochs=2 eval_every=1 eval_episodes=4 threads=1 ranks=1 lr=1e-3 lora.r=4".split()
+PLAY = "env=textcraft textcraft.max_turns=2 textcraft.prompt=short temperature=0.7 max_new_tokens=5".split()
+SHORT = ["n=2", "threads=1", "ranks=1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train.main(config.parse([*SMALL, *PLAY, f"out={folder}"], "train.py"))
+    return folder
+
+
+def evaluated(tmp_path, *words) -> tuple[str, dict]:
+    """Return what eval.py printed and its results."""
+    status, out, err = run_program("eval.py", *SHORT, f"json={tmp_path}/r.json", *words)
+    assert status == 0, err
+    return out, json.loads((tmp_path / "r.json").read_text())
+
+
+def refused(*words) -> str:
+    """Return eval.py's one line about wrong words."""
+    status, out, err = run_program("eval.py", *SHORT, *words)
+    assert (status, out, err.count("\n")) == (2, "", 1), (status, out, err)
+    return err
+
+
+def test_settings_are_saved_beside_each_adapter(run):
+    saved = [json.loads((run / name).read_text()) for name in ("epoch_1/training_config.json", "config.json")]
+    assert saved[0] == saved[1] and saved[0]["textcraft"]["prompt"] == "short"
+
+
+def test_adapter_is_played_as_its_run_did_wherever_it_lies(run, tmp_path):
+    shutil.copytree(run / "epoch_1", tmp_path / "moved")
+    out, found = evaluated(tmp_path, f"adapter={tmp_path}/moved")
+    cfg = found["config"]
+    assert (cfg["textcraft"]["max_turns"], cfg["textcraft"]["prompt"]) == (2, "short")
+    assert (cfg["temperature"], cfg["max_new_tokens"]) == (0.7, 5)
+    assert "plays env=textcraft thinking=true temperature=0.7 max_new_tokens=5" in out
+    assert f"settings as in the run of {tmp_path}/moved; the command line: n=2" in out
+
+
+@pytest.mark.parametrize("words", [["max_turns=1"], ["textcraft.max_turns=1"]])
+def test_words_win_over_the_run(words, run, tmp_path):
+    _, found = evaluated(tmp_path, f"adapter={run}/epoch_1", *words, "temperature=0.9")
+    cfg = found["config"]
+    assert (cfg["textcraft"]["max_turns"], cfg["temperature"], cfg["max_new_tokens"]) == (1, 0.9, 5)
+
+
+def test_recipe_of_the_words_wins_over_the_run(run, tmp_path):
+    (tmp_path / "own.toml").write_text("max_new_tokens = 7\n")
+    _, found = evaluated(tmp_path, f"adapter={run}/epoch_1", f"recipe={tmp_path}/own.toml")
+    assert (found["config"]["max_new_tokens"], found["config"]["temperature"]) == (7, 0.7)
+
+
+def test_another_environment_leaves_the_runs_options_out(run, tmp_path):
+    out, found = evaluated(tmp_path, f"adapter={run}/epoch_1", "env=sat", "max_new_tokens=2")
+    assert "plays env=sat" in out and "textcraft" not in found["config"]
+
+
+def test_adapter_without_settings_needs_env(run, tmp_path):
+    shutil.copytree(run / "epoch_1", tmp_path / "bare")
+    (tmp_path / "bare" / "training_config.json").unlink()
+    assert f"{tmp_path}/bare has no training_config.json" in refused(f"adapter={tmp_path}/bare")
+    evaluated(tmp_path, f"adapter={tmp_path}/bare", "env=textcraft", "max_turns=1", "max_new_tokens=2")
+
+
+def test_damaged_settings_are_one_line(run, tmp_path):
+    shutil.copytree(run / "epoch_1", tmp_path / "cut")
+    (tmp_path / "cut" / "training_config.json").write_text("{")
+    assert "training_config.json: not a table of settings" in refused(f"adapter={tmp_path}/cut")
+
+
+def test_runs_that_differ_need_the_key(run, tmp_path):
+    shutil.copytree(run / "epoch_1", tmp_path / "other")
+    path = tmp_path / "other" / "training_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"temperature": 0.5}))
+    pair = f"adapter=base,{run}/epoch_1,{tmp_path}/other"
+    assert f"{run}/epoch_1 was trained with temperature=0.7, {tmp_path}/other with temperature=0.5" in refused(pair)
+    evaluated(tmp_path, pair, "temperature=0.7", "max_turns=1", "max_new_tokens=2")
+
+
+@pytest.mark.parametrize(("successes", "best"), [((0.9, 0.2, 0.4), 2), ((0.1, 0.6, 0.6), 1), ((0.1, 0.3, 0.2), 1)])
+def test_a_runs_folder_means_its_best_saved_epoch(successes, best, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    lines = [{"epoch": epoch, "eval": {"temperature": 0.7, "success": s}} for epoch, s in enumerate(successes)]
+    lines += [{"epoch": 2, "eval": {"temperature": 0.0, "success": 1.0}}]  # greedy play does not decide
+    lines += [{"epoch": 3, "eval": {"temperature": 0.7, "success": 1.0}}]  # has no folder
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out, found = evaluated(tmp_path, f"adapter={tmp_path}/run", "max_new_tokens=2")
+    assert list(found["results"]) == [f"{tmp_path}/run/epoch_{best}"]
+    assert f"epoch_{best} is the best of 2 evaluated and saved epochs by success, {successes[best]:.1%}" in out
+    assert ("before training it was no worse" in out) == (successes[0] >= successes[best])
+
+
+def test_a_run_without_evaluations_needs_an_epoch(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    assert "no saved epoch was evaluated, so none is best; choose one of: epoch_1, epoch_2" in refused(
+        f"adapter={tmp_path}/run"
+    )
