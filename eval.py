@@ -6,6 +6,7 @@ on a server (rl/remote.py). --help lists every key.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -19,9 +20,9 @@ import lora
 from envs.http.exchange import is_address
 from models import choose_threads, keep_memory, load_model, load_tokenizer
 from models.truncation import truncated
-from rl import arguments, as_trained, config, ranks
+from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
-from rl.evaluate import describe, evaluate
+from rl.evaluate import describe
 from rl.guard import ends, signals
 from rl.quantised import with_base
 from rl.ranks import start
@@ -37,6 +38,15 @@ class Keys:
     top_p: Positive[float] = 1.0  # sample from the fewest tokens that have this probability together
     server: str = ""  # play here, at http://host:port/v1 of the OpenAI protocol; model= and adapter= are its names
     json: str = ""  # also write the results to this file
+    samples: Positive[int] = 1  # times that each task is played sampled, for pass@k
+    k: str = ""  # also print pass@k for these k by comma, each at most samples
+    against: str = ""  # compare with the results in this file, which json= wrote
+    mode: Literal["evaluate", "merge", "both"] = "evaluate"  # evaluate | merge the adapter into out= | both, in turn
+    out: str = ""  # mode=merge|both: the folder for the merged checkpoint; must not exist
+
+    @property
+    def ks(self) -> list[int]:
+        return [arguments.convert("k", k, Positive[int]) for k in self.k.split(",") if k]
 
 
 TRAINING = {
@@ -80,6 +90,10 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"top_p={keys.top_p}: a probability, at most 1")
     if keys.server and (keys.top_k or keys.top_p < 1):
         raise arguments.ArgumentError("top_k= and top_p= do nothing with server=: the server samples")
+    if keys.ks and max(keys.ks) > keys.samples:
+        raise arguments.ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
+    if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
+        raise arguments.ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
     if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
         raise arguments.ArgumentError(f"json={keys.json} is not a file in an existing folder")
 
@@ -96,7 +110,7 @@ def evaluators_here(cfg: Any, names: list[str]) -> Iterator[tuple[str, Callable]
         ranks.chosen(choose_threads, model, cfg.threads, False, cfg.products)
         if name != "base":
             lora.load_adapter(model, Path(name))
-        yield name, partial(evaluate, model, tokenizer)
+        yield name, partial(judge.play, model, tokenizer)
 
 
 def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple[str, Callable]]:
@@ -109,23 +123,52 @@ def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple
         if name not in known:
             raise ValueError(f"the server has no model {name!r}; it has {', '.join(known)}")
     for name in names:
-        yield name, partial(remote.evaluate, server, served_as[name])
+        yield name, partial(remote.play_all, server, served_as[name])
 
 
 def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
+    played = as_trained.what_is_played(cfg)
+    tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
+    saved = judge.saved_results(keys.against, played, keys.split, tasks) if keys.against else {}
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
     evaluators = evaluators_on_server(cfg, names, keys.server) if keys.server else evaluators_here(cfg, names)
     for name, play in evaluators:
         for temperature in dict.fromkeys((cfg.temperature, 0.0)):
+            samples = keys.samples if temperature else 1  # greedy play repeats itself
+            tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, samples)
             with truncated(keys.top_k, keys.top_p):
-                result = play(cfg, temperature, keys.split, keys.n)
+                episodes = play(cfg, temperature, tasks)
+            result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
             results.setdefault(name, []).append(result)
-            print(f"{name}: {keys.split} {describe(result)}", flush=True)
-            for env, one in result["by_env"].items() if len(result["by_env"]) > 1 else ():
-                print(f"    {env}: {one['success']:.1%} ({one['low']:.1%} to {one['high']:.1%}, n={one['episodes']})")
+            print(f"{name}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+    comparisons = compare(saved | results, list(saved) or names[:1], list(results))
     if keys.json and ranks.is_first():
-        Path(keys.json).write_text(json.dumps({"config": asdict(cfg), "results": results}, indent=2) + "\n")
+        found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}
+        Path(keys.json).write_text(json.dumps(found, indent=2) + "\n")
+
+
+def compare(results: dict[str, list[dict]], references: list[str], names: list[str]) -> list[dict]:
+    """Print and return the differences between each policy and each reference, and who is on the Pareto frontier, for
+    sampled and for greedy play."""
+    found = []
+    for temperature in dict.fromkeys(one["temperature"] for name in names for one in results[name]):
+        here = {name: one for name, several in results.items() for one in several if one["temperature"] == temperature}
+        pairs = [(name, other) for other in references if other in here for name in names if name != other]
+        lines = [judge.compared(name, here[name], other, here[other]) for name, other in pairs]
+        print(*map(judge.describe_difference, lines), sep="\n", end="\n" * bool(lines))
+        if len(here) > 1 and lines:
+            front = judge.pareto(here)
+            print(judge.describe_pareto(front))
+            found.append({"temperature": temperature, "differences": lines, "pareto": front})
+    return found
+
+
+def merged(keys: Keys) -> None:
+    """Merge the adapter into out=, as merge.py does."""
+    import merge
+
+    merge.main(merge.Keys(out=keys.out, adapter=keys.adapter))
 
 
 if __name__ == "__main__":
@@ -138,4 +181,7 @@ if __name__ == "__main__":
         with ends.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
             lines.append(as_trained.describe(cfg))
-            start.run(partial(main, keys=keys, lines=lines), cfg, groups=keys.n)
+            if keys.mode != "evaluate" and "RANK" not in os.environ:  # ranks that this starts need not
+                merged(keys)
+            if keys.mode != "merge":
+                start.run(partial(main, keys=keys, lines=lines), cfg, groups=keys.n)

@@ -13,7 +13,7 @@ from rl.guard.files import read_json
 from rl.tasks import mixture
 
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
-PLAYED = ("env", "thinking", "temperature", "max_new_tokens", "max_len")  # what is played; and reward.*, ENV.*
+PLAYED = ("env", "thinking", "temperature", "max_new_tokens", "max_len", "order")  # what is played; and reward.*, ENV.*
 
 
 def settings_of(folder: Path) -> dict[str, Any] | None:

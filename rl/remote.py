@@ -32,8 +32,13 @@ from rl.tasks import Task, make_env, make_tasks
 def evaluate(server: Server, name: str, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
     """Evaluate the server's model `name` as rl.evaluate.evaluate does; cfg.model is the server's base model."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
+    return judged(play_all(server, name, cfg, temperature, tasks), temperature, split)
+
+
+def play_all(server: Server, name: str, cfg: Common, temperature: float, tasks: list[Task]) -> list[Episode]:
+    """Return the episodes of the server's model `name`. Raise ValueError if all failed because of the environment."""
     pool = ThreadPoolExecutor(min(MAX_THREADS, cfg.rollout_batch_size))
-    with tqdm(total=episodes, desc=f"evaluate {name} on {split}", leave=False, disable=None) as bar:
+    with tqdm(total=len(tasks), desc=f"evaluate {name}", leave=False, disable=None) as bar:
         played = []
         try:
             for episode in pool.map(partial(play, server, name, cfg, temperature), tasks):
@@ -46,7 +51,7 @@ def evaluate(server: Server, name: str, cfg: Common, temperature: float, split: 
             pool.shutdown(wait=False, cancel_futures=True)
     if all(episode.infrastructure_failed for episode in played):
         raise ValueError(f"all {len(played)} episodes failed because of the environment, not the agent")
-    return judged(played, temperature, split)
+    return played
 
 
 def play(server: Server, name: str, cfg: Common, temperature: float, task: Task) -> Episode:

@@ -9,8 +9,18 @@ from conftest import run_program
 import train
 from rl import config
 
-SMALL = "episodes=8 batch_size=8 epochs=2 eval_every=1 eval_episodes=4 threads=1 ranks=1 lr=1e-3 lora.r=4".split()
-PLAY = "env=textcraft textcraft.max_turns=2 textcraft.prompt=short temperature=0.7 max_new_tokens=5".split()
+SMALL = [
+    "episodes=8",
+    "batch_size=8",
+    "epochs=2",
+    "eval_every=1",
+    "eval_episodes=4",
+    "threads=1",
+    "ranks=1",
+    "lr=1e-3",
+    "lora.r=4",
+]
+PLAY = ["env=textcraft", "textcraft.max_turns=2", "textcraft.prompt=short", "temperature=0.7", "max_new_tokens=5"]
 SHORT = ["n=2", "threads=1", "ranks=1"]
 
 
@@ -109,3 +119,13 @@ def test_a_run_without_evaluations_needs_an_epoch(run, tmp_path):
     assert "no saved epoch was evaluated, so none is best; choose one of: epoch_1, epoch_2" in refused(
         f"adapter={tmp_path}/run"
     )
+
+
+def test_modes_merge_and_evaluate(run, tmp_path):
+    adapter, play = f"adapter={run}/epoch_1", ["max_turns=1", "max_new_tokens=2"]
+    for mode, evaluates in (("merge", False), ("both", True)):
+        status, out, err = run_program("eval.py", *SHORT, *play, adapter, f"mode={mode}", f"out={tmp_path}/{mode}")
+        assert status == 0 and (tmp_path / mode / "merge_report.json").is_file(), err
+        assert ("success" in out) == evaluates
+    status, _, err = run_program("eval.py", *SHORT, *play, adapter, "mode=both", f"out={tmp_path}/both")
+    assert status == 1 and "exists already" in err

@@ -222,9 +222,10 @@ def test_the_program_compares_names_of_a_server(here, capsys, tmp_path):
     words += ["textcraft.prompt=short", "textcraft.difficulty=1", "textcraft.max_turns=2"]
     eval_program.main(*config.parse(words, "eval.py", eval_program.Keys))
     output = capsys.readouterr().out.splitlines()
-    assert [line.split(" success")[0] for line in output] == [
+    assert [line.split(" success")[0] for line in output if ": test " in line] == [
         *("base: test sampled", "base: test greedy ", "mine: test sampled", "mine: test greedy "),
     ]
+    assert sum("mine against base, " in line for line in output) == 2
     assert set(json.loads((tmp_path / "x.json").read_text())["results"]) == {"base", "mine"}
     with pytest.raises(ValueError, match="no model 'mnie'; it has base, mine"):
         eval_program.main(*config.parse([*words, "adapter=mnie"], "eval.py", eval_program.Keys))

@@ -1,0 +1,73 @@
+"""Compare policies that played the same tasks: paired differences, Pareto dominance, pass@k. Pure functions of numbers.
+
+Intervals are quantiles of a Bayesian bootstrap over tasks (Rubin 1981): the mean under random Dirichlet weights.
+Outcomes that were possible but perhaps not seen have half a task's weight each, as in Jeffreys' prior. So the interval
+of a rate is the Jeffreys interval (rl/stats.py), and twenty equal results are no proof of equality.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+RATE = (0.0, 1.0)  # what the success of a task can be
+DIFFERENCE = (-1.0, 0.0, 1.0)  # what the difference of two can be
+
+
+def bootstrap(values: Sequence[float], possible: Sequence[float] = (), draws: int = 4000, seed: int = 0) -> np.ndarray:
+    """Return draws of the mean over all tasks, given the values of some of them. Equal arguments give equal draws.
+
+    possible: values with half a task's weight each. Without, the draws have the variance of the mean of n tasks.
+    """
+    if not len(values):
+        raise ValueError("no values to take the mean of")
+    seen, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
+    points, weights = np.append(seen, possible), np.append(counts, [0.5] * len(possible))
+    shares = np.random.default_rng(seed).standard_gamma(weights, (draws, len(weights)))
+    means, n = shares @ points / shares.sum(1), len(values)
+    if len(possible) or n == 1:
+        return means
+    return np.mean(values) + (means - np.mean(values)) * math.sqrt((n + 1) / (n - 1))
+
+
+def interval(draws: np.ndarray, level: float = 0.8) -> tuple[float, float]:
+    """Return the equal-tailed interval of draws."""
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def rate_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of the mean of rates; it touches 0 if all are 0 and 1 if all are 1, as jeffreys' does."""
+    low, high = interval(bootstrap(values, RATE))
+    return low if any(values) else 0.0, high if min(values) < 1 else 1.0
+
+
+def pass_at_k(successes: int, samples: int, k: int) -> float:
+    """Return the unbiased estimate of the chance that at least one of k attempts at a task succeeds.
+
+    It is the share of k-subsets of the samples with a success, 1 - C(n - c, k) / C(n, k) (Chen et al. 2021).
+    """
+    if not 1 <= k <= samples or not 0 <= successes <= samples:
+        raise ValueError(f"pass@{k} of {successes} successes in {samples} samples")
+    return 1 - math.comb(samples - successes, k) / math.comb(samples, k)
+
+
+def dominates(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Return whether a is at least b everywhere and more somewhere."""
+    pairs = list(zip(a, b, strict=True))
+    return all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
+
+
+def frontier(scores: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the names that no other name's scores dominate."""
+    return [name for name, own in scores.items() if not any(dominates(other, own) for other in scores.values())]
+
+
+def dominance_probability(differences: Sequence[Sequence[float]], draws: int = 4000) -> float:
+    """Return the probability that a policy is better than another in every environment.
+
+    differences: of their successes task by task, for each environment; environments are independent.
+    """
+    return math.prod(
+        float((bootstrap(env, DIFFERENCE, draws, seed) > 0).mean()) for seed, env in enumerate(differences)
+    )
