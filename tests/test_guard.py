@@ -447,7 +447,7 @@ def test_rows_that_changed_are_refused(words, tmp_path):
 
 
 def test_a_folder_of_tasks_that_changed_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("envs.tau_retail.load_tasks", lambda data: {})
+    monkeypatch.setattr("envs.tau_retail.load_tasks", lambda *given: {})
     tasks, run = tmp_path / "tasks", tmp_path / "run"
     run.mkdir(), (tasks / "deep").mkdir(parents=True)
     (tasks / "deep" / "users.json").write_text("{}")
