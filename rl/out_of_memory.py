@@ -23,6 +23,7 @@ PHASES = {  # file.function: the phase that its calls belong to, as in metrics.j
     "train.score": "score",
     "train.learn": "learn",
     "evaluate.evaluate": "evaluate",
+    "judge.play": "evaluate",
     "demonstrations.evaluate_held_out": "evaluate",
     "checkpoint.save_epoch": "save",
     "checkpoint.save_checkpoint": "save",
