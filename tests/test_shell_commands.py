@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).with_name("parity")))
 
 from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 
+from envs.simulators.regex.match import compile_regex
 from envs.simulators.shell import Machine, Shell, base_machine
 from envs.simulators.shell.commands import COMMANDS
-from envs.simulators.shell.commands.regex.match import compile_regex
 from envs.simulators.shell.files import Caller, Frozen, raw, text
 
 Shell.strict = True  # errors of the simulator must be seen

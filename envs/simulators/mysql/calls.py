@@ -4,8 +4,8 @@ import re
 
 from envs.simulators.mysql.functions import decimal
 from envs.simulators.mysql.tokens import MySQLError
-from envs.simulators.shell.commands.regex.match import compile_regex
-from envs.simulators.shell.commands.regex.syntax import RegexError
+from envs.simulators.regex.match import compile_regex
+from envs.simulators.regex.syntax import RegexError
 
 LEADING = re.compile(r"\s*[-+]?\d+(\.\d*)?|", re.ASCII)  # the number that a text begins with
 MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `Database.run`

@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
+from envs.simulators.regex.match import RegexError, compile_regex
 from envs.simulators.shell import expand
 from envs.simulators.shell.arithmetic import ArithmeticFailed
-from envs.simulators.shell.commands.regex.match import RegexError, compile_regex
 from envs.simulators.shell.conditions import COMPARE, TEXTS, TestFailed, binary, unary
 from envs.simulators.shell.expand import ExpansionFailed
 from envs.simulators.shell.launch import Launching

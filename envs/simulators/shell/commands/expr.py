@@ -2,9 +2,9 @@
 
 import re
 
+from envs.simulators.regex.match import compile_regex
+from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail, quote_locale
-from envs.simulators.shell.commands.regex.match import compile_regex
-from envs.simulators.shell.commands.regex.syntax import RegexError
 from envs.simulators.shell.process import Process
 
 

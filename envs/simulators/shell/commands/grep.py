@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from fnmatch import translate
 
+from envs.simulators.regex.match import RegexError, compile_regex
 from envs.simulators.shell.commands.options import Fail, getopt, read
-from envs.simulators.shell.commands.regex.match import RegexError, compile_regex
 from envs.simulators.shell.process import Process
 
 SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZbTd:D:0123456789"

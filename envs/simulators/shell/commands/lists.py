@@ -2,8 +2,8 @@
 
 import string
 
+from envs.simulators.regex.syntax import CLASSES
 from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote_if, quote_locale, read
-from envs.simulators.shell.commands.regex.syntax import CLASSES
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 

@@ -2,9 +2,9 @@
 
 import re
 
+from envs.simulators.regex.match import Regex, compile_regex
+from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.regex.match import Regex, compile_regex
-from envs.simulators.shell.commands.regex.syntax import RegexError
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
 LOOKS = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|0[xX][0-9a-fA-F]+)\s*", re.ASCII)

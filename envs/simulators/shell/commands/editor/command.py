@@ -5,10 +5,10 @@ Keys: i a I A o O with their text up to Escape, x dd D J G gg j k h l 0 $, and :
 
 import re
 
+from envs.simulators.regex.match import compile_regex
+from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.editor.keys import ESCAPE, Keys, Quit, Wrong
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.regex.match import compile_regex
-from envs.simulators.shell.commands.regex.syntax import RegexError
 from envs.simulators.shell.commands.sed.text import replacement
 from envs.simulators.shell.files import raw, text
 from envs.simulators.shell.process import Process

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 
+from envs.simulators.regex.match import compile_regex
+from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.find.format import formatted, listed
 from envs.simulators.shell.commands.find.measures import Measures
 from envs.simulators.shell.commands.modes import group_id, user_id
 from envs.simulators.shell.commands.options import Fail, quote, quote_locale
-from envs.simulators.shell.commands.regex.match import compile_regex
-from envs.simulators.shell.commands.regex.syntax import RegexError
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 

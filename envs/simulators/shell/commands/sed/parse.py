@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from envs.simulators.regex.match import Regex, compile_regex
+from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.regex.match import Regex, compile_regex
-from envs.simulators.shell.commands.regex.syntax import RegexError
 
 MOST_COMMANDS = 10_000
 ESCAPES = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from envs.simulators.shell.commands.regex.syntax import WORD, Parser, PerlParser, RegexError
+from envs.simulators.regex.syntax import WORD, Parser, PerlParser, RegexError
 
 MOST_INSTRUCTIONS = 20_000  # of a compiled expression: "Regular expression too big" beyond
 FAST_STEPS = 1 << 19  # most steps that a search with Python's `re` may take by our estimate
