@@ -1,8 +1,9 @@
-"""Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x/epoch_10 env=textcraft
+"""Success of a model or an adapter on held-out tasks: python eval.py adapter=runs/x
 
-Plays the same tasks sampled at the training temperature and greedily, with 80 % Jeffreys intervals. Without adapter= it
-plays the base model; several by comma (`adapter=base,runs/x/epoch_10`) play the same tasks. With server= the model runs
-on a server (rl/remote.py). --help lists every key.
+An adapter plays what its run played (rl/as_trained.py), and a run's folder means its best epoch; keys given here win.
+Each task is played at the training temperature and greedily. Without adapter= the base model plays; several adapters by
+comma (`adapter=base,runs/x/epoch_10`) play the same tasks and are compared. With server= the model runs on a server
+(rl/remote.py). docs/glossary.md explains the numbers; --help lists every key.
 """
 
 import json
@@ -70,7 +71,8 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words
     model = given.get("model", "")
-    sources = names or [model for model in [model] if model and as_trained.settings_of(Path(model))]
+    trained_whole = bool(model) and as_trained.settings_of(Path(model)) is not None  # an epoch of lora.r=0
+    sources = names or [model] * trained_whole
     lines = [line for _, line in chosen if line] + as_trained.origin(words, sources)
     return with_base(as_trained.with_settings(named, sources), names), lines
 
@@ -94,6 +96,10 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
         raise arguments.ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
+    if keys.against and not Path(keys.against).is_file():
+        raise arguments.ArgumentError(
+            f"against={keys.against} is not a file; json= of an earlier evaluation writes one"
+        )
     if keys.json and (Path(keys.json).is_dir() or not Path(keys.json).absolute().parent.is_dir()):
         raise arguments.ArgumentError(f"json={keys.json} is not a file in an existing folder")
 

@@ -22,17 +22,10 @@ import envs
 from models.chat.formats import without_thoughts
 from rl import reward
 from rl.config import Common
-from rl.evaluate import EVAL_STREAM, judged
 from rl.openai_client import Refused, Server
 from rl.records import Episode, Turn
 from rl.rollout import CUT, MAX_THREADS
-from rl.tasks import Task, make_env, make_tasks
-
-
-def evaluate(server: Server, name: str, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
-    """Evaluate the server's model `name` as rl.evaluate.evaluate does; cfg.model is the server's base model."""
-    tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
-    return judged(play_all(server, name, cfg, temperature, tasks), temperature, split)
+from rl.tasks import Task, make_env
 
 
 def play_all(server: Server, name: str, cfg: Common, temperature: float, tasks: list[Task]) -> list[Episode]:

@@ -431,7 +431,7 @@ def test_interrupted_rollout_leaves_no_waiting_thread(path):
 
         threading.Thread(target=interrupt).start()
         if path == b"/v1/chat/completions":
-            remote.evaluate(openai_client.Server(f"{server.url}/v1"), "m", cfg, 0.0, "val", 8)
+            remote.play_all(openai_client.Server(f"{server.url}/v1"), "m", cfg, 0.0, make_tasks(cfg, 0, 8, 1, "val", 0))
         else:
             model, tokenizer = load_model("tiny").eval(), load_tokenizer("tiny")
             rollout(model, tokenizer, make_tasks(cfg, 0, 4, 2, "train", 0), cfg, 1.0, tqdm(disable=True))

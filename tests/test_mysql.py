@@ -220,21 +220,21 @@ def test_digest_does_not_depend_on_row_order():
 
 
 @pytest.mark.parametrize(
-    "sql",
+    ("code", "sql"),
     [
-        "ATTACH DATABASE 'x.db' AS x",
-        "PRAGMA database_list",
-        "SELECT load_extension('x')",
-        "SELECT readfile('/etc/passwd')",
-        "SELECT LOAD_FILE('/etc/passwd')",
-        "SELECT * FROM sqlite_master",
-        "SELECT * INTO OUTFILE '/tmp/x' FROM staff",
-        "VACUUM INTO 'x.db'",
-        "SET GLOBAL general_log = 1",
+        (1064, "ATTACH DATABASE 'x.db' AS x"),
+        (1064, "PRAGMA database_list"),
+        (1305, "SELECT load_extension('x')"),
+        (1305, "SELECT readfile('/etc/passwd')"),
+        (1235, "SELECT LOAD_FILE('/etc/passwd')"),
+        (1146, "SELECT * FROM sqlite_master"),
+        (1235, "SELECT * INTO OUTFILE '/tmp/x' FROM staff"),
+        (1064, "VACUUM INTO 'x.db'"),
+        (1235, "SET GLOBAL general_log = 1"),
     ],
 )
-def test_only_the_table_can_be_reached(staff, sql):
-    assert said(staff, sql)[:4] in ("1064", "1146", "1235", "1305")
+def test_only_the_table_can_be_reached(staff, code, sql):
+    assert said(staff, sql).startswith(f"{code} ")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_db_bench_plays_tasks_of_several_skills(tmp_path):
     ]
     (tmp_path / "test.json").write_text(json.dumps(dict(enumerate(tasks))))
     assert made("db_bench", tmp_path).count("test") == 3
-    with pytest.raises(ValueError, match="leave skill= out"):
+    with pytest.raises(ValueError, match="leave skill= and single_skill= out"):
         envs.make("db_bench", data=str(tmp_path), splits="own", skill="select")
 
 

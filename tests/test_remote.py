@@ -14,7 +14,8 @@ from models import load_model, load_tokenizer
 from rl import config, openai_client, remote
 from rl.answer import Base
 from rl.arguments import ArgumentError
-from rl.evaluate import evaluate
+from rl.evaluate import evaluate, judged
+from rl.judge import make_eval_tasks
 from rl.tasks import make_tasks
 
 WORDS = ["max_new_tokens=24", "max_len=768", "rollout_batch_size=4"]
@@ -86,8 +87,8 @@ def nothing_asked():
 def test_remote_evaluation_equals_the_local_one(env, n, here):
     model, tokenizer, server = here
     cfg = replace(config.parse([*WORDS, f"env={env}", "planner.worker=model"]), model="base")
-    there = remote.evaluate(server, "mine", cfg, 0.0, "val", n)
-    assert there == evaluate(model, tokenizer, cfg, 0.0, "val", n)
+    there = remote.play_all(server, "mine", cfg, 0.0, make_eval_tasks(cfg, "val", n, 1))
+    assert judged(there, 0.0, "val") == evaluate(model, tokenizer, cfg, 0.0, "val", n)
     models = {body["model"] for path, body in Handler.asked if path == "/v1/chat/completions"}
     assert models == ({"mine", "base"} if env == "planner" else {"mine"})  # the worker is the base
 

@@ -88,7 +88,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 class Config:
     difficulty: str = "3"  # levels 1 to 3, drawn uniformly from this comma list; repeats add weight: "1,1,2"
     skill: str = ""  # a comma list of the 22 skills to draw from; empty: all
-    data: str = ""  # a file of LifelongAgentBench's entries, or of {skill: [entry, ...]}; empty: generated tasks
+    data: str = ""  # LifelongAgentBench's entries, its rows on Hugging Face, or {skill: [entry, ...]}; empty: generated
     splits: str = "hash"  # of data: "hash" of the SQL; "own": a folder's train.json, test.json, or a whole file
     single_skill: bool = False  # of data, leave out entries of several skills; `select`, which every query has, is none
     strict: bool = True  # grade answers without the original's two bugs
@@ -109,7 +109,9 @@ class Config:
         check_splits(self)
         if self.splits == "own":
             if self.skill or self.single_skill:
-                raise ValueError("splits=own plays every task of data, whatever its skills: leave skill= out")
+                raise ValueError(
+                    "splits=own plays every task of data, whatever its skills: leave skill= and single_skill= out"
+                )
             for path in files_of(self.data).values():
                 read_in_order(path)
         elif self.data:

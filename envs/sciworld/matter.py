@@ -159,6 +159,15 @@ def change_state(rng: Random, bare: bool, family: str) -> Task:
     return Task(f"{name}:{start}:{'broken stove' * broken}", says, start, place, plan)
 
 
+def begin_to_measure(p: Progress, tool: Thing, thing: Thing):
+    """Return the expert's next action until it carries the tool and has focused on it and on the thing, then None."""
+    if p.house.inventory not in tool.chain():
+        return access(p.house, tool) or ("pick up", tool)
+    if p.done == 0:
+        return "focus", tool
+    return access(p.house, thing) or ("focus", thing) if p.done == 1 else None
+
+
 def thermometer(rng: Random, bare: bool) -> Task:
     """Draw a task: measure a temperature and put the thing into the matching box."""
     kind = rng.choice(MEASURED)
@@ -185,12 +194,8 @@ def thermometer(rng: Random, bare: bool) -> Task:
     def plan(p: Progress):
         house, thing = p.house, p.house.target
         tool = called(house, "thermometer")
-        if house.inventory not in tool.chain():
-            return access(house, tool) or ("pick up", tool)
-        if p.done == 0:
-            return "focus", tool
-        if p.done == 1:
-            return access(house, thing) or ("focus", thing)
+        if begin := begin_to_measure(p, tool, thing):
+            return begin
         if ("use", (tool, thing)) not in p.log:
             return access(house, thing) or ("use", tool, thing)
         return deliver(house, thing, called(house, right))

@@ -18,7 +18,7 @@ from envs.sciworld.goals import (
 )
 from envs.sciworld.house import House
 from envs.sciworld.kinds import MATTER
-from envs.sciworld.matter import HEATERS, heat_or_cool
+from envs.sciworld.matter import HEATERS, begin_to_measure, heat_or_cool
 from envs.sciworld.physics import SOURCES
 from envs.sciworld.rooms import ROOMS
 from envs.sciworld.things import Thing, create
@@ -56,12 +56,8 @@ def melting_point(rng: Random, bare: bool, unknown: bool) -> Task:
     def plan(p: Progress):
         house, thing = p.house, p.house.target
         tool = called(house, "thermometer")
-        if house.inventory not in tool.chain():
-            return access(house, tool) or ("pick up", tool)
-        if p.done == 0:
-            return "focus", tool
-        if p.done == 1:
-            return access(house, thing) or ("focus", thing)
+        if begin := begin_to_measure(p, tool, thing):
+            return begin
         if MEASURED in p.met:
             box = called(house, right)
             return access(house, box) or ("focus", box)

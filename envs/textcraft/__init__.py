@@ -7,7 +7,8 @@ Task.     `Goal: craft birch stairs.` A shuffled list shows the recipes of the g
 Actions.  Matched at the start of the action, in this order; `get[2 oak log]`, `craft[...]` mean the plain form.
     craft [N] ITEM using N ITEM[, N ITEM ...]   one crafting; ingredients and counts must be exactly the recipe's, an
                                                 item may stand for its tag, and the first N is read but ignored
-    get N ITEM                                  any amount of an item that no recipe makes
+    get N ITEM                                  any amount of an item that no recipe makes; after `get 0 coal` the
+                                                inventory lists `[coal] (0)`
     inventory                                   list what the agent carries
 
 Replies.  The three failures before the last line are checked in this order.
@@ -175,10 +176,8 @@ class Env(Environment):
         item = text.replace("_", " ")
         if item not in BASE:
             raise ActionFailed(f"Could not find {text}")
-        if count == 0:
-            return f"Got 0 {text}", None
         self.inventory[item] = self.inventory.get(item, 0) + count
-        return f"Got {count} {text}", item
+        return f"Got {count} {text}", item if count else None
 
     def _craft(self, product: str, ingredients: str) -> tuple[str, str]:
         """Execute `craft`. Return the observation and the item."""

@@ -1,2 +1,4 @@
-"""POSIX regular expressions over bytes for grep, sed, awk, find, expr, vi, [[ =~ ]] and MySQL's REGEXP: syntax.py parses, match.py
-matches."""
+"""POSIX regular expressions over bytes, in a bounded number of steps: syntax.py parses, match.py matches.
+
+grep, sed, awk, find, expr, vi and [[ =~ ]] of the shell use them, and MySQL's REGEXP.
+"""
