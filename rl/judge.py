@@ -101,6 +101,8 @@ def describe_difference(line: dict) -> str:
     verdict = "better" if line["success_low"] > 0 else "worse" if line["success_high"] < 0 else "no difference shown"
     bounds = f"80 % interval {line['success_low']:+.1%} to {line['success_high']:+.1%}"
     score = f"score {line['score']:+.3f} ({line['score_low']:+.3f} to {line['score_high']:+.3f})"
+    if line["score_low"] == line["score_high"]:  # equal differences have no spread to draw from
+        score = f"score {line['score']:+.3f} on each task"
     kind = "greedy" if line["temperature"] == 0 else "sampled"
     head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks: {verdict}"
     return f"{head}; success {line['success']:+.1%} ({bounds}), {score}"

@@ -57,7 +57,7 @@ def warn() -> None:
         (lambda: print("beside", file=sys.stderr), "beside"),
     ],
 )
-def test_a_case_that_takes_too_much_or_prints_beside_its_line_is_found(call, found):
+def test_judge_finds_costly_cases_and_stray_lines(call, found):
     """Also after an earlier case that took as much."""
     del [bytearray(b"x") * 1_100_000_000][:]
     with pytest.raises(AssertionError, match=found):

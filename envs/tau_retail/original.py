@@ -88,7 +88,7 @@ def _from_row(row: dict, shop: Shop) -> Task:
 
 
 def _calls(row: dict) -> list[Call]:
-    """Return the ground truth's calls of tools. Raise ValueError for one that is none."""
+    """Return the ground truth's tool calls. Raise ValueError for an entry that is not a tool call."""
     calls = [(each["name"], dict(each.get("kwargs", each.get("arguments", {})))) for each in row["actions"]]
     calls = [each for each in calls if each[0] != "respond"]
     for name, arguments in calls:
