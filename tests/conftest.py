@@ -101,7 +101,6 @@ def no_hang(seconds: float = 20):
     assert time.monotonic() - start < seconds, f"took more than {seconds} s"
 
 
-@pytest.fixture(autouse=True)
 def _restored_products():
     """Undo what a run in this process chose: oneDNN or plain products."""
     onednn = sys.modules.get("models.fast.onednn")  # absent where a test hides models/fast
@@ -109,6 +108,11 @@ def _restored_products():
     yield
     if onednn:
         onednn.float32, onednn.least_batch = before
+
+
+# A module's own fixtures, which may run train.py, are made before those of its tests.
+_restored_by_module = pytest.fixture(scope="module", autouse=True)(_restored_products)
+_restored_by_test = pytest.fixture(autouse=True)(_restored_products)
 
 
 @pytest.fixture

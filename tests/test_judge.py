@@ -67,9 +67,8 @@ def test_differences_are_paired_by_task():
     assert "the same 200 tasks: better; success +20.0%" in judge.describe_difference(line)
     back = judge.compared("base", results["base"], "mine", results["mine"])
     assert "worse" in judge.describe_difference(back) and back["success"] == pytest.approx(-0.2)
-    assert "no difference shown" in judge.describe_difference(
-        judge.compared("x", results["base"], "y", results["base"])
-    )
+    equal = judge.describe_difference(judge.compared("x", results["base"], "y", results["base"]))
+    assert "no difference shown" in equal and equal.endswith("score +0.000 on each task")
     front = judge.pareto(results)
     assert front["frontier"] == front["sure_frontier"] == ["mine"]
     assert [(pair["better"], pair["worse"]) for pair in front["sure"]] == [("mine", "base")]
