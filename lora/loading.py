@@ -4,6 +4,7 @@ A wrong prefix would silently leave the base model as it is, so reading is stric
 that the config names, with their shapes. Imported only by lora.load_adapter.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,7 +133,8 @@ def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
             raise ValueError(f"{path}: not a whole safetensors file ({error})") from None
     if pickled.is_file():
         try:
-            tensors = torch.load(pickled, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings(action="ignore"):  # of torch about pickle's protocols, beside our one line
+                tensors = torch.load(pickled, map_location="cpu", weights_only=True)
             return {key: tensor.detach() for key, tensor in tensors.items()}
         except Exception as error:  # the unpickler raises many kinds and may return anything
             raise ValueError(f"{pickled}: not readable as plain weights ({type(error).__name__})") from None

@@ -294,7 +294,7 @@ def test_eval_refuses_an_adapter_that_is_not_finite(tmp_path):
     lora.inject(model, r=2)
     lora.lora_layers(model)[2][1].adapter.A.data[1, 1] = float("nan")
     lora.save_adapter(model, tmp_path / "adapter", str(TINY))
-    code, out, err = run_program("eval.py", f"adapter={tmp_path}/adapter", "n=2", "threads=1")
+    code, out, err = run_program("eval.py", f"adapter={tmp_path}/adapter", "env=textcraft", "n=2", "threads=1")
     assert code == 1 and "v_proj.lora_A.weight has an entry that is not finite" in err and "success" not in out
     assert len(err.splitlines()) == 1
 
