@@ -185,9 +185,32 @@ def test_checksums_change_with_a_single_bit():
 def test_the_bound_of_the_sampler_gap_is_that_of_rounding():
     assert invariants.rounding("yes", "bfloat16") == 0
     assert invariants.rounding("no", "float32") < invariants.rounding("no", "bfloat16") < 0.9, "temperature 1 for 1.5"
-    assert invariants.sampler_gap(None, 0.0) is invariants.sampler_gap(0.0, 0.0) is None
-    assert "differ by 1e-07 nats" in invariants.sampler_gap(1e-7, 0.0)
-    assert "differ by nan nats" in invariants.sampler_gap(float("nan"), 0.5)
+    assert invariants.sampler_gap(None, "yes", "float32") is invariants.sampler_gap(0.0, "yes", "float32") is None
+    assert invariants.sampler_gap(1e-7, "no", "float32") is None
+    assert "1e-07 nats on a token, although the trial" in invariants.sampler_gap(1e-7, "yes", "float32")
+    assert "0.1 nats on a token, and rounding explains 0:" in invariants.sampler_gap(0.1, "yes", "float32")
+    assert "differ by nan nats" in invariants.sampler_gap(float("nan"), "no", "bfloat16")
+
+
+def test_a_difference_withdraws_the_claim_of_equal_bits(tmp_path, capsys):
+    """With strict=false the run goes on, and metrics say from that epoch on that it is not exact."""
+    epoch = Epoch(tmp_path, "strict=false")
+    epoch.state.exact = "yes"
+    epoch.state.epoch = 1
+    assert "exact" not in epoch.all(), "nothing is withdrawn"
+    found = epoch.ended(sampler_gap=4e-6)
+    assert found["warnings"] == ["sampler_gap"]
+    assert found["exact"] == epoch.state.exact == "no: sampling and training differed by 4.0e-06 nats in epoch 1"
+    assert epoch.ended(sampler_gap=4e-6)["warnings"] == [], "rounding explains it now"
+    assert "although the trial at the start found equal bits" in capsys.readouterr().out
+
+    resumed = Epoch(tmp_path / "resumed", "strict=false")
+    resumed.state.exact = "yes"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "tasks": [], "exact": epoch.state.exact}) + "\n")
+    resumed.state.watch.begin(resumed.state, resumed.tokenizer, resumed.cfg, folder)
+    assert resumed.state.exact == epoch.state.exact, "a resumed run does not claim it again"
 
 
 def test_16_bits_round_by_less_than_half_of_the_bound(tiny):
@@ -343,8 +366,8 @@ class Epoch:
         self.state.step += 1
         self.state.watch.stepped(self.state, batch, step, self.cfg)
 
-    def ended(self) -> dict:
-        losses = {"entropy": 0.5, "sampler_gap": 0.0, "approx_kl": 0.01, "clip_fraction": 0.1}
+    def ended(self, sampler_gap: float = 0.0) -> dict:
+        losses = {"entropy": 0.5, "sampler_gap": sampler_gap, "approx_kl": 0.01, "clip_fraction": 0.1}
         return self.state.watch.ended(self.state, {"epoch": 1, **self.stats, **losses}, self.cfg)
 
     def all(self) -> dict:

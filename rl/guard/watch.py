@@ -18,6 +18,7 @@ from rl.records import Batch, Episode
 NONFINITE = 5  # optimizer steps in a row without a finite gradient that end a run
 KEPT = ("epoch", "episodes", "reward_mean", "reward_std", "accuracy", "cut_by_length", "turns_mean", "invalid_actions")
 KEPT += ("tasks", "entropy", "approx_kl", "clip_fraction", "sampler_gap")
+WITHDRAWN = "no: sampling and training differed"  # how `exact` begins once an epoch has shown that the trial was wrong
 
 
 class Nonsense(ValueError):
@@ -47,6 +48,8 @@ class Watch:
         for _, record in read_lines(folder / "metrics.jsonl"):
             if "tasks" in record:
                 self.records.append({key: record[key] for key in KEPT if key in record})
+                if str(record.get("exact")).startswith(WITHDRAWN):
+                    state.exact = record["exact"]
         model, sentences = state.model, {}
         sentences["tokenizer"] = invariants.tokenizer_ids(tokenizer, model.config.vocab_size)
         if cfg.lora.r:
@@ -120,16 +123,20 @@ class Watch:
         """Check the metrics of the epoch that has ended. Return the metrics that the checks add."""
         record = {key: value for key, value in {**self.collecting, **stats}.items() if key in KEPT}
         self.records.append(record)
-        limit = invariants.rounding(state.exact, cfg.dtype)
+        gap, claimed, withdrawn = stats.get("sampler_gap"), state.exact, {}
         self.report(
             cfg,
             f"epoch {state.epoch}",
-            sampler_gap=invariants.sampler_gap(stats.get("sampler_gap"), limit),
+            sampler_gap=invariants.sampler_gap(gap, claimed, cfg.dtype),
             entropy=invariants.entropy(self.records, state.model.config.vocab_size),
             ratio=invariants.ratio(self.records),
         )
+        if gap and claimed == "yes":  # the trial's claim does not hold: withdraw it
+            state.exact = f"{WITHDRAWN} by {gap:.1e} nats in epoch {state.epoch}"
+            withdrawn = {"exact": state.exact}
         names, self.printed, self.found = sorted(self.found), set(self.found), {}
-        return {"tasks": record["tasks"], "invalid_actions": record["invalid_actions"], "warnings": names}
+        checked = {"tasks": record["tasks"], "invalid_actions": record["invalid_actions"], "warnings": names}
+        return checked | withdrawn
 
     def report(self, cfg: Any, where: str, **sentences: str | None) -> None:
         """Print and remember what was found. Raise Nonsense for it with strict=true."""
