@@ -24,7 +24,7 @@ from models.truncation import truncated
 from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe
-from rl.guard import ends, signals
+from rl.guard import ends, fits, signals
 from rl.quantised import with_base
 from rl.ranks import start
 from rl.whole_split import with_every_task
@@ -184,6 +184,8 @@ if __name__ == "__main__":
             cfg, keys = config.parse(words, "eval.py", Keys)
             check(keys, words)
             cfg, keys = with_every_task(cfg, keys)
+            if not keys.server:  # whose model= is its own name
+                fits.check(cfg, training=False)
         with ends.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
             lines.append(as_trained.describe(cfg))

@@ -14,13 +14,11 @@ import torch
 
 from models import CausalLM, Tokenizer
 from models.checkpoints.export import save_model
-from models.config import read_config
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.state import TrainState
 from rl.tasks import mixture
 
-STORED = "lora.r=0 cannot train a checkpoint that is stored as {}; use lora.r=16"
 ASK_BASE = (("planner", "worker", "worker"), ("tau_retail", "user", "customer"))  # environment, key, the base's role
 
 
@@ -35,23 +33,10 @@ def check(cfg: Any) -> None:
         raise ArgumentError(f"quant={cfg.quant} freezes the weights that lora.r=0 trains; choose one of the two")
     if cfg.resume_from:
         raise ArgumentError("resume_from= starts from an adapter, but lora.r=0 trains the model itself")
-    if (kind := stored_kind(cfg.model)) != "none":
-        raise ArgumentError(STORED.format(kind))
-
-
-def stored_kind(model: str) -> str:
-    """Return the quantisation that a local checkpoint is stored in, "none" for any other model name. A config.json that
-    cannot be read is loading's to refuse."""
-    try:
-        return read_config(Path(model)).quant if Path(model).is_dir() else "none"
-    except (OSError, ValueError):
-        return "none"
 
 
 def train_all(model: CausalLM) -> None:
-    """Make every weight trainable, and print one line. Raise ValueError if the checkpoint is quantised."""
-    if model.config.quant != "none":
-        raise ValueError(STORED.format(model.config.quant))
+    """Make every weight trainable, and print one line."""
     model.requires_grad_(True)
     copied = "" if model.lm_head.weight.dtype == torch.float32 else ", in float32 copies of the weights"
     print(f"lora off: all {sum(p.numel() for p in model.parameters()):,} parameters train{copied}")

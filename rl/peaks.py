@@ -20,6 +20,7 @@ from models.linear import ROW_MULTIPLE
 from models.quant import layout
 from models.sizes import Sizes
 from rl.arguments import ArgumentError
+from rl.guard.fits import check_stored
 
 UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0}  # bytes of the optimizer's state for a trained weight
@@ -39,10 +40,7 @@ def settled(sizes: Sizes, cfg: Any) -> Any:
     """Return the settings as a run takes them: with the quantisation that the checkpoint is stored in, and the products
     that are faster on this machine. Raise ArgumentError for settings that do not go with such a checkpoint."""
     stored = sizes.stored
-    if stored != "none" and cfg.quant not in ("none", stored):
-        raise ArgumentError(f"{cfg.model}: is stored as {stored}, not {cfg.quant}; leave quant= out")
-    if stored != "none" and not cfg.lora.r:
-        raise ArgumentError(f"lora.r=0 cannot train a checkpoint that is stored as {stored}; use lora.r=16")
+    check_stored(cfg, stored)
     cfg = replace(cfg, quant=cfg.quant if stored == "none" else stored)
     return replace(cfg, products=footprint(sizes, cfg).products)
 

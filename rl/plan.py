@@ -1,13 +1,12 @@
 """train.py plan=true or plan=24GiB: print the peak memory of each phase of a run, before anything is loaded."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from models.config import read_config
 from models.sizes import Sizes, sizes_of
-from models.weights import resolve
 from rl.arguments import ArgumentError
+from rl.guard.fits import config_folder
 from rl.peaks import parse_size, phases, settled
 
 
@@ -75,15 +74,6 @@ def what_fits(sizes: Sizes, cfg: Any, limit: int) -> list[Any]:
         else:
             found.append(settings)
     return found
-
-
-def config_folder(model: str) -> Path:
-    """Return a folder with the model's config.json; of a hub id only this file is downloaded."""
-    if model == "tiny" or Path(model).is_dir() or model.startswith((".", "/", "~")):
-        return resolve(model)
-    from models.checkpoints.hub import download_config
-
-    return download_config(model)
 
 
 def frugal(sizes: Sizes, cfg: Any) -> Any:

@@ -283,10 +283,10 @@ BAD = {
     ),
     "a name that no layer has": (
         ["train.py", "lora.targets=w_proj", "out={tmp}/x"],
-        1,
+        2,
         "linear layers here: down_proj",
     ),
-    "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 1, "lm_head"),
+    "nothing but the head": (["train.py", "lora.targets=lm_head", "out={tmp}/x"], 2, "lm_head"),
     "merge without out": (["merge.py", "adapter=runs/x"], 2, "out="),
     "merge of nothing": (["merge.py", "adapter=runs/nowhere", "out={tmp}/m"], 1, "runs/nowhere"),
 }

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from models.config import read_config
+
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 REVISION = re.compile(r"\w([\w./-]*\w)?", re.ASCII)
 PATTERNS = ["*.json", "*.safetensors", "*.jinja"]
@@ -12,13 +14,14 @@ def download(name: str) -> Path:
     """Return the folder of a hub id such as "org/name" or "org/name@revision"; offline, that of the hub's cache.
 
     Raise FileNotFoundError with one line if `name` is not a hub id or the hub does not have it, ValueError if the
-    revision cannot be the name of one.
+    revision cannot be the name of one. A config.json that is not supported is refused before the weights come.
     """
+    read_config(download_config(name))
     return _download(name, PATTERNS)
 
 
 def download_config(name: str) -> Path:
-    """Return a folder with the config.json of a hub id, and raise what `download` does."""
+    """Return a folder with the config.json of a hub id. Raise what `download` does for the id and the revision."""
     return _download(name, ["config.json"])
 
 

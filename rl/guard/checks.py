@@ -76,12 +76,17 @@ def check_training(cfg: Any) -> None:
         from rl import plan
 
         plan.print_and_exit(cfg)
+    from rl.guard import fits
+
+    fits.check(cfg, training=True)
 
 
 def check_model(cfg: Any, model: Any) -> None:
-    """Raise ValueError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
-    if any(rope.kind == "dynamic" for rope in model.config.ropes):
-        raise ValueError(f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it")
+    """Raise ArgumentError for a model that cannot be trained. Print what its algorithm's settings mean for it."""
+    from rl.guard import fits
+
+    fits.check_stored(cfg, model.config.quant)
+    fits.check_trainable(cfg, model.config)
     if cfg.algo == "reinforce" and cfg.episodes * cfg.reinforce.epochs > cfg.batch_size:
         print("reinforce: only the first optimizer step of an epoch is on-policy; batch_size=episodes takes one")
 

@@ -1,0 +1,71 @@
+"""Settings that do not go with the model's config.json: refused before its weights are downloaded or read."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.config import ModelConfig, read_config
+from models.weights import resolve
+from rl.arguments import ArgumentError
+
+
+def config_folder(model: str) -> Path:
+    """Return a folder with the model's config.json; of a hub id only this file is downloaded."""
+    if model == "tiny" or Path(model).is_dir() or model.startswith((".", "/", "~")):
+        return resolve(model)
+    from models.checkpoints.hub import download_config
+
+    return download_config(model)
+
+
+def check(cfg: Any, training: bool) -> None:
+    """Raise ArgumentError for settings of train.py, or of eval.py, that do not go with cfg.model. A config.json that
+    cannot be had or read is loading's to refuse."""
+    try:
+        config = read_config(config_folder(cfg.model))
+    except (OSError, ValueError):
+        return
+    check_stored(cfg, config.quant)
+    most, plays = config.max_position_embeddings, not (training and (cfg.data or cfg.rollouts))
+    if plays and cfg.max_len > most:
+        raise ArgumentError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {most}")
+    if training:
+        check_trainable(cfg, config)
+        if cfg.lora.r and cfg.lora.targets != "all-linear" and not cfg.resume_from:  # whose adapter has its own
+            _check_targets(cfg.lora.targets, config)
+
+
+def check_stored(cfg: Any, stored: str) -> None:
+    """Raise ArgumentError for settings that do not go with a checkpoint that is stored so."""
+    if stored != "none" and cfg.quant not in ("none", stored):
+        raise ArgumentError(f"{cfg.model}: is stored as {stored}, not {cfg.quant}; leave quant= out")
+    if stored != "none" and not cfg.lora.r:
+        raise ArgumentError(f"lora.r=0 cannot train a checkpoint that is stored as {stored}; use lora.r=16")
+
+
+def check_trainable(cfg: Any, config: ModelConfig) -> None:
+    """Raise ArgumentError for a model that cannot be trained."""
+    if any(rope.kind == "dynamic" for rope in config.ropes):
+        raise ArgumentError(
+            f"model={cfg.model}: dynamic RoPE changes with a batch's longest sequence; eval.py plays it"
+        )
+
+
+def _check_targets(word: str, config: ModelConfig) -> None:
+    """Raise ArgumentError if lora.targets selects no layer of such a model, or its head."""
+    from lora.patterns import matching
+    from lora.problems import refuse
+    from models.decoder import CausalLM
+    from rl.targets import read_targets
+
+    with torch.device("meta"):
+        model = CausalLM(config)
+    linears = [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    try:
+        targets = read_targets(word, model)
+        matched = matching(linears, targets)
+        if not matched or "lm_head" in matched:
+            refuse(linears, matched, 1, 0.0, targets)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
