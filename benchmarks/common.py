@@ -22,16 +22,18 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from models.fast import process
 from rl import program
 from rl.arguments import Positive
 from rl.out_of_memory import is_out_of_memory
 
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 ENOUGH = 3  # measured repeats of a row that takes long
 MANY = 18  # more rows than these are not listed in a line
 T = TypeVar("T")
@@ -43,6 +45,8 @@ class Options:
     repeats: Positive[int] = 5  # measured repeats of each side
     warmup: Positive[int] = 2  # repeats before those
     threads: Positive[int] = 2  # torch threads, of all sides
+    clock: Literal["wall", "cpu"] = "wall"  # cpu: processor time of this process, where other programs run beside it
+    products: Literal["auto", "onednn", "plain"] = "auto"  # of float32, on our side; auto: what a run chooses here
     only: str = ""  # rows whose name starts so
     out: str = ""  # also write the JSON to this file, and the table beside it as .md
 
@@ -57,6 +61,17 @@ def parse(options: type[T], words: list[str]) -> T:
         print(f"{name}: out={given.out} is a folder; give the name of a file", file=sys.stderr)
         sys.exit(2)
     return given
+
+
+_chosen = {}  # {sizes of a model: the line about our products of float32}
+
+
+def choose_products(options: Options, inputs: int, outputs: int, device: str = "cpu") -> None:
+    """On a CPU, let ours multiply float32 as a run does whose model has layers of these sizes; `report` says how."""
+    if device != "cpu":
+        return
+    line, step = process.choose_products(options.products, inputs, outputs), process.choose_attention()
+    _chosen[f"{inputs} to {outputs}"] = f"{line}; in a step's attention: {step}"
 
 
 def as_stated(options: Options, *sizes: str) -> bool:
@@ -204,12 +219,13 @@ def interleave(
     device: str = "cpu",
     limit: float = math.inf,
     dropped: dict[str, str] | None = None,
+    clock: str = "wall",
 ) -> dict[str, list[float]]:
     """Return the seconds of each repeat of each side, without the warm-up. After `limit` seconds, stop
     once there are ENOUGH repeats. A side that `each_side` drops goes on no more and is left out."""
     seconds, began = {name: [] for name in sides}, time.perf_counter()
     for repeat in range(1, warmup + repeats + 1):
-        works = {name: partial(seconds_of, sides[name], device) for name in seconds}
+        works = {name: partial(seconds_of, sides[name], device, clock) for name in seconds}
         found = each_side(works, dropped)
         seconds = {name: [*seconds[name], value] for name, value in found.items()}
         if repeat - warmup >= ENOUGH and time.perf_counter() - began > limit:
@@ -248,12 +264,13 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def seconds_of(work: Callable[[], object], device: str = "cpu") -> float:
-    """Return the seconds of one call, by the host's clock, or by events on the GPU's stream."""
+def seconds_of(work: Callable[[], object], device: str = "cpu", clock: str = "wall") -> float:
+    """Return the seconds of one call, by one of the host's CLOCKS, or by events on the GPU's stream."""
     if device == "cpu":
-        began = time.perf_counter()
+        now = CLOCKS[clock]
+        began = now()
         work()
-        return time.perf_counter() - began
+        return now() - began
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     first.record()
@@ -365,10 +382,6 @@ def memory_parts(name: str, row: str, sides: list[str], module: str, options: Op
 
 # ---- the report ----
 
-BY_ONEDNN = (
-    "Ours multiplies float32 by oneDNN on a CPU, in float32, through a switch of torch (models/fast/onednn.py), from "
-    "copies of frozen weights that are laid out before the measured repeats; the peers run as they come, by MKL."
-)
 TOO = "by oneDNN too"  # of a peer, in its side's name
 
 
@@ -395,8 +408,13 @@ def compose(
     lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
     lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
     lines += [line for row in (rows if shown is None else shown) for line in row.lines()]
+    notes = [f"Ours multiplies float32 of layers of {sizes}: {line}." for sizes, line in _chosen.items()] + notes
+    if _chosen:
+        notes.append("oneDNN's copies are laid out before the measured repeats. The peers run as they come, by MKL.")
     if any(TOO in side for row in rows for side in row.values):
-        notes = [*notes, f"`{TOO}`: that peer, with the same switch of torch. No target is held against it."]
+        notes.append(f"`{TOO}`: that peer, with torch's switch to oneDNN. No target is held against it.")
+    if options.clock == "cpu":
+        notes.append("Seconds and tok/s are of processor time, because other programs ran beside this one.")
     convention = (
         f"Medians of {_counts(rows)} values. A ratio is ours beside that side: `x the time` and plain `x` are "
         "ours / theirs (lower is better), `x the speed` is their time / ours (higher is better). within the spread: "

@@ -208,7 +208,7 @@ def measure(
     replies = common.each_side(repeats, dropped)
     checked = check(case, replies)
     repeats = {name: repeats[name] for name in replies}
-    seconds = common.interleave(repeats, options.repeats, warmup, device, limit, dropped=dropped)
+    seconds = common.interleave(repeats, options.repeats, warmup, device, limit, dropped=dropped, clock=options.clock)
     targets = {side: bound for side, bound in targets.items() if side in works}
     words = {"targets": targets, "tokens": sum(case.new), "check": checked, "dropped": dropped}
     return Row(case.name, seconds, speedup=True, **words)
@@ -222,16 +222,17 @@ def measure_turns(
     equal = sum(a == b for a, b in zip(ids[True], ids[False], strict=True))
     works = {"ours": partial(play, model, talk, True), "reuse off": partial(play, model, talk, False)}
     dropped = {}
-    seconds = common.interleave(works, options.repeats, 0, device, limit, dropped=dropped)
+    seconds = common.interleave(works, options.repeats, 0, device, limit, dropped=dropped, clock=options.clock)
     tokens, checked = len(talk.prompts) * len(talk.observations) * talk.sampled, f"{equal}/{len(ids[True])} rows equal"
     return Row(name, seconds, speedup=True, targets=targets, tokens=tokens, check=checked, dropped=dropped)
 
 
-def load(name: str, wanted: list[str]) -> tuple:
+def load(name: str, wanted: list[str], options: Options) -> tuple:
     """Return (our model, its tokenizer, the function from a Case to its replies by side)."""
     with tempfile.TemporaryDirectory() as folder:
         base, adapter = sides.prepare(name, Path(folder))
         model, tokenizer = sides.our_model(base, adapter)
+        common.choose_products(options, model.config.hidden_size, model.config.intermediate_size)
         makers = {
             "ours": lambda: partial(ours, model),
             "transformers": lambda: partial(peer, endless(sides.peer_model(base, adapter)[0])),
@@ -244,7 +245,7 @@ def load(name: str, wanted: list[str]) -> tuple:
 def parts(name: str, options: Options, missing: list[str]) -> Parts:
     """Return the rows of one model."""
     label, wanted = Path(name).name, ["ours"] if missing else ["ours", "transformers"]
-    cases, loaded = make_cases(options, label), cache(partial(load, name, wanted))
+    cases, loaded = make_cases(options, label), cache(partial(load, name, wanted, options))
 
     def is_large() -> bool:
         return sum(p.numel() for p in loaded()[0].parameters()) >= LARGE
@@ -277,7 +278,7 @@ def peak(options: Options) -> float:
     """Return the peak MiB of the side `options.memory` in the row `options.only`."""
     cases = make_cases(options, Path(options.model).name)
     name = common.chosen(cases, options.only)[0]
-    _, tokenizer, works = load(options.model, [options.memory])
+    _, tokenizer, works = load(options.model, [options.memory], options)
     case, work = cases[name](name, tokenizer), works[options.memory]
     work(Case("first", [case.prompts[0][:8]] * 2, [2, 2], case.temperature))  # loads what is loaded at the first call
     return common.peak_of(lambda: work(case))
@@ -296,7 +297,6 @@ def main(options: Options) -> None:
     rows = list(common.measured(made, options.only, missing))
     about = {"models": options.model, "dtype": "float32", "lora": "r=16 all-linear, unmerged on every side"}
     notes = [
-        common.BY_ONEDNN,
         f"decode: prompts of {options.prompt} tokens, replies of {options.new}.",
         "Ours returns the log-probability of every sampled token; the peer is not asked for any.",
         f"mixed: prompts of {options.shortest}-{options.longest} tokens, replies likewise; the peer decodes all rows "

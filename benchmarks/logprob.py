@@ -186,7 +186,8 @@ def parts(
         if device == "cpu" and inputs.weight_VD.dtype == torch.float32:
             works[f"naive, {TOO}"] = fast_matmul()(works["naive"])
         works["two products"], dropped = partial(two_products, inputs), {}
-        seconds = common.interleave(works, options.repeats, options.warmup, device, dropped=dropped)
+        how = {"dropped": dropped, "clock": options.clock}
+        seconds = common.interleave(works, options.repeats, options.warmup, device, **how)
         return Row(row, seconds, targets=targets, tokens=len(inputs.targets_N), dropped=dropped)
 
     def scratch(row: str) -> Row:
@@ -238,7 +239,6 @@ def notes_of(missing: list[str]) -> list[str]:
         "that torch's operations make are counted, not what a matrix product takes inside, nor copies that are kept.",
         "error: against float64 on the same inputs. that depend on N: other bits among permuted rows, or among fewer, "
         "down to one alone.",
-        common.BY_ONEDNN,
         "two products: the hidden states with the head and the result with the head again, and nothing else.",
         *missing,
     ]
@@ -247,6 +247,7 @@ def notes_of(missing: list[str]) -> list[str]:
 def main(options: Options) -> None:
     dtypes = common.dtypes_of(options.dtypes)
     torch.set_num_threads(options.threads)
+    common.choose_products(options, options.D, options.V)
     make = lru_cache(1)(make_inputs)  # keeps the inputs of one dtype at a time
 
     def plan(sides: dict[str, Callable]) -> Parts:

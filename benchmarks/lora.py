@@ -90,6 +90,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side, A and B by side, dropped sides)."""
+        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device)
         model, dropped = sides.adapted(sides.random(raw, dtype, device)), {}
         entering_gradient(model)
         passes, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
@@ -112,7 +113,8 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
         if "peft" in passes and device == "cpu" and dtype == torch.float32:
             passes = passes | {f"peft, {TOO}": fast_matmul()(passes["peft"])}
         passes = passes | {"floor": partial(floor_pass, model, *pass_words())}
-        seconds = common.interleave(passes, options.repeats, options.warmup, device, dropped=dropped)
+        how = {"dropped": dropped, "clock": options.clock}
+        seconds = common.interleave(passes, options.repeats, options.warmup, device, **how)
         made_row = Row(row, seconds, tokens=tokens, dropped=dropped)
         peers = [side for side in factors if side in seconds and side != "ours"]
         if peers and "peft" in targets:
@@ -187,6 +189,7 @@ def group_parts(
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side)."""
+        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device)
         model = sides.adapted(sides.random(raw, dtype, device))
         words = model, make_group(*sizes, raw["vocab_size"])
         grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))
@@ -194,7 +197,8 @@ def group_parts(
 
     def time(row: str) -> Row:
         dropped = {}
-        seconds = common.interleave(made()[1], options.repeats, options.warmup, device, dropped=dropped)
+        how = {"dropped": dropped, "clock": options.clock}
+        seconds = common.interleave(made()[1], options.repeats, options.warmup, device, **how)
         tokens = group * (prompt + completion)
         return Row(row, seconds, speedup=True, targets=targets, tokens=tokens, dropped=dropped)
 
@@ -232,7 +236,6 @@ def main(options: Options) -> None:
     about = {"layers": f"{options.layers} of {options.shape}", "tokens": options.tokens, "lora": "r=16 all-linear"}
     about |= {"group": f"{options.group} x {options.completion} tokens after {options.prompt}"}
     notes = [
-        common.BY_ONEDNN,
         "peft has float32 adapters, as ours; narrow: in the base's dtype. The target holds against the faster.",
         "error of the gradients: against float64, the same weights and inputs, of the tensor that is furthest away.",
         "floor: ours with the adapters off, the entering hidden states' gradient alone. Its hooks are on every side.",

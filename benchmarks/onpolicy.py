@@ -197,7 +197,7 @@ def measure_cost(
         )
     else:
         equal = f"ours: all {found.tokens:,} tokens equal bit for bit"
-    seconds = common.interleave(works, options.repeats, options.warmup, device, limit)
+    seconds = common.interleave(works, options.repeats, options.warmup, device, limit, clock=options.clock)
     row = Row(name, seconds, tokens=found.tokens, check=equal)
     if target and not found.unequal:
         row.targets = {min((side for side in works if side != "ours"), key=row.median): target}
@@ -209,7 +209,9 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
 
     @cache
     def ours() -> tuple:
-        return sides.our_model(*prepared(), dtype)
+        model, tokenizer = sides.our_model(*prepared(), dtype)
+        common.choose_products(options, model.config.hidden_size, model.config.intermediate_size)
+        return model, tokenizer
 
     @cache
     def agreement() -> tuple[dict[str, Agreement], str]:

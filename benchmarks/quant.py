@@ -64,7 +64,7 @@ def parts_of(name: str, raw: dict, dtype: torch.dtype, options: Options) -> Part
 
     def time(work: Callable[[CausalLM], None], tokens: int, row: str) -> Row:
         works = {side: partial(work, model) for side, model in models().items()}
-        return Row(row, common.interleave(works, options.repeats, options.warmup), tokens=tokens)
+        return Row(row, common.interleave(works, options.repeats, options.warmup, clock=options.clock), tokens=tokens)
 
     def size(row: str) -> Row:
         return Row(row, {side: [size_of(model)] for side, model in models().items()}, "MiB")

@@ -12,7 +12,6 @@ import itertools
 import json
 import sys
 import tempfile
-import time
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -57,8 +56,8 @@ def reward(ids: list[int]) -> float:
 class Clock:
     """Measure each step and its sampling, which lasts from the step's start until the rewards are computed."""
 
-    def __init__(self, device: str):
-        self.device, self.steps, self.sampling = device, [], []
+    def __init__(self, device: str, kind: str = "wall"):
+        self.device, self.now, self.steps, self.sampling = device, common.CLOCKS[kind], [], []
 
     def start(self) -> None:
         self.began = self._now()
@@ -72,16 +71,18 @@ class Clock:
     def _now(self) -> float:
         if self.device != "cpu":
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return self.now()
 
 
 class Ours:
     """Run the steps of train.py on given prompts."""
 
     def __init__(self, options: Options, base: Path, adapter: Path):
-        self.options, self.clock = options, Clock(options.device)
+        self.options, self.clock = options, Clock(options.device, options.clock)
         dtype = getattr(torch, options.dtype)
         self.model, self.tokenizer = sides.our_model(base, adapter, dtype, options.device)
+        cfg = self.model.config
+        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, options.device)
         self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
         words = ["algo=grpo", "model=given", f"lr={options.lr}", f"episodes={count}", f"batch_size={count}"]
@@ -161,7 +162,8 @@ class Peer:
         from trl import GRPOConfig, GRPOTrainer
 
         self.options, self.between, self.norms = options, between, []
-        self.clocks, self.order = {side: Clock(options.device) for side in sides_}, itertools.cycle(sides_)
+        self.clocks = {side: Clock(options.device, options.clock) for side in sides_}
+        self.order = itertools.cycle(sides_)
         self.switch = nullcontext()
         steps *= len(sides_)
         dtype = getattr(torch, options.dtype)
@@ -315,7 +317,6 @@ def main(options: Options) -> None:
     about |= {"batch": f"{options.prompts} prompts of {options.prompt} tokens x {options.samples} samples"}
     about |= {"reply": f"{options.new} tokens"}
     notes = [
-        common.BY_ONEDNN,
         "tok/s counts sampled tokens.",
         "trl: beta=0, no gradient checkpointing (its default is on), no logging, transformers' generate with "
         "min_new_tokens, so that all replies have one length; it recomputes no old log-probabilities either.",

@@ -45,6 +45,7 @@ class Kernels:
     decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache
     run_ahead: Callable = nothing_faster  # (model, cache, sample, slots, max_len) -> models/fast/ahead.py's Ahead
+    engine: Callable = lambda make, *args: make(*args)  # (Engine, its arguments) -> one without open slots
     make_exact: Callable[[nn.Module], None] = refuse_exact  # on CUDA: the same kernels for sampling and training
     matmul: Callable[[], AbstractContextManager] = nullcontext  # the context that `fast_matmul` enters
     # (model, threads, trial, products) -> ("yes" if the trial gave the same bits, else the reason; the products chosen)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from models.kernels import kernels
 from rl.batch import micro_batches
 from rl.records import Batch
 from rl.state import TrainState
@@ -59,7 +60,8 @@ def accumulate_smaller(accumulate: Callable, state: TrainState, batch: Batch, al
 
 
 def free(state: TrainState) -> None:
-    """Drop all gradients and the memory that they and a failed forward held."""
+    """Drop all gradients, the memory that they and a failed forward held, and the engine that is kept."""
+    kernels.keep_copies(True)
     state.optimizer.zero_grad(set_to_none=True)
     state.model.zero_grad(set_to_none=True)
     gc.collect()

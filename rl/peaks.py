@@ -53,6 +53,7 @@ def phases(sizes: Sizes, cfg: Any) -> dict[str, int]:
         loaded += 4 * sizes.weights  # rl/full.py's copies
     steady = loaded + held.copies + train * MOMENTS[cfg.optimizer]  # after the first optimizer step
     needs = {"load": loaded, "rollout": steady + rollout(sizes, cfg, held)}
+    steady += staying(sizes, cfg, held)
     if cfg.algorithm.critic:
         needs["values"] = steady + forward(sizes, cfg, held, rows(cfg))
     needs["update"] = steady + 4 * train + max(update(sizes, cfg, held), optimizer_step(sizes, cfg))
@@ -202,6 +203,12 @@ def cache(sizes: Sizes, cfg: Any) -> int:
     batch = cfg.rollout_batch_size if cfg.device == "cpu" else padded(cfg.rollout_batch_size)
     tokens = -(-cfg.max_len // KEY_BLOCK) * KEY_BLOCK
     return 2 * sizes.L * batch * tokens * sizes.K * width(cfg)
+
+
+def staying(sizes: Sizes, cfg: Any, held: Any) -> int:
+    """Return the bytes of the cache and of the decode step's copies that stay between rollouts, where they are few."""
+    size = cache(sizes, cfg) + held.stacks
+    return size if cfg.device != "cpu" and size <= held.small and not cfg.sampler else 0
 
 
 def merge(sizes: Sizes) -> int:

@@ -18,6 +18,7 @@ import envs
 import lora
 from models import CausalLM, Tokenizer
 from models.engine import Engine, SampledTurn
+from models.kernels import kernels
 from rl import ranks, reward
 from rl.config import Common
 from rl.guard.checks import check_failures
@@ -44,12 +45,10 @@ def rollout(
 
 def _play(model, tokenizer, cfg: Common, temperature: float, weights: str, tasks, progress) -> list[Episode]:
     """Play this rank's tasks. weights: the hash of those that sample."""
-    if cfg.max_len > (positions := model.config.max_position_embeddings):
-        raise ValueError(f"max_len={cfg.max_len} is more than the model's max_position_embeddings, {positions}")
     limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
     if cfg.sampler:
         from rl.remote_sampler import remote_engine
-    engine = remote_engine(model, cfg, weights) if cfg.sampler else Engine(model, *limits)
+    engine = remote_engine(model, cfg, weights) if cfg.sampler else kernels.engine(Engine, model, *limits)
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, weights)
     try:
         games.start()

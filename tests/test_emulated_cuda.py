@@ -12,13 +12,14 @@ from test_engine import play
 import lora
 import train
 from models.engine import Engine
-from models.fast import cuda_graph, dispatch, paths, prefill, trial, varlen
+from models.fast import cuda_graph, dispatch, footprint, kept, paths, prefill, trial, varlen
 from models.fast.exact import make_exact
 from models.fast.triton import common, linear
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from models.sizes import sizes_of
 from rl import peaks, update
+from rl import rollout as rollouts
 from rl.config import parse, resolve
 
 TEXTCRAFT = ("env=textcraft", "textcraft.max_turns=2", "rollout_batch_size=4")
@@ -213,7 +214,7 @@ def test_every_model_has_one_capture_and_prefills_without_waits(name, device, mo
     prefills = device.watch(monkeypatch, Engine, "_prefill")
     played = two_turns(engine)
     assert engine._ahead.steps.fused == fused
-    assert len([counts for counts in device.captures if counts.by_kernel["_choose"]]) == 1
+    assert captured_steps(device) == 1
     assert len(prefills) > 1 and most(prefills, "waits") == 0
     differences = differences_to_training(played, host)
     small = 1e-4 if dtype == torch.float32 else 0.02
@@ -262,6 +263,48 @@ def test_the_engine_without_graphs_draws_on_the_device(device):
     assert len(row.ids) == 5 and device.replays == 0 and device.total.by_kernel["_choose"] == 5
 
 
+def captured_steps(device) -> int:
+    return len([counts for counts in device.captures if counts.by_kernel["_choose"]])
+
+
+@torch.no_grad()
+def test_an_engine_serves_the_next_rollout_with_its_graphs(device, monkeypatch):
+    """The weights change in place between rollouts. A temperature has its own step, which is kept as well."""
+    monkeypatch.setattr(prefill, "SIZES", (16,))
+    model, _ = on_device(random_model("qwen2", num_hidden_layers=1))
+
+    def rollout(temperature: float = 0.8, engine: Engine | None = None) -> tuple[Engine, list]:
+        engine = engine or kept.engine(Engine, model, 2, 60, lora.adapter_version(model))
+        engine.feed(engine.open((0, 0)), [7] * 9)
+        (row,) = engine.run(3, temperature, frozenset())
+        engine.close(row.slot)
+        return engine, row.ids + row.logprobs
+
+    engine, first = rollout()
+    captures = len(device.captures)
+    for p in model.parameters():
+        p.mul_(1.1)
+    again, second = rollout()
+    assert again is engine and len(device.captures) == captures == 2 and second != first
+    assert rollout(engine=Engine(model, 2, 60))[1] == second, "of an engine that never saw the other weights"
+    captures = len(device.captures)
+    assert {id(rollout(temperature)[0]) for temperature in (0.0, 0.8, 0.0)} == {id(engine)}
+    assert len(device.captures) == captures + 1
+
+    def stays() -> bool:
+        make, before = lambda *args: Engine(*args), kept._last
+        return kept.engine(make, model, 2, 60, lora.adapter_version(model)) is before
+
+    assert stays() and kept.engine(Engine, model, 1, 60, lora.adapter_version(model)) is not engine
+    assert not stays() and stays(), "the one before has another size"
+    kept._last.open((0, 0))
+    assert not stays(), "a rollout that failed leaves slots open"
+    kept.drop()
+    assert not stays()
+    monkeypatch.setattr(footprint, "KEPT_SHARE", 1e-9)
+    assert stays() and not stays(), "training needs its memory"
+
+
 # ------------------------------------------------------------------------------------------------------- whole epochs
 
 
@@ -308,6 +351,17 @@ def test_an_epoch_stays_on_the_device(words, learning, device, monkeypatch, tmp_
     assert most(score, "waits") == 19
     [forward], [step] = forwards, steps
     assert (forward.kernels, len(forward.waits), len(step.waits)) == learning
+
+
+@pytest.mark.full
+def test_a_run_captures_each_step_once(device, monkeypatch, tmp_path):
+    """Two epochs and two evaluations, each sampled and greedy: six rollouts of two temperatures."""
+    monkeypatch.setattr(trial, "first_difference", lambda model: None)
+    played = device.watch(monkeypatch, rollouts, "_play")
+    words = "textcraft.max_turns=1", "epochs=2", "eval_episodes=4", "max_new_tokens=4"
+    epoch(tmp_path, "algo=grpo", "grpo.group_size=4", *TEXTCRAFT, *words)
+    assert len(played) == 6 and captured_steps(device) == 2
+    assert len(device.captures) <= 2 + len(prefill.SIZES)
 
 
 def test_without_words_cuda_takes_bfloat16(device):
@@ -529,7 +583,11 @@ def test_the_cache_and_the_steps_copies_on_cuda_are_as_planned(share, device, mo
         for part in (layer.qkv, layer.out, layer.gate_up, layer.down)
     ]
     copies = [x for part in joined for x in (*part.weights, part.up) if x.data_ptr() not in own]
-    assert peaks.footprint(sizes, cfg).stacks == sum(x.nbytes for x in copies) > 0
+    held = peaks.footprint(sizes, cfg)
+    assert held.stacks == sum(x.nbytes for x in copies) > 0
+    assert kept.is_small(engine) == (peaks.staying(sizes, cfg, held) == peaks.cache(sizes, cfg) + held.stacks)
+    monkeypatch.setattr(footprint, "KEPT_SHARE", (peaks.cache(sizes, cfg) + held.stacks - 1) / (80 * 2**30))
+    assert not kept.is_small(engine), "the plan's bytes are the engine's"
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])

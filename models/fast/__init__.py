@@ -1,6 +1,19 @@
 """Faster implementations of the operations that models/kernels.py names. Deleting this folder costs speed alone."""
 
-from models.fast import compact, dispatch, memory, onednn, optimizer, paths, products, quant, step, train_block, varlen
+from models.fast import (
+    compact,
+    dispatch,
+    kept,
+    memory,
+    onednn,
+    optimizer,
+    paths,
+    products,
+    quant,
+    step,
+    train_block,
+    varlen,
+)
 from models.kernels import kernels
 
 
@@ -16,7 +29,7 @@ def install() -> None:
     kernels.make_exact = make_exact
     kernels.matmul = onednn.onednn_matmul
     kernels.choose_threads = paths.choose_threads
-    kernels.keep_copies = onednn.keep_copies
+    kernels.keep_copies, kernels.engine = keep_copies, kept.engine
     kernels.keep_memory, kernels.end_phase = memory.keep_memory, memory.end_phase
     kernels.optimizer, kernels.footprint = optimizer.without_compiler, footprint_of
 
@@ -26,6 +39,12 @@ def run_ahead(model, cache, sample, slots, max_len: int):
     from models.fast import ahead, cuda_graph
 
     return ahead.Ahead(cuda_graph.Steps(model, cache, sample), slots, max_len)
+
+
+def keep_copies(layers: bool) -> None:
+    """Implement the hook of models/kernels.py: copies of weights are oneDNN's, and those of an engine that is kept."""
+    onednn.keep_copies(layers)
+    kept.drop()
 
 
 def footprint_of(*args, **options):

@@ -72,7 +72,8 @@ class Steps:
         self.arrived = torch.zeros(2 * CHUNK, 2, B, dtype=torch.float64, pin_memory=self.on_gpu)
         self.side = torch.cuda.Stream(device) if self.on_gpu else None
         self.blocks, self.temperature, self.chunks = 1, 1.0, 0
-        self.version = self.signature = self.fitted = self.key = self.graph = None  # what all this was made for
+        self.graphs = {}  # of the step, by temperature
+        self.version = self.signature = self.fitted = self.made_for = self.graph = None  # what all this was made for
 
     @onednn_matmul()
     @torch.no_grad()
@@ -112,15 +113,19 @@ class Steps:
         """Make ready for steps with these weights, and sequences of at most `longest` tokens."""
         self.load(version)
         self.fit(longest)
-        key = (self.signature, self.fitted, temperature)
-        if key != self.key:
-            self.temperature = temperature
+        if self.made_for != (made_for := (self.signature, self.fitted)):
+            self.graphs, self.made_for = {}, made_for
+        self.temperature = temperature
+        if temperature not in self.graphs:
             self._try_out()
-            if self.on_gpu:
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                    self.step()
-            self.key = key
+            self.graphs[temperature] = self._capture() if self.on_gpu else None
+        self.graph = self.graphs[temperature]
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.step()
+        return graph
 
     def load(self, version: Hashable) -> None:
         """Copy the weights if they have changed: in place, if everything lies where it lay."""

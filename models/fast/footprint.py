@@ -10,6 +10,7 @@ from models.logprob import SLAB
 from models.quant import BLOCK
 from models.sizes import Sizes
 
+KEPT_SHARE = 1 / 16  # of the device's memory, up to which an engine is kept (kept.py): training has the rest
 HOPPER = 227 * 1024  # bytes of shared memory of a program; with less the head's scratch is no larger
 
 
@@ -22,6 +23,7 @@ class Footprint(NamedTuple):
     slab: int  # a slab of the head in float32, where there is no copy of it
     dequantised: int  # what the product with a block's largest quantised layer makes beside its output
     head: int  # what the log-probabilities of `rows` tokens make beside their hidden states and gradients
+    small: int  # up to so many bytes a rollout's cache and stacks stay for the next one (models/fast/kept.py)
 
 
 def footprint(
@@ -53,10 +55,11 @@ def footprint(
     return Footprint(
         products,
         min(sum(made.values()), onednn.budget()),
-        _stacks(sizes, device, dtype, kind, rank, card),
+        stacks(sizes, device, dtype, kind, rank, card),
         slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
         _head(sizes, device, dtype, rows, again, slab),
+        0 if device == "cpu" else int(KEPT_SHARE * card),
     )
 
 
@@ -69,7 +72,7 @@ def _copied(dtype: torch.dtype, products: str) -> bool:
     return onednn.usable(dtype) and (dtype != torch.float32 or products == "onednn")
 
 
-def _stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:
+def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:
     """Return the bytes that the decode step copies: the blocks' weights, if models/fast/step.py or cuda_graph.py would,
     and on CUDA the adapters' factors, as if every layer had one."""
     if device == "cpu":
