@@ -12,6 +12,7 @@ import numpy as np
 
 from models import CausalLM, Tokenizer
 from rl.arguments import ArgumentError
+from rl.as_trained import TRUNCATION
 from rl.compare import DIFFERENCE, RATE, bootstrap, dominance_probability, frontier, interval, pass_at_k, rate_interval
 from rl.evaluate import EVAL_STREAM, judged, progress_bar
 from rl.guard.files import read_json
@@ -134,7 +135,7 @@ def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Tas
     with other settings than `played`, or on other tasks."""
     try:
         saved = read_json(Path(path))
-        results, theirs = saved["results"], saved["played"]
+        results, theirs = saved["results"], {**TRUNCATION, **saved["played"]}
         for found in (one for several in results.values() for one in several):
             _ = found["temperature"], found["split"], found["by_env"], [task["seed"] for task in found["tasks"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
