@@ -42,7 +42,7 @@ class Keys:
     samples: Positive[int] = 1  # times that each task is played sampled, for pass@k
     k: str = ""  # also print pass@k for these k by comma, each at most samples
     against: str = ""  # compare with the results in this file, which json= wrote
-    mode: Literal["evaluate", "merge", "both"] = "evaluate"  # evaluate | merge the adapter into out= | both, in turn
+    mode: Literal["evaluate", "merge", "both"] = "evaluate"  # evaluate | merge the adapter into out= | play the merged
     out: str = ""  # mode=merge|both: the folder for the merged checkpoint; must not exist
 
     @property
@@ -96,6 +96,10 @@ def check(keys: Keys, words: list[str]) -> None:
         raise arguments.ArgumentError(f"k={keys.k} needs samples={max(keys.ks)} or more; samples={keys.samples}")
     if keys.mode != "evaluate" and (keys.server or "," in keys.adapter or keys.adapter == "base" or not keys.out):
         raise arguments.ArgumentError(f"mode={keys.mode} merges one adapter= of this machine into out=, a new folder")
+    if keys.mode != "evaluate" and "RANK" in os.environ and start.STARTED not in os.environ:
+        raise arguments.ArgumentError(f"mode={keys.mode} merges in one process: without torchrun, or with ranks=N")
+    if keys.mode == "evaluate" and keys.out:
+        raise arguments.ArgumentError("out= is the merged checkpoint of mode=merge|both; json= saves results")
     if keys.against and not Path(keys.against).is_file():
         raise arguments.ArgumentError(
             f"against={keys.against} is not a file; json= of an earlier evaluation writes one"
@@ -134,7 +138,7 @@ def evaluators_on_server(cfg: Any, names: list[str], url: str) -> Iterator[tuple
 
 def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
-    played = as_trained.what_is_played(cfg)
+    played = as_trained.what_is_played(cfg, keys)
     tasks = judge.make_eval_tasks(cfg, keys.split, keys.n, 1)
     saved = judge.saved_results(keys.against, played, keys.split, tasks) if keys.against else {}
     names, results = [name.strip() for name in keys.adapter.split(",")], {}
@@ -146,9 +150,9 @@ def main(cfg: Any, keys: Keys, lines: Iterable[str] = ()) -> None:
             with truncated(keys.top_k, keys.top_p):
                 episodes = play(cfg, temperature, tasks)
             result = judge.result(episodes, temperature, keys.split, [k for k in keys.ks if k <= samples])
-            results.setdefault(name, []).append(result)
-            print(f"{name}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
-    comparisons = compare(saved | results, list(saved) or names[:1], list(results))
+            results.setdefault(keys.out or name, []).append(result)
+            print(f"{keys.out or name}: {keys.split} {describe(result)}", *judge.table(result), sep="\n", flush=True)
+    comparisons = compare(saved | results, list(saved) or list(results)[:1], list(results))
     if keys.json and ranks.is_first():
         found = {"config": asdict(cfg), "played": played, "results": results, "comparisons": comparisons}
         Path(keys.json).write_text(json.dumps(found, indent=2) + "\n")
@@ -170,11 +174,15 @@ def compare(results: dict[str, list[dict]], references: list[str], names: list[s
     return found
 
 
-def merged(keys: Keys) -> None:
-    """Merge the adapter into out=, as merge.py does."""
-    import merge
+def merged(cfg: Any, keys: Keys) -> tuple[Any, Keys]:
+    """Merge the adapter into out=, as merge.py does, unless the process that started this rank has. Return the settings
+    and keys to evaluate the merged checkpoint with."""
+    if "RANK" not in os.environ:
+        import merge
 
-    merge.main(merge.Keys(out=keys.out, adapter=keys.adapter))
+        base = {"model": cfg.model, "quant": cfg.quant, "device": cfg.device}
+        merge.main(merge.Keys(out=keys.out, adapter=keys.adapter, **base))
+    return replace(cfg, model=keys.out, quant="none"), replace(keys, adapter="base")
 
 
 if __name__ == "__main__":
@@ -188,8 +196,8 @@ if __name__ == "__main__":
                 fits.check(cfg, training=False)
         with ends.exits_cleanly("eval.py", cfg):
             cfg = replace(cfg, sampler="", ranks=1 if keys.server else cfg.ranks)
-            lines.append(as_trained.describe(cfg))
-            if keys.mode != "evaluate" and "RANK" not in os.environ:  # ranks that this starts need not
-                merged(keys)
+            lines.append(as_trained.describe(cfg, keys))
+            if keys.mode != "evaluate":
+                cfg, keys = merged(cfg, keys)
             if keys.mode != "merge":
                 start.run(partial(main, keys=keys, lines=lines), cfg, groups=keys.n)

@@ -2,8 +2,13 @@
 
 Writes a Hugging Face checkpoint that transformers loads. W + scale * B A is summed in float32 and cast once. How much
 of each layer's update the cast loses is measured before anything is written. The written checkpoint is read back, and
-its weights and log-probabilities are compared, before it gets its name. Without an adapter the model is only cast.
-A quantised base is dequantised first, so the checkpoint has the rounded weights that the adapter was trained over.
+its weights and log-probabilities are compared, before it gets its name: on one sentence and, where the settings of the
+adapter's run are beside it, on held-out tasks (rl/certificate.py). Without an adapter the model is only cast. A
+quantised base is dequantised first, so the checkpoint has the rounded weights that the adapter was trained over.
+
+    python merge.py adapter=runs/x/epoch_10 out=mine export=vllm       # the adapter alone, as vLLM takes it
+    python merge.py adapter=runs/x/epoch_10 out=merged push=me/mine private=true    # to the Hugging Face hub as well
+    python merge.py out=merged push=me/mine                            # what an earlier command wrote, or an epoch
 
 All of this goes block by block, so the model need not fit into memory: a block is read, computed, folded, written and
 forgotten. The base is read twice and the written checkpoint once.
@@ -11,19 +16,18 @@ forgotten. The base is read twice and the written checkpoint once.
 
 import hashlib
 import json
-import math
+import shutil
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
-from tqdm import tqdm
 
 import lora
-from lora.folding import update
+from lora.rounding import Cast, measure, pieces, total
 from models import load_tokenizer
 from models.checkpoints.export import save_config
 from models.checkpoints.streamed import StreamedModel
@@ -31,15 +35,21 @@ from models.checkpoints.writer import writer
 from models.quant import dequantise_layers
 from models.weights import resolve
 from rl import program
+from rl.adapter_only import logprobs, open_adapted
+from rl.adapter_only import write as write_adapter
+from rl.arguments import NotNegative, Positive
+from rl.as_trained import SAVED, settings_file
+from rl.certificate import Probes, certificate, make_probes, shortfall
+from rl.certificate import describe as describe_certificate
 from rl.checkpoint import copy_tokenizer
 from rl.guard import ends, signals
 from rl.guard.files import new_folder
+from rl.model_card import CARD, merge_section, model_card, vllm_section
 from rl.quantised import trained_over
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
-PIECE = 2**22  # entries of a tensor that are cast at once
 NEEDS = "one block of the model is held in float32; device=cpu takes the host's memory"  # said when memory runs out
 TEXT = "Adapted, folded and written, the model says the same of this sentence: 2 oak logs make 8 planks."
 
@@ -54,33 +64,49 @@ class Keys:
     device: Literal["cpu", "cuda"] = "cpu"  # where to compute: cpu | cuda
     force: bool = False  # write even if rounding loses most of a layer's update
     adapter_only: bool = False  # write the adapter and the tokenizer, to be loaded beside the base; merge nothing
+    export: Literal["none", "vllm"] = "none"  # vllm: adapter_only, with one rank and one scale as vLLM takes them
+    format: Literal["safetensors", "bin"] = "safetensors"  # bin: pickled, for programs that read nothing else
+    prompts: NotNegative[int] = 8  # held-out tasks of the adapter's run on which the merged model is certified; 0: none
+    max_kl: Positive[float] = 0.01  # nats per token between adapter and merged model there; above, nothing is written
+    min_agreement: NotNegative[float] = 0.95  # share of tokens there with the same most likely one; as above
+    push: str = ""  # user/name: push out= to the Hugging Face hub, with its model card
+    private: bool = False  # push=: make a private repository
+    card: str = ""  # the model card, a Markdown file; default: made from the run (rl/model_card.py)
 
     def __post_init__(self):
-        for key in ("out", "adapter") if self.adapter_only or not self.model else ("out",):
+        only_push = self.push and self.out and Path(self.out).is_dir()
+        for key in ("out", "adapter") if self.only_adapter or not (self.model or only_push) else ("out",):
             if not getattr(self, key):
                 raise ValueError(f"{key}= is missing; --help lists the keys")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device=cuda: no CUDA device here, or torch was built without CUDA; use device=cpu")
         if not Path(self.out).name:
             raise ValueError(f"out={self.out} is not the name of a new folder")
+        if self.card and not Path(self.card).is_file():
+            raise ValueError(f"card={self.card} is not a file")
+        if self.min_agreement > 1:
+            raise ValueError(f"min_agreement={self.min_agreement:g}: a share, at most 1")
+        if self.private and not self.push:
+            raise ValueError("private=true goes with push=user/name")
 
-
-@dataclass(frozen=True)
-class Cast:
-    """How casting the folded weight of one or several layers changes their update D = scale * B A."""
-
-    moved: int  # entries of W that differ after cast(W + D)
-    entries: int
-    error: float  # ||(cast(W + D) - W) - D||^2
-    size: float  # ||D||^2
-
-    def shares(self) -> dict[str, float]:
-        """Return the fraction of weights that moved, and the lost part of the update in Frobenius norm."""
-        lost = math.sqrt(self.error / self.size) if self.size else 0.0
-        return {"moved": self.moved / self.entries, "lost": lost}
+    @property
+    def only_adapter(self) -> bool:
+        return self.adapter_only or self.export == "vllm"
 
 
 def main(keys: Keys) -> None:
+    if keys.push:
+        from rl import push
+
+        push.check(keys.push, keys.private)
+    if keys.adapter or keys.model:
+        write(keys)
+    if keys.push:
+        push.push_written(Path(keys.out), keys.push, keys.private, keys.card)
+
+
+def write(keys: Keys) -> None:
+    """Write the merged checkpoint, or the adapter alone, into out=."""
     # 1. open the base and the adapter
     base = keys.model or lora.read_adapter_config(Path(keys.adapter)).get("base_model_name_or_path")
     if not base:
@@ -94,9 +120,16 @@ def main(keys: Keys) -> None:
     quant, name = model.meta.config.quant, keys.dtype or model.meta.config.dtype
     if name not in DTYPES:
         raise ValueError(f"{source / 'config.json'}: dtype {name!r} is not one of {', '.join(DTYPES)}; give dtype=")
-    ids_BT = torch.tensor([tokenizer.encode(TEXT)], device=keys.device)
-    if keys.adapter_only:
-        write_adapter(model, tokenizer, base, quant, keys, ids_BT)
+    run = Path(keys.adapter or base)
+    prompts = 0 if keys.only_adapter else keys.prompts
+    probes = make_probes(tokenizer, TEXT, run, base, prompts, keys.device)
+    card = described(keys, run, base)
+    if keys.only_adapter:
+        with new_folder(Path(keys.out)) as folder:
+            rank = write_adapter(model, tokenizer, base, quant, probes, folder, keys.export == "vllm")
+            card += "" if keys.card or not rank else vllm_section(keys.push or keys.out, base, rank)
+            finish(folder, keys, run, card)
+        print(f"{keys.out}: the adapter, to be loaded beside {base}; no weights are merged")
         return
     if quant != "none":
         rounded = "the rounded weights that the adapter saw, not the base's originals"
@@ -104,20 +137,18 @@ def main(keys: Keys) -> None:
 
     # 2. compute the adapted model; measure how much of each layer's update the cast loses
     casts = {}
-    adapted_TV = logprobs(model, ids_BT, "measuring", partial(measured, dtype=DTYPES[name], casts=casts))
+    adapted_NV = logprobs(model, probes, "measuring", partial(measured, dtype=DTYPES[name], casts=casts))
     rows = sorted(({"layer": path, **cast.shares()} for path, cast in casts.items()), key=lambda row: -row["lost"])
     if rows and rows[0]["lost"] > MAX_LOST and not keys.force:
-        ways = "" if name == "float32" else "dtype=float32 keeps it, "
         raise ValueError(
-            f"{rows[0]['layer']}: as {name}, the update is off by {rows[0]['lost']:.0%} of its size; "
-            f"{ways}adapter_only=true leaves the base alone, force=true merges all the same"
+            f"{rows[0]['layer']}: as {name}, the update is off by {rows[0]['lost']:.0%} of its size; {ways(name)}"
         )
 
     with new_folder(Path(keys.out)) as folder:
         # 3. fold in float32, cast once and write
         print(f"writing {keys.out}", flush=True)
-        folded_TV, digests = write_folded(model, folder, DTYPES[name], ids_BT)
-        gap = (folded_TV - adapted_TV).abs().max().item()
+        folded_NV, digests = write_folded(model, folder, DTYPES[name], probes)
+        gap = (folded_NV - adapted_NV).abs().max().item()
         if not gap <= MAX_GAP and not keys.force:
             raise ValueError(
                 f"folded in float32, a log-probability is {gap:.2g} from the adapter's; force=true merges anyway"
@@ -127,37 +158,41 @@ def main(keys: Keys) -> None:
 
         # 4. read back and compare
         config = replace(model.meta.config, quant="none", dtype=name)
-        written_TV = check_same(StreamedModel(folder, keys.device), config, digests, ids_BT)
+        written_NV = check_same(StreamedModel(folder, keys.device), config, digests, probes)
+        certified = certificate(probes, adapted_NV, written_NV)
+        if (short := shortfall(certified, keys.max_kl, keys.min_agreement)) and not keys.force:
+            raise ValueError(f"as {name}, {short}; {ways(name)}")
         report = {"base": base, "quant": quant, "adapter": keys.adapter, "dtype": name, "forced": keys.force}
-        report |= {"largest_difference": (written_TV - adapted_TV).abs().max().item(), "layers": rows}
+        report |= {"largest_difference": (written_NV - adapted_NV).abs().max().item(), "layers": rows}
         report |= {"all": total(casts.values()).shares() if rows else None, "tensors_compared": len(digests)}
+        report["certificate"] = certified
         (folder / "merge_report.json").write_text(json.dumps(report, indent=2) + "\n")
+        finish(folder, keys, run, card + ("" if keys.card else merge_section(certified)))
     print_report(report, keys.out)
 
 
-def open_adapted(base: str, adapter: str | Path, device: str, quant: str) -> StreamedModel:
-    """Return the base with the adapter, if there is one, on `device`."""
-    model = StreamedModel(base, device, quant)
-    if adapter:
-        lora.load_adapter(model.meta, Path(adapter))
-    for _, layer in lora.lora_layers(model.meta):
-        layer.adapters.to(device)
-    return model
+def ways(name: str) -> str:
+    """Return what to do when a cast to the dtype of that name loses too much."""
+    keeps = "" if name == "float32" else "dtype=float32 keeps it, "
+    return f"{keeps}adapter_only=true leaves the base alone, force=true merges all the same"
 
 
-def logprobs(model: StreamedModel, ids_BT: torch.Tensor, title: str, step: Callable) -> torch.Tensor:
-    """Return the log-probabilities [T, V] of every next token of one sentence. Show a bar of the blocks.
+def described(keys: Keys, run: Path, base: str) -> str:
+    """Return the model card: that of card=, or one made from the run's epoch."""
+    if keys.card:
+        return Path(keys.card).read_text(encoding="utf-8")
+    return model_card(keys.push or keys.out, run, base, keys.only_adapter)
 
-    step: as in StreamedModel.logprobs.
-    """
-    with tqdm(total=len(model.paths), desc=title, leave=False, disable=None) as bar:
 
-        def counted(*inputs):
-            x_ND = step(*inputs)
-            bar.update()
-            return x_ND
+def finish(folder: Path, keys: Keys, run: Path, card: str) -> None:
+    """Write the card, the run's settings for eval.py, and the weights in the form of format=."""
+    (folder / CARD).write_text(card, encoding="utf-8")
+    if found := settings_file(run):
+        shutil.copy(found[0], folder / SAVED)
+    if keys.format == "bin":
+        from models.checkpoints.pickled import replace_safetensors
 
-        return model.logprobs(ids_BT, counted)
+        replace_safetensors(folder)
 
 
 def measured(path: str, block, *inputs, dtype: torch.dtype, casts: dict[str, Cast]) -> torch.Tensor:
@@ -181,7 +216,9 @@ def visited(path: str, block, *inputs, visit: Callable) -> torch.Tensor:
     return block(*inputs)
 
 
-def write_folded(model: StreamedModel, folder: Path, dtype: torch.dtype, ids_BT) -> tuple[torch.Tensor, dict[str, str]]:
+def write_folded(
+    model: StreamedModel, folder: Path, dtype: torch.dtype, probes: Probes
+) -> tuple[torch.Tensor, dict[str, str]]:
     """Write the folded weights, cast once to dtype.
 
     Return (the log-probabilities of the folded model in float32, the digest of each tensor that was written). Raise
@@ -195,46 +232,7 @@ def write_folded(model: StreamedModel, folder: Path, dtype: torch.dtype, ids_BT)
 
         for key in model.ends:
             write_cast(key, model.tensor(key))
-        return logprobs(model, ids_BT, "writing", partial(folded, visit=write_cast)), digests
-
-
-def write_adapter(model: StreamedModel, tokenizer, base: str, quant: str, keys: Keys, ids_BT: torch.Tensor) -> None:
-    """Write the adapter and the tokenizer without the base, read the adapter back and compare."""
-    local = base == "tiny" or Path(base).is_dir()
-    with new_folder(Path(keys.out)) as folder:
-        lora.save_adapter(model.meta, folder, str(resolve(base).resolve()) if local else base)
-        copy_tokenizer(tokenizer, folder)
-        again = open_adapted(base, folder, keys.device, quant)
-        layers = zip(lora.lora_layers(model.meta), lora.lora_layers(again.meta), strict=True)
-        for (path, layer), (_, other) in layers:
-            if not all(map(torch.equal, layer.adapter.parameters(), other.adapter.parameters())):
-                raise ValueError(f"the written adapter differs from the model in {path}")
-        compute = lambda _path, block, *inputs: block(*inputs)  # noqa: E731
-        expected_TV, found_TV = (logprobs(one, ids_BT, "comparing", compute) for one in (model, again))
-        if not torch.equal(found_TV, expected_TV):
-            raise ValueError("the written adapter differs from the model in log-probabilities")
-    print(f"{keys.out}: the adapter, to be loaded beside {base}; no weights are merged")
-
-
-@torch.no_grad()
-def measure(layer: lora.LoRALinear, dtype: torch.dtype) -> Cast:
-    """Return what a cast to `dtype` does to a layer's update."""
-    casts = []
-    for W, D in zip(pieces(layer.base_layer.weight), pieces(update(layer.adapter)), strict=True):
-        cast = (W + D).to(dtype)
-        error, size = ((x.double() ** 2).sum().item() for x in (cast.float() - W - D, D))
-        casts.append(Cast((cast != W.to(dtype)).sum().item(), W.numel(), error, size))
-    return total(casts)
-
-
-def total(casts: Iterable[Cast]) -> Cast:
-    """Return the sum over layers, or over pieces of one."""
-    return Cast(*(sum(values) for values in zip(*(astuple(cast) for cast in casts), strict=True)))
-
-
-def pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return a matrix or vector in pieces of rows with about PIECE entries."""
-    return tensor.split(max(1, PIECE * len(tensor) // tensor.numel()))
+        return logprobs(model, probes, "writing", partial(folded, visit=write_cast)), digests
 
 
 def digest(key: str, tensor: torch.Tensor, dtype: torch.dtype, write: Callable | None = None) -> str:
@@ -253,7 +251,7 @@ def digest(key: str, tensor: torch.Tensor, dtype: torch.dtype, write: Callable |
     return found.hexdigest()
 
 
-def check_same(again: StreamedModel, config, digests: dict[str, str], ids_BT: torch.Tensor) -> torch.Tensor:
+def check_same(again: StreamedModel, config, digests: dict[str, str], probes: Probes) -> torch.Tensor:
     """Return the log-probabilities of the checkpoint that was read back.
 
     Raise ValueError if its configuration or any bit of its weights differs from what was written: digests, by name.
@@ -267,7 +265,7 @@ def check_same(again: StreamedModel, config, digests: dict[str, str], ids_BT: to
 
     for key in again.ends:
         check(key, again.tensor(key))
-    return logprobs(again, ids_BT, "comparing", partial(visited, visit=check))
+    return logprobs(again, probes, "comparing", partial(visited, visit=check))
 
 
 def print_report(report: dict, out: str) -> None:
@@ -279,6 +277,10 @@ def print_report(report: dict, out: str) -> None:
             print(f"  {row['layer']:40} moved {row['moved']:6.1%}  lost {row['lost']:8.3%} of the update's size")
     largest = report["largest_difference"]
     print(f"largest difference of a log-probability from the adapter's before rounding: {largest:.2g}")
+    if report["certificate"]:
+        print(describe_certificate(report["certificate"]))
+    else:
+        print("compared on one sentence alone: no run's settings are beside the adapter, or prompts=0")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from rl.tasks import mixture
 
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
 PLAYED = ("env", "thinking", "temperature", "max_new_tokens", "max_len", "order")  # what is played; and reward.*, ENV.*
+TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
 
 
 def settings_of(folder: Path) -> dict[str, Any] | None:
@@ -21,6 +22,12 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
 
     Raise ArgumentError for a damaged file.
     """
+    found = settings_file(folder)
+    return found and found[1]
+
+
+def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the file of `settings_of`, and what it holds."""
     for path in (folder / SAVED, folder.parent / "config.json"):
         if path.is_file():
             try:
@@ -28,7 +35,7 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
             except (ValueError, AttributeError, RecursionError) as error:
                 raise ArgumentError(f"{path}: not a table of settings in JSON ({error})") from None
             if "algo" in settings:  # else the config.json of a model
-                return settings
+                return path, settings
     return None
 
 
@@ -73,16 +80,16 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     return [*(f"{key}={_word(value)}" for key, value in sorted(found.items())), *words]
 
 
-def what_is_played(cfg: Any) -> dict[str, Any]:
-    """Return the keys of a configuration that decide what is played, and how it is scored."""
-    keys = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
-    return {key: getattr(cfg, key) for key in PLAYED} | keys
+def what_is_played(cfg: Any, keys: Any) -> dict[str, Any]:
+    """Return the keys of a configuration, and of eval.py, that decide what is played and how it is scored."""
+    options = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
+    return {key: getattr(cfg, key) for key in PLAYED} | {key: getattr(keys, key) for key in TRUNCATION} | options
 
 
-def describe(cfg: Any) -> str:
+def describe(cfg: Any, keys: Any) -> str:
     """Return one line: what is played, without the options that have their defaults."""
-    usual = flatten({name: vars(config.group_class(name)()) for name in ("reward", *mixture(cfg.env))})
-    settings = {key: value for key, value in what_is_played(cfg).items() if usual.get(key, ...) != value}
+    usual = flatten({name: vars(config.group_class(name)()) for name in ("reward", *mixture(cfg.env))}) | TRUNCATION
+    settings = {key: value for key, value in what_is_played(cfg, keys).items() if usual.get(key, ...) != value}
     return f"plays {' '.join(f'{key}={_word(value)}' for key, value in settings.items())}"
 
 

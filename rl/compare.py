@@ -1,8 +1,9 @@
 """Compare policies that played the same tasks: paired differences, Pareto dominance, pass@k. Pure functions of numbers.
 
-Intervals are quantiles of a Bayesian bootstrap over tasks (Rubin 1981): the mean under random Dirichlet weights.
-Outcomes that were possible but perhaps not seen have half a task's weight each, as in Jeffreys' prior. So the interval
-of a rate is the Jeffreys interval (rl/stats.py), and twenty equal results are no proof of equality.
+Intervals of rates and of their differences are quantiles of a Bayesian bootstrap over tasks (Rubin 1981): the mean
+under random Dirichlet weights. Outcomes that were possible but perhaps not seen have half a task's weight each, as in
+Jeffreys' prior. So the interval of a rate is the Jeffreys interval (rl/stats.py), and twenty equal results are no proof
+of equality. Means of numbers that may have any value have Student's interval.
 """
 
 import math
@@ -10,24 +11,48 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rl.stats import beta_quantile
+
 RATE = (0.0, 1.0)  # what the success of a task can be
 DIFFERENCE = (-1.0, 0.0, 1.0)  # what the difference of two can be
 
 
-def bootstrap(values: Sequence[float], possible: Sequence[float] = (), draws: int = 4000, seed: int = 0) -> np.ndarray:
+def bootstrap(values: Sequence[float], possible: Sequence[float], draws: int = 4000, seed: int = 0) -> np.ndarray:
     """Return draws of the mean over all tasks, given the values of some of them. Equal arguments give equal draws.
 
-    possible: values with half a task's weight each. Without, the draws have the variance of the mean of n tasks.
+    possible: values with half a task's weight each.
     """
     if not len(values):
         raise ValueError("no values to take the mean of")
     seen, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     points, weights = np.append(seen, possible), np.append(counts, [0.5] * len(possible))
     shares = np.random.default_rng(seed).standard_gamma(weights, (draws, len(weights)))
-    means, n = shares @ points / shares.sum(1), len(values)
-    if len(possible) or n == 1:
-        return means
-    return np.mean(values) + (means - np.mean(values)) * math.sqrt((n + 1) / (n - 1))
+    return shares @ points / shares.sum(1)
+
+
+def student_interval(values: Sequence[float], level: float = 0.8) -> tuple[float, float]:
+    """Return mean -+ t * deviation / sqrt(n), Student's interval of the mean; of one value, that value."""
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return mean, mean
+    half = student_quantile(level, n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def student_quantile(level: float, freedom: int) -> float:
+    """Return t with P(|T| <= t) = level: P(|T| > t) = I_x(freedom / 2, 1 / 2) at x = freedom / (freedom + t^2)."""
+    return math.sqrt(freedom * (1 / beta_quantile(1 - level, freedom / 2, 0.5) - 1))
+
+
+def score_interval(differences: Sequence[float], scores: set[float]) -> tuple[float, float]:
+    """Return the interval of the mean difference of two policies' scores, task by task.
+
+    scores: all that either had. Of at most two values, a score is a success in other units, and so is its interval:
+    with few tasks or rare successes Student's would be too narrow or too wide.
+    """
+    if len(scores) <= 2:
+        return interval(bootstrap(differences, [(max(scores) - min(scores)) * outcome for outcome in DIFFERENCE]))
+    return student_interval(differences)
 
 
 def interval(draws: np.ndarray, level: float = 0.8) -> tuple[float, float]:

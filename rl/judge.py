@@ -12,7 +12,18 @@ import numpy as np
 
 from models import CausalLM, Tokenizer
 from rl.arguments import ArgumentError
-from rl.compare import DIFFERENCE, RATE, bootstrap, dominance_probability, frontier, interval, pass_at_k, rate_interval
+from rl.as_trained import TRUNCATION
+from rl.compare import (
+    DIFFERENCE,
+    RATE,
+    bootstrap,
+    dominance_probability,
+    frontier,
+    interval,
+    pass_at_k,
+    rate_interval,
+    score_interval,
+)
 from rl.evaluate import EVAL_STREAM, judged, progress_bar
 from rl.guard.files import read_json
 from rl.records import Episode
@@ -81,10 +92,11 @@ def compared(name: str, found: dict, other: str, reference: dict) -> dict:
     if not pairs:
         raise ArgumentError(f"{other} and {name} have no task that both finished")
     line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(pairs)}
-    for key, possible in (("success", DIFFERENCE), ("score", ())):
-        differences = [fmean(a[key]) - fmean(b[key]) for a, b in pairs]
-        line[key] = fmean(differences)
-        line[f"{key}_low"], line[f"{key}_high"] = interval(bootstrap(differences, possible))
+    success, score = ([fmean(a[key]) - fmean(b[key]) for a, b in pairs] for key in ("success", "score"))
+    line["success"], line["score"] = fmean(success), fmean(score)
+    line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
+    seen = {value for pair in pairs for task in pair for value in task["score"]}
+    line["score_low"], line["score_high"] = score_interval(score, seen)
     return line
 
 
@@ -134,7 +146,7 @@ def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Tas
     with other settings than `played`, or on other tasks."""
     try:
         saved = read_json(Path(path))
-        results, theirs = saved["results"], saved["played"]
+        results, theirs = saved["results"], {**TRUNCATION, **saved["played"]}
         for found in (one for several in results.values() for one in several):
             _ = found["temperature"], found["split"], found["by_env"], [task["seed"] for task in found["tasks"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

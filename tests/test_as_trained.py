@@ -121,11 +121,48 @@ def test_a_run_without_evaluations_needs_an_epoch(run, tmp_path):
     )
 
 
-def test_modes_merge_and_evaluate(run, tmp_path):
-    adapter, play = f"adapter={run}/epoch_1", ["max_turns=1", "max_new_tokens=2"]
-    for mode, evaluates in (("merge", False), ("both", True)):
-        status, out, err = run_program("eval.py", *SHORT, *play, adapter, f"mode={mode}", f"out={tmp_path}/{mode}")
-        assert status == 0 and (tmp_path / mode / "merge_report.json").is_file(), err
-        assert ("success" in out) == evaluates
-    status, _, err = run_program("eval.py", *SHORT, *play, adapter, "mode=both", f"out={tmp_path}/both")
+def test_mode_merge_writes_and_plays_nothing(run, tmp_path):
+    words = [f"adapter={run}/epoch_1", "mode=merge", f"out={tmp_path}/merged"]
+    status, out, err = run_program("eval.py", *SHORT, *words)
+    assert status == 0 and (tmp_path / "merged" / "merge_report.json").is_file() and "success" not in out, err
+
+
+def test_mode_both_plays_the_merged_checkpoint(run, tmp_path):
+    words = [f"adapter={run}/epoch_1", "mode=both", f"out={tmp_path}/both", "max_turns=1"]
+    out, found = evaluated(tmp_path, *words)
+    assert found["config"]["model"] == f"{tmp_path}/both" and list(found["results"]) == [f"{tmp_path}/both"]
+    assert f"{tmp_path}/both: test sampled success" in out and found["config"]["quant"] == "none"
+    status, _, err = run_program("eval.py", *SHORT, *words)
     assert status == 1 and "exists already" in err
+
+
+def test_merged_checkpoint_is_played_as_trained(run, tmp_path):
+    run_program("eval.py", f"adapter={run}/epoch_1", "mode=merge", f"out={tmp_path}/merged")
+    out, found = evaluated(tmp_path, f"model={tmp_path}/merged")
+    assert f"settings as in the run of {tmp_path}/merged" in out
+    assert found["played"] == evaluated(tmp_path, f"adapter={run}/epoch_1")[1]["played"]
+
+
+def test_sampling_is_printed_saved_and_compared_as_played(run, tmp_path):
+    words = [f"adapter={run}/epoch_1", "max_turns=1", "temperature=0.6"]
+    out, found = evaluated(tmp_path, *words, "top_k=9", "top_p=0.8")
+    sampling = {"temperature": 0.6, "top_k": 9, "top_p": 0.8}
+    assert sampling.items() <= found["played"].items()
+    assert "temperature=0.6" in out and "top_k=9 top_p=0.8" in out.split("plays ")[1]
+    status, _, err = run_program("eval.py", *SHORT, *words, f"against={tmp_path}/r.json")
+    assert status == 2 and "was played with top_k=9, not 0" in err
+
+
+def test_two_ranks_evaluate_as_one(run, tmp_path):
+    """With samples=, against= and the merged checkpoint: all numbers are equal."""
+    play = [f"adapter={run}/epoch_1", "n=4", "samples=2", "k=1,2", "max_turns=1", "threads=1"]
+    status, _, err = run_program("eval.py", *play, "ranks=1", f"json={tmp_path}/adapter.json")
+    assert status == 0, err
+    found = []
+    for ranks in (1, 2):
+        words = [f"ranks={ranks}", "mode=both", f"out={tmp_path}/{ranks}", f"json={tmp_path}/{ranks}.json"]
+        status, _, err = run_program("eval.py", *play, *words, f"against={tmp_path}/adapter.json")
+        assert status == 0, err
+        saved = json.loads((tmp_path / f"{ranks}.json").read_text().replace(f"{tmp_path}/{ranks}", "merged"))
+        found.append({key: saved[key] for key in ("played", "results", "comparisons")})
+    assert found[0] == found[1] and len(found[0]["comparisons"]) == 2

@@ -54,8 +54,9 @@ class StreamedModel:
         self.meta.requires_grad_(False).eval()
 
     @torch.no_grad()
-    def logprobs(self, ids_BT: torch.Tensor, step: Callable) -> torch.Tensor:
-        """Return the log-probabilities [T, V] of every next token of one sequence, ids_BT [1, T].
+    def logprobs(self, ids_BT: torch.Tensor, step: Callable, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the log-probabilities [T, V] of every next token of one sequence, ids_BT [1, T], or of several
+        sequences those after the tokens `wanted`, indices in ids_BT.flatten(), [len(wanted), V].
 
         step(path, block, *inputs) returns the block's output, usually block(*inputs), and may change the block, which
         has weights in float32 and belongs to nobody else.
@@ -66,7 +67,7 @@ class StreamedModel:
         )
         self.meta.model.embed_tokens.weight = nn.Parameter(self.tensor(EMBEDDING), requires_grad=False)
         self.meta.model.norm.weight = nn.Parameter(self.tensor(NORM).float(), requires_grad=False)
-        hidden_TD = self.meta(ids_BT)[0]
+        hidden_TD = self.meta(ids_BT)[0] if wanted is None else self.meta(ids_BT, wanted=wanted)
         head_VD = self.tensor(self.head)
         slabs = (head_VD[start : start + SLAB].float() for start in range(0, len(head_VD), SLAB))
         logits = [head_logits(hidden_TD, slab, 1.0)[: len(hidden_TD)] for slab in slabs]
