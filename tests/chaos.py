@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 WORDS = ["epochs=2", "episodes=8", "batch_size=4", "max_turns=2", "max_new_tokens=8", "eval_episodes=2", "lora.r=2"]
 WORDS += ["temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
 OPERATIONS = ((os, "rename"), (os, "fsync"), (shutil, "rmtree"), (Path, "write_text"), (Path, "mkdir"), (os, "unlink"))
-FULL = 2**16  # bytes that a file may have when the disk is "full"
+FULL = (2**9, 2**11, 2**13, 2**16)  # bytes that a file may have when the disk is "full": one of these
 PR_SET_CHILD_SUBREAPER = 36  # of prctl.h: ranks whose starter was killed become children of this process
 
 
@@ -70,12 +70,13 @@ def start(
     words: list[str],
     log: Path,
     kill_at: int = 0,
-    full: bool = False,
+    full: int = 0,
     ranks: int = 1,
     copy: tuple[Path, Path] | None = None,
 ) -> int:
     """Start train.py in a forked child and return its number. kill_at: it kills itself at that operation on files, or
-    its first rank does. copy: (its folder, where copies of the folder go that are made before each operation)."""
+    its first rank does. full: most bytes of a file, 0 for no bound. copy: (its folder, where copies of the folder go
+    that are made before each operation)."""
     child = os.fork()
     if child:
         return child
@@ -83,7 +84,7 @@ def start(
     try:
         with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             if full:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (full, full))
             os.chdir(ROOT)
             sys.argv = ["train.py", *words, f"ranks={ranks}"]
             if ranks > 1:
@@ -243,7 +244,7 @@ class Chaos:
             self.happened["runs"] += 1
             for _ in range(self.draw.randint(1, 5)):
                 second = self.draw.random() < 0.2
-                full = not second and self.draw.random() < 0.15
+                full = 0 if second or self.draw.random() > 0.15 else self.draw.choice(FULL)
                 child = start(self.words(run), log, full=full, ranks=self.ranks)
                 other = start(self.words(run), self.work / "log2", ranks=self.ranks) if second else 0
                 seconds = self.draw.uniform(0, 1.1 * self.seconds)
@@ -252,10 +253,11 @@ class Chaos:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(other, signal.SIGKILL)
                     wait(other)
-                story.append(f"{seconds:.2f} s{' full' * full}{' second' * second}: {status}")
-                self.happened.update({"killed": killed, "full disk": full, "second process": second})
-                if status and not (killed or full or second or "has finished" in log.read_text()):
-                    self.wrong.append(f"{story}: {log.read_text().strip().splitlines()[-1:]}")
+                story.append(f"{seconds:.2f} s{f' full at {full}' if full else ''}{' second' * second}: {status}")
+                self.happened.update({"killed": killed, "full disk": bool(full), "second process": second})
+                said, allowed = log.read_text(), killed or full or second
+                if "Traceback" in said or (status and not (allowed or "has finished" in said)):
+                    self.wrong.append(f"{story}: {said.strip().splitlines()[-1:]}")
                 if self.draw.random() < 0.3 and damage(run, self.draw):
                     self.happened["damaged"] += 1
                     story.append("damaged")
