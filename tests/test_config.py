@@ -137,6 +137,7 @@ def test_a_wrong_type_is_refused(word, said, capsys):
         ("seed=-1", "seed=-1 must not be negative"),
         ("temperature=-1", "temperature=-1.0 must not be negative"),
         ("temperature=0", "temperature=0 samples nothing to learn from"),
+        ("temperature=1e-45", "temperature=1e-45 is too small to divide by; temperature=0 plays greedily"),
         ("threads=99999", "threads=99999 must be at most 1024"),
         ("seed=1e20", "seed=100000000000000000000 must be at most 2147483647"),
         ("min_lr_ratio=7", "min_lr_ratio=7.0 must be at most 1"),
