@@ -5,7 +5,6 @@ of them `| None`. The comment behind a field is its help text. A __post_init__ m
 not go together. Imports nothing but the standard library and rl/refusals.py, which does the same.
 """
 
-import math
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 T = TypeVar("T")
 Positive = Annotated[T, "be positive"]
 NotNegative = Annotated[T, "not be negative"]
+LARGEST = {int: sys.float_info.max, float: 1e15}  # sums and squares of such floats are finite in float32
 
 
 class ArgumentError(ValueError):
@@ -88,7 +88,7 @@ def _as_type(value: Any, kind: Any) -> Any:
     if kind is int and re.fullmatch(r"[+-]?\d+", text):
         return int(text)
     number = float(text)
-    if not math.isfinite(number) or (kind is int and not number.is_integer()):
+    if not abs(number) <= LARGEST[kind] or (kind is int and not number.is_integer()):
         raise ValueError
     return kind(number)  # 1e6 is a whole number
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-WANTED = {bool: "true or false", int: "a whole number", float: "a finite number"}
+WANTED = {bool: "true or false", int: "a whole number", float: "a number from -1e15 to 1e15"}
 WANTED[str] = "at most 4,096 printable characters"
 LINE = 1000  # most characters of a printed message
 RENAMED = {"reward.rule=seed": "reward.rule=shaped", "recipe=default": "embedded"}

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envs.http.wire import is_number
 from rl.guard.files import bounded_lines
 from rl.records import Episode, Turn
 from rl.state import TrainState
@@ -48,7 +49,7 @@ def _read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
         try:
             record = json.loads(line)
             by_epoch.setdefault(record.pop("epoch") + 0, []).append(_episode(record, vocabulary))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             what = str(error)[:200] or type(error).__name__
             raise ValueError(f"rollouts={path}, line {number}: not an episode of a run ({what})") from None
     return by_epoch
@@ -64,6 +65,8 @@ def _episode(record: dict, vocabulary: int) -> Episode:
     ids, mask, logprobs = record["ids_T"], record["action_mask_T"], [float(x) for x in record["logprobs_T"]]
     if not len(ids) == len(mask) == len(logprobs):
         raise ValueError("ids_T, action_mask_T and logprobs_T differ in length")
+    if not all(map(is_number, [*logprobs, *(turn.reward for turn in turns), *record["metrics"].values()])):
+        raise ValueError("a log-probability, reward or metric is not a number from -1e15 to 1e15")
     if not all(isinstance(i, int) and 0 <= i < vocabulary for i in ids):
         raise ValueError(f"ids_T has an id outside of the vocabulary of {vocabulary}")
     sampled = [i for turn in turns for i in range(turn.start, turn.stop)]

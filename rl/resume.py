@@ -1,6 +1,5 @@
 """Resuming: a run's settings and its newest checkpoint, verified against its manifest. Nothing is ever unpickled."""
 
-import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import lora
+from envs.http.wire import is_number
 from models import CausalLM
 from rl import ranks
 from rl.arguments import ArgumentError, flatten
@@ -108,12 +108,13 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
             raise ValueError(f"{path}: its weights are not those of this model, algorithm and lora settings")
         with torch.no_grad():
             for name, p in tensors.items():
-                p.copy_(saved.like(name, p))
+                p.copy_(_finite(saved.like(name, p), folder / file, name))
     moments, saved = defaultdict(dict), Pieces(folder, "optimizer")
     trained = [p for group in state.optimizer.param_groups for p in group["params"]]
     for key, shape in saved.shapes().items():
         index, name = key.split(".", 1)
-        moments[int(index)][name] = saved.like(key, trained[int(index)]) if shape else saved.whole(key)
+        tensor = saved.like(key, trained[int(index)]) if shape else saved.whole(key)
+        moments[int(index)][name] = _finite(tensor, folder / "optimizer", key)
     if state.masters:
         from rl import full
 
@@ -126,9 +127,17 @@ def _load_checkpoint(state: TrainState, folder: Path) -> None:
     counters = read_json(folder / "state.json")
     for name in COUNTERS:
         value = counters.get(name, getattr(state, name))  # checkpoints before micro_tokens lack it
-        if value is not None and not math.isfinite(value):
+        counts = name not in ("kl_coef", "baseline")
+        if not (type(value) is int and 0 <= value < 2**53 if counts else value is None or is_number(value)):
             raise ValueError(f"{name} is {value}")
         setattr(state, name, value)
+
+
+def _finite(tensor: torch.Tensor, file: Path, name: str) -> torch.Tensor:
+    """Return the tensor of a file. Raise ValueError if a value in it is not finite."""
+    if not bool(tensor.isfinite().all()):
+        raise ValueError(f"{file}.safetensors: {name} has a value that is not finite")
+    return tensor
 
 
 def copy_adapter(model: CausalLM, cfg: Any) -> tuple[list[str], str, Any]:

@@ -31,6 +31,7 @@ import torch
 import train  # noqa: F401  (children are forked and need not import it again)
 from rl import program
 from rl.arguments import Positive
+from rl.guard.claim import LOCK
 from rl.guard.files import checkpoints, is_whole
 from rl.guard.signals import Interrupted
 
@@ -38,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 WORDS = ["epochs=2", "episodes=8", "batch_size=4", "max_turns=2", "max_new_tokens=8", "eval_episodes=2", "lora.r=2"]
 WORDS += ["temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
 OPERATIONS = ((os, "rename"), (os, "fsync"), (shutil, "rmtree"), (Path, "write_text"), (Path, "mkdir"), (os, "unlink"))
-FULL = 2**16  # bytes that a file may have when the disk is "full"
+FULL = (2**9, 2**11, 2**13, 2**16)  # bytes that a file may have when the disk is "full": one of these
 PR_SET_CHILD_SUBREAPER = 36  # of prctl.h: ranks whose starter was killed become children of this process
 
 
@@ -47,6 +48,7 @@ class Keys:
     algos: str = "sft,reinforce,grpo,ppo"  # by comma
     kills: Positive[int] = 30  # of each algorithm, at random moments
     operations: bool = True  # also a kill at every operation on files
+    copies: bool = False  # for these kills: copy the folder before each operation, and go on from each different copy
     ranks: Positive[int] = 1  # processes of each run that is killed
     seed: int = 0  # of the moments
 
@@ -64,9 +66,17 @@ def results(run: Path) -> dict[str, object]:
     }
 
 
-def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False, ranks: int = 1) -> int:
+def start(
+    words: list[str],
+    log: Path,
+    kill_at: int = 0,
+    full: int = 0,
+    ranks: int = 1,
+    copy: tuple[Path, Path] | None = None,
+) -> int:
     """Start train.py in a forked child and return its number. kill_at: it kills itself at that operation on files, or
-    its first rank does."""
+    its first rank does. full: most bytes of a file, 0 for no bound. copy: (its folder, where copies of the folder go
+    that are made before each operation)."""
     child = os.fork()
     if child:
         return child
@@ -74,13 +84,13 @@ def start(words: list[str], log: Path, kill_at: int = 0, full: bool = False, ran
     try:
         with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             if full:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (FULL, FULL))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (full, full))
             os.chdir(ROOT)
             sys.argv = ["train.py", *words, f"ranks={ranks}"]
             if ranks > 1:
                 subprocess.Popen = lambda _words, env, **_: Rank(env, kill_at)
             else:
-                count_operations(kill_at)
+                count_operations(kill_at, copy)
             status = execute()
     finally:
         os._exit(status)
@@ -132,8 +142,8 @@ class Rank:
         self.send_signal(signal.SIGKILL)
 
 
-def count_operations(kill_at: int) -> None:
-    """Make this process kill itself at the n-th call of a function of OPERATIONS."""
+def count_operations(kill_at: int, copy: tuple[Path, Path] | None = None) -> None:
+    """Make this process kill itself at the n-th call of a function of OPERATIONS, or copy a folder before each."""
     done = Counter()
 
     def counted(function):
@@ -141,12 +151,20 @@ def count_operations(kill_at: int) -> None:
             done["calls"] += 1
             if done["calls"] == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if copy and copy[0].exists():
+                shutil.copytree(copy[0], copy[1] / f"{done['calls']:04}")
             return function(*args, **keys)
 
         return call
 
-    for owner, name in OPERATIONS if kill_at else ():
+    for owner, name in OPERATIONS if kill_at or copy else ():
         setattr(owner, name, counted(getattr(owner, name)))
+
+
+def content(folder: Path) -> list[tuple[Path, bytes]]:
+    """Return what a run's folder holds, but for the lock."""
+    paths = sorted(path for path in folder.rglob("*") if path.name != LOCK)
+    return [(path.relative_to(folder), path.read_bytes() if path.is_file() else b"") for path in paths]
 
 
 def children_of(process: int) -> list[int]:
@@ -226,7 +244,7 @@ class Chaos:
             self.happened["runs"] += 1
             for _ in range(self.draw.randint(1, 5)):
                 second = self.draw.random() < 0.2
-                full = not second and self.draw.random() < 0.15
+                full = 0 if second or self.draw.random() > 0.15 else self.draw.choice(FULL)
                 child = start(self.words(run), log, full=full, ranks=self.ranks)
                 other = start(self.words(run), self.work / "log2", ranks=self.ranks) if second else 0
                 seconds = self.draw.uniform(0, 1.1 * self.seconds)
@@ -235,10 +253,11 @@ class Chaos:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(other, signal.SIGKILL)
                     wait(other)
-                story.append(f"{seconds:.2f} s{' full' * full}{' second' * second}: {status}")
-                self.happened.update({"killed": killed, "full disk": full, "second process": second})
-                if status and not (killed or full or second or "has finished" in log.read_text()):
-                    self.wrong.append(f"{story}: {log.read_text().strip().splitlines()[-1:]}")
+                story.append(f"{seconds:.2f} s{f' full at {full}' if full else ''}{' second' * second}: {status}")
+                self.happened.update({"killed": killed, "full disk": bool(full), "second process": second})
+                said, allowed = log.read_text(), killed or full or second
+                if "Traceback" in said or (status and not (allowed or "has finished" in said)):
+                    self.wrong.append(f"{story}: {said.strip().splitlines()[-1:]}")
                 if self.draw.random() < 0.3 and damage(run, self.draw):
                     self.happened["damaged"] += 1
                     story.append("damaged")
@@ -255,6 +274,22 @@ class Chaos:
                 return
             self.finish(run, f"{self.algo}, killed at operation {number}")
 
+    def from_every_copy(self) -> None:
+        """A kill at an operation leaves the folder as it is before it. Go on from each different one."""
+        run, copies, different = self.work / f"{self.algo}-operation", self.work / f"{self.algo}-copies", []
+        copies.mkdir()
+        status = wait(start(self.words(run), self.work / "log", copy=(run, copies)))
+        assert status == 0 and results(run) == self.expected, (self.work / "log").read_text()
+        for copy in sorted(copies.iterdir()):
+            self.happened["operations"] += 1
+            if different and content(copy) == content(different[-1]):
+                continue
+            different.append(copy)
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.copytree(copy, run)
+            self.finish(run, f"{self.algo}, before operation {copy.name}")
+        self.happened["different folders"] = len(different)
+
 
 def main(keys: Keys) -> int:
     torch.set_num_threads(1)
@@ -265,7 +300,7 @@ def main(keys: Keys) -> int:
             chaos = Chaos(algo, Path(work), random.Random(f"{keys.seed} {algo}"), keys.ranks)
             chaos.at_random_moments(keys.kills)
             if keys.operations:
-                chaos.at_every_operation()
+                chaos.from_every_copy() if keys.copies else chaos.at_every_operation()
             counts = ", ".join(f"{name} {number}" for name, number in chaos.happened.items())
             print(f"{algo}, ranks={keys.ranks}: {counts}; {len(chaos.wrong)} wrong", flush=True)
             for line in chaos.wrong:

@@ -16,12 +16,12 @@ import pytest
 import torch
 from conftest import ROOT, metrics_of, run_program
 from hostile import modest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_checkpoint import flip, make_state
 
 import train
 from models import load_tokenizer
-from rl import config, resume
+from rl import config, replay, resume
 from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals
 from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify, write_text
@@ -508,6 +508,29 @@ def test_nonsense_with_a_right_digest_is_one_line(name, content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+NUMBERS = [(name, value) for name in ("epoch", "step", "groups") for value in (-1, 0.5, True, "1", None, 10**400)]
+NUMBERS += [("kl_coef", value) for value in (float("nan"), 10**400, "1", [1])]
+NUMBERS += [(name, value) for name in ("trainable", "critic", "optimizer") for value in (float("nan"), float("inf"))]
+
+
+@pytest.mark.parametrize(("name", "value"), NUMBERS)
+def test_impossible_numbers_in_a_checkpoint_are_refused(name, value, tmp_path):
+    """Also with a right digest, as a run whose weights are not finite would save them."""
+    folder, file = save_checkpoint(make_state(1), tmp_path), f"{name}.safetensors"
+    if (folder / file).exists():
+        tensors = load_file(folder / file)
+        next(tensor for tensor in tensors.values() if tensor.dim()).view(-1)[0] = value
+        save_file(tensors, folder / file)
+    else:
+        file, counters = "state.json", json.loads((folder / "state.json").read_text())
+        (folder / file).write_text(json.dumps(counters | {name: value}))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["sha256"][file] = origin.sha256(folder / file)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=rf"^{folder}[^\n]+$"):
+        resume.load_checkpoint(make_state(), folder)
+
+
 @pytest.mark.parametrize("line", ["{", "[]", "null", '{"epoch": "1"}', '{"x": 1}', "\xff"])
 def test_a_damaged_line_of_metrics_is_named(line, whole, tmp_path):
     run = tmp_path / "run"
@@ -572,6 +595,21 @@ def test_damaged_saved_episodes_are_one_line(change, said, whole, tmp_path):
     words = [*SMALL, "eval_episodes=0", f"rollouts={tmp_path}/episodes.jsonl", f"out={tmp_path}/run"]
     code, _, err = run_program("train.py", *words)
     assert code == 1 and said in err and len(err.splitlines()) == 1, err
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, 10**400, "x", None, [1.0]])
+@pytest.mark.parametrize("where", ["logprobs_T", "turns", "metrics"])
+def test_saved_episodes_have_numbers_that_can_be_summed(where, value, tmp_path):
+    turn = {"start": 1, "stop": 2, "reward": 0.5, "stop_reason": "stop"}
+    episode = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
+    episode |= {"ids_T": [1, 2], "action_mask_T": [0, 1], "logprobs_T": [0.0, -1.0], "turns": [turn]}
+    episode |= dict.fromkeys(("success", "terminated", "truncated", "infrastructure_failed"), False)
+    wrong = {"logprobs_T": [0.0, value], "turns": [{**turn, "reward": value}], "metrics": {"a": value}}
+    (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
+    assert len(replay._read(path, 3)[1]) == 1
+    (path := tmp_path / "wrong.jsonl").write_text(json.dumps(episode | {where: wrong[where]}) + "\n")
+    with pytest.raises(ValueError, match=r"^rollouts=[^\n]+, line 1: not an episode of a run [^\n]+$"):
+        replay._read(path, 3)
 
 
 def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):

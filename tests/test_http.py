@@ -477,10 +477,11 @@ def test_alfworld_reply_needs_available_actions(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "reply", "line"),
     [
-        ("textcraft", X.replace(b"0", b"NaN"), "nan as reward, which must be a finite number"),
-        ("textcraft", X.replace(b"0", b'"1"'), "'1' as reward, which must be a finite number"),
-        ("textcraft", X.replace(b"0", b"9" * 400), "9+[.]+9+ as reward, which must be a finite number"),
-        ("textcraft", X.replace(b"0", b"true"), "True as reward, which must be a finite number"),
+        ("textcraft", X.replace(b"0", b"NaN"), "nan as reward, which must be a number from -1e15 to 1e15"),
+        ("textcraft", X.replace(b"0", b'"1"'), "'1' as reward, which must be a number from -1e15 to 1e15"),
+        ("textcraft", X.replace(b"0", b"9" * 400), "9+[.]+9+ as reward, which must be a number from -1e15 to 1e15"),
+        ("textcraft", X.replace(b"0", b"1e16"), "1e[+]16 as reward, which must be a number from -1e15 to 1e15"),
+        ("textcraft", X.replace(b"0", b"true"), "True as reward, which must be a number from -1e15 to 1e15"),
         ("textcraft", X.replace(b'"x"', b"3"), "3 as observation, which must be a text"),
         ("textcraft", X.replace(b"false", b"0"), "0 as done, which must be true or false"),
         ("textcraft", b'{"observation": "x", "done": false}', r"\{.*\}, where reward is missing"),

@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import FUZZ
+from hostile import is_plain
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_http_fuzz import JUNK
 
 import lora
+from envs.serve import Stream
+from envs.serve.access import BadRequest
 from models import load_model, load_tokenizer
 from models.engine import Engine
 from models.random import fold_all
@@ -198,9 +205,9 @@ def test_a_stop_text_ends_the_reply_and_is_not_shown(server):
 def test_greedy_and_truncated_sampling(server):
     """top_k=1 is greedy, and so is a tiny top_p; alternatives begin with the greedy token."""
     greedy = choices(server, prompt=[5, 6, 7], max_tokens=8, temperature=0, logprobs=3, return_token_ids=True)[0]
-    for settings in ({"top_k": 1}, {"top_p": 1e-6}):
+    for how in ({"top_k": 1}, {"top_p": 1e-6}):
         assert (
-            choices(server, prompt=[5, 6, 7], max_tokens=8, return_token_ids=True, **settings)[0]["token_ids"]
+            choices(server, prompt=[5, 6, 7], max_tokens=8, return_token_ids=True, **how)[0]["token_ids"]
             == (greedy["token_ids"])
         )
     tops, said = greedy["logprobs"]["top_logprobs"], greedy["logprobs"]
@@ -225,6 +232,12 @@ BAD = {
     "max_tokens=0": ("/v1/completions", {**PROMPT, "max_tokens": 0}, 400),
     "max_tokens as text": ("/v1/completions", {**PROMPT, "max_tokens": "5"}, 400),
     "a negative temperature": ("/v1/completions", {**PROMPT, "temperature": -1}, 400),
+    "a temperature that divides to infinity": ("/v1/completions", {**PROMPT, "temperature": 1e-45}, 400),
+    "a role as a list": ("/v1/chat/completions", {"messages": [{"role": [], "content": "?"}]}, 400),
+    "no content": ("/v1/chat/completions", {"messages": [{"role": "user"}]}, 400),
+    "half a character": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}], "n": 0}, 400),
+    "a model as a list": ("/v1/completions", {**PROMPT, "model": [[]]}, 404),
+    "a huge temperature": ("/v1/completions", {**PROMPT, "temperature": 10**400}, 400),
     "temperature as NaN": ("/v1/completions", {**PROMPT, "temperature": float("nan")}, 400),
     "top_p=0": ("/v1/completions", {**PROMPT, "top_p": 0}, 400),
     "n=0": ("/v1/completions", {**PROMPT, "n": 0}, 400),
@@ -250,6 +263,34 @@ def test_bad_requests_get_one_line(server, case):
     found, said = ask(server, path, body)
     assert found == status and said["error"]["code"] == status, said
     assert said["error"]["message"] and "\n" not in said["error"]["message"]
+
+
+RIGHT = {
+    **{"prompt": [5, 6], "messages": [{"role": "user", "content": "?"}], "model": "one", "max_tokens": 4, "n": 2},
+    **{"temperature": 0.5, "top_p": 0.9, "top_k": 3, "seed": 1, "random_state": 2, "stop": ["x"], "top_logprobs": 2},
+    **{"stop_token_ids": [3], "stream": True, "stream_options": {"include_usage": True}, "echo": False, "tools": []},
+    **{"chat_template_kwargs": {"enable_thinking": False}, "lora_name": "one", "lora_path": "/nowhere"},
+    **{"return_token_ids": True, "ignore_eos": True, "max_completion_tokens": 3, "logit_bias": {}},
+}
+
+
+@settings(max_examples=max(FUZZ, 1) * 200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.sampled_from(["completions", "chat/completions", "load_lora_adapter", "unload_lora_adapter"]),
+    name=st.sampled_from([*RIGHT, "logprobs", "role", "content"]),
+    junk=JUNK,
+)
+def test_a_request_with_a_wrong_field_is_a_reply_or_one_line(server, path, name, junk, monkeypatch):
+    """Nothing is sampled."""
+    monkeypatch.setattr(server.sampler, "submit", lambda *_: None)
+    wrong = {"messages": [RIGHT["messages"][0] | {name: junk}]} if name in ("role", "content") else {name: junk}
+    try:
+        reply = server.answer("POST", f"/v1/{path}", RIGHT | wrong, "127.0.0.1")
+    except BadRequest as bad:
+        status, line = bad.args
+        assert 400 <= status < 500 and is_plain(line, 1000)
+    else:
+        assert isinstance(reply, Stream)
 
 
 def test_adapters_are_loaded_and_unloaded_while_others_sample(folders):

@@ -269,7 +269,7 @@ def _is_info(info) -> bool:
 INFO = ("success", "valid", "shaped", "metrics")  # what the client keeps of a step's `info`
 FIELDS = {  # field of a reply to a step -> (check, description)
     "observation": (lambda value: isinstance(value, str), "a text"),
-    "reward": (is_number, "a finite number"),
+    "reward": (is_number, "a number from -1e15 to 1e15"),
     "done": (lambda value: isinstance(value, bool), "true or false"),
     "info": (_is_info, "an object of outcome, success, valid and shaped"),
 }

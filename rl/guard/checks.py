@@ -21,13 +21,13 @@ def without_auto(common: Any) -> Any:
 
 def check(cfg: Any) -> None:
     """Raise ArgumentError for values that neither training nor evaluation can use."""
-    for key, most in (("seed", 2**31 - 1), ("threads", 1024)):
+    for key, most in (("seed", 2**31 - 1), ("threads", 1024), ("min_lr_ratio", 1)):
         if getattr(cfg, key) > most:
             raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
     if cfg.reward.scale == 0:
         raise ArgumentError("reward.scale=0 leaves nothing to learn from")
-    if cfg.min_lr_ratio > 1:
-        raise ArgumentError(f"min_lr_ratio={cfg.min_lr_ratio} must be at most 1")
+    if 0 < cfg.temperature < 1e-4:
+        raise ArgumentError(f"temperature={cfg.temperature} is too small to divide by; temperature=0 plays greedily")
     if not 0 <= cfg.lora.dropout < 1:
         raise ArgumentError(f"lora.dropout={cfg.lora.dropout} must be in [0, 1)")
     if cfg.device == "cuda" and not cfg.plan and not torch.cuda.is_available():

@@ -180,12 +180,15 @@ class Protocol:
         seed, state = (_field(body, name, int, None, -(2**63), 2**63 - 1) for name in ("seed", "random_state"))
         states = random_states(seed, state, len(prompts) * count)
         top_k = _field(body, "top_k", int, 0, -1)
+        temperature = _field(body, "temperature", float, 1.0, 0.0, 100.0)
+        if 0 < temperature < 1e-4:
+            raise BadRequest(400, f"temperature={temperature} is too small to divide by; 0 takes the likeliest tokens")
         requests = [
             Request(
                 ids,
                 None if name == self.base else name,
                 most,
-                _field(body, "temperature", float, 1.0, 0.0, 100.0),
+                temperature,
                 next(states),
                 self.tokenizer.eos_ids.union(ends) if not body.get("ignore_eos") else frozenset(ends),
                 max(top_k, 0),
