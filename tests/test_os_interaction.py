@@ -1,6 +1,7 @@
 """OS interaction: sound templates, exact turns and messages, rewards, files of tasks, and transcripts."""
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.judge import judge, obstacle, prepared, twin
 from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
+from envs.os_interaction.wordings import wordings
 from envs.simulators.shell import Shell, base_machine
 
 Shell.strict = True  # errors of the shell must be seen
@@ -109,7 +111,7 @@ def test_slots_of_a_kind_differ():
             assert not SLOT.search(" ".join([task.instruction, *task.init, *task.truth, *task.conditions]))
     template = os_tasks.parse("USER USER2 USER USER3\n$ true")
     for seed in range(50):
-        first, second, again, third = template.draw(Random(seed)).instruction.split()
+        first, second, again, third = template.draw(Random(seed)).first.split()
         assert first == again and len({first, second, third}) == 3
 
 
@@ -154,6 +156,68 @@ def test_no_line_of_a_solution_can_be_left_out():
 @pytest.mark.full
 def test_no_line_of_any_solution_can_be_left_out():
     check_lines(ALL)
+
+
+def test_each_template_has_three_wordings_in_one_split():
+    for template in ALL:
+        said = wordings(template.instruction)
+        assert len(set(said)) >= 3 and said[0] == template.instruction
+        assert all(set(SLOT.findall(other)) == set(SLOT.findall(said[0])) for other in said), said
+    tasks = [templates("1")[0].draw(Random(seed)) for seed in range(60)]
+    assert {task.instruction.split(" ")[0] for task in tasks} == {"Create", "Make", "Please"}
+    assert len({task.key for task in tasks if "/srv/amber" in task.instruction}) <= 1
+
+
+def outcome_of(start: str, change) -> str:
+    """Return the outcome of a template's solution whose lines are changed."""
+    task = next(template for template in ALL if template.instruction.startswith(start)).draw(Random(3))
+    machine = prepared(task)
+    for script in task.truth:
+        Shell(machine).run(change(script, task))
+    return judge(task, machine, "None")
+
+
+@pytest.mark.parametrize(
+    ("start", "right", "wrong"),
+    [
+        ("Copy the file", "^cp ", "ln "),
+        ("Copy the file", "^cp ", "ln -s "),
+        ("Copy the directory", "^cp -r ", "ln -s "),
+        ("Copy the directory", "^cp -r ", "cp -rl "),
+        ("Copy DIR/NAME to DIR/NAME.bak", "^cp ", "ln -s "),
+        ("Write what is in", "^tee (.*) (.*) < (.*)", r"ln -s \3 \1; ln -s \3 \2"),
+        ("Remove USER from the group", r"^gpasswd -d (\S+) .*", r"userdel \1"),
+        ("Move USER from the group", r"^gpasswd -d (\S+) (.*)", r"userdel \1; useradd -G \2 x; gpasswd -d x \2"),
+        ("In DIR/NAME, replace", "/g ", "/ "),
+        ("In DIR/NAME, put", "/g ", "/ "),
+        ("Copy DIR/NAME to DIR/NAME.orig", "/g ", "/ "),
+        ("Tidy the text", "/g ", "/ "),
+        ("Release", "/g ", "/ "),
+        ("Edit the report", "/g ", "/ "),
+        ("Delete the line", r"-i (\d)d", r"-i /\1/d"),
+        ("Delete all empty files", " -type f", ""),
+        ("Clean up below", " -type f -empty", " -empty"),
+        ("Clean up below", r"> /tmp/count; mv /tmp/count (.*)", r"> \1"),
+    ],
+)
+def test_solutions_that_only_seem_right_are_incorrect(start, right, wrong):
+    changed = []
+
+    def change(script: str, task: Task) -> str:
+        changed.append(re.sub(right, wrong, script))
+        return changed[-1]
+
+    assert outcome_of(start, lambda script, task: script) == "correct"
+    assert outcome_of(start, change) == "incorrect", changed
+
+
+@pytest.mark.parametrize("start", ["Make DIR/NAME2 a symbolic", "Move the directory", "Back up DIR", "Close the shop"])
+def test_symbolic_links_may_be_relative(start):
+    def relative(script: str, task: Task) -> str:
+        found = re.fullmatch(r"ln -s (\S+) (\S+)", script)
+        return f"ln -sr {found[1]} {found[2]}" if found else script
+
+    assert outcome_of(start, relative) == "correct"
 
 
 REAL = """
@@ -577,7 +641,8 @@ def test_task_is_its_instruction_and_in_its_split():
         env = Env(Config())
         for seed in range(30):
             messages = env.reset(seed, split)
-            assert split_of(env.task) == split and env.task == f"os_interaction:{messages[-1]['content']}"
+            assert split_of(env.task) == split and env.task == f"os_interaction:{env.current.first}"
+            assert messages[-1]["content"] == env.current.instruction
 
 
 @pytest.mark.parametrize(

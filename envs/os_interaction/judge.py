@@ -45,6 +45,7 @@ def twin(machine: Machine) -> Machine:
     folders: list[Node] = []  # folders to copy; a list, not recursion, since an agent can nest folders deeply
     other = copy(machine)
     other.frozen = False
+    other.jobs, other.processes = [], dict(machine.processes)
     other.root = copied(machine.root)
     for folder in folders:
         folder.data = {name: copied(child) for name, child in folder.data.items()}

@@ -9,6 +9,7 @@ from shlex import shlex
 
 from envs.common import split_of
 from envs.os_interaction.templates import TEMPLATES
+from envs.os_interaction.wordings import wordings
 
 LEVELS = {
     "1": range(1, 2),
@@ -61,11 +62,12 @@ class Task:
     level: str = ""  # one of LEVELS, by the number of commands; "" for a task of a file
     answers: bool = False  # a question: conditions get the answer and earlier conditions' outputs as arguments
     match: tuple[str, str] | None = None  # ("answer", text) or ("regex", pattern), instead of conditions
+    first: str = ""  # the instruction in its template's own words, where these are others
 
     @property
     def key(self) -> str:
-        """The canonical task: the instruction, so that a held-out one is never read in training."""
-        return f"os_interaction:{self.instruction}"
+        """The canonical task: the instruction in its first wording, so that a held-out one is not read in training."""
+        return f"os_interaction:{self.first or self.instruction}"
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ class Template:
                     values[slot] = value
             return values[slot]
 
-        fields = [self.instruction], self.init, self.truth, self.conditions
-        (instruction,), init, truth, conditions = (tuple(SLOT.sub(fill, line) for line in lines) for lines in fields)
-        return Task(instruction, init, truth, conditions, self.skills, self.level)
+        fields = wordings(self.instruction), self.init, self.truth, self.conditions
+        said, init, truth, conditions = (tuple(SLOT.sub(fill, line) for line in lines) for lines in fields)
+        return Task(rng.choice(said), init, truth, conditions, self.skills, self.level, first=said[0])
 
 
 def parse(paragraph: str) -> Template:

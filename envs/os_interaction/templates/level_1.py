@@ -81,6 +81,7 @@ Copy the file DIR/NAME to DIR/NAME2.
 $ cp DIR/NAME DIR/NAME2
 ? test "$(cat DIR/NAME2)" = WORD
 ? test "$(cat DIR/NAME)" = WORD
+? test ! DIR/NAME -ef DIR/NAME2
 
 Copy the directory DIR with all that is in it to DIR2, which does not exist yet.
 + mkdir -p DIR/WORD
@@ -88,6 +89,8 @@ Copy the directory DIR with all that is in it to DIR2, which does not exist yet.
 $ cp -r DIR DIR2
 ? test "$(cat DIR2/WORD/NAME)" = WORD2
 ? test "$(cat DIR/WORD/NAME)" = WORD2
+? test ! DIR -ef DIR2
+? test ! DIR/WORD/NAME -ef DIR2/WORD/NAME
 
 Rename the file DIR/NAME to DIR/NAME2.
 + mkdir DIR
@@ -107,7 +110,7 @@ Make DIR/NAME2 a symbolic link to DIR/NAME.
 + mkdir DIR
 + echo WORD > DIR/NAME
 $ ln -s DIR/NAME DIR/NAME2
-? test "$(readlink DIR/NAME2)" = DIR/NAME
+? test -L DIR/NAME2 -a "$(readlink -f DIR/NAME2)" = DIR/NAME
 ? test "$(cat DIR/NAME2)" = WORD
 
 Make DIR/NAME2 a hard link to DIR/NAME.
@@ -136,6 +139,8 @@ Write what is in DIR/NAME to DIR/NAME2 and to DIR/NAME3 too.
 $ tee DIR/NAME2 DIR/NAME3 < DIR/NAME
 ? test "$(cat DIR/NAME2)" = WORD
 ? test "$(cat DIR/NAME3)" = WORD
+? test ! DIR/NAME -ef DIR/NAME2
+? test ! DIR/NAME -ef DIR/NAME3
 
 Write the lines of DIR/NAME, followed by those of DIR/NAME2, to DIR/NAME3.
 + mkdir DIR
@@ -180,6 +185,7 @@ Remove USER from the group GROUP.
 + useradd -G GROUP USER2
 $ gpasswd -d USER GROUP
 ? test "$(getent group GROUP | cut -d : -f 4)" = USER2
+? getent passwd USER
 
 Make USER an administrator of the group GROUP.
 + groupadd GROUP
@@ -204,24 +210,25 @@ $ chage -E DATE USER
 
 In DIR/NAME, replace every WORD with WORD2.
 + mkdir DIR
-+ printf 'WORD WORD3\nWORD4 WORD\n' > DIR/NAME
++ printf 'WORD WORD3 WORD\nWORD4 WORD\n' > DIR/NAME
 $ sed -i s/WORD/WORD2/g DIR/NAME
-? test "$(cat DIR/NAME)" = "$(printf 'WORD2 WORD3\nWORD4 WORD2')"
+? test "$(cat DIR/NAME)" = "$(printf 'WORD2 WORD3 WORD2\nWORD4 WORD2')"
 
 Delete the line NUM of DIR/NAME.
 + mkdir DIR
-+ seq 10 > DIR/NAME
++ seq 40 > DIR/NAME
 $ sed -i NUMd DIR/NAME
-? test "$(cat DIR/NAME)" = "$(seq 10 | grep -vx NUM)"
+? test "$(cat DIR/NAME)" = "$(seq 40 | grep -vx NUM)"
 
 Delete all empty files below DIR, at any depth, and nothing else.
-+ mkdir -p DIR/WORD DIR2
++ mkdir -p DIR/WORD DIR/WORD3 DIR2
 + touch DIR/NAME DIR/WORD/NAME2 DIR2/NAME
 + echo WORD2 > DIR/WORD/NAME
 $ find DIR -type f -empty -delete
 ? test ! -e DIR/NAME
 ? test ! -e DIR/WORD/NAME2
 ? test "$(cat DIR/WORD/NAME)" = WORD2
+? test -d DIR/WORD3
 ? test -f DIR2/NAME
 ? test -e /etc/hostname
 
@@ -274,7 +281,7 @@ $ ls DIR > /tmp/NAME
 
 In DIR/NAME, put WORD2 in the place of every WORD, with vi (there is no screen: vi -es, and -c for each command).
 + mkdir DIR
-+ printf 'WORD3 WORD\nWORD NUM\n' > DIR/NAME
++ printf 'WORD3 WORD WORD\nWORD NUM\n' > DIR/NAME
 $ vi -es -c %s/WORD/WORD2/g -c wq DIR/NAME
-? test "$(cat DIR/NAME)" = "$(printf 'WORD3 WORD2\nWORD2 NUM')"
+? test "$(cat DIR/NAME)" = "$(printf 'WORD3 WORD2 WORD2\nWORD2 NUM')"
 """

@@ -53,6 +53,7 @@ $ chmod MODE DIR/NAME.bak
 ? test "$(cat DIR/NAME.bak)" = WORD
 ? test "$(stat -c %a DIR/NAME.bak)" = MODE
 ? test "$(stat -c %a DIR/NAME)" = 644
+? test ! DIR/NAME -ef DIR/NAME.bak
 
 Create the empty file DIR/NAME, wait for NUM seconds, then create the empty file DIR/NAME2.
 + mkdir DIR
@@ -137,7 +138,7 @@ $ mv DIR DIR2
 $ ln -s DIR2 DIR
 ? test "$(cat DIR2/NAME)" = WORD
 ? test ! -L DIR2
-? test "$(readlink DIR)" = DIR2
+? test -L DIR -a "$(readlink -f DIR)" = DIR2
 
 Delete the empty lines of DIR/NAME, and make USER its owner.
 + useradd USER
@@ -160,11 +161,12 @@ $ gpasswd -M USER,USER2 GROUP
 
 Copy DIR/NAME to DIR/NAME.orig. Then, in DIR/NAME, replace every WORD with WORD2.
 + mkdir DIR
-+ printf 'WORD WORD3\nWORD4 WORD\n' > DIR/NAME
++ printf 'WORD WORD3 WORD\nWORD4 WORD\n' > DIR/NAME
 $ cp DIR/NAME DIR/NAME.orig
 $ vi -es -c %s/WORD/WORD2/g -c wq DIR/NAME
-? test "$(cat DIR/NAME.orig)" = "$(printf 'WORD WORD3\nWORD4 WORD')"
-? test "$(cat DIR/NAME)" = "$(printf 'WORD2 WORD3\nWORD4 WORD2')"
+? test "$(cat DIR/NAME.orig)" = "$(printf 'WORD WORD3 WORD\nWORD4 WORD')"
+? test "$(cat DIR/NAME)" = "$(printf 'WORD2 WORD3 WORD2\nWORD4 WORD2')"
+? test ! DIR/NAME -ef DIR/NAME.orig
 
 Write a bash script DIR/WORD.sh that prints the line WORD2 and then ends with exit status NUM. Its mode is 755.
 + mkdir DIR

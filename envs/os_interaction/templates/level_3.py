@@ -63,12 +63,13 @@ $ chmod 770 DIR
 ? test -z "$(getent group GROUP | cut -d : -f 4)"
 ? test "$(stat -c '%U %G %a' DIR)" = 'USER GROUP2 770'
 ? test "$(stat -c '%U %G' DIR/WORD/NAME)" = 'USER GROUP2'
+? getent passwd USER
 
-Clean up below DIR: delete all files whose name ends in .EXT and all that are empty, write the number of regular files
-that are left to DIR/NAME (without counting that file), make GROUP the group of DIR and of all that is left below it,
-and set the mode of DIR to DMODE.
+Clean up below DIR: delete all files whose name ends in .EXT and all files that are empty, write the number of regular
+files that are left to DIR/NAME (without counting that file), make GROUP the group of DIR and of all that is left below
+it, and set the mode of DIR to DMODE.
 + groupadd GROUP
-+ mkdir -p DIR/WORD DIR/WORD2
++ mkdir -p DIR/WORD DIR/WORD2 DIR/WORD5
 + echo WORD3 | tee DIR/WORD.EXT DIR/WORD/WORD4.EXT > DIR/WORD2/WORD3.EXT
 + touch DIR/WORD/WORD3.EXT2
 + for i in $(seq NUM); do echo $i > DIR/WORD2/$i.EXT2; done
@@ -79,6 +80,7 @@ $ chgrp -R GROUP DIR
 $ chmod DMODE DIR
 ? test "$(find DIR -name '*.EXT' | wc -l)" -eq 0
 ? test ! -e DIR/WORD/WORD3.EXT2
+? test -d DIR/WORD5
 ? test "$(find DIR/WORD2 -name '*.EXT2' -group GROUP | wc -l)" -eq NUM
 ? test "$(cat DIR/NAME)" -eq NUM
 ? test "$(stat -c '%G %a' DIR)" = 'GROUP DMODE'
@@ -114,7 +116,8 @@ $ ln -s DIR2 DIR/WORD
 ? test "$(stat -c '%U %a' DIR/NAME)" = 'root 644'
 ? test "$(stat -c %U DIR2)" = USER
 ? test "$(cat /tmp/NAME3)" = "$(printf '%s\n' NAME NAME2 | sort)"
-? test "$(readlink DIR/WORD)" = DIR2
+? test -L DIR/WORD -a "$(readlink -f DIR/WORD)" = DIR2
+? test ! DIR -ef DIR2
 
 Change the settings in DIR/NAME: the value of WORD becomes NUM, the line of WORD2 is deleted, and the line WORD4=NUM2
 is added at the end. Before that, keep a copy as DIR/NAME.old with mode 400. Make GROUP, which does not exist yet, the
@@ -135,6 +138,7 @@ $ chmod 640 DIR/NAME
 ? test "$(sed -n 2p DIR/NAME)" = WORD3=ID
 ? test "$(sed -n '3,$p' DIR/NAME)" = WORD4=NUM2
 ? test "$(stat -c '%G %a' DIR/NAME)" = 'GROUP 640'
+? test ! DIR/NAME -ef DIR/NAME.old
 
 Retire the user USER: lock the password, let the account expire on DATE, change the login shell to /usr/sbin/nologin,
 take the user out of the group GROUP, make USER2 the owner of the directory DIR with all that is below it, and write
@@ -157,6 +161,7 @@ $ echo WORD > DIR/NAME
 ? test "$(stat -c %U DIR)" = USER2
 ? test "$(stat -c %U DIR/WORD3)" = USER2
 ? test "$(cat DIR/NAME)" = WORD
+? getent passwd USER
 
 In DIR, number the files: rename WORD.EXT to 1.EXT, WORD2.EXT to 2.EXT and WORD3.EXT to 3.EXT. Join them in this order
 in DIR/all.EXT, write the number of its lines to DIR/lines, and make all.EXT read-only for everybody (mode 444).
@@ -238,11 +243,11 @@ Tidy the text DIR/NAME with vi, which has no screen here (vi -es, and -c for eac
 replace every WORD with WORD2, and save it. Write the words of the text to DIR/NAME2, one in each line, sorted and
 without repeats, and the number of those lines to DIR/NAME3.
 + mkdir DIR
-+ printf 'WORD3\nWORD WORD4\nWORD5 WORD\nWORD4\n' > DIR/NAME
++ printf 'WORD3\nWORD WORD4\nWORD WORD5 WORD\nWORD4\n' > DIR/NAME
 $ vi -es -c 1d -c %s/WORD/WORD2/g -c wq DIR/NAME
 $ cat DIR/NAME | tr ' ' '\n' | sort -u > DIR/NAME2
 $ wc -l < DIR/NAME2 > DIR/NAME3
-? test "$(cat DIR/NAME)" = "$(printf 'WORD2 WORD4\nWORD5 WORD2\nWORD4')"
+? test "$(cat DIR/NAME)" = "$(printf 'WORD2 WORD4\nWORD2 WORD5 WORD2\nWORD4')"
 ? test "$(cat DIR/NAME2)" = "$(printf '%s\n' WORD2 WORD4 WORD5 | sort)"
 ? test "$(cat DIR/NAME3)" -eq 3
 """

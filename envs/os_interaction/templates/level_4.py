@@ -56,7 +56,7 @@ of the directory DIR/WORD2 to 755 (it is copied with mode 700). Make DIR/current
 the names of all that is in DIR/WORD2 to DIR/NAME2, in alphabetical order, and the number of the lines of that list to
 DIR/NAME3, and make GROUP the group of DIR/NAME2. The group does not exist yet.
 + mkdir -p -m 700 DIR/WORD
-+ printf 'WORD3\nWORD5 WORD3\n' > DIR/WORD/NAME
++ printf 'WORD3\nWORD3 WORD5 WORD3\n' > DIR/WORD/NAME
 + touch DIR/WORD/{1..NUM}.EXT DIR/WORD/{1..NUM2}.EXT2
 $ cp -r DIR/WORD DIR/WORD2
 $ sed -i s/WORD3/WORD4/g DIR/WORD2/NAME
@@ -69,16 +69,17 @@ $ ls DIR/WORD2 > DIR/NAME2
 $ wc -l < DIR/NAME2 > DIR/NAME3
 $ groupadd GROUP
 $ chgrp GROUP DIR/NAME2
-? test "$(cat DIR/WORD2/NAME)" = "$(printf 'WORD4\nWORD5 WORD4')"
-? test "$(cat DIR/WORD/NAME)" = "$(printf 'WORD3\nWORD5 WORD3')"
+? test "$(cat DIR/WORD2/NAME)" = "$(printf 'WORD4\nWORD4 WORD5 WORD4')"
+? test "$(cat DIR/WORD/NAME)" = "$(printf 'WORD3\nWORD3 WORD5 WORD3')"
 ? test ! -e DIR/WORD2/1.EXT
 ? test -f DIR/WORD2/done
 ? test "$(stat -c %a DIR/WORD2)" = 755
 ? test "$(stat -c %a DIR/WORD2/NAME)" = 444
-? test "$(readlink DIR/current)" = DIR/WORD2
+? test -L DIR/current -a "$(readlink -f DIR/current)" = DIR/WORD2
 ? test "$(cat DIR/NAME2)" = "$(printf '%s\n' NAME done $(seq -f %g.EXT2 NUM2) | sort)"
 ? test "$(cat DIR/NAME3)" -eq $((NUM2 + 2))
 ? test "$(stat -c %G DIR/NAME2)" = GROUP
+? test ! DIR/WORD -ef DIR/WORD2
 
 Close the shop DIR. Write the sum of the numbers in DIR/NAME (each line: a word, a space, a number) to DIR/total, and
 its lines sorted by the number, the smallest first, to DIR/NAME2. Delete DIR/NAME. Move DIR/NAME2 into the new
@@ -101,7 +102,7 @@ $ chmod DMODE DIR/WORD
 ? test "$(cat DIR/WORD/NAME2)" = "$(printf 'WORD3 NUM\nWORD2 ID\nWORD4 2ID')"
 ? test ! -e DIR/NAME
 ? test ! -e DIR/NAME2
-? test "$(readlink DIR/last)" = DIR/WORD/NAME2
+? test -L DIR/last -a "$(readlink -f DIR/last)" = DIR/WORD/NAME2
 ? id -nG USER | grep -qw GROUP
 ? test "$(stat -c '%G %a' DIR/WORD)" = 'GROUP DMODE'
 
@@ -158,6 +159,8 @@ $ echo 'USER USER2' > DIR/NAME
 ? test "$(stat -c '%G %a' DIR)" = 'GROUP2 2770'
 ? test "$(stat -c %G DIR/WORD)" = GROUP2
 ? test "$(cat DIR/NAME)" = 'USER USER2'
+? getent passwd USER
+? getent passwd USER2
 
 Archive DIR in DIR2, which does not exist yet: create DIR2/WORD and DIR2/WORD2, move the files of DIR whose name ends
 in .EXT into DIR2/WORD and those in .EXT2 into DIR2/WORD2. Then wait for NUM seconds, and create the empty file
@@ -220,9 +223,9 @@ command) or otherwise. Join the three in this order in DIR/NAME, and delete them
 contain WORD2 to DIR/NAME2 and their number to DIR/NAME3. Copy DIR/NAME to /tmp/NAME, set the mode of the copy to 444,
 and add the line end at the end of DIR/NAME.
 + mkdir DIR
-+ printf 'WORD NUM\nWORD5 WORD\n' > DIR/1.EXT
++ printf 'WORD NUM\nWORD WORD5 WORD\n' > DIR/1.EXT
 + printf 'WORD2\nWORD2 NUM2\n' > DIR/2.EXT
-+ printf 'WORD3\nNUM3 WORD3\n' > DIR/3.EXT
++ printf 'WORD3\nWORD3 NUM3 WORD3\n' > DIR/3.EXT
 $ sed -i s/WORD/WORD2/g DIR/1.EXT
 $ sed -i 1d DIR/2.EXT
 $ vi -es -c %s/WORD3/WORD4/g -c wq DIR/3.EXT
@@ -233,12 +236,13 @@ $ wc -l < DIR/NAME2 > DIR/NAME3
 $ cp DIR/NAME /tmp/NAME
 $ chmod 444 /tmp/NAME
 $ echo end >> DIR/NAME
-? test "$(cat /tmp/NAME)" = "$(printf 'WORD2 NUM\nWORD5 WORD2\nWORD2 NUM2\nWORD4\nNUM3 WORD4')"
-? test "$(cat DIR/NAME)" = "$(printf 'WORD2 NUM\nWORD5 WORD2\nWORD2 NUM2\nWORD4\nNUM3 WORD4\nend')"
-? test "$(cat DIR/NAME2)" = "$(printf 'WORD2 NUM\nWORD5 WORD2\nWORD2 NUM2')"
+? test "$(cat /tmp/NAME)" = "$(printf 'WORD2 NUM\nWORD2 WORD5 WORD2\nWORD2 NUM2\nWORD4\nWORD4 NUM3 WORD4')"
+? test "$(cat DIR/NAME)" = "$(printf 'WORD2 NUM\nWORD2 WORD5 WORD2\nWORD2 NUM2\nWORD4\nWORD4 NUM3 WORD4\nend')"
+? test "$(cat DIR/NAME2)" = "$(printf 'WORD2 NUM\nWORD2 WORD5 WORD2\nWORD2 NUM2')"
 ? test "$(cat DIR/NAME3)" -eq 3
 ? test "$(stat -c %a /tmp/NAME)" = 444
 ? test "$(find DIR -name '*.EXT' | wc -l)" -eq 0
+? test ! DIR/NAME -ef /tmp/NAME
 
 Lay out a site in DIR, which does not exist yet: the directories DIR/WORD, DIR/WORD2 and DIR/WORD3; the line NUM in
 DIR/WORD/NAME and in DIR/WORD2/NAME; DIR/WORD3/NAME as a hard link to DIR/WORD/NAME and DIR/NAME2 as a symbolic link
@@ -266,7 +270,7 @@ $ ln -sfn DIR.live/WORD2/NAME DIR.live/NAME2
 ? test "$(stat -c %a DIR.live/WORD2/NAME)" = MODE
 ? test "$(cat /tmp/NAME3)" = "$(printf '%s\n' WORD WORD2 WORD3 | sort)"
 ? test "$(cat /tmp/NAME4)" -eq 3
-? test "$(readlink DIR.live/NAME2)" = DIR.live/WORD2/NAME
+? test -L DIR.live/NAME2 -a "$(readlink -f DIR.live/NAME2)" = DIR.live/WORD2/NAME
 ? test ! -e DIR
 
 Separate the accounts: USER, USER2 and USER3 exist already. Lock the passwords of USER and USER2. Passwords of USER3

@@ -8,11 +8,13 @@ README.md: the files, the dialect, the differences from bash and Debian, and how
 
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 
 from envs.simulators.shell.base import base_machine
 from envs.simulators.shell.files import Frozen, Hangup, Machine, Node, Timeout, text
+from envs.simulators.shell.jobs import Expired, end_all, settle
 from envs.simulators.shell.process import Process, Stream, pipe
 from envs.simulators.shell.run import start
 from envs.simulators.shell.state import MAX_NESTING
@@ -20,7 +22,7 @@ from envs.simulators.shell.state import MAX_NESTING
 __all__ = ["Machine", "Node", "Process", "Result", "Shell", "base_machine"]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MAX_STEPS = 150_000  # per script: about a second at most, whatever it does
+MAX_STEPS = 750_000  # per script: some seconds at most, whatever it does
 MAX_OUTPUT = 1 << 20  # bytes per script
 DEEPEST = 300 * MAX_NESTING  # nested Python calls: each level of nesting takes up to 60 commands' calls
 _lock, _running = threading.Lock(), []  # per running script, Python's recursion limit before the first of them
@@ -82,7 +84,10 @@ class Shell:
         try:
             with _deep_calls():
                 status = start(process, _bytewise(script), tuple(map(_bytewise, args)))
-        except (Timeout, RecursionError, MemoryError):
+                if machine.jobs:
+                    with suppress(Hangup):
+                        settle(machine)
+        except (Timeout, RecursionError, MemoryError, Expired):
             status, timed_out = 124, True
         except Hangup:
             status = 141
@@ -93,4 +98,7 @@ class Shell:
                 raise
             out.node.data += b"Segmentation fault (core dumped)\n"
             status = 139
+        finally:
+            end_all(machine)
+            machine.job, machine.deadline = None, inf
         return Result(bytes(out.node.data).decode("utf-8", "replace"), status, timed_out)

@@ -5,8 +5,8 @@ from envs.simulators.shell.launch import ELF
 from envs.simulators.shell.run import PROGRAMS
 
 FOLDERS = """
-/boot /dev /dev/fd /dev/pts /dev/shm /etc /etc/default /etc/skel /etc/ssl /etc/cron.d /etc/init.d /home /media
-/mnt /opt /proc /root /run /srv /sys /tmp /usr /usr/bin /usr/games /usr/include /usr/lib /usr/local
+/boot /dev /dev/fd /dev/pts /dev/shm /etc /etc/default /etc/skel /etc/ssl /etc/cron.d /etc/init.d /home /home/ubuntu
+/media /mnt /opt /proc /root /run /srv /sys /tmp /usr /usr/bin /usr/games /usr/include /usr/lib /usr/local
 /usr/local/bin /usr/local/etc /usr/local/lib /usr/local/sbin /usr/local/share /usr/sbin /usr/share
 /usr/share/doc /usr/src /var /var/backups /var/cache /var/lib /var/local /var/log /var/mail /var/opt
 /var/spool /var/tmp
@@ -33,28 +33,43 @@ www-data:33:33:www-data:/var/www:/usr/sbin/nologin
 backup:34:34:backup:/var/backups:/usr/sbin/nologin
 list:38:38:Mailing List Manager:/var/list:/usr/sbin/nologin
 irc:39:39:ircd:/run/ircd:/usr/sbin/nologin
-gnats:41:41:Gnats Bug-Reporting System (admin):/var/lib/gnats:/usr/sbin/nologin
+_apt:42:65534::/nonexistent:/usr/sbin/nologin
 nobody:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-_apt:100:65534::/nonexistent:/usr/sbin/nologin"""
+ubuntu:1000:1000:Ubuntu:/home/ubuntu:/bin/bash"""
 GROUPS = """
 root:0 daemon:1 bin:2 sys:3 adm:4 tty:5 disk:6 lp:7 mail:8 news:9 uucp:10 man:12 proxy:13 kmem:15 dialout:20
 fax:21 voice:22 cdrom:24 floppy:25 tape:26 sudo:27 audio:29 dip:30 www-data:33 backup:34 operator:37 list:38
-irc:39 src:40 gnats:41 shadow:42 utmp:43 video:44 sasl:45 plugdev:46 staff:50 games:60 users:100 nogroup:65534
+irc:39 src:40 shadow:42 utmp:43 video:44 sasl:45 plugdev:46 staff:50 games:60 users:100 nogroup:65534 ubuntu:1000
 """
+OF_UBUNTU = ["adm", "dialout", "cdrom", "floppy", "sudo", "audio", "dip", "video", "plugdev"]  # the first user's groups
 BASHRC = "# ~/.bashrc: read by interactive shells.\n[ -z \"$PS1\" ] && return\nPS1='\\u@\\h:\\w\\$ '\n"
 PROFILE = '# ~/.profile: read by login shells.\n[ -f "$HOME/.bashrc" ] && . "$HOME/.bashrc"\n'
 FILES = {
     "/etc/passwd": "".join("{}:x:{}\n".format(*line.split(":", 1)) for line in USERS.split("\n")),
-    "/etc/group": "".join("{}:x:{}:\n".format(*group.split(":")) for group in GROUPS.split()),
-    "/etc/shadow": "".join(f"{line.partition(':')[0]}:*:19800:0:99999:7:::\n" for line in USERS.split("\n")),
-    "/etc/gshadow": "".join(f"{group.partition(':')[0]}:*::\n" for group in GROUPS.split()),
+    "/etc/group": "".join(
+        f"{name}:x:{number}:{'ubuntu' * (name in OF_UBUNTU)}\n"
+        for name, number in (group.split(":") for group in GROUPS.split())
+    ),
+    "/etc/shadow": "".join(
+        f"{name}:{'!' if name == 'ubuntu' else '*'}:19800:0:99999:7:::\n"
+        for name in (line.partition(":")[0] for line in USERS.split("\n"))
+    ),
+    "/etc/gshadow": "".join(
+        f"{name}:{'!' if name == 'ubuntu' else '*'}::{'ubuntu' * (name in OF_UBUNTU)}\n"
+        for name in (group.partition(":")[0] for group in GROUPS.split())
+    ),
+    "/etc/subuid": "ubuntu:100000:65536\n",
+    "/etc/subgid": "ubuntu:100000:65536\n",
     "/etc/shells": "# /etc/shells: valid login shells\n/bin/sh\n/bin/bash\n/usr/bin/bash\n/bin/rbash\n/usr/bin/rbash\n"
     "/usr/bin/sh\n/bin/dash\n/usr/bin/dash\n",
     "/etc/hostname": "localhost\n",
     "/etc/hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
-    "/etc/os-release": 'PRETTY_NAME="Ubuntu 22.04.4 LTS"\nNAME="Ubuntu"\nVERSION_ID="22.04"\n'
-    'VERSION="22.04.4 LTS (Jammy Jellyfish)"\nVERSION_CODENAME=jammy\nID=ubuntu\nID_LIKE=debian\n',
-    "/etc/issue": "Ubuntu 22.04.4 LTS \\n \\l\n\n",
+    "/etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\nNAME="Ubuntu"\nVERSION_ID="24.04"\n'
+    'VERSION="24.04.1 LTS (Noble Numbat)"\nVERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n',
+    "/etc/lsb-release": "DISTRIB_ID=Ubuntu\nDISTRIB_RELEASE=24.04\nDISTRIB_CODENAME=noble\n"
+    'DISTRIB_DESCRIPTION="Ubuntu 24.04.1 LTS"\n',
+    "/etc/debian_version": "trixie/sid\n",
+    "/etc/issue": "Ubuntu 24.04.1 LTS \\n \\l\n\n",
     "/etc/passwd-": "",
     "/etc/environment": 'PATH="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n',
     "/etc/fstab": "# UNCONFIGURED FSTAB FOR BASE SYSTEM\n",
@@ -66,6 +81,9 @@ FILES = {
     "/etc/skel/.bashrc": BASHRC,
     "/etc/skel/.profile": PROFILE,
     "/etc/skel/.bash_logout": "# ~/.bash_logout: read when a login shell ends.\n",
+    "/home/ubuntu/.bashrc": BASHRC,
+    "/home/ubuntu/.profile": PROFILE,
+    "/home/ubuntu/.bash_logout": "# ~/.bash_logout: read when a login shell ends.\n",
     "/root/.bashrc": BASHRC,
     "/root/.profile": PROFILE,
 }
@@ -90,9 +108,13 @@ def base_machine(hostname: str = "localhost") -> Machine:
         parent, _, name = path.rpartition("/")
         node = root.attach(folders[parent], name, "file", 0o640 if path in SECRET else 0o644, content.encode())
         node.gid = 42 if path in SECRET else 0
+        if parent == "/home/ubuntu":
+            node.uid = node.gid = 1000
         machine.bytes += len(node.data)
     for name in PROGRAMS:
         folder = folders["/usr/sbin" if name in ADMIN.split() else "/usr/bin"]
         folder.data[name] = Node("file", 0o755, ELF + name.encode(), ino=machine.nodes + len(folder.data))
+    folders["/home/ubuntu"].mode = 0o750
+    folders["/home/ubuntu"].uid = folders["/home/ubuntu"].gid = 1000
     folders["/var/mail"].mode, folders["/var/mail"].gid = 0o2775, 8
     return machine

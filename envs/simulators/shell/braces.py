@@ -16,8 +16,9 @@ def braces(sh, word: Word) -> list[Word]:
     atoms: list = []
     for part in word.parts:
         atoms += BRACES.split(part.text) if type(part) is Lit else [part]
-    made = _alternatives(sh, [atom for atom in atoms if atom != ""])
-    if len(made) == 1:
+    atoms = [atom for atom in atoms if atom != ""]
+    made = _alternatives(sh, atoms)
+    if made == [atoms]:
         return [word]
     return [make_word([Lit(atom) if type(atom) is str else atom for atom in _merged(parts)], "") for parts in made]
 

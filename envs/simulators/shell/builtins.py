@@ -1,7 +1,7 @@
 """The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status.
 
-Defined here: exit, return, break, shift, eval, source, exec, set, shopt, trap, let, type, command, hash, kill, ulimit
-and their like. The others come from declaring.py, reading.py, places.py, printing.py and conditions.py.
+Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, hash, ulimit and their
+like. The others come from declaring.py, reading.py, places.py, printing.py, signals.py and conditions.py.
 """
 
 import re
@@ -12,6 +12,7 @@ from envs.simulators.shell.declaring import declare, export, local, put_checked,
 from envs.simulators.shell.places import cd, pwd, pwd_program, umask
 from envs.simulators.shell.printing import declared, echo, formatted, printf, traced
 from envs.simulators.shell.reading import getopts, mapfile, read
+from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
 from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
 from envs.simulators.shell.words import NAME
 
@@ -197,30 +198,6 @@ def shopt(sh, argv) -> int:
     return status
 
 
-def trap(sh, argv) -> int:
-    args = argv[2:] if argv[1:2] == ["--"] else argv[1:]
-    if not args or args[0] in ("-p", "-l"):
-        for name, action in sorted(sh.traps.items()):
-            shown = name if name in ("EXIT", "ERR", "DEBUG", "RETURN") else f"SIG{name}"
-            sh.out(f"trap -- {expand.quote(action)} {shown}\n")
-        return 0
-    action, names = (None, args) if len(args) == 1 else (args[0], args[1:])
-    status = 0
-    for name in names:
-        name = SIGNALS.get(name, name.upper().removeprefix("SIG"))
-        if name not in SIGNALS.values():
-            status = sh.fail(f"{names[0]}: invalid signal specification")
-        elif action is None or action == "-":
-            sh.traps.pop(name, None)
-        else:
-            sh.traps[name] = action
-    return status
-
-
-SIGNALS = {"0": "EXIT", "1": "HUP", "2": "INT", "3": "QUIT", "6": "ABRT", "9": "KILL", "10": "USR1", "12": "USR2"}
-SIGNALS |= {"13": "PIPE", "14": "ALRM", "15": "TERM", "17": "CHLD", "ERR": "ERR", "DEBUG": "DEBUG", "RETURN": "RETURN"}
-
-
 def let(sh, argv) -> int:
     if len(argv) < 2:
         return sh.fail("expression expected")
@@ -332,35 +309,6 @@ def hash_(sh, argv) -> int:
     return status
 
 
-def wait(sh, argv) -> int:
-    status = 0
-    for word in argv[1:]:
-        if word.startswith("-"):
-            continue
-        if word not in sh.jobs:
-            status = 127
-            known = f"pid {word} is not a child of this shell"
-            sh.fail(known if word.isdecimal() else f"`{word}': not a pid or valid job spec")
-        else:
-            status = sh.jobs[word]
-    return status
-
-
-def kill(sh, argv) -> int:
-    """Fail: every process but the shell itself has already ended."""
-    status = 0
-    targets = [word for word in argv[1:] if not word.startswith("-") or word == "-"]
-    if not targets:
-        sh.error("kill: usage: kill [-s sigspec | -n signum | -sigspec] pid | jobspec ... or kill -l [sigspec]\n")
-        return 2
-    for word in targets:
-        if not re.fullmatch(r"-?\d+", word):
-            status = sh.fail(f"{word}: arguments must be process or job IDs")
-        elif word != str(sh.pid):
-            status = sh.fail(f"({word}) - No such process")
-    return status
-
-
 def alias(sh, argv) -> int:
     """Fail for any name: scripts have no aliases."""
     missing = [word for word in argv[1:] if "=" not in word and not word.startswith("-")]
@@ -381,7 +329,8 @@ BUILTINS = {
     "[": test, "type": type_, "command": command, "builtin": builtin, "hash": hash_, "wait": wait, "kill": kill,
     "getopts": getopts, "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
     "readonly": readonly_, "unset": unset, "declare": declare, "typeset": declare, "mapfile": mapfile,
-    "readarray": mapfile, "jobs": colon, "disown": colon, "times": colon, "history": colon, "enable": colon,
+    "readarray": mapfile, "jobs": jobs, "disown": disown, "fg": no_control, "bg": no_control,
+     "times": colon, "history": colon, "enable": colon,
 }  # fmt: skip
 
 

@@ -192,5 +192,7 @@ class Compound(Words):
         self.i += len(operator)
         if self.peek() in ("]]", "&&", "||", None):
             raise self.cond_error(f"unexpected argument `{self.peek()}' to conditional binary operator")
+        outside, self.extglob = self.extglob, operator in ("=", "==", "!=")
         right = self.word(REGEX) if operator == "=~" else self.word()
+        self.extglob = outside
         return ("binary", operator, word, right)

@@ -11,6 +11,7 @@ from envs.simulators.shell.launch import Launching
 from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.state import Exit, LoopJump
+from envs.simulators.shell.transform import LOWER
 from envs.simulators.shell.tree import AndOr, Arithmetic, Case, CFor, Cond, For, If, Redirected, While, Word
 from envs.simulators.shell.variables import Var
 
@@ -69,15 +70,18 @@ class Control(Launching):
 
     def redirected(self, command: Redirected) -> int:
         """Run a compound command with its redirections."""
-        before = self.fds
+        before, sinks = self.fds, len(self.sinks)
         self.line = command.line
         try:
-            return self.execute(command.body) if self.redirect(command.redirects) else self.check(1)
+            status = self.execute(command.body) if self.redirect(command.redirects) else self.check(1)
         except ExpansionFailed as failure:
             self.report(failure)
             raise
         finally:
             self.fds = before
+        if len(self.sinks) > sinks:
+            self.drain(sinks)
+        return status
 
     def if_(self, command: If) -> int:
         for condition, body in command.clauses:
@@ -196,7 +200,7 @@ class Control(Launching):
 
     def matches(self, pattern: str, value: str) -> bool:
         if self.options["nocasematch"]:
-            pattern, value = pattern.translate(expand.LOWER), value.translate(expand.LOWER)
+            pattern, value = pattern.translate(LOWER), value.translate(LOWER)
         self.machine.tick(len(value) >> 9)
         return matches(pattern, value)
 
@@ -236,7 +240,7 @@ class Control(Launching):
         if op == "=~":
             return self.regex_matches(value, expand.regex(self, right))
         if op in ("=", "==", "!="):
-            pattern = expand.pattern(self, right)
+            pattern = expand.pattern(self, right, extended=True)
             if self.options["x"]:
                 self.trace(f"[[ {traced(value)} {op} {pattern or chr(39) * 2} ]]")
             return self.matches(pattern, value) == (op != "!=")

@@ -22,7 +22,7 @@ def put_checked(sh, name: str, value) -> None:
     """Assign a builtin's value: a string to a name or an array element, a dict to an array."""
     base, bracket, index = name.partition("[")
     if isinstance(value, dict):
-        var = sh.vars.setdefault(base, Var())
+        var = sh.vars.setdefault(sh.target(base), Var())
         var.kind, var.value = "a", value
     else:
         sh.put(base, value, Word([], index[:-1], index[:-1]) if bracket else None)
@@ -106,6 +106,11 @@ def _declare(sh, argv: list, on: set, off: set, items: list, scoped: bool) -> in
             sh.complain(f"{argv[0] + ': ' if argv[0] != 'export' else ''}{name}: readonly variable")
             status = 1
             continue
+        if "n" in on:
+            sh.vars[name] = Var(value and str(value), kind="n")
+            continue
+        if not scoped:
+            name = sh.target(name)
         _give(sh, sh.vars.setdefault(name, Var()), name, on, off)
         if isinstance(value, list):
             sh.put_array(name, value, add, "A" if "A" in on else "")
@@ -185,6 +190,8 @@ def unset(sh, argv: list) -> int:
     status = 0
     for word in (word for word in argv[1:] if word not in ("-f", "-v", "-n", "--")):
         base, bracket, index = word.partition("[")
+        base = base if "n" in flags else sh.target(base)
+        word = base + bracket + index
         var = sh.vars.get(base)
         if "f" in flags or (var is None and "v" not in flags and word in sh.functions):
             sh.functions.pop(word, None)

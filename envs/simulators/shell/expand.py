@@ -15,6 +15,7 @@ from envs.simulators.shell.tree import Arith, Double, Lit, Param, Quoted, Subst,
 
 QUOTED, LITERAL, SPLIT, BREAK = range(4)
 GLOB = re.compile(r"[*?\[]")
+EXTENDED = re.compile(r"[*?\[]|[+@!]\(")
 MAX_FIELDS = 50_000  # of one command line
 
 
@@ -57,9 +58,10 @@ def fields(sh, word: Word) -> list[str]:
     if len(found) > MAX_FIELDS:
         raise ExpansionFailed("Argument list too long")
     out: list[str] = []
+    glob = EXTENDED if sh.options["extglob"] else GLOB
     for field in found:
-        if not sh.options["f"] and any(kind != QUOTED and GLOB.search(text) for kind, text in field):
-            paths = patterns.expand_path(sh, as_pattern(field), sh.options["dotglob"])
+        if not sh.options["f"] and any(kind != QUOTED and glob.search(text) for kind, text in field):
+            paths = patterns.expand_path(sh, as_pattern(field, sh.options["extglob"]), sh.options["dotglob"])
             if paths:
                 out += paths
                 continue
@@ -76,11 +78,11 @@ def string(sh, word: Word) -> str:
     return joined(pieces(sh, word.parts, False, whole=True))
 
 
-def pattern(sh, word: Word) -> str:
-    """Return a word as a glob, with quoted characters escaped."""
-    if word.plain is not None and not patterns.SPECIAL.search(word.plain) and "\\" not in word.plain:
+def pattern(sh, word: Word, extended: bool = False) -> str:
+    """Return a word as a glob, with quoted characters escaped; `extended` as if extglob was on, as in [[ ]]."""
+    if word.plain is not None and not re.search(r"[*?\[(\\]", word.plain):
         return word.plain
-    return as_pattern(pieces(sh, word.parts, False, whole=True))
+    return as_pattern(pieces(sh, word.parts, False, whole=True), extended or sh.options["extglob"])
 
 
 def regex(sh, word: Word) -> str:
@@ -106,8 +108,9 @@ def joined(parts: list) -> str:
     return "".join(" " if kind == BREAK else text for kind, text in parts)
 
 
-def as_pattern(parts: list) -> str:
-    return "".join(patterns.escape(text) if kind == QUOTED else text for kind, text in parts)
+def as_pattern(parts: list, extended: bool = False) -> str:
+    mark = patterns.extended if extended else str
+    return "".join(patterns.escape(text) if kind == QUOTED else mark(text) for kind, text in parts)
 
 
 # -- pieces
@@ -130,7 +133,8 @@ def pieces(sh, parts: list, quoted: bool, whole: bool = False) -> list:
         elif kind is Param:
             out += param(sh, part, quoted, whole)
         elif kind is Subst:
-            text = sh.file_of(part.program) if part.file else sh.output_of(part.program)
+            read = sh.sink_of if part.into else sh.file_of if part.file else sh.output_of
+            text = read(part.program)
             out.append((QUOTED if quoted or part.file else SPLIT, text))
         elif kind is Arith:
             out.append((QUOTED if quoted else SPLIT, str(number(sh, string(sh, part.word)))))
@@ -280,7 +284,9 @@ def _conditional(sh, p: Param, values: list[str] | None, quoted: bool, whole: bo
 
 
 def _indirect(sh, p: Param, quoted: bool, whole: bool) -> list:
-    """Expand ${!name}, ${!prefix@} and ${!name:-word}."""
+    """Expand ${!name}, ${!prefix@} and ${!name:-word}; of a nameref the name that it refers to."""
+    if p.op == "indirect" and p.index is None and p.name in sh.vars and sh.vars[p.name].kind == "n":
+        return [(QUOTED if quoted else SPLIT, sh.target(p.name))]
     if p.op == "names":
         found = sorted(name for name in sh.vars if name.startswith(p.name) and sh.vars[name].value is not None)
         return _spread(sh, found, "@", QUOTED if quoted else SPLIT, whole)

@@ -9,6 +9,7 @@ Users are files: /etc/passwd, /etc/group, /etc/shadow and /etc/gshadow are the o
 import errno
 import os
 from dataclasses import dataclass
+from math import inf
 
 from envs.simulators.shell.records import Table
 
@@ -80,6 +81,10 @@ class Machine:
         self.steps = 0  # left to the script that runs
         self.pids = 100  # the last process number given
         self.frozen = False  # whether a change raises Frozen
+        self.jobs: list = []  # commands in the background that have not ended, and the one that runs now
+        self.job = self.shell = None  # self.shell: the interpreter of the running script
+        self.deadline = inf  # when the innermost `timeout` ends
+        self.processes: dict[int, tuple] = {}  # left over from earlier scripts: see jobs.alive
         self.tables: dict[str, Table] = {}  # of each file of records, as it was last read
         self.root = self.new("dir", 0o755, {})
 
@@ -111,7 +116,9 @@ class Machine:
         """Use up steps; Timeout if none are left. Every loop over an agent's text calls this."""
         self.steps -= steps
         if self.steps < 0:
-            raise Timeout
+            if self.job is None:
+                raise Timeout
+            self.job.yield_turn()
 
     def next_pid(self) -> int:
         """Return the number of a new process."""

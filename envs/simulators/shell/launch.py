@@ -152,6 +152,7 @@ class Launching(State):
     def run_for(self, process: Process, argv: list[str], stdin=None, stdout=None, **changes) -> int:
         """Process.run: run another command in place of a running one."""
         self.machine.tick(8)
+        name = changes.pop("name", argv[0])  # what the program sees as its own name
         child = Process(**{name: getattr(process, name) for name in Process.__dataclass_fields__} | changes)
         child.argv, child.env, child.fds = list(argv), dict(child.env), dict(child.fds)
         if stdin is not None:
@@ -164,4 +165,5 @@ class Launching(State):
         child.launch = shell.run_for
         shell.deeper()
         path, node = shell.find_program(argv[0], child.env.get("PATH", "/usr/local/bin:/usr/bin:/bin"))
+        child.argv[0] = name
         return shell.start(child, path, node)

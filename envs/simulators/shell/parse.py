@@ -144,13 +144,15 @@ class Parser(Compound):
 
     def item(self):
         """Read a command and its terminator; `stopped` means that it has none."""
+        self.skip()
+        start = self.i
         command = self.and_or()
         token = self.peek()
         self.stopped = token not in (";", "&", "\n", None)
         if token == "&" or token == ";":
             self.i += 1
             if token == "&":
-                command = Background(command)
+                command = Background(command, self.s[start : self.i - 1].strip())
         elif token == "\n":
             pass
         elif token is not None and not self.depth:

@@ -1,6 +1,7 @@
 """Globs: compile them, match them with strings, and expand them to file names.
 
-A backslash in a pattern protects the next character.
+A backslash in a pattern protects the next character. Where extended globs are on, NUL marks each of their groups:
+`@(a|b)` arrives as `\0@(a|b)`.
 """
 
 import re
@@ -24,12 +25,19 @@ CLASSES = {
     "graph": "!-~",
     "word": "A-Za-z0-9_",
 }
-SPECIAL = re.compile(r"[*?\[]")
+SPECIAL = re.compile(r"[*?\[\0]")
+GROUP = re.compile(r"([?*+@!])\(")
+MAX_EXTENDED = 1 << 22  # steps of one match of an extended glob
+
+
+def extended(pattern: str) -> str:
+    """Return a glob with the groups of extended globs marked."""
+    return GROUP.sub("\0\\1(", pattern)
 
 
 def escape(text: str) -> str:
     """Return a pattern that matches only this text."""
-    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
+    return re.sub(r"([\\*?\[\]()|])", r"\\\1", text)
 
 
 @lru_cache(512)
@@ -99,6 +107,8 @@ def _bracket(pattern: str, i: int) -> tuple[str, int] | None:
 
 def matches(pattern: str, text: str) -> bool:
     """Return whether a pattern matches a whole text."""
+    if "\0" in pattern:
+        return len(text) in Groups(text).ends(group_tree(pattern), {0})
     parts = pieces(pattern)
     if len(parts) == 1:
         return parts[0][0].fullmatch(text) is not None
@@ -108,6 +118,9 @@ def matches(pattern: str, text: str) -> bool:
 
 def prefix(pattern: str, text: str, longest: bool, start: int = 0) -> int | None:
     """Return the end of the shortest or longest match that begins at `start`; None without a match."""
+    if "\0" in pattern:
+        ends = Groups(text).ends(group_tree(pattern), {start})
+        return (max if longest else min)(ends, default=None)
     parts = pieces(pattern)
     head = parts[0][0].match(text, start)
     if not head:
@@ -142,6 +155,10 @@ def _last(piece: tuple[re.Pattern, int], text: str, low: int, high: int) -> int 
 
 def suffix(pattern: str, text: str, longest: bool) -> int | None:
     """Return the start of the shortest or longest match that ends with the text."""
+    if "\0" in pattern:
+        groups, tree = Groups(text), group_tree(pattern)
+        starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
+        return next((start for start in starts if len(text) in groups.ends(tree, {start})), None)
     parts = pieces(pattern)
     at = len(text) - parts[-1][1]
     if at < 0 or not parts[-1][0].match(text, at):
@@ -160,12 +177,83 @@ def suffix(pattern: str, text: str, longest: bool) -> int | None:
 
 def find(pattern: str, text: str, start: int) -> tuple[int, int] | None:
     """Return the leftmost longest match from `start` on."""
+    if "\0" in pattern:
+        groups, tree = Groups(text), group_tree(pattern)
+        found = ((at, max(groups.ends(tree, {at}), default=at)) for at in range(start, len(text)))
+        return next((span for span in found if span[0] < span[1]), None)
     parts = pieces(pattern)
     head = parts[0][0].search(text, start)
     if not head:
         return None
     end = _rest(parts, text, head.end(), longest=True)
     return None if end is None else (head.start(), end)
+
+
+@lru_cache(256)
+def group_tree(pattern: str) -> tuple:
+    """Return an extended glob as a tuple of stars, expressions of one character, and groups (sign, alternatives)."""
+    return _branches(pattern, 0, False)[0][0]
+
+
+def _branches(pattern: str, i: int, inside: bool) -> tuple[tuple, int]:
+    """Return the alternatives that begin at i, and the position behind them."""
+    branches: list[list] = [[]]
+    while i < len(pattern):
+        c = pattern[i]
+        if c == "\0" and i + 2 < len(pattern):
+            alternatives, end = _branches(pattern, i + 3, True)
+            branches[-1].append((pattern[i + 1], alternatives))
+            i = end
+        elif inside and c in "|)":
+            i += 1
+            if c == ")":
+                break
+            branches.append([])
+        else:
+            end = (
+                i + 2 if c == "\\" else _bracket(pattern, i + 1)[1] if c == "[" and _bracket(pattern, i + 1) else i + 1
+            )
+            branches[-1].append("*" if c == "*" else pieces(pattern[i:end])[0][0])
+            i = end
+    return tuple(map(tuple, branches)), i
+
+
+class Groups:
+    """Match extended globs with a text: sets of positions, so that no pattern takes exponential time."""
+
+    def __init__(self, text: str):
+        self.text, self.size, self.steps = text, len(text), 0
+
+    def ends(self, tree: tuple, starts: set[int]) -> set[int]:
+        """Return where the matches end that begin at one of the positions."""
+        for item in tree:
+            self.steps += len(starts) + 1
+            if self.steps > MAX_EXTENDED:
+                raise Timeout
+            if not starts:
+                break
+            if item == "*":
+                starts = set(range(min(starts), self.size + 1))
+            elif isinstance(item, re.Pattern):
+                starts = {i + 1 for i in starts if i < self.size and item.match(self.text, i)}
+            else:
+                starts = self.group(*item, starts)
+        return starts
+
+    def group(self, sign: str, alternatives: tuple, starts: set[int]) -> set[int]:
+        def once(begins: set[int]) -> set[int]:
+            return set().union(*(self.ends(tree, begins) for tree in alternatives))
+
+        if sign == "!":
+            self.steps += len(starts) * self.size
+            return set().union(*(set(range(i, self.size + 1)) - once({i}) for i in starts))
+        if sign in "@?":
+            return once(starts) | (starts if sign == "?" else set())
+        reached: set[int] = set()
+        new = starts
+        while new := once(new) - reached:
+            reached |= new
+        return reached | starts if sign == "*" else reached
 
 
 def substitute(pattern: str, text: str, new: str, every: bool, tick: Callable[[int], None]) -> str:

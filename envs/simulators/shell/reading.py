@@ -136,28 +136,28 @@ def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
 
 def mapfile(sh, argv: list) -> int:
     """Read the lines of the input into an array."""
-    args, strip, at = argv[1:], False, 0
-    count = skip = 0
-    while at < len(args) and args[at].startswith("-"):
-        flag = args[at][1:2]
-        strip = strip or flag == "t"
-        if flag in "ncsOCud" and not args[at][2:]:
-            at += 1
-            value = args[at] if at < len(args) else ""
-            number = int(value) if re.fullmatch(r"\d{1,9}", value) else 0
-            count, skip = (number if flag == "n" else count), (number if flag == "s" else skip)
+    args, strip, at, given = argv[1:], False, 0, {}
+    while at < len(args) and re.fullmatch("-t*[tncsOCud].*", args[at], re.DOTALL):
+        word = args[at].lstrip("-t")
+        strip = strip or args[at][1] == "t"
         at += 1
+        if word:
+            at += not word[1:]
+            given[word[0]] = word[1:] or (args[at - 1] if at <= len(args) else "")
+    count, skip, first = (small_number(given.get(flag, "0")) for flag in "nsO")
+    end = (given.get("d", "\n") or "\0")[:1].encode("latin-1")
     name = args[at] if at < len(args) else "MAPFILE"
     if not NAME.fullmatch(name):
         return sh.fail(f"`{name}': not a valid identifier")
-    lines = []
-    while line := sh.stream(0).readline():
+    found = []
+    while line := sh.stream(small_number(given.get("u", "0"))).readline(end):
         sh.machine.tick()
-        lines.append(line.decode("latin-1"))
-        if count and len(lines) == count + skip:
+        found.append((line.removesuffix(end) if strip else line).replace(b"\0", b"").decode("latin-1"))
+        if count and len(found) == count + skip:
             break
-    lines = [line.removesuffix("\n") if strip else line for line in lines[skip:]]
-    put_checked(sh, name, dict(enumerate(lines)))
+    old = sh.vars.get(sh.target(name)) if "O" in given else None
+    kept = dict(old.value) if old is not None and isinstance(old.value, dict) else {}
+    put_checked(sh, name, kept | dict(enumerate(found[skip:], first)))
     return 0
 
 

@@ -1,10 +1,11 @@
 """The interpreter: runs a script's tree, one complete command after another, as `bash -c` does.
 
 The stages of a pipeline run one after another with their output buffered; a stage that prints without end is stopped as
-SIGPIPE would stop it. A command with & runs at once, to its end. Subshells are copies of the interpreter.
+SIGPIPE would stop it. A command with & is a job (jobs.py). Subshells are copies of the interpreter.
 """
 
 import errno
+from contextlib import suppress
 from functools import lru_cache
 
 from envs.simulators.shell import builtins, expand
@@ -12,6 +13,7 @@ from envs.simulators.shell.commands import COMMANDS
 from envs.simulators.shell.control import Control
 from envs.simulators.shell.expand import ExpansionFailed, ReadOnly
 from envs.simulators.shell.files import TICK, Hangup, Node, Timeout, text
+from envs.simulators.shell.jobs import ENDED, HARMLESS, NUMBERS, Expired, Job, Killed, advance, wait_for
 from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import PIPE_SIZE, Process, Stream, pipe
@@ -57,12 +59,13 @@ class Interpreter(Control):
     def run_script(self, source: str, kind: str = "", first_line: int = 1) -> int:
         """Run a text and return its status; `kind` names it in syntax errors: "-c", "eval", or nothing for a file."""
         parser = Parser(source, first_line)
-        known = parsed(source, first_line) if len(source) < 2000 else None
+        known = parsed(source, first_line) if len(source) < 2000 and not self.options["extglob"] else None
         programs = parser.programs() if known is None else iter(known)
         if not source.strip():
             self.status = 0
         while True:
             try:
+                parser.extglob = self.options["extglob"]
                 program = next(programs, None)
                 for line, warning in parser.warnings:
                     self.line = line
@@ -89,10 +92,12 @@ class Interpreter(Control):
             self.status = end.status
         except LoopJump:
             pass
+        except Killed as killed:
+            self.end_by(killed)
         return self.finish()
 
     def finish(self) -> int:
-        """Run the EXIT trap, if it is set."""
+        """Run the EXIT trap, if it is set, and then what reads from `exec > >(...)`."""
         action = self.traps.pop("EXIT", None)
         if action:
             status = self.status
@@ -101,18 +106,50 @@ class Interpreter(Control):
                 self.status = status
             except Exit as end:
                 self.status = end.status
+        self.drain(0)
         return self.status & 255
+
+    # -- signals
+
+    killed = ""  # the signal that ended this shell
+
+    def receive(self, signal: str) -> None:
+        """Note a signal: its trap runs after the running command; without a trap it ends this shell."""
+        action = self.traps.get(signal) if signal != "KILL" else None
+        if action is None and signal not in (*HARMLESS, "EXIT"):
+            self.doomed = signal
+        if action or self.doomed:
+            self.pending.append(signal)
+
+    def deliver(self) -> None:
+        """Run the traps of the signals that have come."""
+        while self.pending:
+            signal = self.pending.pop(0)
+            if signal == self.doomed:
+                raise Killed(signal, self)
+            if action := self.traps.get(signal):
+                self.run_script(action, "trap", self.line)
+
+    def end_by(self, killed: Killed) -> None:
+        """End this shell by a signal; another shell's goes on to that one."""
+        if killed.shell is not self:
+            raise killed
+        self.killed, self.status = killed.signal, 128 + NUMBERS[killed.signal]
+        if killed.signal == "KILL":
+            self.traps.clear()
 
     # -- subshells and pipelines
 
     def background(self, command: Background) -> int:
+        self.machine.tick(1000)  # for the thread
         shell = self.fork()
-        shell.pid = self.machine.next_pid()
         shell.fds[0] = Stream(self.machine, Node("device", 0o666, "null"))
-        clock = self.machine.clock
-        self.jobs[str(shell.pid)] = shell.run_forked(command.body)
-        self.machine.clock = clock
-        self.last_pid = str(shell.pid)
+        job = Job(self.machine, shell.own_pid, command.text, shell, type(command.body) is Simple)
+        self.jobs = self.jobs | {max(self.jobs, default=0) + 1: job}
+        self.last_pid = str(job.pid)
+        body = command.body
+        commands = body.body if type(body) is Group and body.subshell else [body]
+        job.start(lambda: shell.run_forked(*commands))
         return 0
 
     def fork(self) -> "Interpreter":
@@ -123,7 +160,9 @@ class Interpreter(Control):
         shell.launch = shell.run_for
         shell.vars = {name: var.copy() for name, var in self.vars.items()}
         shell.functions, shell.options, shell.fds = dict(self.functions), dict(self.options), dict(self.fds)
-        shell.args, shell.frames, shell.jobs = list(self.args), list(self.frames), {}
+        shell.args, shell.frames, shell.jobs = list(self.args), list(self.frames), dict(self.jobs)
+        shell.inherited = self.traps or self.inherited
+        shell.own_pid, shell.pending, shell.sinks, shell.doomed = self.machine.next_pid(), [], [], ""
         shell.traps = {name: action for name, action in self.traps.items() if name == "ERR" and self.options.get("E")}
         shell.level += 1
         shell.deeper()
@@ -145,6 +184,8 @@ class Interpreter(Control):
         except ExpansionFailed as failure:
             self.report(failure)
             self.status = 1
+        except Killed as killed:
+            self.end_by(killed)
         except Hangup:
             self.status = 141
             return 141
@@ -155,8 +196,10 @@ class Interpreter(Control):
 
     def pipeline(self, command: Pipe) -> int:
         if command.timed:
+            start = self.machine.clock
             status = self.pipeline(Pipe(command.stages, command.bang, command.both))
-            self.error("\nreal\t0m0.001s\nuser\t0m0.000s\nsys\t0m0.001s\n")
+            minutes, seconds = divmod(self.machine.clock - start, 60)
+            self.error(f"\nreal\t{int(minutes)}m{seconds:.3f}s\nuser\t0m0.000s\nsys\t0m0.001s\n")
             return status
         if not command.stages:
             return int(command.bang)
@@ -172,6 +215,7 @@ class Interpreter(Control):
     def stages(self, command: Pipe) -> list[int]:
         """Run the stages of a pipeline in turn and return their statuses."""
         statuses, source, last = [], None, len(command.stages) - 1
+        self.open_outputs(command.stages)
         for place, stage in enumerate(command.stages):
             shell = self.fork()
             shell.quiet += command.bang
@@ -185,7 +229,29 @@ class Interpreter(Control):
             if command.both[place]:
                 shell.fds[2] = sink
             statuses.append(self.bounded(shell, stage))
+            self.wait_for_writers(sink)
         return statuses
+
+    def open_outputs(self, stages: list) -> None:
+        """Create the files that later stages write, as they do before the first stage's program begins to read."""
+        first = stages[0]
+        if type(first) is not Simple or not first.words or self.options["C"]:
+            return
+        if type(first.words[0]) is Assign or first.words[0].plain in (None, *builtins.BUILTINS, *self.functions):
+            return
+        for stage in stages[1:]:
+            for redirect in stage.redirects if type(stage) is Simple else ():
+                if redirect.op in (">", ">>", ">|", "&>", "&>>") and redirect.target.plain:
+                    with suppress(OSError):  # the stage itself will print the message
+                        self.open_file(redirect.op, redirect.target.plain)
+
+    def wait_for_writers(self, sink: Stream) -> None:
+        """Wait for the jobs that hold the end of a pipe open."""
+        if self.machine.jobs:
+            holding = [
+                job for job in self.machine.jobs if sink in job.shell.fds.values() and job is not self.machine.job
+            ]
+            wait_for(self.machine, lambda: all(job.wake is None for job in holding))
 
     def bounded(self, shell: "Interpreter", stage) -> int:
         """Run a stage whose output is piped, with half of the remaining steps; beyond them nobody reads on."""
@@ -205,7 +271,10 @@ class Interpreter(Control):
         if not command.subshell:
             return self.sequence(command.body)
         shell = self.fork()
-        return self.check(shell.run_forked(*command.body))
+        status = shell.run_forked(*command.body)
+        if shell.killed == "TERM":
+            self.error("Terminated\n")
+        return self.check(status)
 
     def output_of(self, program: list) -> str:
         """Return a program's output without its final line ends."""
@@ -221,6 +290,7 @@ class Interpreter(Control):
         else:
             sink = shell.fds[1] = pipe(self.machine, PIPE_SIZE, Timeout())
             self.substituted = shell.run_forked(*program)
+            self.wait_for_writers(sink)
             printed = bytes(sink.node.data)
         if b"\0" in printed:
             self.complain("warning: command substitution: ignored null byte in input")
@@ -241,15 +311,34 @@ class Interpreter(Control):
             folder.data.clear()
         return f"/dev/fd/{number}"
 
+    def sink_of(self, program: list) -> str:
+        """Return the path of a program's input: `>(...)`. The program runs once the command that writes has ended."""
+        folder = self.machine.lookup("/dev/fd")
+        number = next(n for n in range(63, 0, -1) if str(n) not in folder.data)
+        self.machine.change()
+        source = folder.data[str(number)] = Node("file", 0o600, bytearray())
+        self.sinks.append((source, str(number), program, self.fork()))
+        return f"/dev/fd/{number}"
+
+    def drain(self, kept: int) -> None:
+        """Run the programs that read what was written into `>(...)`, the newest of which come first."""
+        while len(self.sinks) > kept:
+            source, name, program, shell = self.sinks.pop()
+            self.machine.lookup("/dev/fd").data.pop(name, None)
+            shell.fds[0] = Stream(self.machine, source)
+            shell.run_forked(*program)
+
     # -- simple commands
 
     def simple(self, command: Simple) -> int:
         self.machine.tick()
         self.machine.clock += TICK
+        if self.machine.clock > self.machine.deadline:
+            raise Expired
         self.line = command.line
         self.substituted = 0
+        before, sinks = self.fds, len(self.sinks)
         argv = self.command_line(command.words)
-        before = self.fds
         if command.redirects and not self.redirect(command.redirects):
             self.fds = before
             return self.check(1)
@@ -268,7 +357,12 @@ class Interpreter(Control):
         finally:
             if not keep:
                 self.fds = before
+        if len(self.sinks) > sinks and not keep:
+            self.drain(sinks)
         self.pipe_status = [status]
+        if self.pending:
+            self.status = status
+            self.deliver()
         return self.check(status)
 
     def command_line(self, words: list) -> list:
@@ -362,8 +456,17 @@ class Interpreter(Control):
             self.machine, self.cwd, self.uid, self.gid, self.groups, self.umask,
             argv, environment, dict(self.fds), self.run_for,
         )  # fmt: skip
+        if self.machine.job and self.machine.job.fresh:
+            self.machine.job.name = " ".join(argv)
+        elif self.machine.jobs and not self.machine.job:
+            advance(self.machine, self.machine.clock)  # a program takes long enough for jobs to begin
         try:
-            return self.start(process, path, node)
+            status = self.start(process, path, node)
+            if process.killed == "TERM":
+                self.error("Terminated\n")
+            elif process.killed in ENDED:
+                self.complain(f"{process.pid:5} {ENDED[process.killed]:<23} {' '.join(map(traced, argv))}")
+            return status
         except OSError as failure:
             where = "" if failure.filename is None else f"{failure.filename}: "
             self.complain(f"{where}{failure.strerror}")
@@ -418,7 +521,13 @@ def bash(process: Process) -> int:
     shell.vars["SHLVL"] = Var(str(small_number(process.env.get("SHLVL", "0")) + 1), exported=True)
     if set_options:
         builtins.set_(shell, ["set", *set_options])
-    return shell.main(source, kind)
+    job = process.machine.job
+    if job and job.fresh:
+        shell.pid = shell.own_pid = job.pid
+        job.shell, job.fresh = shell, False
+    status = shell.main(source, kind)
+    process.killed, process.pid = shell.killed, shell.pid
+    return status
 
 
 Interpreter.runners = {
@@ -442,5 +551,5 @@ PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | dict.fromkeys((
 
 def start(process: Process, script: str, args: tuple) -> int:
     """Run a fresh `bash -c`."""
-    shell = Interpreter(process, "bash", args)
+    shell = process.machine.shell = Interpreter(process, "bash", args)
     return shell.main(script, "-c")

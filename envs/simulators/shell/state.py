@@ -2,6 +2,7 @@
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.expand import ExpansionFailed
+from envs.simulators.shell.jobs import Job
 from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import Process
@@ -10,7 +11,7 @@ from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word
 from envs.simulators.shell.variables import Var
 
 MAX_NESTING = 150  # functions, subshells, substitutions and scripts inside one another
-OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch"], False)
+OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch", "extglob"], False)
 LONG_OPTIONS = {
     "allexport": "a", "errexit": "e", "errtrace": "E", "noglob": "f", "noexec": "n", "nounset": "u", "verbose": "v",
     "xtrace": "x", "noclobber": "C", "pipefail": "pipefail", "posix": "posix", "physical": "P", "monitor": "m",
@@ -55,7 +56,13 @@ class State(Process):
         self.line = 1
         self.quiet = self.loops = 0  # how many conditions and loops are around
         self.nesting = self.level = self.substitutions = 0  # how many levels, subshells and $(...) are around
-        self.pid, self.last_pid, self.jobs = process.machine.next_pid(), None, {}
+        self.pid, self.last_pid = process.machine.next_pid(), None
+        self.own_pid, self.top = self.pid, self  # its own number, and the shell whose number $$ is
+        self.jobs: dict[int, Job] = {}
+        self.pending: list[str] = []  # signals that have come and await the end of the running command
+        self.inherited: dict[str, str] = {}  # traps of the shell above, which a subshell shows until it sets its own
+        self.doomed = ""  # the signal that ends this shell, while it sleeps
+        self.sinks: list = []  # of each `>(...)`: its input, its program, and the shell that runs it
         self.sourcing = 0
         self.random = 42
         self.started = process.machine.clock
@@ -100,12 +107,26 @@ class State(Process):
         """Return the value of a parameter; None if it is not set."""
         var = self.vars.get(name)
         if var is not None:
-            return var.scalar()
+            return self.referred(var) if var.kind == "n" else var.scalar()
         if name.isdecimal():
             number = int(name[:9])
             return self.shell_name if number == 0 else self.args[number - 1] if number <= len(self.args) else None
         special = SPECIAL.get(name)
         return special(self) if special else None
+
+    def referred(self, var: Var) -> str | None:
+        """Return the value of what a nameref names."""
+        name, bracket, index = self.target(var.value or "").partition("[")
+        return self.element(name, Word([], index[:-1], index[:-1])) if bracket else self.get(name) if name else None
+
+    def target(self, name: str) -> str:
+        """Return the name that a name stands for: its own, or what it refers to as a nameref."""
+        for _ in range(8):
+            var = self.vars.get(name)
+            if var is None or var.kind != "n" or not var.value or var.value == name:
+                return name
+            name = var.value
+        raise ExpansionFailed(f"warning: {name}: circular name reference")
 
     def ifs(self) -> str:
         var = self.vars.get("IFS")
@@ -113,6 +134,7 @@ class State(Process):
 
     def values(self, name: str) -> list[str]:
         """Return all values of an array."""
+        name = self.target(name)
         var = self.vars.get(name)
         if var is not None:
             return var.values()
@@ -122,11 +144,13 @@ class State(Process):
         return [] if value is None else [value]
 
     def keys(self, name: str) -> list:
+        name = self.target(name)
         var = self.vars.get(name)
         return var.indices() if var is not None else list(range(len(self.values(name))))
 
     def element(self, name: str, index: Word) -> str | None:
         """Return one value of an array."""
+        name = self.target(name)
         var = self.vars.get(name)
         if var is None:
             values = self.values(name)
@@ -157,6 +181,13 @@ class State(Process):
         if var is None:
             var = self.vars[name] = Var()
             var.exported = self.options["a"]
+        if var.kind == "n":
+            if not var.value:
+                var.value = value
+                return
+            base, bracket, place = self.target(name).partition("[")
+            self.put(base, value, Word([], place[:-1], place[:-1]) if bracket else index, add)
+            return
         if var.readonly:
             raise expand.ReadOnly(name)
         if index is None and not var.kind and not var.integer and not var.case:
@@ -189,6 +220,7 @@ class State(Process):
 
     def put_array(self, name: str, items: list, add: bool = False, kind: str = "") -> None:
         """Assign `(...)`: Words are values in turn, Assigns give their index."""
+        name = self.target(name)
         var = self.vars.setdefault(name, Var())
         if var.readonly:
             raise expand.ReadOnly(name)
@@ -281,14 +313,14 @@ SPECIAL = {
     "EPOCHSECONDS": lambda sh: str(int(sh.machine.clock)),
     "UID": lambda sh: str(sh.uid),
     "EUID": lambda sh: str(sh.uid),
-    "PPID": lambda sh: "1",
-    "BASHPID": lambda sh: str(sh.pid),
+    "PPID": lambda sh: "0",
+    "BASHPID": lambda sh: str(sh.own_pid),
     "HOSTNAME": lambda sh: sh.machine.hostname,
     "HOSTTYPE": lambda sh: "x86_64",
     "MACHTYPE": lambda sh: "x86_64-pc-linux-gnu",
     "OSTYPE": lambda sh: "linux-gnu",
     "BASH": lambda sh: "/bin/bash",
-    "BASH_VERSION": lambda sh: "5.1.16(1)-release",
+    "BASH_VERSION": lambda sh: "5.2.21(1)-release",
     "BASH_SUBSHELL": lambda sh: str(sh.level),
     "IFS": lambda sh: " \t\n",
     "OPTIND": lambda sh: "1",

@@ -6,7 +6,7 @@ A Word is a list of parts; `plain` is its text if nothing in it expands. Command
 import re
 from dataclasses import dataclass
 
-STATIC = re.compile(r"[*?\[{~]")  # what keeps text outside quotes from standing for itself
+STATIC = re.compile(r"[*?\[{~(]")  # what keeps text outside quotes from standing for itself
 
 
 class SyntaxFailed(Exception):
@@ -52,10 +52,11 @@ class Param:
 
 @dataclass(slots=True)
 class Subst:
-    """`$(...)`, backticks, or with `file` `<(...)`: a program and its output."""
+    """`$(...)`, backticks, or with `file` `<(...)` and with `into` `>(...)`: a program and its output or input."""
 
     program: list
     file: bool = False
+    into: bool = False
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ class AndOr:
 @dataclass(slots=True)
 class Background:
     body: object
+    text: str
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ class Var:
     readonly: bool = False
     integer: bool = False
     case: str = ""  # "l" or "u": what is assigned becomes lower or upper case
-    kind: str = ""  # "a" indexed, "A" associative
+    kind: str = ""  # "a" indexed, "A" associative, "n" a nameref, whose value is a name
 
     def copy(self) -> "Var":
         value = dict(self.value) if isinstance(self.value, dict) else self.value

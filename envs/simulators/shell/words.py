@@ -30,6 +30,7 @@ class Words:
         self.pending: list = []  # here-documents whose bodies come behind the line
         self.depth = self.inside = 0  # nesting, and that of command substitutions
         self.warnings: list[tuple[int, str]] = []
+        self.extglob = False  # whether @(a|b) and its like are words
 
     def line(self, at: int | None = None) -> int:
         """Return the line number of a position."""
@@ -62,14 +63,36 @@ class Words:
                 if s[self.i + 1 : self.i + 2] != "(":
                     break
                 self.i += 1
-                parts.append(Subst(self.substitution().program, file=True))
+                parts.append(Subst(self.substitution().program, file=True, into=c == ">"))
             elif c in "'\"\\$`":
                 part = self.part(c)
                 if part:
                     parts.append(part)
+            elif c == "(" and self.extglob and self.i > start and s[self.i - 1] in "?*+@!":
+                self.read_group(parts)
             else:
                 break
         return make_word(parts, s[start : self.i])
+
+    def read_group(self, parts: list) -> None:
+        """Read the parentheses of an extended glob, with all that is in them, behind the sign that is there."""
+        start, depth = self.i, 0
+        while self.i < self.n:
+            c = self.s[self.i]
+            depth += (c == "(") - (c == ")")
+            for part in (Lit(c), *(self.inside_group() if depth else ())):
+                if type(part) is Lit and parts and type(parts[-1]) is Lit:
+                    parts[-1] = Lit(parts[-1].text + part.text)
+                else:
+                    parts.append(part)
+            if not depth:
+                self.i += 1
+                return
+        raise self.unclosed(start, ")")
+
+    def inside_group(self) -> list:
+        self.i += 1
+        return self.parts("()", False)
 
     def part(self, c: str, double: bool = False):
         """Read a part that begins with a quote, a backslash, a dollar or a backtick; None for a continued line."""
@@ -227,7 +250,7 @@ class Words:
         name, self.i = match.group(), match.end()
         if s.startswith("[", self.i):
             self.i += 1
-            index = self.piece("]", double)
+            index = self.piece("]", False)
             self.i += 1
         if op == "indirect" and re.compile(r"[@*]\}").match(s, self.i):
             op, self.i = "names", self.i + 1

@@ -7,13 +7,15 @@ lists.py    lines and fields: cut, paste, tr, uniq, comm, fold         sort.py
 files.py    create and remove files, handle names: mkdir, touch, rm, basename, readlink, mktemp, ...
 copy.py     cp, mv, ln, install                                       modes.py  chmod, chown, chgrp
 listing.py  ls, tree, du                                              stat.py   stat, df
-system.py   date, env, sleep, which, uname, ps, ...                   sums.py   md5sum, sha256sum, base64, ...
+system.py   date, env, sleep, which, uname, ...                       sums.py   md5sum, sha256sum, base64, ...
+processes.py  ps, pgrep, pkill, free, who, ...                        archives.py  tar, gzip, dd, ...
 Shared: options.py (getopt, quoting, errors), times.py (dates), regex/ (regular expressions).
 
 Each module's own COMMANDS lists its commands. Messages are those of the real programs in the C locale.
 """
 
 from envs.simulators.shell.commands import (
+    archives,
     copy,
     diff,
     expr,
@@ -22,6 +24,8 @@ from envs.simulators.shell.commands import (
     listing,
     lists,
     modes,
+    packages,
+    processes,
     sort,
     stat,
     sums,
@@ -37,6 +41,6 @@ from envs.simulators.shell.commands.options import guarded
 from envs.simulators.shell.commands.sed import command as sed
 
 # This is also the order of the files in /usr/bin, which `find` shows.
-MODULES = (adduser, awk, copy, diff, editor, expr, files, find, grep, groups, identity, listing, lists, modes,
-           passwords, sed, sort, stat, sums, system, text, users, xargs)  # fmt: skip
+MODULES = (adduser, archives, awk, copy, diff, editor, expr, files, find, grep, groups, identity, listing, lists, modes,
+           packages, passwords, processes, sed, sort, stat, sums, system, text, users, xargs)  # fmt: skip
 COMMANDS = {name: guarded(command) for module in MODULES for name, command in module.COMMANDS.items()}

@@ -42,7 +42,9 @@ def stat(p: Process) -> int:
 
 def _whole(node: Node) -> str:
     return (
-        "  File: %N\n  Size: %-10s\tBlocks: %-10b IO Block: %-6o %F\nDevice: %Hd,%Ld\tInode: %-10i  Links: %h\n"
+        "  File: "
+        + ("%n -> " + node.data.replace("%", "%%") if node.kind == "link" else "%n")
+        + "\n  Size: %-10s\tBlocks: %-10b IO Block: %-6o %F\nDevice: %Hd,%Ld\tInode: %-10i  Links: %h\n"
         "Access: (%04a/%10.10A)  Uid: (%5u/%8U)   Gid: (%5g/%8G)\nAccess: %x\nModify: %y\nChange: %z\n Birth: %w\n"
     )
 

@@ -1,15 +1,18 @@
-"""Commands on the machine, its clock and environment: date, env, sleep, timeout, which, hostname, uname, ps, ..."""
+"""Commands on the machine, its clock and environment: date, env, sleep, timeout, which, hostname, uname, ..."""
 
 import re
+from math import inf
 
-from envs.simulators.shell.commands.modes import user_name
 from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_if, quote_locale
 from envs.simulators.shell.commands.times import TimeError, parse_time, show
+from envs.simulators.shell.files import Timeout
+from envs.simulators.shell.jobs import NUMBERS, Expired, signal_name
+from envs.simulators.shell.jobs import sleep as jobs_sleep
 from envs.simulators.shell.process import Process
 
 DATE = {"date:": "d", "file:": "f", "iso-8601::": "I", "rfc-email": "R", "reference:": "r", "set:": "s", "utc": "u"}
 DATE |= {"universal": "u", "rfc-3339:": "3", "rfc-2822": "R"}
-ISO = {"": "%Y-%m-%d", "date": "%Y-%m-%d", "hours": "%Y-%m-%dT%H%:z", "minutes": "%Y-%m-%dT%H:%M%:z"}
+ISO = {"date": "%Y-%m-%d", "hours": "%Y-%m-%dT%H%:z", "minutes": "%Y-%m-%dT%H:%M%:z"}
 ISO |= {"seconds": "%Y-%m-%dT%H:%M:%S%:z", "ns": "%Y-%m-%dT%H:%M:%S,%N%:z"}
 KERNEL = {"s": "Linux", "r": "5.15.0", "v": "#1 SMP", "m": "x86_64", "p": "x86_64", "i": "x86_64", "o": "GNU/Linux"}
 
@@ -17,6 +20,7 @@ KERNEL = {"s": "Linux", "r": "5.15.0", "v": "#1 SMP", "m": "x86_64", "p": "x86_6
 def date(p: Process) -> int:
     options, operands = getopt(p.argv, "d:f:I::Rr:s:u", DATE)
     chosen = dict(options)
+    tz = "" if "u" in chosen else p.env.get("TZ", "")
     when = p.machine.clock
     form = "%a %b %e %H:%M:%S %Z %Y"
     if "r" in chosen:
@@ -25,7 +29,7 @@ def date(p: Process) -> int:
         except OSError as error:
             raise Fail(f"{quote_if(chosen['r'])}: {error.strerror}") from None
     if "I" in chosen:
-        form = ISO.get(chosen["I"] or "")
+        form = next((ISO[unit] for unit in ISO if unit.startswith(chosen["I"] or "date")), None)
         if form is None:
             raise Fail(f"invalid argument {quote_locale(chosen['I'])} for '--iso-8601'", try_help=True)
     elif "R" in chosen:
@@ -44,13 +48,13 @@ def date(p: Process) -> int:
         form = operands[0][1:]
     try:
         if "d" in chosen:
-            when = parse_time(chosen["d"], when)
+            when = parse_time(chosen["d"], when, tz)
         if "s" in chosen:
-            when = parse_time(chosen["s"], when)
+            when = parse_time(chosen["s"], when, tz)
             if p.uid:
                 raise Fail("cannot set date: Operation not permitted")
             p.machine.clock = when
-        p.out(show(form, when) + "\n")
+        p.out(show(form, when, tz) + "\n")
     except TimeError:
         raise Fail(f"invalid date {quote_locale(chosen.get('d') or chosen.get('s', ''))}") from None
     return 0
@@ -102,38 +106,44 @@ def sleep(p: Process) -> int:
         if not found:
             raise Fail(f"invalid time interval {quote_locale(operand)}", try_help=True)
         total += float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-    return nap(p, total)
+    jobs_sleep(p.machine, total if total <= MOST_SLEEP else inf)
+    return 0
 
 
 MOST_SLEEP = 86400.0  # seconds that one command may wait: more is for ever
 
 
-def nap(p: Process, seconds: float) -> int:
-    """Advance the machine's clock."""
-    if seconds > MOST_SLEEP:
-        p.tick(1 << 40)
-    p.machine.clock += seconds
-    return 0
-
-
 def timeout(p: Process) -> int:
-    """Run a command; sleeping in it ends at the limit."""
-    _, operands = getopt(p.argv, "k:s:v", {"kill-after:": "k", "signal:": "s", "preserve-status": "p"}, False, 125)
+    """Run a command, which ends at the limit: by the machine's clock, or when it has used up half of the steps."""
+    long = {"kill-after:": "k", "signal:": "s", "preserve-status": "p", "foreground": "f", "verbose": "v"}
+    options, operands = getopt(p.argv, "k:s:v", long, False, 125)
+    chosen = dict(options)
+    signal = signal_name(chosen.get("s", "TERM"))
+    if signal is None:
+        raise Fail(f"{quote_locale(chosen['s'])}: invalid signal", 125, try_help=True)
     if len(operands) < 2:
         raise Fail("missing operand", 125, try_help=True)
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", operands[0])
     if not found:
         raise Fail(f"invalid time interval {quote_locale(operands[0])}", 125, try_help=True)
     limit = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-    start = p.machine.clock
+    machine, start = p.machine, p.machine.clock
+    outer, steps = machine.deadline, machine.steps
+    machine.deadline = min(outer, start + limit) if limit else outer
+    share = machine.steps = steps // 2 if limit else steps
     try:
-        status = p.run(operands[1:])
+        return p.run(operands[1:])
     except OSError as error:
         return p.fail(f"failed to run command {quote(operands[1])}: {error.strerror}", 127 if error.errno == 2 else 126)
-    if limit and p.machine.clock - start > limit:
-        p.machine.clock = start + limit
-        return 124
-    return status
+    except (Expired, Timeout):
+        if not limit or outer < start + limit:  # another's limit
+            raise
+        machine.clock = max(machine.clock, start + limit)
+        p.killed, p.pid = signal if signal == "KILL" else "", machine.next_pid()
+        return 128 + NUMBERS[signal] if signal == "KILL" or "p" in chosen else 124
+    finally:
+        machine.deadline = outer
+        machine.steps += steps - share
 
 
 def which(p: Process) -> int:
@@ -203,25 +213,6 @@ def nproc(p: Process) -> int:
     return 0
 
 
-def ps(p: Process) -> int:
-    """List the only two processes: the shell and ps."""
-    words = "".join(p.argv[1:])
-    user = user_name(p, p.uid)
-    if "u" in words and "e" not in words.replace("-", "")[:1]:
-        start = show("%H:%M", p.machine.clock)
-        p.out("USER         PID %CPU %MEM    VSZ   RSS TTY      STAT START   TIME COMMAND\n")
-        for pid, name in ((1, "bash"), (7, "ps " + " ".join(p.argv[1:]))):
-            p.out(f"{user:<8} {pid:7}  0.0  0.0   4364  3200 ?        Ss   {start}   0:00 {name}\n")
-    elif "f" in words:
-        start = show("%H:%M", p.machine.clock)
-        p.out("UID          PID    PPID  C STIME TTY          TIME CMD\n")
-        for pid, parent, name in ((1, 0, "bash"), (7, 1, " ".join(p.argv))):
-            p.out(f"{user:<8} {pid:7} {parent:7}  0 {start} ?        00:00:00 {name}\n")
-    else:
-        p.out("    PID TTY          TIME CMD\n      1 ?        00:00:00 bash\n      7 ?        00:00:00 ps\n")
-    return 0
-
-
 def sync(p: Process) -> int:
     return 0
 
@@ -234,11 +225,6 @@ def nologin(p: Process) -> int:
 def tty(p: Process) -> int:
     p.out("not a tty\n")
     return 1
-
-
-def uptime(p: Process) -> int:
-    p.out(show(" %H:%M:%S up 1 min,  0 users,  load average: 0.00, 0.00, 0.00\n", p.machine.clock))
-    return 0
 
 
 def nohup(p: Process) -> int:
@@ -265,11 +251,9 @@ COMMANDS = {
     "uname": uname,
     "arch": arch,
     "nproc": nproc,
-    "ps": ps,
     "sync": sync,
     "nologin": nologin,
     "tty": tty,
-    "uptime": uptime,
     "nohup": nohup,
     "nice": nohup,
     "stdbuf": nohup,

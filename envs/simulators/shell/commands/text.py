@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from math import inf
 
 from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_locale
 from envs.simulators.shell.files import ENDLESS, MAX_TEXT, Timeout, text
+from envs.simulators.shell.jobs import sleep
 from envs.simulators.shell.process import Process
 
 
@@ -103,8 +105,19 @@ def _each_part(p: Process, options: list, files: list[str], cut, most: int = END
             before = "\n"
         p.out(cut(data))
     if flags & {"f", "F"} and files:
-        raise Timeout  # nothing will ever be appended
+        _follow(p, [name for name in files if p.exists(name)])
     return status
+
+
+def _follow(p: Process, files: list[str]) -> None:
+    """Print what jobs append to files, until a signal or the time of a `timeout` ends it."""
+    printed = {name: len(p.read(name)) for name in files}
+    while True:
+        sleep(p.machine, 1.0 if p.machine.jobs or p.machine.deadline < inf else inf)
+        for name in files:
+            data = p.read(name) if p.exists(name) else b""
+            p.out(data[printed[name] :])
+            printed[name] = len(data)
 
 
 def _count(text: str, unit: str) -> int:

@@ -1,4 +1,4 @@
-"""Dates in UTC: parse them as `date -d` and `touch` do, format them as `date` and `stat` do."""
+"""Dates in UTC, or by POSIX rules in TZ: parsed as `date -d` and `touch` do, formatted as `date` and `stat` do."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -7,6 +7,7 @@ from functools import lru_cache
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October"]
 MONTHS += ["November", "December"]
+WEEKDAY = "(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 LAST = 253402300799.0  # seconds: the end of the year 9999, beyond which nothing can be shown
 SECONDS = {
     "sec": 1,
@@ -47,11 +48,55 @@ def parse_stamp(text: str, now: float) -> float:
         raise TimeError from None
 
 
-def parse_time(text: str, now: float) -> float:
+ZONE = re.compile(r"([A-Za-z]{3,}|<[-+\w]+>)([-+]?\d{1,2})(?::(\d\d))?(?:([A-Za-z]{3,}|<[-+\w]+>)(?:,(.*))?)?")
+RULE = re.compile(r"M(\d{1,2})\.(\d)\.(\d)(?:/(\d{1,2}))?")
+
+
+def zone(tz: str, seconds: float) -> tuple[str, int]:
+    """Return the name and the seconds ahead of UTC of TZ at a time. Only POSIX's notation is known, as where no files
+    of time zones are installed: any other name stands for UTC."""
+    found = ZONE.fullmatch(tz.removeprefix(":"))
+    if not found:
+        name = re.match(r"[A-Za-z]{3,}", tz.removeprefix(":"))
+        return (name[0] if name else "UTC"), 0
+    name, hours, minutes, summer, rules = found.groups()
+    ahead = -(abs(int(hours)) * 3600 + int(minutes or 0) * 60) * (-1 if hours[0] == "-" else 1)
+    if summer:
+        begin, end = ([RULE.fullmatch(rule) for rule in (rules or "M3.2.0,M11.1.0").split(",")] + [None, None])[:2]
+        year = moment(seconds).year
+        if begin and end:
+            from_, to = _change(year, begin) - ahead, _change(year, end) - ahead - 3600
+            if from_ <= seconds < to if from_ < to else not to <= seconds < from_:
+                name, ahead = summer, ahead + 3600
+    return name.strip("<>"), ahead
+
+
+def _change(year: int, rule: re.Match) -> float:
+    """Return when a rule Mm.w.d/hour falls in a year, by its own clock."""
+    month, week, day, hour = (int(part or 2) for part in rule.groups())
+    first = datetime(year, min(max(month, 1), 12), 1, tzinfo=UTC)
+    when = first + timedelta(days=(day - first.isoweekday()) % 7 + 7 * (week - 1), hours=hour)
+    return (when if when.month == first.month else when - timedelta(days=7)).timestamp()
+
+
+def parse_time(text: str, now: float, tz: str = "") -> float:
     """Parse date -d: a date, a time, both, @seconds, and words such as `yesterday`, `2 days ago`, `next month`."""
     rest = text.strip().lower()[:200]
     if found := re.fullmatch(r"@(-?\d{1,12}(\.\d+)?)", rest):
         return moment(float(found[1])).timestamp()
+    if tz:
+        ahead = zone(tz, now)[1]
+        if named := re.search(r"(?<= )(utc|gmt|z)$", rest):
+            rest = rest[: named.start()] + "utc"
+            return parse_time(rest, now)
+        if re.search(r":\d\d ?[+-]\d", rest):
+            return parse_time(rest, now)
+        when = parse_time(rest, now + ahead)
+        return when - zone(tz, when - ahead)[1]
+    if found := re.fullmatch(
+        rf"(?:{WEEKDAY},? +)?([a-z]{{3,9}} +\d{{1,2}}) +([\d:]+(?: [ap]m)?)(?: +[a-z]{{3,4}})? +(\d{{4}})", rest
+    ):
+        rest = f"{found[1]}, {found[3]} {found[2]}"  # as date itself prints it
     when, timed = moment(now), False
     try:
         if (found := re.match(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[t ]|$)", rest)) or (
@@ -61,13 +106,13 @@ def parse_time(text: str, now: float) -> float:
         elif found := re.match(r"(\d{1,2})/(\d{1,2})/(\d{4})(?: |$)", rest):
             when = datetime(int(found[3]), int(found[1]), int(found[2]), tzinfo=UTC)
             rest, timed = rest[found.end() :], True
-        elif found := _named_month(rest):
+        elif found := _named_month(rest, when.year):
             when, rest, timed = found[0], found[1], True
         if found := re.search(CLOCK_TIME, rest):
             hour = int(found[1]) % 12 + 12 * (found[4] == "pm") if found[4] else int(found[1])
             when = when.replace(hour=hour, minute=int(found[2]), second=int(found[3] or 0), microsecond=0)
-            if zone := found[6]:  # hours, or hours and minutes, that the place is ahead of UTC
-                ahead = int(zone) * 60 if len(zone) < 3 else int(zone[:-2]) * 60 + int(zone[-2:])
+            if shift := found[6]:  # hours, or hours and minutes, that the place is ahead of UTC
+                ahead = int(shift) * 60 if len(shift) < 3 else int(shift[:-2]) * 60 + int(shift[-2:])
                 when -= timedelta(minutes=ahead if found[5] == "+" else -ahead)
             rest, timed = rest[: found.start()] + " " + rest[found.end() :], True
         return _shifted(when, rest, timed).timestamp()
@@ -75,17 +120,17 @@ def parse_time(text: str, now: float) -> float:
         raise TimeError from None
 
 
-def _named_month(rest: str) -> tuple[datetime, str] | None:
-    """Parse `5 may 2024`, `may 5 2024`, `may 5, 2024`, with an optional weekday before."""
-    rest = re.sub(r"^(mon|tue|wed|thu|fri|sat|sun)[a-z]*,? +", "", rest)
+def _named_month(rest: str, year: int) -> tuple[datetime, str] | None:
+    """Parse `5 may 2024`, `may 5 2024`, `may 5, 2024`, with an optional weekday before and without the year."""
+    rest = re.sub(rf"^{WEEKDAY},? +", "", rest)
     shapes = (
-        r"(?P<d>\d{1,2})[ -](?P<m>[a-z]{3,9})[ -](?P<y>\d{4})",
-        r"(?P<m>[a-z]{3,9}) +(?P<d>\d{1,2}),? +(?P<y>\d{4})",
+        r"(?P<d>\d{1,2})[ -](?P<m>[a-z]{3,9})(?:[ -](?P<y>\d{4})\b(?!:))?",
+        r"(?P<m>[a-z]{3,9}) +(?P<d>\d{1,2})\b(?!:)(?:,? +(?P<y>\d{4})\b(?!:))?",
     )
     for shape in shapes:
         found = re.match(shape, rest)
         if found and (month := _index(MONTHS, found["m"])) is not None:
-            return datetime(int(found["y"]), month + 1, int(found["d"]), tzinfo=UTC), rest[found.end() :]
+            return datetime(int(found["y"] or year), month + 1, int(found["d"]), tzinfo=UTC), rest[found.end() :]
     return None
 
 
@@ -142,20 +187,20 @@ def _moved(when: datetime, count: int, unit: str) -> datetime:
     return when.replace(year=months // 12, month=months % 12 + 1, day=1) + timedelta(days=when.day - 1)
 
 
-def show(form: str, seconds: float) -> str:
+def show(form: str, seconds: float, tz: str = "") -> str:
     """Return a date in strftime's notation."""
     seconds = min(seconds, LAST)
-    return re.sub(r"%([-_0^#]*)(\d{0,3})(:{0,3}[A-Za-z%+])", lambda found: _field(found, seconds), form)
+    return re.sub(r"%([-_0^#]*)(\d{0,3})(:{0,3}[A-Za-z%+])", lambda found: _field(found, seconds, tz), form)
 
 
-def _field(found: re.Match, seconds: float) -> str:
+def _field(found: re.Match, seconds: float, tz: str) -> str:
     flags, width, letter = found.groups()
-    texts, numbers, padded, whole_forms = _fields(seconds)
+    texts, numbers, padded, whole_forms = _fields(seconds, tz)
     if letter in texts:
         text = texts[letter]
         return text.upper() if "^" in flags else text
     if letter in whole_forms:
-        return show(whole_forms[letter], seconds)
+        return show(whole_forms[letter], seconds, tz)
     if letter in numbers or letter in padded:
         number, size = numbers.get(letter) or padded[letter]
         size = int(width) if width else size
@@ -167,15 +212,24 @@ def _field(found: re.Match, seconds: float) -> str:
 
 
 @lru_cache(maxsize=64)
-def _fields(seconds: float) -> tuple[dict, dict, dict, dict]:
+def _fields(seconds: float, tz: str) -> tuple[dict, dict, dict, dict]:
     """Return the meaning of each letter: texts, numbers with widths, numbers padded with blanks, and other formats."""
-    at = moment(seconds)
+    name, ahead = zone(tz, seconds) if tz else ("UTC", 0)
+    at = moment(seconds + ahead)
+    offset = f"{'-' if ahead < 0 else '+'}{abs(ahead) // 3600:02}{abs(ahead) % 3600 // 60:02}"
     whole = int(seconds // 1)
     hour = at.hour % 12 or 12
     iso = at.isocalendar()
     texts = {"A": DAYS[at.weekday()], "a": DAYS[at.weekday()][:3], "B": MONTHS[at.month - 1]}
     texts |= {"b": texts["B"][:3], "h": texts["B"][:3], "p": "AM" if at.hour < 12 else "PM", "n": "\n", "t": "\t"}
-    texts |= {"P": "am" if at.hour < 12 else "pm", "Z": "UTC", "z": "+0000", ":z": "+00:00", "%": "%", "s": str(whole)}
+    texts |= {
+        "P": "am" if at.hour < 12 else "pm",
+        "Z": name,
+        "z": offset,
+        ":z": offset[:3] + ":" + offset[3:],
+        "%": "%",
+        "s": str(whole),
+    }
     numbers = {"d": (at.day, 2), "m": (at.month, 2), "y": (at.year % 100, 2), "Y": (at.year, 4), "H": (at.hour, 2)}
     numbers |= {"I": (hour, 2), "M": (at.minute, 2), "S": (at.second, 2), "j": (at.timetuple().tm_yday, 3)}
     numbers |= {"u": (at.isoweekday(), 1), "w": (at.isoweekday() % 7, 1), "C": (at.year // 100, 2), "G": (iso[0], 4)}

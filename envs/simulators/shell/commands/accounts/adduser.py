@@ -202,6 +202,8 @@ def deluser(p: Process) -> int:
     if program == "delgroup" or "r" in flags:
         if not find(accounts.group, name):
             raise Fail(f"The group `{name}' does not exist.", 3)
+        if "o" in flags and names_in(find(accounts.group, name)[3]):
+            raise Fail(f"The group `{name}' is not empty!", 5)
         say(f"Removing group `{name}' ...")
         status = remove_group(p, name, False, "groupdel")
         if status:

@@ -153,6 +153,7 @@ def su(p: Process) -> int:
         argv = operands
     else:
         argv = [shell, *(["-c", chosen["c"]] if "c" in chosen else []), *operands]
+        changes["name"] = "-" * login + shell.rpartition("/")[2]
     try:
         return p.run(argv, **changes)
     except OSError as error:

@@ -6,6 +6,7 @@ from envs.simulators.shell.commands.options import Fail
 MOST_NESTED = 60  # expressions and statements within one another
 ARGUMENTS = {"length": (0, 1), "substr": (2, 3), "index": (2, 2), "split": (2, 3), "sub": (2, 3), "gsub": (2, 3)}
 ARGUMENTS |= {"match": (2, 2), "sprintf": (1, 1000), "atan2": (2, 2), "rand": (0, 0), "srand": (0, 1), "fflush": (0, 1)}
+ARGUMENTS |= {"systime": (0, 0), "strftime": (0, 3), "mktime": (1, 1)}
 
 
 class Expressions:

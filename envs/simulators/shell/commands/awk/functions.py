@@ -1,10 +1,13 @@
 """awk's built-in functions: each compiles a call from the trees of its arguments to a closure."""
 
 import math
+import re
+from datetime import UTC, datetime
 from random import Random
 
 from envs.simulators.shell.commands.awk.values import split_fields, sprintf, text_of
 from envs.simulators.shell.commands.sed.text import lower, upper
+from envs.simulators.shell.commands.times import show, zone
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
 
@@ -125,6 +128,39 @@ class Functions:
     def call_atan2(self, a, b):
         left, right = self.number(a), self.number(b)
         return lambda: math.atan2(left(), right())
+
+    def call_systime(self):
+        awk = self.awk
+        return lambda: float(int(awk.p.machine.clock))
+
+    def call_strftime(self, form=None, when=None, utc=None):
+        awk, text = self.awk, self.text(form) if form else lambda: "%c"
+        seconds = self.number(when) if when else lambda: awk.p.machine.clock
+        in_utc = self.number(utc) if utc else lambda: 0.0
+
+        def run() -> str:
+            at = seconds()
+            at = at if abs(at) < 1e11 else 0.0
+            return show(text(), float(int(at)), "" if in_utc() else awk.p.env.get("TZ", ""))
+
+        return run
+
+    def call_mktime(self, said):
+        awk, text = self.awk, self.text(said)
+
+        def run() -> float:
+            found = re.match(r"\s*(\d{1,4})\s+(\d{1,3})\s+(\d{1,5})\s+(\d{1,5})\s+(\d{1,5})\s+(\d{1,6})", text())
+            if not found:
+                return -1.0
+            year, month, day, hour, minute, second = map(int, found.groups())
+            try:
+                first = datetime(year + (month - 1) // 12, (month - 1) % 12 + 1, 1, tzinfo=UTC).timestamp()
+            except ValueError:
+                return -1.0
+            at = first + (day - 1) * 86400 + hour * 3600 + minute * 60 + second
+            return at - zone(awk.p.env.get("TZ", ""), at)[1]
+
+        return run
 
     def call_rand(self):
         awk = self.awk

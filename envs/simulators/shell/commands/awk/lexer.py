@@ -11,6 +11,7 @@ KEYWORDS = {
 BUILTINS = {
     "length", "substr", "index", "split", "sub", "gsub", "match", "sprintf", "sin", "cos", "atan2", "exp", "log",
     "sqrt", "int", "rand", "srand", "tolower", "toupper", "system", "close", "fflush",
+    "systime", "strftime", "mktime",
 }  # fmt: skip
 TOKEN = re.compile(
     r"(?P<space>(?:[ \t\r]|\\\r?\n)+)|(?P<comment>#[^\n]*)|(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"

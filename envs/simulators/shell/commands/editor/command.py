@@ -1,6 +1,7 @@
 """vi, vim and ex without a terminal: commands from -c, and standard input read as ex commands or as vi keys.
 
-Keys: i a I A o O with their text up to Escape, x dd D J G gg j k h l 0 $, and : commands. There is no undo.
+Keys: i a I A o O c s with their text up to Escape; x D J r ~ p P d y w G gg j k h l 0 $ / with counts; and : commands.
+There is no undo.
 """
 
 import re
@@ -14,6 +15,7 @@ from envs.simulators.shell.files import raw, text
 from envs.simulators.shell.process import Process
 
 WARNINGS = "Vim: Warning: Output is not to a terminal\nVim: Warning: Input is not from a terminal\n"
+VALUE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'|line\(['\"].['\"]\)(?:\s*[-+]\s*\d+)?|-?\d+|%")  # of :call
 ENDING = "Vim: Error reading input, exiting...\nVim: Finished.\n"
 
 
@@ -207,14 +209,59 @@ class Editor(Keys):
             return
         if name in ("normal", "norm"):
             keys = rest[len(name) :].removeprefix("!").removeprefix(" ")
-            for row in range(low, high + 1) if given else [self.row + 1]:
-                self.row, self.column = min(row, len(self.lines)) - 1, 0
-                self.keys(keys.replace("\\<Esc>", ESCAPE) + ESCAPE)
+            for row in range(low, high + 1) if given else [0]:
+                if row:
+                    self.row, self.column = max(0, min(row, len(self.lines)) - 1), 0
+                self.keys(keys + ESCAPE)
+            return
+        if name in ("exe", "execute"):
+            said = re.fullmatch(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)')\s*(?:\|(.*))?", rest[len(name) :], re.DOTALL)
+            if not said:
+                raise Wrong(f"E121: Undefined variable: {rest[len(name) :].strip()}")
+            self.execute(_string(said[1]) if said[1] is not None else said[2], depth + 1)
+            if said[3]:
+                self.execute(said[3], depth)
+            return
+        if name == "call":
+            self.call(rest[4:].strip())
             return
         body, bar, after = rest[len(name) :].partition("|")
         self.plain(name, body.strip(), low, high, given)
         if bar:
             self.execute(after, depth)
+
+    def call(self, said: str) -> None:
+        """Run :call append(line, text), setline(line, text) or deletebufline(name, first, last)."""
+        found = re.fullmatch(r"(append|setline|deletebufline|cursor)\((.*)\)\s*(?:\|(.*))?", said, re.DOTALL)
+        if not found:
+            raise Wrong(f"E117: Unknown function: {said.partition('(')[0]}")
+        values = [_string(part[1:-1]) if part[0] == '"' else part[1:-1].replace("''", "'") if part[0] == "'" else part
+                  for part in VALUE.findall(found[2])]  # fmt: skip
+        if len(values) < 2:
+            raise Wrong(f"E119: Not enough arguments for function: {found[1]}")
+        first = self.number(values[1 if found[1] == "deletebufline" else 0])
+        if found[1] == "append" and 0 <= first <= len(self.lines):
+            self.lines[first:first] = values[1:]
+            self.changed = True
+        elif found[1] == "setline" and 1 <= first <= len(self.lines) + 1:
+            self.lines[first - 1 : first - 2 + len(values)] = values[1:]
+            self.changed = True
+        elif found[1] == "deletebufline" and first:
+            del self.lines[first - 1 : self.number(values[2]) if len(values) > 2 else first]
+            self.changed = True
+        elif found[1] == "cursor":
+            self.row, self.column = max(0, min(first, len(self.lines)) - 1), max(0, self.number(values[1]) - 1)
+        if found[3]:
+            self.execute(found[3])
+
+    def number(self, said: str) -> int:
+        """Return a line's number: 3, '$', or line('$') - 1."""
+        found = re.fullmatch(r"(?:line\(['\"](.)['\"]\)|([$.])|(-?\d{1,9}))\s*(?:([-+])\s*(\d{1,9}))?", said)
+        if not found:
+            return 0
+        name = found[1] or found[2]
+        base = {"$": len(self.lines), ".": self.row + 1}.get(name, 0) if name else int(found[3])
+        return base + int((found[4] or "+") + (found[5] or "0"))
 
     def plain(self, name: str, body: str, low: int, high: int, given: bool) -> None:
         """Run a command that takes a range and perhaps a name."""
@@ -348,6 +395,13 @@ class Editor(Keys):
             self.row = row + moved
             self.execute(command or "p", depth + 1)
             moved += len(self.lines) - before
+
+
+def _string(said: str) -> str:
+    """Return the text of a string in double quotes."""
+    known = {"n": "\n", "t": "\t", "r": "\r", "e": ESCAPE, "<Esc>": ESCAPE, "<esc>": ESCAPE, "<ESC>": ESCAPE}
+    known |= {"<CR>": "\r", "<cr>": "\r", "<Enter>": "\r", "<Tab>": "\t", "<Space>": " "}
+    return re.sub(r"\\(<\w+>|.)", lambda found: known.get(found[1], found[1]), said, flags=re.DOTALL)
 
 
 def _parts(with_: str) -> list:

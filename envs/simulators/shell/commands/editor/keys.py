@@ -1,4 +1,6 @@
-"""Run the keys of vi that standard input holds."""
+"""Run the keys of vi that standard input or :normal holds."""
+
+import re
 
 ESCAPE = "\x1b"
 
@@ -19,7 +21,11 @@ class Keys:
         at = 0
         while at < len(keys):
             self.p.tick()
-            key = keys[at]
+            number = re.compile(r"(?:[1-9]\d{0,4})?").match(keys, at)[0]
+            at += len(number)
+            if at >= len(keys):
+                return
+            key, many = keys[at], int(number or 1)
             at += 1
             if key == ":":
                 end = min(i for i in (keys.find("\n", at), keys.find("\r", at), len(keys)) if i >= 0)
@@ -28,13 +34,42 @@ class Keys:
             elif key in "iIaAoO":
                 end = keys.find(ESCAPE, at)
                 end = len(keys) if end < 0 else end
-                self.typed(key, keys[at:end])
+                self.typed(key, keys[at:end] * (many if key in "iIaA" else 1))
                 at = end + 1
-            elif keys[at - 1 : at + 1] in ("dd", "gg", "yy", "ZZ", "ZQ"):
+            elif key in "cCsS":
+                two = key + keys[at : at + 1] if key == "c" else {"C": "c$", "s": "cl", "S": "cc"}[key]
+                at += key == "c"
+                end = keys.find(ESCAPE, at)
+                end = len(keys) if end < 0 else end
+                self.cut(two[1:], many, whole=False)
+                if two == "cc":
+                    self.lines[self.row : self.row + 1] = [""] if self.lines else []
+                    self.column = 0
+                self.typed("i", keys[at:end])
+                at = end + 1
+            elif key in "dygZ" and at < len(keys):
                 at += 1
-                self.pair(key + keys[at - 1])
+                self.pair(key, keys[at - 1], many, bool(number))
+            elif key == "r" and at < len(keys):
+                at += 1
+                line = self.lines[self.row] if self.lines else ""
+                if self.column + many <= len(line):
+                    self.lines[self.row] = line[: self.column] + keys[at - 1] * many + line[self.column + many :]
+                    self.column, self.changed = self.column + many - 1, True
+            elif key == "~" and self.lines:
+                line, end = self.lines[self.row], self.column + many
+                self.lines[self.row] = line[: self.column] + line[self.column : end].swapcase() + line[end:]
+                self.column, self.changed = max(0, min(end, len(line) - 1)), True
+            elif key in "/?":
+                end = min(i for i in (keys.find("\n", at), keys.find("\r", at), len(keys)) if i >= 0)
+                self.row, self.column = self.address(key + keys[at:end])[0] - 1, 0
+                at = end + 1
+            elif key == "G" and number:
+                self.row, self.column = max(0, min(many, len(self.lines)) - 1), 0
             else:
-                self.moved(key)
+                for _ in range(min(many, 1000)):
+                    self.p.tick()
+                    self.moved(key)
 
     def typed(self, key: str, words: str) -> None:
         if not self.lines:
@@ -56,14 +91,34 @@ class Keys:
         self.row += len(added) - 1
         self.column, self.changed = max(0, column + len(words) - 1), True
 
-    def pair(self, keys: str) -> None:
-        if keys == "dd" and self.lines:
-            self.kept = [self.lines.pop(self.row)]
-            self.row, self.column, self.changed = max(0, min(self.row, len(self.lines) - 1)), 0, True
+    def cut(self, motion: str, many: int, whole: bool = True) -> None:
+        """Delete what a motion covers: of the line w e $ 0 l, of the text d G gg j."""
+        line = self.lines[self.row] if self.lines else ""
+        if motion in ("w", "e", "$", "0", "l", "h") and line:
+            end, start = self.column, self.column
+            for _ in range(many if motion in "wel" else 0):
+                shape = r"\w+\s*|[^\w\s]+\s*|\s+" if motion == "w" and whole else r"\s*(?:\w+|[^\w\s]+)|\s+"
+                found = re.compile("." if motion == "l" else shape).match(line, end)
+                end = found.end() if found else end
+            start, end = (start, len(line)) if motion == "$" else (0, start) if motion == "0" else (start, end)
+            start = max(0, start - many) if motion == "h" else start
+            self.lines[self.row] = line[:start] + line[end:]
+            self.column, self.changed = min(start, max(0, len(line) - (end - start) - 1)) if whole else start, True
+        elif motion in ("d", "G", "g", "j") and self.lines:
+            first = 0 if motion == "g" else self.row
+            last = {"G": len(self.lines), "g": self.row + 1, "j": self.row + 1 + many}.get(motion, self.row + many)
+            self.kept = self.lines[first:last]
+            del self.lines[first:last]
+            self.row, self.column, self.changed = max(0, min(first, len(self.lines) - 1)), 0, True
+
+    def pair(self, key: str, second: str, many: int, counted: bool) -> None:
+        keys = key + second
+        if key == "d":
+            self.cut(second, many)
         elif keys == "yy" and self.lines:
-            self.kept = [self.lines[self.row]]
+            self.kept = self.lines[self.row : self.row + many]
         elif keys == "gg":
-            self.row = self.column = 0
+            self.row, self.column = (min(many, len(self.lines)) - 1 if counted and self.lines else 0), 0
         elif keys == "ZZ":
             self.write("", self.lines, "x")
             raise Quit(0)
@@ -84,9 +139,17 @@ class Keys:
             self.column = max(0, min(len(line) - 1, self.column + (1 if key == "l" else -1)))
         elif key == "x" and line:
             self.lines[self.row] = line[: self.column] + line[self.column + 1 :]
-            self.changed = True
+            self.column, self.changed = max(0, min(self.column, len(line) - 2)), True
         elif key == "D" and line:
             self.lines[self.row] = line[: self.column]
+            self.column, self.changed = max(0, self.column - 1), True
+        elif key == "J" and self.row + 1 < len(self.lines):
+            self.lines[self.row : self.row + 2] = [(line + " " + self.lines[self.row + 1].lstrip()).rstrip(" ")]
+            self.column, self.changed = len(line), True
+        elif key == "w" and (found := re.compile(r"(?:\w+|[^\w\s]+)?\s*").match(line, self.column)):
+            self.column = min(found.end(), max(0, len(line) - 1))
+        elif key == "P" and self.kept:
+            self.lines[self.row : self.row] = self.kept
             self.changed = True
         elif key == "p" and self.kept:
             self.lines[self.row + 1 : self.row + 1] = self.kept

@@ -48,7 +48,7 @@ class Search(Measures):
         self.acts = False
         self.pruned = False
         self.stopped = False
-        self.regextype = "basic"
+        self.regextype = "emacs"
         self.batches: list[tuple[list[str], list[str]]] = []  # commands of -exec ... +, and their files
         self.now = p.machine.clock
         test = self.either() if words else lambda path, node, depth: True
@@ -211,12 +211,16 @@ class Search(Measures):
             return lambda path, node, depth: node is same
         if word in ("-regex", "-iregex"):
             try:
-                regex = compile_regex(value, self.regextype, word == "-iregex", bounds="x")
+                dialect = "extended" if self.regextype == "emacs" else self.regextype
+                value = emacs(value) if self.regextype == "emacs" else value
+                regex = compile_regex(value, dialect, word == "-iregex", bounds="x")
             except RegexError as error:
                 raise Fail(f"failed to compile regular expression {quote_locale(value)}: {error}") from None
             return lambda path, node, depth: regex.test(path, p.tick)
         if word == "-regextype":
-            self.regextype = "extended" if "extended" in value or value in ("egrep", "awk", "posix-awk") else "basic"
+            extended = "extended" in value or value in ("egrep", "awk", "gnu-awk", "posix-awk", "posix-egrep")
+            emacs_like = value in ("findutils-default", "emacs")
+            self.regextype = "extended" if extended else "emacs" if emacs_like else "basic"
             return lambda path, node, depth: True
         if word in ("-maxdepth", "-mindepth"):
             if not value.isdecimal():
@@ -249,13 +253,18 @@ class Search(Measures):
             batch: tuple[list[str], list[str]] = (command[:-1], [])
             self.batches.append(batch)
             return lambda path, node, depth: self.collect(batch, path)
-        inside = word.endswith("dir")
+        inside, asks = word.endswith("dir"), word.startswith("-ok")
 
         def run(path: str, node: Node, depth: int) -> bool:
             folder, _, name = path.rpartition("/")
             shown = f"./{name}" if inside else path
             changes = {"cwd": self.p.realpath(folder or ("/" if path.startswith("/") else "."))} if inside else {}
-            return self.execute([part.replace("{}", shown) for part in command], **changes) == 0
+            argv = [part.replace("{}", shown) for part in command]
+            if asks:
+                self.p.stderr.write(f"< {command[0]} ... {path} > ? ")
+                if self.p.stream(0).readline()[:1] not in (b"y", b"Y"):
+                    return False
+            return self.execute(argv, **changes) == 0
 
         return run
 
@@ -345,6 +354,17 @@ class Search(Measures):
                 if depth > 40:
                     continue
             self.walk(here, below, depth + 1)
+
+
+def emacs(pattern: str) -> str:
+    """Return a regular expression in the syntax of Emacs, find's own, as an extended one."""
+    out, at = [], 0
+    while at < len(pattern):
+        bracket = re.compile(r"\[\^?\]?(?:\[:[a-z]+:\]|[^\]])*\]").match(pattern, at)
+        piece = bracket[0] if bracket else pattern[at : at + 2] if pattern[at] == "\\" else pattern[at]
+        at += len(piece)
+        out.append(piece[1] if piece in ("\\(", "\\)", "\\|") else "\\" + piece if piece in tuple("(){}|") else piece)
+    return "".join(out)
 
 
 def _and(a: Callable, b: Callable) -> Callable:

@@ -1,0 +1,248 @@
+"""Commands on processes and the system's state: ps, pgrep, pkill, pidof, kill, free, uptime, who and users."""
+
+import re
+
+from envs.simulators.shell.commands.modes import user_name
+from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.times import show
+from envs.simulators.shell.jobs import alive, send, signal_name
+from envs.simulators.shell.process import Process
+
+COLUMNS = {  # of ps: the title, the width (negative: to the left), and the value
+    "pid": ("PID", 7, lambda p, row: row.pid), "ppid": ("PPID", 7, lambda p, row: row.parent),
+    "user": ("USER", -8, lambda p, row: user_name(p, row.uid)), "uid": ("UID", 5, lambda p, row: row.uid),
+    "comm": ("COMMAND", -15, lambda p, row: row.command), "args": ("COMMAND", -27, lambda p, row: row.text),
+    "etime": ("ELAPSED", 11, lambda p, row: _elapsed(p.machine.clock - row.started)),
+    "etimes": ("ELAPSED", 7, lambda p, row: int(p.machine.clock - row.started)),
+    "stat": ("STAT", -4, lambda p, row: row.state), "tty": ("TT", -8, lambda p, row: "?"),
+    "time": ("TIME", 8, lambda p, row: "00:00:00"), "pcpu": ("%CPU", 4, lambda p, row: "0.0"),
+    "pmem": ("%MEM", 4, lambda p, row: "0.0"), "ni": ("NI", 3, lambda p, row: 0),
+    "rss": ("RSS", 5, lambda p, row: 3200),
+    "vsz": ("VSZ", 6, lambda p, row: 4364), "stime": ("STIME", 5, lambda p, row: show("%H:%M", row.started)),
+    "c": ("C", 2, lambda p, row: 0), "UID": ("UID", -8, lambda p, row: user_name(p, row.uid)),
+    "TTY": ("TTY", -8, lambda p, row: "?"), "cmd": ("CMD", -27, lambda p, row: row.text),
+    "CMD": ("CMD", -15, lambda p, row: row.command), "start": ("START", -5, lambda p, row: show("%H:%M", row.started)),
+    "TIME": ("TIME", 6, lambda p, row: "0:00"),
+}  # fmt: skip
+ALIASES = {"command": "args", "ucmd": "comm", "fname": "comm", "%cpu": "pcpu", "%mem": "pmem", "euser": "user",
+           "s": "stat", "state": "stat", "tt": "tty", "tname": "tty", "nice": "ni", "ruser": "user",
+           "euid": "uid"}  # fmt: skip
+
+
+class Row:
+    """One process."""
+
+    def __init__(self, pid: int, parent: int, uid: int, started: float, text: str):
+        self.pid, self.parent, self.uid, self.started, self.text = pid, parent, uid, started, text
+        self.command = text.split(" ")[0].rpartition("/")[2][:15]
+        self.state = "Ss" if parent == 0 else "S"
+
+
+def rows(p: Process) -> list[Row]:
+    """Return the processes, without the one that asks."""
+    return [Row(pid, parent, uid, max(started, p.machine.shell.started), text)
+            for pid, (parent, uid, started, _, text) in alive(p.machine).items()]  # fmt: skip
+
+
+def _elapsed(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def ps(p: Process) -> int:
+    """List processes: -e -f -p -C -u -o and BSD's aux."""
+    shown, titles, pids, names, users = ["pid", "TTY", "time", "CMD"], {}, None, None, None
+    words, every, plain = list(p.argv[1:]), False, False
+    while words:
+        word = words.pop(0)
+        if re.fullmatch(r"[axuwfjle]+", word):
+            every = every or bool(set("ax") & set(word))
+            if "u" in word:
+                shown = ["user", "pid", "pcpu", "pmem", "vsz", "rss", "TTY", "stat", "start", "TIME", "args"]
+            elif "x" in word or "a" in word:
+                shown = ["pid", "TTY", "stat", "TIME", "args"]
+        elif found := re.fullmatch(
+            r"-([eAafFlwjH]*)([popuUCq]?)(.*)|--(pid|format|no-headers?|user|sort|ppid)=?(.*)", word
+        ):
+            flags, option = found[1] or "", found[2] or {"pid": "p", "format": "o", "user": "u"}.get(found[4], found[4])
+            every = every or bool(set("eA") & set(flags))
+            if set("fF") & set(flags):
+                shown = ["UID", "pid", "ppid", "c", "stime", "TTY", "time", "cmd"]
+            value = found[3] or found[5] or ""
+            if option and option in "popuUCqsortppid" and not value:
+                if not words:
+                    raise Fail("error: list of process IDs must follow -p\n\nUsage:\n ps [options]\n", plain=True)
+                value = words.pop(0)
+            if option in ("p", "q"):
+                pids = (pids or []) + re.split("[ ,]+", value)
+            elif option == "C":
+                names = value.split(",")
+            elif option in ("u", "U"):
+                users = value.split(",")
+            elif option == "o":
+                shown = shown if titles or plain else []
+                plain = True
+                shown = shown + _columns(p, value, titles)
+            elif option in ("no-header", "no-headers"):
+                titles = dict.fromkeys((*COLUMNS, *titles), "")
+        elif re.fullmatch(r"[\d,]+", word):
+            pids = (pids or []) + word.split(",")
+        else:
+            raise Fail("error: unsupported option\n\nUsage:\n ps [options]\n", plain=True)
+    me = Row(p.machine.next_pid(), p.machine.shell.pid, p.uid, p.machine.clock, " ".join(p.argv))
+    me.state = "R"
+    found = [*rows(p), me]
+    if pids is not None:
+        found = [row for row in found if str(row.pid) in pids]
+    elif names is not None:
+        found = [row for row in found if row.command in names]
+    elif users is not None:
+        found = [row for row in found if user_name(p, row.uid) in users or str(row.uid) in users]
+    elif not every:
+        found = [row for row in found if row.uid == p.uid]
+    _table(p, found, shown, titles)
+    return 0 if found else 1
+
+
+def _columns(p: Process, value: str, titles: dict) -> list[str]:
+    out = []
+    for part in re.split("[ ,]+", value.strip(" ,")):
+        name, equals, title = part.partition("=")
+        name = ALIASES.get(name, name)
+        if name not in COLUMNS:
+            raise Fail(f'error: unknown user-defined format specifier "{name}"\n\nUsage:\n ps [options]\n', plain=True)
+        if equals:
+            titles[name] = title
+        out.append(name)
+    return out
+
+
+def _table(p: Process, found: list[Row], shown: list[str], titles: dict) -> None:
+    heads = [titles.get(name, COLUMNS[name][0]) for name in shown]
+    lines = [heads] if any(heads) else []
+    lines += [[str(COLUMNS[name][2](p, row)) for name in shown] for row in found]
+    for line in lines:
+        cells = []
+        for place, (name, cell) in enumerate(zip(shown, line, strict=True)):
+            width = COLUMNS[name][1]
+            last = place == len(shown) - 1
+            cells.append(cell.rjust(width) if width > 0 else cell if last else cell.ljust(-width))
+        p.out(" ".join(cells) + "\n")
+
+
+def pgrep(p: Process) -> int:
+    """pgrep and pkill: processes by a pattern of their name, or with -f of their command line."""
+    words, signal = list(p.argv), "TERM"
+    program = p.argv[0].rpartition("/")[2]
+    if program == "pkill" and len(words) > 1 and re.fullmatch(r"-(\d+|(SIG)?[A-Z][A-Z0-9]+)", words[1]):
+        signal = signal_name(words.pop(1)[1:])
+    long = {"full": "f", "exact": "x", "list-name": "l", "list-full": "a", "count": "c", "euid:": "u", "newest": "n"}
+    long |= {"oldest": "o", "parent:": "P", "signal:": "s", "ignore-case": "i", "inverse": "v", "delimiter:": "d"}
+    options, patterns = getopt(words, "fxlacu:noP:s:ivd:U:e", long, status=2)
+    chosen = dict(options)
+    signal = signal_name(chosen["s"]) if "s" in chosen else signal
+    if len(patterns) > 1 or not (patterns or {"u", "P", "U"} & set(chosen)):
+        many = "only one pattern can be provided" if patterns else "no matching criteria specified"
+        raise Fail(f"{many}", 2, try_help=True)
+    try:
+        wanted = (
+            re.compile(f"^(?:{patterns[0]})$" if "x" in chosen else patterns[0], re.IGNORECASE * ("i" in chosen))
+            if patterns
+            else None
+        )
+    except re.error:
+        raise Fail("Invalid preceding regular expression", 2) from None
+    found = [row for row in rows(p)
+             if (wanted is None or wanted.search((row.text if "f" in chosen else row.command)[:500]))
+             and chosen.get("u", chosen.get("U", user_name(p, row.uid))) in (user_name(p, row.uid), str(row.uid))
+             and chosen.get("P", str(row.parent)) == str(row.parent)]  # fmt: skip
+    found = found[-1:] if "n" in chosen else found[:1] if "o" in chosen else found
+    if program == "pkill":
+        for row in found:
+            send(p.machine, row.pid, signal)
+    elif "c" in chosen:
+        p.out(f"{len(found)}\n")
+    else:
+        tail = (
+            (lambda row: f" {row.text}")
+            if "a" in chosen
+            else (lambda row: f" {row.command}")
+            if "l" in chosen
+            else lambda row: ""
+        )
+        end = chosen.get("d", "\n")
+        p.out(end.join(f"{row.pid}{tail(row)}" for row in found) + ("\n" if found else ""))
+    return 0 if found else 1
+
+
+def pidof(p: Process) -> int:
+    options, names = getopt(p.argv, "so:xzn")
+    found = [str(row.pid) for row in reversed(rows(p)) if row.command in names or row.text.split(" ")[0] in names]
+    if found:
+        p.out(" ".join(found[:1] if ("s", None) in options else found) + "\n")
+    return 0 if found else 1
+
+
+def kill(p: Process) -> int:
+    words, signal = p.argv[1:], "TERM"
+    if words and words[0].startswith("-") and words[0] != "--":
+        flag = words.pop(0)
+        signal = signal_name(words.pop(0) if flag in ("-s", "-n") and words else flag[1:])
+    status = 0
+    for word in words:
+        if signal is None or not word.isdecimal() or not send(p.machine, int(word[:9]), signal):
+            status = p.fail(f"({word}): No such process")
+    return status
+
+
+def free(p: Process) -> int:
+    options, _ = getopt(
+        p.argv, "bkmghtwl", {"human": "h", "mega": "m", "giga": "g", "total": "t", "kibi": "k", "bytes": "b"}
+    )
+    flags = {flag for flag, _ in options}
+    unit = 1 if "b" in flags else 1 << 20 if "m" in flags else 1 << 30 if "g" in flags else 1 << 10
+    total, used, cache = 8 << 30, 512 << 20, 256 << 20
+    rows = [("Mem:", [total, used, total - used - cache, 1 << 20, cache, total - used]), ("Swap:", [0, 0, 0])]
+    if "t" in flags:
+        rows.append(("Total:", [total, used, total - used - cache]))
+    p.out(" " * 15 + "total        used        free      shared  buff/cache   available\n")
+    for name, values in rows:
+        cells = [_human(value) if "h" in flags else str(value // unit) for value in values]
+        p.out(f"{name:<8}" + "".join(cell.rjust(12) for cell in cells) + "\n")
+    return 0
+
+
+def _human(value: int) -> str:
+    for letter, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
+        if value >> power:
+            amount = value / (1 << power)
+            return f"{amount:.1f}{letter}" if amount < 10 else f"{amount:.0f}{letter}"
+    return f"{value}B"
+
+
+def uptime(p: Process) -> int:
+    if "-p" in p.argv[1:]:
+        p.out("up 1 minute\n")
+    elif "-s" in p.argv[1:]:
+        p.out(show("%Y-%m-%d %H:%M:%S\n", p.machine.clock - 60))
+    else:
+        p.out(show(" %H:%M:%S up 1 min,  0 user,  load average: 0.00, 0.00, 0.00\n", p.machine.clock))
+    return 0
+
+
+def who(p: Process) -> int:
+    """who, users, last and w: nobody is logged in."""
+    name = p.argv[0].rpartition("/")[2]
+    if name == "w":
+        uptime(p)
+        p.out("USER     TTY      FROM             LOGIN@   IDLE   JCPU   PCPU WHAT\n")
+    elif name == "who" and "-q" in p.argv[1:]:
+        p.out("# users=0\n")
+    elif name == "last":
+        p.out(show("\nwtmp begins %a %b %e %H:%M:%S %Y\n", p.machine.clock))
+    return 0
+
+
+COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "pidof": pidof, "kill": kill, "free": free, "uptime": uptime}
+COMMANDS |= dict.fromkeys(("who", "users", "w", "last"), who)
