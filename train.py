@@ -81,7 +81,7 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
     if to_evaluate(state, cfg):
         evaluate_and_log(run, tokenizer, state, demos, cfg)
     run.log_phases(state.epoch, state.step)
-    write_report(run.folder, tokenizer, episodes[:4])
+    write_report(run, state.epoch, tokenizer, episodes, batch, cfg)
 
 
 def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> list[Episode]:

@@ -1,7 +1,7 @@
 """The lines of the files that `python train.py algo=ppo` executes: python -m benchmarks.reading_path
 
 models/fast/ (speed alone), rl/guard/ (locks, signals, files, refusals: no number of a run), rl/ranks/ (several
-processes) and the environments are left out; envs/__init__.py and envs/base.py count.
+processes), rl/look/ (report.html, track=) and the environments are left out; envs/__init__.py and envs/base.py count.
 """
 
 import ast
@@ -32,7 +32,7 @@ READING_ORDER = {  # a step of README's table: its files
 }
 REST = "files and chat formats"
 MARKER = "<!-- python -m benchmarks.reading_path readme=true -->\n"
-BESIDE = ("models/fast/", "rl/guard/", "rl/ranks/")
+BESIDE = ("models/fast/", "rl/guard/", "rl/ranks/", "rl/look/")
 ROOMS = ["train.py", "rl", "lora", "models", "envs"]
 PROGRAM = """
 import json, runpy, sys

@@ -6,8 +6,8 @@
 2. Recipes: recipe=NAME is recipes/NAME.toml. For the embedded model, recipes/embedded.toml is applied first.
 3. The command line, where a later word wins over an earlier one.
 
-Groups load on demand: a Config has the fields of Common, `lora`, `reward`, and a group for the algorithm and for each
-environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft.
+Groups load on demand: a Config has the fields of Common, `lora`, `reward`, `track`, and a group for the algorithm and
+for each environment that the run uses or that a word names, as cfg.ppo and cfg.textcraft.
 """
 
 import tomllib
@@ -22,6 +22,7 @@ import envs
 from rl import arguments
 from rl.arguments import ArgumentError, NotNegative, Positive
 from rl.guard import checks
+from rl.look import sinks
 from rl.tasks import mixture
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -108,7 +109,7 @@ class Common:
         return getattr(self, self.algo)
 
 
-GROUPS = ("lora", "reward", *ALGORITHMS, *envs.NAMES)
+GROUPS = ("lora", "reward", "track", *ALGORITHMS, *envs.NAMES)
 UNCHECKED = ("recipe embedded", "saved settings")  # have keys of groups that a run does not use and need not load
 
 
@@ -121,7 +122,7 @@ def group_class(name: str) -> type:
     """Return the dataclass of a group."""
     if name in ALGORITHMS:
         return algorithm_module(name).Config
-    return {"lora": Lora, "reward": Reward}.get(name) or envs.config_class(name)
+    return {"lora": Lora, "reward": Reward, "track": sinks.Config}.get(name) or envs.config_class(name)
 
 
 def parse(words: list[str], program: str = "train.py", also: type | None = None) -> Any:
@@ -158,7 +159,7 @@ def resolve(given: dict[str, str], also: type | None = None) -> Any:
     """
     layers = layers_of(given)
     common = checks.without_auto(arguments.build(Common, merged(layers)))
-    in_use = {"lora", "reward", common.algo, *mixture(common.env)} | groups_of(given)
+    in_use = {"lora", "reward", "track", common.algo, *mixture(common.env)} | groups_of(given)
     checked = in_use | groups_of(merged([layer for layer in layers if layer[0] not in UNCHECKED]))
     ignored = set(GROUPS) - checked
     settings = {key: value for key, value in merged(layers).items() if not groups_of([key]) & ignored}
@@ -186,7 +187,7 @@ def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
     else:
         layers = recipe_layers(given.get("recipe", Common.recipe), given.get("model"))
     layers.append(("command line", given))
-    if {"max_turns", "sandbox"} & merged(layers).keys():
+    if {"max_turns", "sandbox", "track"} & merged(layers).keys():
         from rl.shared_options import share_options
 
         return share_options(layers, merged(layers).get("env", Common.env))

@@ -3,11 +3,10 @@
 from collections import Counter
 from statistics import fmean, median, pstdev
 
-from tqdm import tqdm
-
 from models import CausalLM, Tokenizer
 from rl.config import Common
 from rl.log import env_metrics
+from rl.look.live import progress_bar
 from rl.records import Episode
 from rl.rollout import rollout
 from rl.stats import jeffreys
@@ -58,8 +57,3 @@ def describe(result: dict) -> str:
     kind = "greedy " if result["temperature"] == 0 else "sampled"
     interval = f"80 % interval {result['low']:.1%} to {result['high']:.1%}, n={result['episodes']}"
     return f"{kind} success {result['success']:.1%} ({interval})"
-
-
-def progress_bar(total: int, name: str) -> tqdm:
-    """Return a progress bar on a terminal, nothing elsewhere."""
-    return tqdm(total=total, desc=name, leave=False, disable=None)

@@ -80,6 +80,7 @@ class Batch:
     baseline: float | None = None  # moving average of the epochs' mean scores; None before the first
     learned_tokens: int = 0  # how many of total_tokens are in a forward pass
     metrics: dict[str, float] = field(default_factory=dict)  # of how it was made, for the epoch's line
+    entropies: dict[int, list] = field(default_factory=dict)  # by id(episode), as first trained
 
     @property
     def turn_first_N(self) -> torch.Tensor:

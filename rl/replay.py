@@ -26,7 +26,7 @@ def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
     Raise ValueError, one line, for an epoch that the file lacks or has with another number of episodes, and for a
     damaged line.
     """
-    by_epoch = _read(Path(cfg.rollouts), state.model.config.vocab_size)
+    by_epoch = read(Path(cfg.rollouts), state.model.config.vocab_size)
     epoch = state.epoch + 1
     found = by_epoch.get(epoch, [])
     if len(found) != cfg.episodes:
@@ -42,7 +42,7 @@ def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
 
 
 @cache
-def _read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
+def read(path: Path, vocabulary: int) -> dict[int, list[Episode]]:
     """Return the episodes of each epoch of the file."""
     by_epoch: dict[int, list[Episode]] = {}
     for number, line in bounded_lines(path):

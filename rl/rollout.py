@@ -23,6 +23,7 @@ from rl import ranks, reward
 from rl.config import Common
 from rl.guard.checks import check_failures
 from rl.guard.invariants import sampler_hash
+from rl.look import live
 from rl.records import Episode
 from rl.tasks import Task, make_env
 
@@ -167,7 +168,7 @@ class _Games:
                 return
             self.engine.close(slot)
             self.finished[game.task.key] = self.playing.pop(slot).episode
-        self.progress.update()
+        live.finished(self.progress, self.finished.values())
         self.start()
 
     def fail(self, game: _Game, error: envs.EnvironmentFailed) -> None:

@@ -1,4 +1,4 @@
-"""max_turns=N and sandbox=unsafe: one setting for every environment of a run that has it."""
+"""Short keys: max_turns=N and sandbox=unsafe for every environment of a run that has it, track=NAME for track.to."""
 
 from typing import Any, Literal
 
@@ -17,8 +17,9 @@ def share_options(layers: list[tuple[str, dict[str, Any]]], env: str) -> list[tu
     """Return the layers with each key of SHARED as the key of each environment that has it, in the last layer that sets
     it.
 
-    An environment's own key wins in the same layer and in later ones.
+    An environment's own key wins in the same layer and in later ones. `track` becomes `track.to`.
     """
+    layers = [(source, {"track.to" if key == "track" else key: keys[key] for key in keys}) for source, keys in layers]
     for key, (kind, own) in SHARED.items():
         found = [n for n, (_, keys) in enumerate(layers) if key in keys]
         value = arguments.convert(key, layers[found[-1]][1][key], kind) if found else own

@@ -16,6 +16,7 @@ from rl.config import Common
 from rl.core import learning_rate_factor
 from rl.critic import Critic
 from rl.guard import signals
+from rl.look.episodes import note_entropies
 from rl.ranks import tree
 from rl.records import Batch
 from rl.state import TrainState
@@ -115,6 +116,7 @@ def accumulate(state: TrainState, batch: Batch, algo: ModuleType, cfg: Common) -
         with tree.same_masks(cfg.lora.dropout, (cfg.seed, state.step, number), trained[0].device):
             micro = forward(micro, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
             gap = (micro.logprobs_N.detach() - micro.old_logprobs_N).abs().max().item()
+            note_entropies(micro)
             loss, shares = algo.loss(micro, cfg.algorithm)
             with fast_matmul():
                 loss.backward()

@@ -4,11 +4,13 @@ import contextlib
 import io
 import json
 import os
+import re
 import runpy
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads beyond the cores must not spin
@@ -61,6 +63,14 @@ def metrics_of(run: Path) -> list[dict]:
     """Return the records of a run's metrics.jsonl, without those that hold only the phases' times and memory."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if record.keys() != {"epoch", "step", "phases"}]
+
+
+def page_data(path: Path, name: str) -> Any:
+    """Return the JSON of report.html's element with that id, or the list of it of all elements with that class."""
+    text = path.read_text()
+    found = re.findall(rf'<script type="application/json" (id|class)="{name}"[^>]*>(.*?)</script>', text)
+    values = [json.loads(value) for _, value in found]
+    return values[0] if found and found[0][0] == "id" else values
 
 
 def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:

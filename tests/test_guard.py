@@ -26,7 +26,7 @@ from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals
 from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify, write_text
 from rl.guard.keep import best_epoch
-from rl.report import write_report
+from rl.look import page
 
 SMALL = ["algo=grpo", "epochs=3", "episodes=16", "batch_size=16", "max_turns=2", "max_new_tokens=12", "eval_episodes=2"]
 SMALL += ["lora.r=2", "temperature=1.5", "reward.rule=shaped", "threads=1", "products=plain"]
@@ -348,7 +348,7 @@ def test_a_report_is_whole_or_as_it_was(whole, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "rename", die)
     with pytest.raises(SystemExit):
-        write_report(run, load_tokenizer("tiny"), [])
+        page.write(run)
     assert (run / "report.html").read_bytes() == before
 
 

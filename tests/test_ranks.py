@@ -51,8 +51,9 @@ def contents(run: Path) -> dict[str, object]:
     """Return what a run of any number of ranks must have written: the bytes of files, and metrics without times."""
     newest = max(run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     found = {name: (newest / name).read_bytes() for name in SAME if (newest / name).is_file()}
-    if (run / "episodes.jsonl").is_file():
-        found["episodes"] = (run / "episodes.jsonl").read_bytes()
+    for name in ("episodes.jsonl", "report.jsonl"):
+        if (run / name).is_file():
+            found[name] = (run / name).read_bytes()
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     found["metrics"] = [{key: value for key, value in r.items() if key not in VARYING} for r in records]
     return found

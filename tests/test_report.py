@@ -1,30 +1,254 @@
-"""report.html: a curve's axes are labelled with its true bounds."""
+"""report.html: what it shows is what the run did, hostile text stays text, and browsers draw it without an error."""
 
+import base64
+import hashlib
 import json
 import re
-from xml.etree import ElementTree
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+from conftest import page_data, run_program
+
+import train
 from models import load_tokenizer
-from rl.report import write_report
+from rl import config, replay
+from rl.batch import forward, make_batch
+from rl.look import episodes as look
+from rl.look import page
+from rl.records import Episode
+
+TOKENIZER = load_tokenizer("tiny")
+HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(1)> ]]> 工具😀\u2028"
+SMALL = "algo=ppo epochs=2 episodes=8 batch_size=8 max_turns=2 max_new_tokens=8 reward.rule=shaped eval_episodes=2"
+SMALL += " threads=1 products=plain"
 
 
-def test_axes_say_the_true_bounds_of_a_curve(tmp_path):
-    rows = [{"epoch": 2, "reward_mean": 0.25, "lr": 0.1}, {"epoch": 3, "reward_mean": -1.5, "lr": 0.1}]
-    rows += [{"epoch": 7, "reward_mean": 0.75, "lr": 0.1, "loss": 1.0}]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    write_report(tmp_path, load_tokenizer("tiny"), [])
-    figures = re.findall("<figure>(<svg.*?</svg>)<figcaption>(.*?):", (tmp_path / "report.html").read_text())
-    drawn = {name: ElementTree.fromstring(svg) for svg, name in figures}
-    assert drawn.keys() == {"reward_mean", "lr"}, "one point is no curve"
+def make_episode(said: str, score: float = 1.0, env: str = "textcraft", group: int = 0, asked: str = "Go.") -> Episode:
+    e = Episode(env, 7, group, outcome="correct" if score > 0 else "incorrect", success=score > 0, terminated=True)
+    e.append(TOKENIZER.prompt([{"role": "user", "content": asked}]))
+    ids = TOKENIZER.encode(said)
+    e.append_turn(ids, [-0.1 * (i % 7) for i in range(len(ids))], "stop")
+    e.turns[0].reward = score
+    return e
 
-    lines = (line.get("points").split() for line in drawn["reward_mean"].iter("polyline"))
-    axes, curve = ([tuple(map(float, point.split(","))) for point in line] for line in lines)
-    (left, top), corner, (right, bottom) = axes
-    assert corner == (left, bottom) and left < right and top < bottom
-    second = left + (right - left) / 5  # epoch 3, of 2 to 7
-    assert curve == [(left, round(top + (bottom - top) * 0.5 / 2.25, 1)), (round(second, 1), bottom), (right, top)]
-    said = {mark.text: (float(mark.get("x")), float(mark.get("y"))) for mark in drawn["reward_mean"].iter("text")}
-    assert said.keys() == {"-1.5", "0.75", "epoch 2", "7"}
-    assert said["-1.5"][1] == bottom and abs(said["0.75"][1] - top) < 5, "each at its height"
-    assert said["epoch 2"][0] == left and said["7"][0] == right
-    assert [mark.text for mark in drawn["lr"].iter("text")] == ["0.1", "epoch 2", "7"], "a level line has one height"
+
+def make_run(folder: Path, epochs: dict[int, list[Episode]], **settings) -> Path:
+    """Write the files of a run with these episodes."""
+    folder.mkdir()
+    keys = {"algo": "ppo", "env": "textcraft", "model": "tiny", "recipe": "", "seed": 0, "epochs": 9, "episodes": 2}
+    (folder / "config.json").write_text(json.dumps({**keys, **settings}))
+    records = [{"epoch": n, "step": n, "seconds": 1.0, "episodes": len(own)} for n, own in epochs.items()]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    for n, own in epochs.items():
+        page.add(folder, n, look.epoch_lines(TOKENIZER, n, own, {}, 10**6))
+    page.write(folder)
+    return folder
+
+
+def texts(part: dict, number: int) -> list[str]:
+    """Return the text of each token of an episode, as the page's script does."""
+    found = part["shown"][number]
+    start, count = found["like"]
+    own = np.frombuffer(base64.b64decode(found["ids"]), "<u2").tolist()
+    head = texts_of(part, start)[:count] if count else []
+    return [*head, *(part["strings"][i] for i in own)]
+
+
+def texts_of(part: dict, number: int) -> list[str]:
+    ids = np.frombuffer(base64.b64decode(part["shown"][number]["ids"]), "<u2").tolist()
+    return [part["strings"][i] for i in ids]
+
+
+def near(back: float, nats: float) -> bool:
+    """Return whether a number of nats has come back from its byte within half a step."""
+    return abs(back - nats) < (16 * max(nats, 0)) ** 0.5 / 255 + 1e-4
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "run"
+    train.main(config.parse([*SMALL.split(), f"out={folder}"]))
+    return folder
+
+
+class Elements(HTMLParser):
+    """The elements of a page and the text of its scripts and styles."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.found: list[tuple[str, dict, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs), ""))
+
+    def handle_endtag(self, tag):
+        self.found.append((f"/{tag}", {}, ""))
+
+    def handle_data(self, data):
+        if self.found and self.found[-1][0] in ("script", "style"):
+            tag, attributes, text = self.found[-1]
+            self.found[-1] = (tag, attributes, text + data)
+
+
+def test_text_of_a_model_cannot_become_script(tmp_path):
+    own = [make_episode(HOSTILE, asked=HOSTILE), make_episode(HOSTILE[::-1], 0.0, group=1)]
+    folder = make_run(tmp_path / "<b>run", {1: own}, env=HOSTILE)
+    text = (folder / "report.html").read_text()
+    (part,) = page_data(folder / "report.html", "tokens")
+    assert "".join(texts(part, 1)) == TOKENIZER.show(own[0].ids_T) and HOSTILE in "".join(texts(part, 1))
+
+    elements = Elements(text).found
+    scripts = [content for tag, attributes, content in elements if tag == "script" and not attributes]
+    assert len(scripts) == 1 and "alert(1)" not in scripts[0]
+    assert {attributes.get("type") for tag, attributes, _ in elements if tag == "script"} == {None, "application/json"}
+    assert not [tag for tag, attributes, _ in elements if tag in ("img", "b", "link", "iframe", "object", "base")]
+    assert not [name for _, attributes, _ in elements for name in attributes if name.startswith("on") or name == "src"]
+    assert elements.index(("html", {"lang": "en", "data-theme": "light"}, "")) == 0
+
+
+def test_policy_allows_only_the_page_s_own_script_and_style(run):
+    elements = Elements((run / "report.html").read_text()).found
+    (policy,) = [a["content"] for tag, a, _ in elements if a.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
+    for tag in ("script", "style"):
+        (text,) = [content for found, attributes, content in elements if found == tag and not attributes]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules.pop(f"{tag}-src") == f"'sha256-{digest}'"
+    assert not rules and "http" not in policy
+
+
+def test_the_page_holds_what_was_played_and_learned(run):
+    saved = replay.read(run / "episodes.jsonl", TOKENIZER.vocab_size)
+    summaries, parts = (page_data(run / "report.html", name) for name in ("episodes", "tokens"))
+    assert [s["episodes"] for s in summaries] == [p["tokens"] for p in parts] == [1, 2]
+    for summary, part in zip(summaries, parts, strict=True):
+        own = saved[summary["episodes"]]
+        for e, row in zip(own, summary["rows"], strict=True):
+            env, outcome, success, score, turns, sampled, length, seed, group, shown = row
+            assert (summary["envs"][env], summary["outcomes"][outcome], bool(success)) == (e.env, e.outcome, e.success)
+            assert (score, turns, sampled) == (pytest.approx(e.score, rel=1e-3), len(e.turns), sum(e.action_mask_T))
+            assert (length, seed, group) == (len(e.ids_T), e.seed, e.group)
+            assert "".join(texts(part, shown)) == TOKENIZER.show(e.ids_T)
+            assert len(texts(part, shown)) == len(e.ids_T)
+            found = part["shown"][shown]
+            logprobs = [-x for x, m in zip(e.logprobs_T, e.action_mask_T, strict=True) if m]
+            back = look.unsqueezed(base64.b64decode(found["lp"]))
+            assert all(map(near, back, logprobs))
+            assert [turn[:3] for turn in found["turns"]] == [
+                [t.start, t.stop, pytest.approx(t.reward, rel=1e-3)] for t in e.turns
+            ]
+            assert all(isinstance(turn[3], float) for turn in found["turns"]), "ppo has values"
+            assert sum(count for count, _ in found["adv"]) == sampled == len(base64.b64decode(found["ent"]))
+    advantages = [(n, a) for f in parts[0]["shown"] for n, a in f["adv"]]
+    assert sum(n * a for n, a in advantages) == pytest.approx(0, abs=0.05), "ppo whitens them over the epoch"
+
+
+def test_entropies_are_those_of_the_weights_that_sampled(run):
+    """In the first epoch these are the base's: the adapter adds nothing yet."""
+    from models import load_model
+
+    model, (part, *_) = load_model("tiny"), page_data(run / "report.html", "tokens")
+    (summary, *_) = page_data(run / "report.html", "episodes")
+    own = replay.read(run / "episodes.jsonl", TOKENIZER.vocab_size)[1]
+    with torch.no_grad():
+        batch = forward(make_batch(own), model, 1.0)
+    split = batch.entropy_N.split([sum(e.action_mask_T) for e in own])
+    for entropies_N, row in zip(split, summary["rows"], strict=True):
+        back = look.unsqueezed(base64.b64decode(part["shown"][row[-1]]["ent"]))
+        assert len(back) == len(entropies_N) and all(map(near, back, entropies_N.tolist()))
+
+
+def test_an_epoch_that_is_repeated_replaces_its_lines(tmp_path):
+    """A killed process may have left half a line."""
+    folder = make_run(tmp_path / "run", {n: [make_episode("a", n)] for n in (1, 2, 3)})
+    with open(folder / page.DATA, "a") as file:
+        file.write('{"episodes":4,"env')
+    page.add(folder, 2, look.epoch_lines(TOKENIZER, 2, [make_episode("b", 9.0)], {}, 10**6))
+    lines = [json.loads(line) for line in (folder / page.DATA).read_text().splitlines()]
+    assert [line.get("episodes") for line in lines] == [1, None, 2, None] and lines[2]["rows"][0][3] == 9.0
+
+
+def test_the_text_of_episodes_has_a_bound_and_spans_all_scores():
+    own = [make_episode("word " * 50, score) for score in range(100)]
+    few = look.chosen(own, 20_000)
+    assert 5 < len(few) < 60 and {few[0].score, few[-1].score} == {0, 99}
+    lines = look.epoch_lines(TOKENIZER, 1, own, {}, 20_000).splitlines()
+    assert len(lines[1]) < 20_000 and sum(row[-1] >= 0 for row in json.loads(lines[0])["rows"]) == len(few)
+    assert look.chosen(own, 10**9) == own and len(look.chosen(own, 1)) == 1
+
+
+def test_the_interval_of_grouped_episodes_counts_tasks():
+    """Eight equal samples of each of two tasks say no more than two samples."""
+    alone = [make_episode("a", float(i % 2), group=i) for i in range(16)]
+    grouped = [make_episode("a", float(i % 2), group=i % 2) for i in range(16)]
+    widths = [b["success"][2] - b["success"][1] for b in map(look._bands, (alone, grouped))]
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_numbers_that_are_not_finite_leave_the_page_whole(tmp_path):
+    folder = make_run(tmp_path / "run", {1: [make_episode("a")]})
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 2, "step": 2, "loss": NaN, "grad_norm": Infinity}\n')
+    page.write(folder)
+    (shown,) = page_data(folder / "report.html", "runs")
+    assert shown["metrics"][-1] == {"epoch": 2, "step": 2, "loss": None, "grad_norm": None}
+
+
+def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
+    make_run(tmp_path / "other", {1: [make_episode("a")]})
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / page.DATA).unlink()  # a run that was made before there was one
+    status, out, _ = run_program("rl/report.py", f"runs={tmp_path}")
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 3 and lines[0].split()[:3] == ["run", "algo", "env"]
+    evaluations = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
+    best = max(e["eval"]["success"] for e in evaluations if e["eval"]["temperature"])
+    assert any(str(tmp_path / "run") in line and f"{best:.1%}" in line and "2 of 2" in line for line in lines)
+
+    status, out, err = run_program("rl/report.py", f"{tmp_path}/run", f"{tmp_path}/other", f"out={tmp_path}/both.html")
+    assert status == 0, err
+    assert [r["name"] for r in page_data(tmp_path / "both.html", "runs")] == ["run", "other"]
+    assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{run}/epoch_1"], "epoch_1 is not the folder of a run that has begun; runs beside it: "),
+        (["{run}", "epoch=3"], "epoch=3: {run} has epochs 1 to 2"),
+        (["{run}", "{run}", "epoch=1"], "epoch= is for the page of one run"),
+        (["runs={run}/epoch_1"], "epoch_1: no run is there; python train.py makes one, runs=FOLDER lists others"),
+        (["{run}", "out={run}/none/x.html"], "x.html cannot be written: No such file or directory"),
+        (["{run}", "epochs=1"], "epochs= is not a key"),
+    ],
+)
+def test_wrong_words_are_one_line(run, words, message):
+    status, _, err = run_program("rl/report.py", *(word.format(run=run) for word in words))
+    assert status == 2 and err.count("\n") == 1 and err.startswith("rl.report: ")
+    if "epochs=" not in words[-1]:
+        assert message.format(run=run) in err
+
+
+@pytest.fixture
+def browser() -> str:
+    return shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on this machine")
+
+
+@pytest.mark.parametrize("hostile", [False, True], ids=["run", "hostile"])
+def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_path):
+    folder = make_run(tmp_path / "run", {1: [make_episode(HOSTILE, asked=HOSTILE)]}, env=HOSTILE) if hostile else run
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path}/profile", (folder / "report.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert 'data-ready="yes"' in done.stdout, done.stderr[-2000:]
+    assert re.findall(r"CONSOLE.*", done.stderr) == []
+    drawn = done.stdout.split("<main>")[1].split("</main>")[0]
+    assert drawn.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in drawn
+    assert not re.search(r"<(img|script)", drawn)

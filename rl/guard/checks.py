@@ -8,6 +8,7 @@ import torch
 
 from rl import ranks
 from rl.arguments import ArgumentError
+from rl.look import sinks
 
 GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
@@ -45,6 +46,7 @@ def check_training(cfg: Any) -> None:
     algo = cfg.algorithm
     if cfg.temperature == 0:
         raise ArgumentError("temperature=0 samples nothing to learn from; use eval.py for greedy play")
+    sinks.check(cfg.track)
     if cfg.data or cfg.rollouts or algo.source != "rollouts":
         from rl.data_checks import check_source
 

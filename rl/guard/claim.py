@@ -17,7 +17,8 @@ from rl.arguments import flatten
 from rl.guard.files import checkpoints, read_json, remove_leftovers
 
 LOCK = ".lock"
-WRITTEN = (LOCK, "metrics.jsonl", "episodes.jsonl", "report.html")  # in place: through a symbolic link, if it is one
+# written in place: through a symbolic link, if it is one
+WRITTEN = (LOCK, "metrics.jsonl", "episodes.jsonl", "report.html", "report.jsonl")
 RESOLVED = ("threads", "products")  # "choose for me" on the command line, the choice in config.json
 SPARE = 2**24  # bytes that must be free before a run begins
 

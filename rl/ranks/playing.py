@@ -14,13 +14,13 @@ tokens_of: dict[str, list[int]] = defaultdict(lambda: [0, 0])  # environment: ep
 
 
 class Lines:
-    """Takes the place of a progress bar: counts in it, and keeps the lines that are written."""
+    """Takes the place of a progress bar: does what it does, but keeps the lines that are written."""
 
     def __init__(self, bar: tqdm):
         self.bar, self.lines = bar, []
 
-    def update(self, count: int = 1) -> None:
-        self.bar.update(count)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bar, name)
 
     def write(self, line: str) -> None:
         self.lines.append(line)
