@@ -1,4 +1,4 @@
-"""Play an adapter as its run did: the settings that are saved beside it, and the best epoch of a run.
+"""Play an adapter as its run did: the settings that are saved beside it.
 
 eval.py uses it; train.py does not import it. Settings are put in front of the words of the command line, which win.
 """
@@ -8,12 +8,19 @@ from typing import Any
 
 from rl import arguments, config
 from rl.arguments import ArgumentError, flatten
-from rl.guard import keep
 from rl.guard.files import read_json
 from rl.tasks import mixture
 
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
-PLAYED = ("env", "thinking", "temperature", "max_new_tokens", "max_len", "order")  # what is played; and reward.*, ENV.*
+PLAYED = (
+    "env",
+    "system_prompt",
+    "thinking",
+    "temperature",
+    "max_new_tokens",
+    "max_len",
+    "order",
+)  # and reward.*, ENV.*
 
 
 def settings_of(folder: Path) -> dict[str, Any] | None:
@@ -30,24 +37,6 @@ def settings_of(folder: Path) -> dict[str, Any] | None:
             if "algo" in settings:  # else the config.json of a model
                 return settings
     return None
-
-
-def best_of_run(name: str) -> tuple[str, str]:
-    """Return the folder of the best epoch by evaluation if `name` is a run's folder, else `name`, and a line about the
-    choice. Raise ArgumentError if no epoch that the run saved was evaluated."""
-    run = Path(name)
-    if not (run / "metrics.jsonl").is_file() or (run / "adapter_config.json").is_file():
-        return name, ""
-    kind, scores = keep.evaluations(run)
-    saved = {epoch: score for epoch, score in scores.items() if (run / f"epoch_{epoch}").is_dir()}
-    if not saved:
-        folders = ", ".join(sorted(path.name for path in run.glob("epoch_*"))) or "none"
-        raise ArgumentError(f"adapter={name}: no saved epoch was evaluated, so none is best; choose one of: {folders}")
-    best = max(saved, key=saved.get)
-    shown = lambda epoch: f"{scores[epoch]:.1%}" if kind == "success" else f"{-scores[epoch]:.4f}"  # noqa: E731
-    line = f"{name}: epoch_{best} is the best of {len(saved)} evaluated and saved epochs by {kind}, {shown(best)}"
-    first = f"; before training it was no worse, {shown(0)}" if scores.get(0, -float("inf")) >= saved[best] else ""
-    return str(run / f"epoch_{best}"), line + first
 
 
 def with_settings(words: list[str], adapters: list[str]) -> list[str]:
@@ -76,7 +65,7 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
 def what_is_played(cfg: Any) -> dict[str, Any]:
     """Return the keys of a configuration that decide what is played, and how it is scored."""
     keys = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
-    return {key: getattr(cfg, key) for key in PLAYED} | keys
+    return {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt} | keys
 
 
 def describe(cfg: Any) -> str:
@@ -112,7 +101,7 @@ def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
     """Return the keys that the words' recipe= sets."""
-    layers = config.recipe_layers(given.get("recipe", ""), given.get("model"))
+    layers = config.recipe_layers(given)
     return config.merged([layer for layer in layers if layer[0] != "recipe embedded"])
 
 
