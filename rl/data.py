@@ -1,4 +1,4 @@
-"""Demonstrations from a file: JSON Lines, a conversation or a prompt/answer pair in each.
+"""Demonstrations from a file: JSON Lines, a conversation or a prompt/answer pair in each; or rows of Parquet.
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "...", "loss": true}]}     AgentGym
@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from envs import parquet
 from models import Tokenizer
 from models.checkpoints.strict_json import parse_json
 from rl.config import Common
@@ -82,6 +83,13 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     Raise ValueError for a line that is no row, or larger than MOST_BYTES.
     """
     rows = []
+    if path.suffix == parquet.ENDING:
+        for number, row in enumerate(parquet.read(path), 1):
+            try:
+                rows.append(_messages(row, prompt, answer))
+            except ValueError as error:
+                raise ValueError(f"{path}, row {number}: {error}") from None
+        return rows
     for number, line in bounded_lines(path, MOST_BYTES):
         try:
             text = line.decode("utf-8-sig")
