@@ -24,7 +24,7 @@ from models.truncation import truncated
 from rl import arguments, as_trained, config, judge, ranks
 from rl.arguments import NotNegative, Positive
 from rl.evaluate import describe
-from rl.guard import ends, fits, signals
+from rl.guard import ends, fits, keep, signals
 from rl.quantised import with_base
 from rl.ranks import start
 from rl.whole_split import with_every_task
@@ -66,7 +66,7 @@ def as_trained_words(words: list[str]) -> tuple[list[str], list[str]]:
     given = arguments.split(words)
     if "server" in given:  # the names are the server's
         return words, []
-    chosen = [as_trained.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
+    chosen = [keep.best_of_run(name.strip()) for name in given.get("adapter", "base").split(",")]
     names = [name for name, _ in chosen if name not in ("", "base")]
     best = any(line for _, line in chosen)
     named = [*words, f"adapter={','.join(name for name, _ in chosen)}"] if best else words

@@ -18,7 +18,7 @@ from rl.config import Common, algorithm_module, parse
 from rl.evaluate import describe, evaluate, progress_bar
 from rl.guard import ends, signals
 from rl.guard.claim import claim
-from rl.guard.keep import evaluation_missing
+from rl.guard.keep import evaluation_missing, finished, last_line, to_evaluate, to_save
 from rl.guard.signals import held
 from rl.guard.watch import replayable
 from rl.log import Run, epoch_line, rollout_stats, token_stats
@@ -36,13 +36,13 @@ def main(cfg: Common) -> None:
         # 1. The model with its adapter, the critic, the optimizer: everything that changes is in `state`.
         cfg, run, tokenizer, state, demos = setup.start(cfg, folder)
         with ends.saved(state, folder):
-            if to_evaluate(state, cfg) and evaluation_missing(cfg, folder, state.epoch):
+            if to_evaluate(state, cfg, folder) and evaluation_missing(cfg, folder, state.epoch):
                 evaluate_and_log(run, tokenizer, state, demos, cfg)
-            elif finished(state, cfg):
+            elif finished(state, cfg, folder):
                 print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
-            while not finished(state, cfg):
+            while not finished(state, cfg, folder):
                 run_epoch(run, tokenizer, state, demos, cfg)
-        print(f"done: {folder}/epoch_{state.epoch}, curves and episodes in {folder}/report.html")
+        print(last_line(state, cfg, folder))
 
 
 def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:
@@ -72,13 +72,13 @@ def run_epoch(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg
         if not (demos or cfg.rollouts):
             run.episodes(state.epoch, episodes)
         print(epoch_line(stats, cfg.epochs), flush=True)
-        if finished(state, cfg) or state.epoch % cfg.save_every == 0:
+        if to_evaluate(state, cfg, run.folder) or to_save(state, cfg, stats):
             save_epoch(state, run.folder, tokenizer, setup.base_name(cfg), stats)
             save_checkpoint(state, run.folder)
         run.end_phase("save")
 
     # 6. Evaluate.
-    if to_evaluate(state, cfg):
+    if to_evaluate(state, cfg, run.folder):
         evaluate_and_log(run, tokenizer, state, demos, cfg)
     run.log_phases(state.epoch, state.step)
     write_report(run, state.epoch, tokenizer, episodes, batch, cfg)
@@ -93,6 +93,10 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
         from rl.replay import saved_episodes
 
         return saved_episodes(state, cfg)
+    if cfg.curriculum:
+        from rl.curriculum import lesson
+
+        cfg = lesson(cfg, state.epoch)
     tasks = make_tasks(cfg, state.groups, cfg.episodes // size, size, "train", cfg.seed, cfg.order, cfg.max_samples)
     with progress_bar(len(tasks), f"epoch {state.epoch + 1} episodes") as progress:
         if cfg.algorithm.source == "demonstrations":
@@ -137,15 +141,6 @@ def learn(state: TrainState, batch: Batch, cfg: Common) -> dict:
 
         losses["kl_coef"], state.kl_coef = state.kl_coef, next_kl_coef(batch, cfg.algorithm)
     return losses
-
-
-def finished(state: TrainState, cfg: Common) -> bool:
-    return state.epoch >= cfg.epochs or bool(cfg.max_steps and state.step >= cfg.max_steps)
-
-
-def to_evaluate(state: TrainState, cfg: Common) -> bool:
-    """Return whether the run evaluates at this epoch: before the first, after the last, and every cfg.eval_every."""
-    return state.epoch == 0 or finished(state, cfg) or bool(cfg.eval_every and state.epoch % cfg.eval_every == 0)
 
 
 def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) -> None:

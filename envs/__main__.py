@@ -2,20 +2,25 @@
 
     python -m envs textcraft                    play: type an action, ? shows the expert's, ! plays it, q quits
     python -m envs textcraft demos=1000         print the expert's episodes as plain text, a blank line after each
+    python -m envs affine demos=300 out=x.jsonl write them as rows for train.py's data=, the three in turn
     python -m envs textcraft --help             list textcraft's own keys too
 
+Several environments by comma, or a group, have keys with their names: python -m envs sat,abd sat.difficulty=1 ...
 Environments: textcraft alfworld babyai webshop sciworld sat abd ded os_interaction db_bench tau_retail planner http
 """
 
 import sys
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import envs
+from envs import demos
+from envs.demos import expert
 from envs.requests import check_no_model
 from rl import arguments, program
-from rl.arguments import NotNegative
+from rl.arguments import ArgumentError, NotNegative, Positive
 from rl.guard import ends
 from rl.help import quiet_on_closed_pipe
 
@@ -29,41 +34,73 @@ class Keys:
     env: str  # the environment; it comes first
     seed: int = 0  # the episode; demonstrations use seed, seed + 1, ...
     split: Literal["train", "val", "test"] = "train"  # the split to draw the task from
-    demos: NotNegative[int] = 0  # number of demonstrations to print; 0 plays
+    demos: NotNegative[int] = 0  # number of the expert's episodes to print or write; 0 plays
+    out: str = ""  # write them to this new file, JSON Lines for train.py's data=, and report counts
+    buffer: Positive[int] = 100  # rows that are written at a time
 
 
 def main(words: list[str]) -> None:
     """Run the program. Exit with 2 on a wrong word, with 1 on a failure and with 130 on Ctrl-C."""
     try:
-        keys, config = parse(words)
+        keys, *configs = parse(words)
+        check(keys, configs)
     except ValueError as error:
         arguments.fail("envs", error)
     with ends.exits_cleanly("envs"), quiet_on_closed_pipe():
-        env = envs.make(keys.env, **vars(config))
-        if keys.demos:
-            demonstrate(env, keys)
+        made = {name: envs.make(name, **vars(config)) for name, config in zip(names_of(keys.env), configs, strict=True)}
+        if keys.out:
+            seeds, out = range(keys.seed, keys.seed + keys.demos), Path(keys.out)
+            print(*demos.lines(demos.collect(made, seeds, keys.split, out, keys.buffer), out), sep="\n")
+        elif keys.demos:
+            demonstrate(list(made.values()), keys)
         else:
+            [env] = made.values()
             play(env, env.reset(keys.seed, keys.split))
 
 
+def names_of(text: str) -> list[str]:
+    """Return the environments that "a,b" or a group's name stands for. Raise ValueError for one given twice."""
+    names = [member for name in text.split(",") for member in envs.GROUPS.get(name.strip(), [name.strip()])]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"{name} is named twice")
+    return names
+
+
+def check(keys: Keys, configs: list) -> None:
+    """Raise ArgumentError for keys that do not go together."""
+    if len(configs) > 1 and not keys.demos:
+        raise ArgumentError(f"{keys.env} are several environments; choose one to play, or give demos=")
+    if keys.out and not keys.demos:
+        raise ArgumentError(f"out={keys.out} needs demos=, the number of the expert's episodes to write")
+    if keys.out and not Path(keys.out).absolute().parent.is_dir():
+        raise ArgumentError(f"out={keys.out} is not in an existing folder")
+
+
 def parse(words: list[str]) -> list:
-    """Return this program's Keys and the environment's Config. Raise ValueError for an unknown environment, and for one
-    that would have to ask a model."""
+    """Return this program's Keys and each environment's Config. Raise ValueError for an unknown environment, and for
+    one that would have to ask a model."""
     words = words[:] or ["--help"]
     if arguments.wants_help(words[:1]):
         return program.parse(words, "envs", Keys, about=__doc__, positional="env")
-    name = words[0].removeprefix("env=")
-    config = envs.config_class(name)
-    words[1:] = [word.removeprefix(f"{name}.") for word in words[1:]]  # train.py's form of the keys works too
-    words[1:1] = [f"{key}={value}" for key, value in envs.WITHOUT_MODEL.get(name, {}).items()]
-    keys, config = program.parse(words, "envs", Keys, config, about=__doc__, positional="env")
-    check_no_model(name, vars(config))
-    return [keys, config]
+    names = names_of(words[0].removeprefix("env="))
+    classes = {name: envs.config_class(name) for name in names}
+    for name in names:
+        words[1:1] = [f"{name}.{key}={value}" for key, value in envs.WITHOUT_MODEL.get(name, {}).items()]
+    if len(names) == 1:
+        words[1:] = [word.removeprefix(f"{names[0]}.") for word in words[1:]]  # train.py's form of the keys works too
+        found = program.parse(words, "envs", Keys, classes[names[0]], about=__doc__, positional="env")
+    else:
+        found = program.parse(words, "envs", Keys, about=__doc__, positional="env", **classes)
+    for name, config in zip(names, found[1:], strict=True):
+        check_no_model(name, vars(config))
+    return found
 
 
-def demonstrate(env: envs.Environment, keys: Keys) -> None:
-    """Print the expert's episodes."""
-    for seed in range(keys.seed, keys.seed + keys.demos):
+def demonstrate(made: list[envs.Environment], keys: Keys) -> None:
+    """Print the experts' episodes, the environments in turn."""
+    for number, seed in enumerate(range(keys.seed, keys.seed + keys.demos)):
+        env = made[number % len(made)]
         texts = [message["content"] for message in env.reset(seed, keys.split)]
         over = False
         while not over:
@@ -72,14 +109,6 @@ def demonstrate(env: envs.Environment, keys: Keys) -> None:
             texts.append(step.observation)
             over = step.terminated or step.truncated
         print(visible("\n".join(texts)), end="\n\n")
-
-
-def expert(env: envs.Environment) -> str:
-    """Return the expert's action. Raise ValueError if the environment has no expert."""
-    try:
-        return env.oracle()
-    except RuntimeError as error:
-        raise ValueError(error) from None
 
 
 def play(env: envs.Environment, messages: list[dict]) -> None:

@@ -1,4 +1,5 @@
-"""Read files of rows for abd, ded and planner: one object per line, as JSON or as a Python literal, or a JSON array.
+"""Read files of rows for abd, ded and planner: one object per line, as JSON or as a Python literal, a JSON array, or
+Parquet where pyarrow is installed.
 
 A field whose value is an object may hold it as a string in either form.
 """
@@ -11,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 
+from envs import parquet
 from envs.common import SPLITS, check_file, split_of
 from envs.data_files import read_json, read_lines, whole
 
@@ -75,15 +77,17 @@ def _version(path: str) -> tuple[int, int]:
 
 
 def _is_array(path: str) -> bool:
-    """Return whether a file begins like a JSON array of objects, such as a chunk of Affine's R2 storage."""
+    """Return whether a file is Parquet, or begins like a JSON array of objects, as chunks of Affine's R2 storage do."""
+    if path.endswith(parquet.ENDING):
+        return True
     with open(path, "rb") as file:
         return bool(re.match(rb"\s*\[\s*{", file.read(100)))
 
 
 @lru_cache(maxsize=4)
 def _array(path: str, _: tuple[int, int]) -> list[dict]:
-    """Return the rows of a JSON array. Raise ValueError if one is no object."""
-    found = read_json(path)
+    """Return the rows of a JSON array or of a Parquet file. Raise ValueError if one is no object."""
+    found = parquet.read(path) if path.endswith(parquet.ENDING) else read_json(path)
     for count, row in enumerate(found, 1):
         if not isinstance(row, dict):
             raise ValueError(f"data: row {count} of the array in {path} must be an object")

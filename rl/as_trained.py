@@ -1,4 +1,4 @@
-"""Play an adapter as its run did: the settings that are saved beside it, and the best epoch of a run.
+"""Play an adapter as its run did: the settings that are saved beside it.
 
 eval.py uses it; train.py does not import it. Settings are put in front of the words of the command line, which win.
 """
@@ -8,12 +8,12 @@ from typing import Any
 
 from rl import arguments, config
 from rl.arguments import ArgumentError, flatten
-from rl.guard import keep
 from rl.guard.files import read_json
 from rl.tasks import mixture
 
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
-PLAYED = ("env", "thinking", "temperature", "max_new_tokens", "max_len", "order")  # what is played; and reward.*, ENV.*
+# what is played, with reward.* and ENV.*
+PLAYED = ("env", "system_prompt", "thinking", "temperature", "max_new_tokens", "max_len", "order")
 TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
 
 
@@ -39,24 +39,6 @@ def settings_file(folder: Path) -> tuple[Path, dict[str, Any]] | None:
     return None
 
 
-def best_of_run(name: str) -> tuple[str, str]:
-    """Return the folder of the best epoch by evaluation if `name` is a run's folder, else `name`, and a line about the
-    choice. Raise ArgumentError if no epoch that the run saved was evaluated."""
-    run = Path(name)
-    if not (run / "metrics.jsonl").is_file() or (run / "adapter_config.json").is_file():
-        return name, ""
-    kind, scores = keep.evaluations(run)
-    saved = {epoch: score for epoch, score in scores.items() if (run / f"epoch_{epoch}").is_dir()}
-    if not saved:
-        folders = ", ".join(sorted(path.name for path in run.glob("epoch_*"))) or "none"
-        raise ArgumentError(f"adapter={name}: no saved epoch was evaluated, so none is best; choose one of: {folders}")
-    best = max(saved, key=saved.get)
-    shown = lambda epoch: f"{scores[epoch]:.1%}" if kind == "success" else f"{-scores[epoch]:.4f}"  # noqa: E731
-    line = f"{name}: epoch_{best} is the best of {len(saved)} evaluated and saved epochs by {kind}, {shown(best)}"
-    first = f"; before training it was no worse, {shown(0)}" if scores.get(0, -float("inf")) >= saved[best] else ""
-    return str(run / f"epoch_{best}"), line + first
-
-
 def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     """Return the words behind those that set what the adapters' runs played. The words win, and so does a recipe= that
     they name.
@@ -80,10 +62,11 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
     return [*(f"{key}={_word(value)}" for key, value in sorted(found.items())), *words]
 
 
-def what_is_played(cfg: Any, keys: Any) -> dict[str, Any]:
+def what_is_played(cfg: Any, keys: Any = None) -> dict[str, Any]:
     """Return the keys of a configuration, and of eval.py, that decide what is played and how it is scored."""
     options = flatten({name: vars(group) for name, group in vars(cfg).items() if name in {"reward", *mixture(cfg.env)}})
-    return {key: getattr(cfg, key) for key in PLAYED} | {key: getattr(keys, key) for key in TRUNCATION} | options
+    shown = {key: getattr(cfg, key) for key in PLAYED if key != "system_prompt" or cfg.system_prompt}
+    return shown | ({key: getattr(keys, key) for key in TRUNCATION} if keys else {}) | options
 
 
 def describe(cfg: Any, keys: Any) -> str:
@@ -119,7 +102,7 @@ def _played(settings: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
     """Return the keys that the words' recipe= sets."""
-    layers = config.recipe_layers(given.get("recipe", ""), given.get("model"))
+    layers = config.recipe_layers(given)
     return config.merged([layer for layer in layers if layer[0] != "recipe embedded"])
 
 

@@ -57,11 +57,15 @@ class Common:
     model: str = "tiny"  # tiny (the embedded default) | a folder | a hub id, with @ and a revision to pin one
     thinking: bool = True  # for checkpoints that can think before they answer (Qwen3); false: answers without thoughts
     recipe: str = ""  # settings from recipes/NAME.toml, or from a path that ends in .toml; empty: none
+    guide: bool = False  # with the recipe of a guide: also the guide's model and device, as its [guide] table has them
+    quick: bool = False  # embedded model: fewer and shorter epochs, as in recipes/quick.toml, to see that all works
+    system_prompt: str = ""  # a text, or a file that ends in .txt or .md: a message before the environment's own
+    curriculum: str = ""  # an option such as difficulty or skill: its values in turn, the next at 70 % success (:0.7)
     data: str = ""  # sft: learn from this JSON Lines file, conversations or prompt/answer pairs, not from env's expert
     out: str = "runs/{algo}-{env}-{timestamp}"  # the run's folder
     resume: str = ""  # continue the run in this folder, from its newest checkpoint and with its settings
     rollouts: str = ""  # learn from the episodes of this run's episodes.jsonl, epoch by epoch, and play none
-    resume_from: str = ""  # start from this adapter's folder, with a fresh optimizer; kept frozen as the KL reference
+    resume_from: str = ""  # start from this adapter, or a run's best, with a fresh optimizer; frozen, the KL reference
     seed: NotNegative[int] = 0  # of everything: initial adapter, tasks, sampling, order
     order: Literal["random", "sequential"] = "random"  # of tasks, and of episodes or rows in an epoch's updates
     max_samples: NotNegative[int] = 0  # number of different tasks, or of rows of data=; 0: unlimited
@@ -89,7 +93,11 @@ class Common:
     eval_episodes: NotNegative[int] = 200  # held-out tasks per evaluation, played sampled and greedily; 0: none
     eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
     eval_split: Literal["train", "val", "test"] = "val"  # tasks to evaluate on
-    save_every: Positive[int] = 1  # epochs between saves: epoch_N, and a checkpoint to resume from
+    save_every: Positive[int] = 1  # epochs between saves: epoch_N, and a checkpoint; evaluated epochs are saved too
+    save_steps: NotNegative[int] = 0  # save after the epoch that passes each multiple of so many steps; 0: save_every
+    save_total_limit: Positive[int] | None = None  # newest saves kept beside the best; none: all epochs, 2 checkpoints
+    best_by: Literal["success", "loss"] = "success"  # what an evaluated epoch is judged by; loss: held-out, of sft
+    patience: NotNegative[int] = 0  # stop after this many evaluations without a better one; 0: never
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # of the weights; auto: bfloat16 on CUDA
     quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the frozen weights of the blocks
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: on CUDA if there is a device
@@ -185,7 +193,7 @@ def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
 
         layers = [("saved settings", saved_settings(given["resume"]))]
     else:
-        layers = recipe_layers(given.get("recipe", Common.recipe), given.get("model"))
+        layers = recipe_layers(given)
     layers.append(("command line", given))
     if {"max_turns", "sandbox", "track"} & merged(layers).keys():
         from rl.shared_options import share_options
@@ -194,33 +202,22 @@ def layers_of(given: dict[str, str]) -> list[tuple[str, dict[str, Any]]]:
     return layers
 
 
-def recipe_layers(recipe: str, model: str | None) -> list[tuple[str, dict[str, Any]]]:
-    """Return (source, keys) of each recipe in effect, later ones win. model: the key's value, or None.
+def recipe_layers(given: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (source, keys) of each recipe in effect, later ones win. For the embedded model recipes/embedded.toml
+    comes first, and what is for this model alone comes last."""
+    model, named, for_tiny = given.get("model"), [], []
+    if any(given.get(key) for key in ("recipe", "quick", "guide")):
+        from rl import recipe_file
 
-    For the embedded model recipes/embedded.toml comes first, and a recipe's [tiny] table last.
-    """
-    table = read_recipe(recipe) if recipe else {}
-    tiny = table.pop("tiny", {})
-    found = [(f"recipe {recipe}", arguments.flatten(table))] if recipe else []
-    model = arguments.convert("model", model or table.get("model", Common.model), str)
+        model, named, for_tiny = recipe_file.layers(given)
+    model = arguments.convert("model", model or Common.model, str)
     is_tiny = model == "tiny"
     if not is_tiny and Path(model).is_dir():
         from models.tiny.shape import same_shape
 
         is_tiny = same_shape(Path(model))
-    if is_tiny:
-        found.insert(0, ("recipe embedded", arguments.flatten(read_recipe("embedded"))))
-        found += [(f"recipe {recipe} [tiny]", arguments.flatten(tiny))] if tiny else []
-    return found
-
-
-def read_recipe(name: str) -> dict[str, Any]:
-    """Return the table in recipes/NAME.toml, or in the file `name` if that ends in .toml."""
-    if name == "embedded":
-        return tomllib.loads((RECIPES / "embedded.toml").read_text(encoding="utf-8"))
-    from rl import recipe_file
-
-    return recipe_file.read(name, Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml")
+    embedded = [("recipe embedded", arguments.flatten(tomllib.loads((RECIPES / "embedded.toml").read_text("utf-8"))))]
+    return embedded + named + for_tiny if is_tiny else named
 
 
 def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -235,7 +232,7 @@ def groups_of(keys: Iterable[str]) -> set[str]:
 
 def describe_sources(cfg: Common) -> str:
     """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
-    named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe")}
+    named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe", "quick", "guide")}
     without_words = arguments.flatten(asdict(resolve({"resume": cfg.resume} if cfg.resume else named)))
     layers = [] if cfg.resume else layers_of(named)[:-1]
     source_of = {key: source for source, keys in layers for key in keys}

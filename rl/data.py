@@ -1,4 +1,4 @@
-"""Demonstrations from a file: JSON Lines, a conversation or a prompt/answer pair in each.
+"""Demonstrations from a file: JSON Lines, a conversation or a prompt/answer pair in each; or rows of Parquet.
 
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
     {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "...", "loss": true}]}     AgentGym
@@ -14,11 +14,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from envs import parquet
 from models import Tokenizer
 from models.checkpoints.strict_json import parse_json
 from rl.config import Common
 from rl.guard.files import bounded_lines
 from rl.records import Episode, Turn
+from rl.system_prompt import text_of, with_prompt
 
 MOST_BYTES = 2**20  # of a line; longer texts than max_len's are encoded whole
 ROLES = {"human": "user", "gpt": "assistant"} | {role: role for role in ("system", "user", "assistant", "tool")}
@@ -49,6 +51,9 @@ def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
     """
     algo_cfg = cfg.algorithm
     rows = read_rows(Path(cfg.data), algo_cfg.prompt_column, algo_cfg.answer_column)[: cfg.max_samples or None]
+    if cfg.system_prompt:
+        text = text_of(cfg.system_prompt)
+        rows = [[{"loss": False, **message} for message in with_prompt(row, text)] for row in rows]
     found, kept = Demonstrations([], [], 0, 0), []
     for number, row in enumerate(rows):
         try:
@@ -66,6 +71,8 @@ def load(cfg: Common, tokenizer: Tokenizer) -> Demonstrations:
         (found.held_out if digest in held_out else found.train).append(episode)
     if not found.train:
         raise ValueError(f"data={cfg.data}: nothing to learn from in {len(rows)} rows, {found.cut} cut by max_len")
+    if cfg.patience and not found.held_out:
+        raise ValueError(f"patience={cfg.patience} counts evaluations, and {cfg.data} is too small to hold rows out")
     print(f"data: {found.describe(cfg.max_len)}")
     return found
 
@@ -76,6 +83,13 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
     Raise ValueError for a line that is no row, or larger than MOST_BYTES.
     """
     rows = []
+    if path.suffix == parquet.ENDING:
+        for number, row in enumerate(parquet.read(path), 1):
+            try:
+                rows.append(_messages(row, prompt, answer))
+            except ValueError as error:
+                raise ValueError(f"{path}, row {number}: {error}") from None
+        return rows
     for number, line in bounded_lines(path, MOST_BYTES):
         try:
             text = line.decode("utf-8-sig")

@@ -98,7 +98,18 @@ def quiet_on_closed_pipe():
             sys.exit(f"cannot print: {error.strerror}")
 
 
-READ_BY_EVAL = {"env", "order", "model", "thinking", "recipe", "temperature", "max_new_tokens", "max_len", "max_turns"}
+READ_BY_EVAL = {
+    "env",
+    "system_prompt",
+    "order",
+    "model",
+    "thinking",
+    "recipe",
+    "temperature",
+    "max_new_tokens",
+    "max_len",
+    "max_turns",
+}
 READ_BY_EVAL |= {"rollout_batch_size", "dtype", "quant", "device", "exact", "threads", "products", "shard"}
 
 

@@ -26,6 +26,8 @@ def check_words(given: dict[str, str]) -> None:
     for key in ("resume", "resume_from", "data"):
         if given.get(key) == "":
             raise ArgumentError(f"{key}= is given without a name")
+    if given.get("resume_from"):  # of a run's folder the best epoch
+        given["resume_from"], _ = keep.best_of_run(given["resume_from"], "resume_from")
     if given.get("resume") and "recipe" in given:
         raise ArgumentError("recipe= has no effect beside resume=, which goes on with the run's own settings")
     if given.get("resume") and "resume_from" in given:

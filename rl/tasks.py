@@ -49,4 +49,9 @@ def make_tasks(
 
 def make_env(cfg: Any, name: str) -> envs.Environment:
     """Return the environment of that name with the run's options."""
-    return envs.make(name, **vars(getattr(cfg, name)))
+    env = envs.make(name, **vars(getattr(cfg, name)))
+    if cfg.system_prompt:
+        from rl.system_prompt import add_to
+
+        add_to(env, cfg.system_prompt)
+    return env

@@ -20,7 +20,6 @@ from safetensors.torch import load_file, save_file
 from test_checkpoint import flip, make_state
 
 import train
-from models import load_tokenizer
 from rl import config, replay, resume
 from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals

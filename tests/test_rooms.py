@@ -17,7 +17,7 @@ PROGRAMS = {"train", "eval", "merge"}
 PARSER = {"rl.arguments", "rl.program", "rl.refusals", "rl.help", "rl.guard.ends"}
 RUNTIME = {"torch", "safetensors", "tokenizers", "huggingface_hub", "numpy", "tqdm", "einops", "triton"}
 # Only inside a function, where a user or a checkpoint asked for them; jinja2 comes with torch.
-OPTIONAL = {"wandb", "tensorboard", "trackio", "matplotlib", "jinja2"}
+OPTIONAL = {"wandb", "tensorboard", "trackio", "matplotlib", "jinja2", "pyarrow"}
 
 
 def module_name(path: Path) -> str:

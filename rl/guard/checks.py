@@ -25,6 +25,14 @@ def check(cfg: Any) -> None:
     for key, most in (("seed", 2**31 - 1), ("threads", 1024), ("min_lr_ratio", 1)):
         if getattr(cfg, key) > most:
             raise ArgumentError(f"{key}={getattr(cfg, key)} must be at most {most}")
+    if cfg.system_prompt:
+        from rl.system_prompt import text_of
+
+        text_of(cfg.system_prompt)
+    if cfg.quick and cfg.model != "tiny":
+        raise ArgumentError(
+            f"quick=true is for the embedded model, model=tiny; model={cfg.model}: set epochs= yourself"
+        )
     if cfg.reward.scale == 0:
         raise ArgumentError("reward.scale=0 leaves nothing to learn from")
     if 0 < cfg.temperature < 1e-4:
@@ -51,6 +59,18 @@ def check_training(cfg: Any) -> None:
         from rl.data_checks import check_source
 
         check_source(cfg)
+    evaluates = cfg.eval_every and (cfg.eval_episodes or cfg.data)
+    if cfg.patience and not evaluates:
+        none = "eval_every=0 makes none" if not cfg.eval_every else "eval_episodes=0 makes none"
+        raise ArgumentError(
+            f"patience={cfg.patience} counts evaluations, and {none}; eval_every=1 evaluates each epoch"
+        )
+    if cfg.curriculum:
+        from rl import curriculum
+
+        curriculum.check(cfg)
+    if cfg.best_by == "loss" and algo.source == "rollouts":
+        raise ArgumentError(f"best_by=loss is for algo=sft: algo={cfg.algo} measures no held-out loss, only success")
     if cfg.sampler:
         from envs.http.exchange import is_address
 

@@ -140,7 +140,7 @@ def lock(folder: Path) -> BinaryIO:
 def _continued(cfg: Any, folder: Path) -> Any:
     """Return `cfg` for a new folder, or the settings of resume= for the same run that has not finished."""
     from rl.config import resolve  # which imports what this module's callers do
-    from rl.guard.keep import is_finished
+    from rl.guard.keep import exhausted, is_finished
 
     saved = _saved(folder)
     if saved is None:
@@ -161,7 +161,8 @@ def _continued(cfg: Any, folder: Path) -> Any:
     resumed = resolve({"resume": str(folder)})
     if is_finished(resumed, folder):
         raise FileExistsError(
-            f"out={folder}: this run has finished; resume={folder} epochs={2 * cfg.epochs} goes on with it, "
+            f"out={folder}: this run has finished; resume={folder} "
+            f"{'patience=0' if exhausted(resumed, folder) else f'epochs={2 * cfg.epochs}'} goes on with it, "
             "another out= starts anew"
         )
     print(f"{folder}: a run with these settings has not finished; it goes on")

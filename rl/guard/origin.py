@@ -43,6 +43,10 @@ def task_files(cfg: Any) -> dict[str, str]:
     """Return a digest of each file or folder that the environments' options name, by the option and its value."""
     options = {f"{env}.{key}": value for env in mixture(cfg.env) for key, value in vars(getattr(cfg, env)).items()}
     paths = {f"{key}={value}": Path(value) for key, value in options.items() if value and key.endswith(TASK_FILES)}
+    if cfg.system_prompt:
+        from rl.system_prompt import file_of
+
+        paths |= file_of(cfg.system_prompt)
     return {word: digest(path.rglob("*") if path.is_dir() else [path]) for word, path in paths.items()}
 
 

@@ -1,0 +1,74 @@
+"""curriculum=OPTION: an option's values in turn, easiest first; the next one joins when training succeeds often enough.
+
+    python train.py env=textcraft textcraft.difficulty=1,2,3 curriculum=difficulty
+    python train.py env=db_bench db_bench.skill=select,insert,update curriculum=skill:0.5
+
+The option is a comma list, as the run's settings have it. Its first value plays alone; each epoch whose `accuracy` is
+at least the number after the colon adds the next one. Evaluations always play the whole list.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rl import ranks
+from rl.arguments import ArgumentError
+from rl.guard import keep
+from rl.tasks import mixture
+
+SUCCESS = 0.7  # of an epoch's episodes, from which the next value joins
+
+
+def parts(text: str) -> tuple[str, float]:
+    """Return the option and the success of curriculum=OPTION or OPTION:SUCCESS. Raise ArgumentError for others."""
+    option, colon, at = text.partition(":")
+    try:
+        success = float(at) if colon else SUCCESS
+    except ValueError:
+        success = 0.0
+    if not 0 < success <= 1:
+        raise ArgumentError(f"curriculum={text}: the success after the colon must be above 0 and at most 1, not {at!r}")
+    return option, success
+
+
+def steps(value: str) -> list[str]:
+    """Return a comma list's beginnings, each with one different value more than the one before.
+
+    >>> steps("1,1,2,3")
+    ['1,1', '1,1,2', '1,1,2,3']
+    """
+    items = [item for item in value.replace(" ", "").split(",") if item]
+    known = list(dict.fromkeys(items))
+    return [",".join(item for item in items if item in known[: n + 1]) for n in range(len(known))]
+
+
+def check(cfg: Any) -> None:
+    """Raise ArgumentError unless an environment of the run has the option, with two values or more."""
+    (option, _), names = parts(cfg.curriculum), list(mixture(cfg.env))
+    value_of = {name: str(getattr(getattr(cfg, name), option)) for name in names if hasattr(getattr(cfg, name), option)}
+    if cfg.data or cfg.rollouts:
+        raise ArgumentError(f"curriculum={cfg.curriculum} chooses tasks, and data= or rollouts= brings its own")
+    if not value_of:
+        raise ArgumentError(f"curriculum={cfg.curriculum}: env={cfg.env} has no option {option!r}; difficulty is one")
+    if all(len(steps(value)) < 2 for value in value_of.values()):
+        word = " ".join(f"{name}.{option}={value}" for name, value in value_of.items())
+        raise ArgumentError(
+            f"curriculum={cfg.curriculum}: {word} leaves one step; list two values or more, easiest first"
+        )
+
+
+def lesson(cfg: Any, epoch: int) -> Any:
+    """Return the settings with the option's values that play in the epoch after `epoch`. All ranks must call this."""
+    option, success = parts(cfg.curriculum)
+    own = [record for record in keep.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
+    passed = ranks.from_first([record["epoch"] for record in own])
+    chosen, words = cfg, []
+    for name in mixture(cfg.env):
+        values = steps(str(getattr(getattr(cfg, name), option, "")))
+        if len(values) > 1:
+            value = values[min(len(passed), len(values) - 1)]
+            words.append(f"{name}.{option}={value}")
+            chosen = replace(chosen, **{name: replace(getattr(cfg, name), **{option: value})})
+    if epoch in (0, *passed[-1:]):
+        print(f"curriculum: from epoch {epoch + 1} on {' '.join(words)}", flush=True)
+    return chosen

@@ -1,0 +1,94 @@
+"""curriculum=: an option's values join one by one as training succeeds, exactly again after a resume."""
+
+import pytest
+from conftest import run_program
+
+import train
+from rl import config, curriculum
+from rl.guard.files import append
+from rl.tasks import make_tasks
+
+LESSONS = ["env=textcraft", "textcraft.difficulty=1,1,2,3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("1,2,3", ["1", "1,2", "1,2,3"]),
+        ("1,1,2", ["1,1", "1,1,2"]),
+        ("2, 1,2", ["2,2", "2,1,2"]),
+        ("3", ["3"]),
+        ("", []),
+    ],
+)
+def test_lists_begin_with_their_first_value_and_keep_weights(value, found):
+    assert curriculum.steps(value) == found
+
+
+@pytest.mark.parametrize(
+    ("at", "accuracies", "levels"),
+    [
+        ("", [0.2, 0.7, 0.1, 0.9, 0.9], ["1,1", "1,1", "1,1,2", "1,1,2", "1,1,2,3", "1,1,2,3"]),
+        (":0.15", [0.2, 0.1, 0.2], ["1,1", "1,1,2", "1,1,2", "1,1,2,3"]),
+    ],
+)
+def test_next_value_joins_after_a_successful_epoch(at, accuracies, levels, tmp_path):
+    """By hand."""
+    cfg = config.parse([*LESSONS, f"curriculum=difficulty{at}", f"out={tmp_path}"])
+    found = [curriculum.lesson(cfg, 0).textcraft.difficulty]
+    for epoch, accuracy in enumerate(accuracies, 1):
+        append(tmp_path / "metrics.jsonl", [{"epoch": epoch, "accuracy": accuracy}])
+        found.append(curriculum.lesson(cfg, epoch).textcraft.difficulty)
+    assert found == levels
+    assert cfg.textcraft.difficulty == "1,1,2,3", "evaluations play the whole list"
+
+
+def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, monkeypatch):
+    """Any success is enough here, so each epoch adds a level."""
+    played, real = [], train.collect.__globals__["rollout"]
+
+    def rollout(model, tokenizer, tasks, cfg, *rest):
+        played.append(cfg.textcraft.difficulty)
+        return real(model, tokenizer, tasks, cfg, *rest)
+
+    monkeypatch.setitem(train.collect.__globals__, "rollout", rollout)
+    run = tmp_path / "run"
+    words = ["textcraft.difficulty=1,2", "curriculum=difficulty:0.01", "episodes=24", "batch_size=24", "lora.r=4"]
+    words += ["eval_episodes=0", "epochs=2", "threads=1", "ranks=1", "strict=false", f"out={run}"]
+    train.main(config.parse(words))
+    said = capsys.readouterr().out
+    assert played == ["1", "1,2"], "the embedded model solves some task of depth 1"
+    assert "curriculum: from epoch 1 on textcraft.difficulty=1\n" in said
+    assert "curriculum: from epoch 2 on textcraft.difficulty=1,2\n" in said
+    train.main(config.parse([f"resume={run}", "epochs=3"]))
+    assert played[2:] == ["1,2"]
+
+
+def test_skills_join_in_their_order(tmp_path):
+    words = ["env=db_bench", "db_bench.skill=select,insert", "db_bench.difficulty=1", "curriculum=skill"]
+    cfg = config.parse([*words, f"out={tmp_path}"])
+    first = curriculum.lesson(cfg, 0)
+    assert first.db_bench.skill == "select" and make_tasks(first, 0, 2, 1, "train", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["curriculum=level"], "curriculum=level: env=textcraft has no option 'level'; difficulty is one"),
+        (["curriculum=difficulty"], "curriculum=difficulty: textcraft.difficulty=2 leaves one step; list two values"),
+        (
+            ["curriculum=difficulty:2"],
+            "curriculum=difficulty:2: the success after the colon must be above 0 and at most",
+        ),
+        (["curriculum=difficulty:x"], "curriculum=difficulty:x: the success after the colon must be above 0"),
+        (["curriculum=skill", "env=db_bench"], "curriculum=skill: db_bench.skill= leaves one step; list two values"),
+        (
+            ["curriculum=difficulty", "textcraft.difficulty=1,9"],
+            "textcraft.difficulty must be a comma list of 1, 2, 3, 4",
+        ),
+        (["curriculum=difficulty", "algo=sft", "data=README.md"], "curriculum=difficulty chooses tasks, and data="),
+    ],
+)
+def test_wrong_words_are_one_line(words, said):
+    status, out, err = run_program("train.py", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and err.startswith(f"train.py: {said}"), err

@@ -1,0 +1,133 @@
+"""Checkpoint policy: the best epoch, early stopping, when to save, and which saves are removed."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from conftest import metrics_of, run_program
+from test_checkpoint import make_state
+
+import train
+from rl import config
+from rl.checkpoint import save_checkpoint
+from rl.guard import keep
+from rl.guard.files import append, checkpoints
+
+SMALL = ["episodes=8", "batch_size=4", "textcraft.max_turns=1", "max_new_tokens=4", "threads=1", "ranks=1", "lora.r=4"]
+
+
+def evaluated(run, scores: dict[int, float], key: str = "success") -> None:
+    """Append evaluations of these epochs: success in sampled play, or the held-out loss."""
+    for epoch, score in scores.items():
+        played = {"eval": {"temperature": 1.0, "success": score}}
+        append(run / "metrics.jsonl", [{"epoch": epoch, **(played if key == "success" else {"eval_loss": score})}])
+
+
+@pytest.mark.parametrize(
+    ("scores", "since"),
+    [([0.1], 0), ([0.3, 0.1], 1), ([0.3, 0.1, 0.3], 2), ([0.1, 0.2, 0.3], 0), ([0.1, 0.4, 0.2, 0.3], 2)],
+)
+def test_patience_counts_evaluations_since_the_best(scores, since, tmp_path):
+    """By hand; an equal score is no better."""
+    evaluated(tmp_path, dict(enumerate(scores)))
+    for patience in range(5):
+        assert keep.exhausted(SimpleNamespace(patience=patience), tmp_path) == (0 < patience <= since)
+
+
+@pytest.mark.parametrize(("best_by", "kind", "best"), [("success", "success", 2), ("loss", "held-out loss", 1)])
+def test_best_epoch_is_judged_as_the_run_says(best_by, kind, best, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"best_by": best_by}))
+    evaluated(tmp_path, {0: 0.1, 1: 0.2, 2: 0.5})
+    evaluated(tmp_path, {0: 2.0, 1: 0.5, 2: 0.9}, "loss")
+    assert (keep.best_epoch(tmp_path), keep.evaluations(tmp_path)[0]) == (best, kind)
+
+
+def test_steps_are_saved_after_the_epoch_that_passes_a_multiple():
+    cfg = SimpleNamespace(save_steps=5, save_every=1)
+    saved = []
+    for epoch in range(1, 8):  # three steps an epoch, of which one is skipped
+        state = SimpleNamespace(step=3 * epoch, epoch=epoch)
+        if keep.to_save(state, cfg, {"optimizer_steps": 2, "skipped_steps": 1}):
+            saved.append(state.step)
+    assert saved == [6, 12, 15, 21]
+
+
+@pytest.mark.parametrize(("limit", "left"), [(1, [1, 3, 7]), (3, [1, 3, 5, 6, 7])])
+def test_limit_keeps_newest_best_and_resumed_saves(limit, left, tmp_path):
+    """Epoch 0, which is better, has no folder: the best of those that have one stays."""
+    (tmp_path / "config.json").write_text(json.dumps({"save_total_limit": limit}))
+    evaluated(tmp_path, {0: 0.9})
+    for epoch in range(1, 8):
+        state = make_state(critic=False)
+        state.epoch, state.resumed_from = epoch, 3 if epoch > 3 else -1
+        (tmp_path / f"epoch_{epoch}").mkdir()
+        save_checkpoint(state, tmp_path)
+        evaluated(tmp_path, {epoch: 0.5 if epoch == 1 else 0.2})
+    assert keep.epochs(tmp_path) == left
+    assert [path.name for path in checkpoints(tmp_path)] == [f"checkpoint-{epoch}" for epoch in left]
+    assert keep.best_saved(tmp_path) == 1
+
+
+def test_all_epochs_stay_without_a_limit(tmp_path):
+    for epoch in range(1, 5):
+        state = make_state(critic=False)
+        state.epoch = epoch
+        (tmp_path / f"epoch_{epoch}").mkdir()
+        save_checkpoint(state, tmp_path)
+    assert keep.epochs(tmp_path) == [1, 2, 3, 4] and len(checkpoints(tmp_path)) == keep.KEEP
+
+
+def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
+    """Replies of four tokens solve nothing, so no evaluation is better than the first."""
+    run = tmp_path / "run"
+    words = [*SMALL, "epochs=5", "patience=2", "eval_every=1", "eval_episodes=4", "strict=false", f"out={run}"]
+    train.main(config.parse(words))
+    assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2]
+    said = capsys.readouterr().out
+    assert "stopped early: 2 evaluations were no better (patience=0 goes on)" in said
+    assert "the best epoch by success is epoch_1, 0.0%" in said
+    with pytest.raises(FileExistsError, match=f"has finished; resume={run} patience=0 goes on with it"):
+        train.main(config.parse(words))
+    train.main(config.parse([f"resume={run}"]))
+    assert "nothing is left to do" in capsys.readouterr().out
+    train.main(config.parse([f"resume={run}", "patience=0", "epochs=3"]))
+    assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2, 3]
+
+
+def test_evaluated_epochs_are_saved(tmp_path):
+    words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=2", "strict=false", f"out={tmp_path}/run"]
+    train.main(config.parse([*SMALL, *words]))
+    assert keep.epochs(tmp_path / "run") == [2, 4]
+
+
+def test_resume_from_a_run_takes_its_best_epoch(tmp_path):
+    run = tmp_path / "run"
+    for epoch in (1, 2):
+        (run / f"epoch_{epoch}").mkdir(parents=True)
+    evaluated(run, {1: 0.5, 2: 0.4})
+    assert config.parse([f"resume_from={run}"]).resume_from == f"{run}/epoch_1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["patience=3", "eval_every=0"], "patience=3 counts evaluations, and eval_every=0 makes none"),
+        (["patience=3", "eval_every=1", "eval_episodes=0"], "patience=3 counts evaluations, and eval_episodes=0 makes"),
+        (["save_total_limit=0"], "save_total_limit=0 must be positive, or none"),
+        (["best_by=loss"], "best_by=loss is for algo=sft: algo=ppo measures no held-out loss"),
+        (["best_by=los"], "best_by=los is not one of success, loss; did you mean loss?"),
+        (["patience=-1"], "patience=-1 must not be negative"),
+    ],
+)
+def test_impossible_policies_are_one_line(words, said):
+    status, out, err = run_program("train.py", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and err.startswith(f"train.py: {said}"), err
+
+
+def test_patience_without_held_out_rows_is_one_line(tmp_path):
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    words = ["algo=sft", f"data={tmp_path}/rows.jsonl", "patience=1", "eval_every=1", f"out={tmp_path}/run", "ranks=1"]
+    status, _, err = run_program("train.py", *words)
+    assert status == 1 and "patience=1 counts evaluations" in err and "too small to hold rows out" in err
+    assert not (tmp_path / "run").exists()

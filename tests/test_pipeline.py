@@ -1,0 +1,140 @@
+"""python -m rl.pipeline: commands that work alone, each taking what earlier stages left; a done one is skipped."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import run_program
+
+import train
+from envs import __main__ as envs_program
+from rl import config, pipeline
+from rl.arguments import split
+
+SHORT = ["threads=1", "ranks=1"]
+QUICK = "quick=true epochs=1 eval_episodes=2 batch_size=8"
+ROWS = [
+    {"messages": [{"role": "user", "content": f"{n}"}, {"role": "assistant", "content": f"{n + 1}"}]} for n in range(20)
+]
+
+
+@pytest.fixture
+def commands(monkeypatch) -> list[list[str]]:
+    """Record the pipeline's commands instead of running them."""
+    found = []
+
+    def run(command, cwd):
+        found.append(command[1:])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(pipeline.subprocess, "run", run)
+    monkeypatch.setattr(pipeline, "table", lambda *_: [])
+    return found
+
+
+def word(command: list[str], key: str) -> str:
+    return split([one for one in command if "=" in one]).get(key, "")
+
+
+def test_stages_are_commands_that_their_programs_take(commands, tmp_path):
+    pipeline.main([f"out={tmp_path}/p", "demos=30", "quick=true", "lora.r=8", *SHORT])
+    demos, sft, rl, evaluate = commands
+    assert demos[:3] == ["-m", "envs", "sat,abd,ded"] and word(demos, "sat.prompt") == "short"
+    keys, sat, *_ = envs_program.parse(demos[2:])
+    assert keys.demos == 30 and sat.difficulty == "1"
+    for command, algo in ((sft, "sft"), (rl, "ppo")):
+        cfg = config.parse(command[1:])
+        assert command[0] == "train.py" and (cfg.algo, cfg.quick, cfg.lora.r) == (algo, True, 8)
+    assert word(evaluate, "adapter") == "base"
+    assert set(word(evaluate, "env").split(",")) == {
+        "sat",
+        "abd",
+        "ded",
+        *["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
+    }
+    assert word(evaluate, "textcraft.max_turns") == "", "embedded.toml and the recipe agree there"
+
+
+def test_missing_stages_fall_back(commands, tmp_path, capsys):
+    """Without rows the experts play; without an SFT adapter RL starts from the base; the base alone is evaluated."""
+    pipeline.main([f"out={tmp_path}/p", "stages=sft,rl,evaluate", *SHORT])
+    assert [word(command, "data") for command in commands] == ["", "", ""]
+    assert word(commands[1], "resume_from") == "" and word(commands[2], "adapter") == "base"
+    said = capsys.readouterr().out
+    assert "demos.jsonl is missing, so the experts are imitated as they play" in said
+    assert "sft has no adapter to start from, so RL starts from the base" in said
+
+
+def saved_epochs(run: Path, losses: list[float]) -> None:
+    for epoch, loss in enumerate(losses, 1):
+        (run / f"epoch_{epoch}").mkdir(parents=True)
+        (run / f"epoch_{epoch}" / "adapter_config.json").write_text("{}")
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write(json.dumps({"epoch": epoch, "eval_loss": loss}) + "\n")
+
+
+def test_rl_starts_from_the_best_epoch_of_sft(commands, tmp_path):
+    saved_epochs(tmp_path / "p" / "sft", [0.5, 0.3, 0.4])
+    pipeline.main([f"out={tmp_path}/p", "stages=rl,evaluate", "lora.r=8", *SHORT])
+    assert word(commands[0], "resume_from") == f"{tmp_path}/p/sft/epoch_2" and word(commands[0], "lora.r") == ""
+    assert word(commands[1], "adapter") == f"base,{tmp_path}/p/sft/epoch_2"
+
+
+def test_a_finished_stage_is_skipped_unless_its_settings_differ(commands, tmp_path, capsys):
+    out = tmp_path / "p"
+    out.mkdir()
+    (out / "demos.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    words = [*QUICK.split(), *SHORT]
+    sft = ["recipe=affine_sft", "seed=0", f"data={out}/demos.jsonl", f"out={out}/sft", *words]
+    train.main(config.parse(sft))
+    assert (out / "sft" / "epoch_1" / "adapter_config.json").is_file(), "the embedded model has an adapter too"
+    pipeline.main([f"out={out}", "stages=demos,sft,rl", *words])
+    assert [word(command, "algo") or word(command, "recipe") for command in commands] == ["affine_ppo"]
+    assert "stage demos: done before" in capsys.readouterr().out
+    shutil.rmtree(out / "rl", ignore_errors=True)
+    with pytest.raises(SystemExit) as caught:
+        pipeline.main([f"out={out}", "stages=sft", *words, "lr=0.5"])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2 and "finished with other settings (lr=0.002 there, 0.5 here)" in said
+
+
+def test_a_failing_stage_ends_the_pipeline_with_its_status(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pipeline.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=3))
+    with pytest.raises(SystemExit) as caught:
+        pipeline.main([f"out={tmp_path}/p", *SHORT])
+    assert caught.value.code == 3
+    assert capsys.readouterr().err == "rl.pipeline: stage demos ended with status 3; the same command goes on\n"
+
+
+def test_table_has_every_policy_and_environment(tmp_path):
+    """By hand."""
+    part = {"success": 0.5, "low": 0.4, "high": 0.6, "episodes": 10}
+    result = [{**part, "temperature": t, "by_env": {"sat": part, "abd": part}} for t in (1.0, 0.0)]
+    (tmp_path / "e.json").write_text(json.dumps({"results": {"base": result, "x/epoch_1": result}}))
+    lines = list(pipeline.table(tmp_path / "e.json", {"base": "base", "SFT": "x/epoch_1"}))
+    assert [line.split()[0] for line in lines] == [
+        *["sampled", "sat", "abd", "pooled", "greedy", "sat", "abd", "pooled"],
+        "success",
+    ]
+    assert lines[1].split() == ["sat", "10", "50.0%", "(40.0%", "to", "60.0%)", "50.0%", "(40.0%", "to", "60.0%)"]
+    assert lines[-1].endswith("the pipeline's model is SFT, adapter=x/epoch_1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stages=sft,rll"], "stages=sft,rll: no stage 'rll'; choose from: demos, sft, rl, evaluate; did you mean rl?"),
+        (["sft=recipe=affine_ppo"], "sft='recipe=affine_ppo' is algo=ppo: it must be algo=sft"),
+        (["rl=algo=sft"], "rl='algo=sft' is algo=sft: it must be algo=ppo, grpo or reinforce"),
+        (["rl=recipe=afine_ppo"], "recipe=afine_ppo: no file"),
+        (["lrr=1"], "unknown key 'lrr'; did you mean lr?"),
+        (["sft=out=x"], "sft= must leave out=, data=, resume= and resume_from= to the pipeline"),
+        (["demos=0"], "demos=0 must be positive"),
+    ],
+)
+def test_wrong_words_are_one_line(words, said, tmp_path, monkeypatch):
+    status, out, err = run_program("rl/pipeline.py", f"out={tmp_path}/p", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and err.startswith(f"rl.pipeline: {said}"), err
+    assert not (tmp_path / "p").exists()
