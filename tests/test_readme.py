@@ -86,7 +86,17 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip", "base_url", "mine"}  # placeholders
     others |= {"guess.numbers", "raft.group_size"}  # of the code in docs/bring_your_own.md
-    others |= {"demos", "difficulty", "growth", "matrix", "models", "prompt", "random", "readme"}  # of other programs
+    others |= {
+        "copies",
+        "demos",
+        "difficulty",
+        "growth",
+        "matrix",
+        "models",
+        "prompt",
+        "random",
+        "readme",
+    }  # of other programs
     others |= {"before", "before_products", "now_products", "size", "large", "small", "docs", "make"}  # of benchmarks
     others |= {"dtypes", "kernels", "new", "only", "repeats", "rows", "shapes", "tokens", "turns", "warmup"}  # likewise
     assert used - known - others == set()
