@@ -209,9 +209,9 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
 
     @cache
     def ours() -> tuple:
-        model, tokenizer = sides.our_model(*prepared(), dtype)
-        common.choose_products(options, model.config.hidden_size, model.config.intermediate_size)
-        return model, tokenizer
+        made = sides.our_model(*prepared(), dtype)
+        common.choose_products(options, made[0].config.hidden_size, made[0].config.intermediate_size)
+        return made
 
     @cache
     def agreement() -> tuple[dict[str, Agreement], str]:

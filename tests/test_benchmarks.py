@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -207,7 +208,7 @@ def test_a_target_is_reported_only_for_its_own_sizes(case, monkeypatch):
         pytest.skip("needs transformers and peft")
     reported, inputs = [], logprob.make_inputs(4, 8, 50, torch.float32)
     shape = sides.SHAPES["quarter"] | {"num_hidden_layers": 1}
-    loaded = generate.load("tiny", ["ours"])
+    loaded = generate.load("tiny", ["ours"], generate.Options())
 
     def row(name: str, targets: dict) -> Row:
         return Row(name, {"ours": [1.0]}, targets=targets)
@@ -303,6 +304,26 @@ def test_repeats_alternate_and_the_warm_up_is_left_out():
     seconds = common.interleave(sides_, repeats=4, warmup=2)
     assert order == ["a", "b"] * 6 and {len(values) for values in seconds.values()} == {4}
     assert len(common.interleave(sides_, repeats=9, warmup=1, limit=0.0)["a"]) == 3, "past the limit, three"
+
+
+def test_processor_time_leaves_out_waiting():
+    found = {
+        clock: common.interleave({"a": lambda: time.sleep(0.1)}, 3, 0, clock=clock)["a"] for clock in common.CLOCKS
+    }
+    assert min(found["wall"]) >= 0.1 > 0.05 > max(found["cpu"])
+
+
+def test_ours_multiplies_as_a_run_of_these_sizes_would(monkeypatch):
+    line = "plain, from the weights as they lie (as asked)"
+    asked, chosen = [], lambda *args: asked.append(args) or line
+    monkeypatch.setattr(common.process, "choose_products", chosen)
+    monkeypatch.setattr(common, "_chosen", {})
+    common.choose_products(common.Options(products="plain"), 192, 512)
+    common.choose_products(common.Options(), 64, 64, device="cuda")
+    assert (
+        asked == [("plain", 192, 512)]
+        and f"of 192 to 512: {line}" in common.compose("x", [], common.Options(), [], {})[0]
+    )
 
 
 def test_scratch_excludes_inputs_and_outputs():
