@@ -36,6 +36,8 @@ def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
             f"rollouts={cfg.rollouts}: epoch {epoch} needs episodes={cfg.episodes} and there are {len(found)} "
             f"({known or 'the file is empty'}{more}); give the settings of the run that played them"
         )
+    if all(episode.infrastructure_failed for episode in found):
+        raise ValueError(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
     if found[0].adapter_hash != state.adapter_hash():
         print(f"epoch {epoch}: other weights sampled these episodes; its first ratios are not 1", flush=True)
     return found
@@ -62,6 +64,8 @@ def _episode(record: dict, vocabulary: int) -> Episode:
     unknown = record.keys() - {f.name for f in fields(Episode)}
     if wrong or unknown:
         raise ValueError(f"wrong or unknown: {', '.join([*wrong, *sorted(unknown)])}")
+    if not all(0 <= record[name] < 2**53 for name in ("seed", "group")):
+        raise ValueError("seed and group must be from 0 to 2**53")
     ids, mask, logprobs = record["ids_T"], record["action_mask_T"], [float(x) for x in record["logprobs_T"]]
     if not len(ids) == len(mask) == len(logprobs):
         raise ValueError("ids_T, action_mask_T and logprobs_T differ in length")

@@ -84,6 +84,10 @@ def go_on(state: TrainState, checkpoint: Path, cfg: Any) -> None:
 def _clean(run: Path, state: TrainState, cfg: Any) -> None:
     """Remove what the run wrote after the state's epoch."""
     forget_after(run, state.epoch)
+    if state.epoch and state.epoch not in {record["epoch"] for record in keep.records(run)}:
+        print(
+            f"{run}/metrics.jsonl has no line of epoch {state.epoch}: it was removed or damaged; curves lack that part"
+        )
     if keep.evaluation_missing(cfg, run, state.epoch):  # it is made again, whole
         forget_after(run, state.epoch, evaluations=True)
     remove_leftovers(run)

@@ -23,7 +23,17 @@ import train
 from rl import config, replay, resume
 from rl.checkpoint import save_checkpoint
 from rl.guard import claim, origin, signals
-from rl.guard.files import append, checkpoints, is_whole, read_lines, remove, remove_leftovers, verify, write_text
+from rl.guard.files import (
+    append,
+    checkpoints,
+    is_whole,
+    new_folder,
+    read_lines,
+    remove,
+    remove_leftovers,
+    verify,
+    write_text,
+)
 from rl.guard.keep import best_epoch
 from rl.look import page
 
@@ -393,6 +403,31 @@ def test_a_link_out_of_the_folder_is_not_written_through(name, tmp_path):
     assert precious.read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", [*claim.WRITTEN, "config.json", "origin.json"])
+def test_a_folder_in_the_place_of_a_file_is_refused_at_once(name, tmp_path):
+    (tmp_path / "run" / name).mkdir(parents=True)
+    code, out, err = run_program("train.py", *SMALL, f"out={tmp_path}/run")
+    assert (
+        code == 1 and err == f"train.py: {tmp_path}/run/{name} is a folder, and a run writes a file there; remove it\n"
+    )
+    assert not out and (tmp_path / "run" / name).is_dir()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link", "link to nothing"])
+def test_whatever_is_in_the_place_of_what_is_written_is_replaced(kind, tmp_path):
+    (precious := tmp_path / "precious").write_text("precious")
+    names = (".checkpoint-1.partial", "checkpoint-1", ".config.json.partial")
+    for path in (tmp_path / name for name in names[: 1 if kind == "file" else 3]):
+        make = {"file": path.touch, "folder": path.mkdir}
+        make.get(kind, lambda path=path: path.symlink_to("nothing" if "nothing" in kind else tmp_path.parent))()
+    with new_folder(tmp_path / "checkpoint-1") as folder:
+        (folder / "state.json").write_text("{}")
+    write_text(tmp_path / "config.json", "{}")
+    assert is_whole(tmp_path / "checkpoint-1") and not (tmp_path / "checkpoint-1").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"precious", "checkpoint-1", "config.json"}
+    assert precious.read_text() == "precious"
+
+
 @pytest.mark.parametrize("name", [*claim.WRITTEN, "config.json", "epoch_1", "checkpoint-1"])
 def test_a_pipe_in_the_folder_is_refused(name, tmp_path):
     """Opening it would wait for ever."""
@@ -530,6 +565,13 @@ def test_impossible_numbers_in_a_checkpoint_are_refused(name, value, tmp_path):
         resume.load_checkpoint(make_state(), folder)
 
 
+def test_metrics_that_are_gone_are_named(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(bytes(100))
+    code, out, _ = run_program("train.py", f"resume={tmp_path}/run")
+    assert code == 0 and f"{tmp_path}/run/metrics.jsonl has no line of epoch 3: it was removed or damaged" in out
+
+
 @pytest.mark.parametrize("line", ["{", "[]", "null", '{"epoch": "1"}', '{"x": 1}', "\xff"])
 def test_a_damaged_line_of_metrics_is_named(line, whole, tmp_path):
     run = tmp_path / "run"
@@ -597,18 +639,28 @@ def test_damaged_saved_episodes_are_one_line(change, said, whole, tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308, 10**400, "x", None, [1.0]])
-@pytest.mark.parametrize("where", ["logprobs_T", "turns", "metrics"])
+@pytest.mark.parametrize("where", ["logprobs_T", "turns", "metrics", "group"])
 def test_saved_episodes_have_numbers_that_can_be_summed(where, value, tmp_path):
     turn = {"start": 1, "stop": 2, "reward": 0.5, "stop_reason": "stop"}
     episode = {"epoch": 1, "env": "sat", "seed": 1, "group": 1, "outcome": "unknown", "adapter_hash": "", "metrics": {}}
     episode |= {"ids_T": [1, 2], "action_mask_T": [0, 1], "logprobs_T": [0.0, -1.0], "turns": [turn]}
     episode |= dict.fromkeys(("success", "terminated", "truncated", "infrastructure_failed"), False)
     wrong = {"logprobs_T": [0.0, value], "turns": [{**turn, "reward": value}], "metrics": {"a": value}}
+    wrong["group"] = value
     (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
     assert len(replay._read(path, 3)[1]) == 1
     (path := tmp_path / "wrong.jsonl").write_text(json.dumps(episode | {where: wrong[where]}) + "\n")
     with pytest.raises(ValueError, match=r"^rollouts=[^\n]+, line 1: not an episode of a run [^\n]+$"):
         replay._read(path, 3)
+
+
+def test_saved_episodes_of_failed_environments_alone_are_refused(whole, tmp_path):
+    lines = [json.loads(line) for line in (whole / "episodes.jsonl").read_text().splitlines()]
+    text = "".join(json.dumps(line | {"infrastructure_failed": True}) + "\n" for line in lines)
+    (tmp_path / "episodes.jsonl").write_text(text)
+    words = [*SMALL, "eval_episodes=0", f"rollouts={tmp_path}/episodes.jsonl", f"out={tmp_path}/run"]
+    code, _, err = run_program("train.py", *words)
+    assert code == 1 and "the environments of all episodes of epoch 1 failed" in err and len(err.splitlines()) == 1
 
 
 def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):

@@ -19,6 +19,7 @@ from rl.guard.files import checkpoints, read_json, remove_leftovers
 LOCK = ".lock"
 # written in place: through a symbolic link, if it is one
 WRITTEN = (LOCK, "metrics.jsonl", "episodes.jsonl", "report.html", "report.jsonl")
+REPLACED = ("config.json", "origin.json")
 RESOLVED = ("threads", "products")  # "choose for me" on the command line, the choice in config.json
 SPARE = 2**24  # bytes that must be free before a run begins
 
@@ -97,6 +98,9 @@ def _make(folder: Path) -> None:
     for path in (folder / name for name in WRITTEN):
         if path.is_symlink():
             raise OSError(f"{path} is a symbolic link, through which a run would write elsewhere; remove it")
+    for path in (folder / name for name in (*WRITTEN, *REPLACED)):
+        if path.is_dir():
+            raise OSError(f"{path} is a folder, and a run writes a file there; remove it")
     for path in folder.iterdir():
         if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
             raise OSError(f"{path} is neither a file nor a folder; remove it")

@@ -30,7 +30,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.partial")
     try:
         with written(target):
-            shutil.rmtree(temporary, ignore_errors=True)
+            _delete(temporary)
             temporary.mkdir(parents=True)
             yield temporary
             manifest = temporary / "manifest.json"
@@ -40,7 +40,7 @@ def new_folder(target: Path) -> Iterator[Path]:
                 path.chmod(manifest.stat().st_mode)  # safetensors makes its files readable by their owner alone
                 sync(path)
             sync(temporary)
-            if target.exists():
+            if os.path.lexists(target):  # may be a symbolic link that leads nowhere
                 remove(target)
             os.rename(temporary, target)
             sync(target.parent)
@@ -78,7 +78,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file that is whole or absent; an existing one is replaced."""
     temporary = path.with_name(f".{path.name}.partial")
     with written(path):
-        temporary.unlink(missing_ok=True)  # may be a symbolic link
+        _delete(temporary)  # may be a symbolic link
         temporary.write_text(text)
         sync(temporary)
         os.rename(temporary, path)
