@@ -103,7 +103,7 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
             from rl.demonstrations import demonstrations
 
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
-        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress)
+        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.exact == "yes")
 
 
 def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
@@ -119,7 +119,7 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
 
         batch = whiten_rewards(batch)
     if cfg.algorithm.critic:
-        batch = add_values(batch, state.model, state.critic, micro_tokens)
+        batch = add_values(batch, state.model, state.critic, micro_tokens, cfg.algorithm.bootstrap)
     if cfg.algorithm.reference:
         from rl.reference import add_reference
 
@@ -152,8 +152,7 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: A
         results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         run.end_phase("evaluate")
     if cfg.eval_episodes and not demos:
-        for temperature in (cfg.temperature, 0.0):
-            result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
+        for result in evaluate(state.model, tokenizer, cfg, (cfg.temperature, 0.0), cfg.eval_split, cfg.eval_episodes):
             run.end_phase("evaluate", result["sampled_tokens"])
             results.append({"eval": result})
             print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)

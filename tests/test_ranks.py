@@ -151,10 +151,22 @@ def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
 def test_groups_stay_whole_and_ranks_get_equal_shares(monkeypatch):
     tasks = [Task((0, 4 * g + m), "sat" if g % 3 else "textcraft", g, g, "train") for g in range(9) for m in range(4)]
     monkeypatch.setattr(playing, "tokens_of", {"sat": [10, 1000], "textcraft": [10, 4000]})
-    shares = playing.assigned(tasks, 3)
+    shares = [share for [share] in playing.assigned(tasks, 3)]
     assert sorted(task.key for share in shares for task in share) == sorted(task.key for task in tasks)
     assert all(len({i for i, share in enumerate(shares) for task in share if task.group == g}) == 1 for g in range(9))
     assert [sum(map(playing.expected_tokens, share)) for share in shares] == [2400.0] * 3
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 8])
+def test_evaluations_are_played_side_by_side(world):
+    """Each is played whole, by as few ranks as can be: with an even number a rank plays one of the two alone."""
+    tasks = [Task((0, i), "sat", i, i, "val") for i in range(40)]
+    shares = playing.side_by_side(tasks, 2, world)
+    for way in range(2):
+        assert sorted(task.key for share in shares for task in share[way]) == [task.key for task in tasks]
+    counts = [len(first) + len(second) for first, second in shares]
+    assert sum(counts) == 80 and max(counts) - min(counts) <= 2
+    assert sum(bool(first and second) for first, second in shares) == world % 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -10,7 +10,7 @@ here do everything themselves and send nothing.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -184,16 +184,17 @@ def together(work: Callable[[], T]) -> list[T]:
     return [result for result, _ in outcomes]
 
 
-def play(play_own: Callable[[list, Any], list], tasks: list, progress: Any) -> list:
-    """Return the episodes of the tasks in their order: play_own(tasks, progress) plays a rank's share, of whole groups.
+def play(ways: list[Callable[[list, Any], list]], tasks: list, progress: Any) -> Iterator[list]:
+    """Yield for each way to play the tasks their episodes, in the order of the tasks. way(tasks, progress) plays some
+    tasks, of whole groups; several ranks share them, and play several ways side by side.
 
     Lines that the others write to `progress` are printed by the first. Raises ValueError if every episode failed.
     """
     if here.world == 1:
-        return play_own(tasks, progress)
+        return (way(tasks, progress) for way in ways)
     from rl.ranks import playing
 
-    return playing.play(play_own, tasks, progress)
+    return playing.play(ways, tasks, progress)
 
 
 def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: str) -> tuple[str, str]:
