@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from models import Tokenizer
+from rl import ranks
 from rl.guard import invariants
 from rl.guard.files import append, checkpoints, read_lines
 from rl.records import Batch, Episode
@@ -164,6 +165,8 @@ def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Any) -> I
     try:
         yield
     except FloatingPointError as error:
+        if ranks.here.nonfinite:
+            error.add_note(f"learn: not finite on rank {', '.join(map(str, ranks.here.nonfinite))}")
         if cfg.rollouts or cfg.algorithm.source != "rollouts":
             error.add_note(f"python train.py resume={folder} repeats it from the newest checkpoint")
             raise

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ class Here:
     waiting: bool = False  # for others, now
     shards: Any = None  # rl/ranks/shard.py's of the model in use; None: the model is whole
     interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/guard/signals.py sets it
+    nonfinite: list[int] = field(default_factory=list)  # ranks whose part of the last shared gradient was not finite
 
 
 here = Here()
@@ -225,12 +226,16 @@ def take_waited() -> float:
 
 
 def with_busy_seconds(phases: dict[str, dict]) -> dict[str, dict]:
-    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting."""
+    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting.
+    Print a line about a rank that has become slow."""
     waited = [phase.pop("waited") for phase in phases.values()]
     if here.world > 1:
         mine = [phase["seconds"] - seconds for phase, seconds in zip(phases.values(), waited, strict=True)]
         for phase, *seconds in zip(phases.values(), *gathered(mine), strict=True):
             phase["busy_seconds"] = seconds
+        from rl.ranks import pace
+
+        pace.look()
     return phases
 
 

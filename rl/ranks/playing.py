@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from rl import ranks
+from rl.ranks import pace
 from rl.records import Episode
 from rl.tasks import Task
 
@@ -35,12 +37,16 @@ def play(ways: list[Callable[[list, Any], list]], tasks: list[Task], progress: t
     lines = Lines(progress)
 
     def work() -> tuple[list[list[Episode]], list[str]]:
-        with ranks.sampling():
+        kind = "a token of an episode" if len(ways) == 1 else "an evaluation"  # of which the ranks' shares differ
+        with ranks.sampling(), pace.measured(kind) as units:
             found = [way(some, lines) if some else [] for way, some in zip(ways, mine, strict=True)]
-        episodes = [episode for some in found for episode in some]
+            episodes = [episode for some in found for episode in some]
+            units += [len(episode.ids_T) for episode in episodes] if len(ways) == 1 else []
         for episode in (episode for episode in episodes if episode.hidden):
             # One tensor is sent sooner than parts of larger ones. Ranks that share the weights make each pass together.
             episode.hidden = [] if ranks.here.shards else [torch.cat(episode.hidden)]
+        if not all(isfinite(sum(episode.logprobs_T)) for episode in episodes):
+            raise FloatingPointError("collect: log-probabilities of sampled tokens are not finite")
         return found, lines.lines
 
     parts = ranks.together(work)
