@@ -93,6 +93,10 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
         from rl.replay import saved_episodes
 
         return saved_episodes(state, cfg)
+    if cfg.ahead:
+        from rl import ahead
+
+        return ahead.collect(tokenizer, state, cfg)
     if cfg.curriculum:
         from rl.curriculum import lesson
 
@@ -113,7 +117,7 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
     if cfg.sampler:
         from rl import off_policy
 
-        batch = off_policy.recomputed(batch, state.model, cfg, micro_tokens)
+        batch = off_policy.recomputed(batch, state, cfg, micro_tokens)
     if cfg.reward.whiten:
         from rl.groups import whiten_rewards
 

@@ -90,6 +90,7 @@ class Common:
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/off_policy.py)
+    ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/ahead.py)
     eval_episodes: NotNegative[int] = 200  # held-out tasks per evaluation, played sampled and greedily; 0: none
     eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
     eval_split: Literal["train", "val", "test"] = "val"  # tasks to evaluate on

@@ -77,7 +77,8 @@ class Watch:
             sentences["groups"] = invariants.unequal_groups(episodes, cfg.algorithm.group_size)
         if cfg.algorithm.source == "rollouts" and not cfg.rollouts:
             if cfg.lora.r:  # else all weights train, and there are no others
-                sentences["weights"] = invariants.other_weights(episodes, state.adapter_hash())
+                sampled_by = state.ahead.now.adapter_hash if state.ahead else state.adapter_hash()
+                sentences["weights"] = invariants.other_weights(episodes, sampled_by)
             sentences["equal_rewards"] = invariants.equal_rewards(records)
             sentences["all_cut"] = invariants.all_cut(records)
             sentences["invalid_actions"] = invariants.invalid_actions(records)

@@ -29,9 +29,12 @@ class Lines:
         self.lines.append(line)
 
 
-def play(ways: list[Callable[[list, Any], list]], tasks: list[Task], progress: tqdm) -> Iterator[list[Episode]]:
-    """Do what rl.ranks.play says, for several ranks."""
-    shares = assigned(tasks, ranks.here.world) if len(ways) == 1 else side_by_side(tasks, len(ways), ranks.here.world)
+def play(
+    ways: list[Callable[[list, Any], list]], tasks: list[Task], progress: tqdm, shares: list | None = None
+) -> Iterator[list[Episode]]:
+    """Do what rl.ranks.play says, for several ranks. shares: each rank's tasks for each way, where they are given."""
+    world = ranks.here.world
+    shares = shares or (assigned(tasks, world) if len(ways) == 1 else side_by_side(tasks, len(ways), world))
     mine = shares[ranks.here.rank]
     progress.reset(total=sum(map(len, mine)))
     lines = Lines(progress)
