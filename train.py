@@ -93,6 +93,10 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
         from rl.replay import saved_episodes
 
         return saved_episodes(state, cfg)
+    if cfg.ahead:
+        from rl import ahead
+
+        return ahead.collect(tokenizer, state, cfg)
     if cfg.curriculum:
         from rl.curriculum import lesson
 
@@ -103,7 +107,7 @@ def collect(tokenizer: Tokenizer, state: TrainState, demos: Any, cfg: Common) ->
             from rl.demonstrations import demonstrations
 
             return demonstrations(tokenizer, tasks, cfg, progress, state.model)
-        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress)
+        return rollout(state.model, tokenizer, tasks, cfg, cfg.temperature, progress, state.exact == "yes")
 
 
 def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
@@ -113,13 +117,13 @@ def score(state: TrainState, episodes: list[Episode], cfg: Common) -> Batch:
     if cfg.sampler:
         from rl import off_policy
 
-        batch = off_policy.recomputed(batch, state.model, cfg, micro_tokens)
+        batch = off_policy.recomputed(batch, state, cfg, micro_tokens)
     if cfg.reward.whiten:
         from rl.groups import whiten_rewards
 
         batch = whiten_rewards(batch)
     if cfg.algorithm.critic:
-        batch = add_values(batch, state.model, state.critic, micro_tokens)
+        batch = add_values(batch, state.model, state.critic, micro_tokens, cfg.algorithm.bootstrap)
     if cfg.algorithm.reference:
         from rl.reference import add_reference
 
@@ -152,8 +156,7 @@ def evaluate_and_log(run: Run, tokenizer: Tokenizer, state: TrainState, demos: A
         results += evaluate_held_out(prefix, state.model, tokenizer, demos, cfg)
         run.end_phase("evaluate")
     if cfg.eval_episodes and not demos:
-        for temperature in (cfg.temperature, 0.0):
-            result = evaluate(state.model, tokenizer, cfg, temperature, cfg.eval_split, cfg.eval_episodes)
+        for result in evaluate(state.model, tokenizer, cfg, (cfg.temperature, 0.0), cfg.eval_split, cfg.eval_episodes):
             run.end_phase("evaluate", result["sampled_tokens"])
             results.append({"eval": result})
             print(f"{prefix}{cfg.eval_split} {describe(result)}", flush=True)

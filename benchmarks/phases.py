@@ -87,7 +87,7 @@ class Phases:
         return call
 
 
-def sampled(episodes, _words=None) -> int:
+def sampled(episodes) -> int:
     return sum(sum(episode.action_mask_T) for episode in episodes)
 
 
@@ -108,8 +108,9 @@ def run(words: list[str]) -> dict[str, Phase]:
         for name, phase in FUNCTIONS.items():
             wrapped = phases.wrap(phase, getattr(train, name), counts.get(name, lambda *_: 0))
             stack.enter_context(patch.object(train, name, wrapped))
-        rollout = phases.wrap("eval", rl.evaluate.rollout, sampled)
-        stack.enter_context(patch.object(rl.evaluate, "rollout", rollout))
+        real = rl.evaluate.rollouts
+        rollouts = phases.wrap("eval", lambda *words: list(real(*words)), lambda played, _: sum(map(sampled, played)))
+        stack.enter_context(patch.object(rl.evaluate, "rollouts", rollouts))
         began = time.perf_counter()
         train.main(cfg)
         whole = Phase(time.perf_counter() - began)

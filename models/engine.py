@@ -36,6 +36,7 @@ class SampledTurn:
     ids: list[int]  # sampled ids, the stop token included
     logprobs: list[float]  # of each sampled id, under the sampling temperature
     stop_reason: str  # "stop" a stop token | "length" max_new_tokens | "context" the slot is full
+    hidden: list[torch.Tensor] = field(default_factory=list)  # [1, D] that predicted each id, if Engine.keep_hidden
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Engine:
 
     def __init__(self, model: CausalLM, max_rows: int = 64, max_len: int = 2048, version=None, graph=None):
         self.model, self.max_rows, self.max_len = model, max_rows, max_len
+        self.keep_hidden = False  # turns keep the hidden states that predicted their ids; not ahead of the host
         parameters = list(model.parameters())
         self.version: Callable[[], Hashable] = version or (lambda: sum(p._version for p in parameters))
         self._slots: dict[int, Slot] = {}
@@ -208,6 +210,8 @@ class Engine:
         """Sample one more token for each busy slot; return the rows that this finishes."""
         states = [self._slots[i] for i in busy]
         hidden_BD = self._hidden(states)
+        for state, hidden_1D in zip(states, hidden_BD.split(1), strict=True) if self.keep_hidden else ():
+            state.row.hidden.append(hidden_1D)
         counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
         ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)
@@ -265,8 +269,7 @@ def sample(hidden_BD, weight_VD, temperature: float, uniforms_B: torch.Tensor | 
         ids_B = logits.argmax(-1)
     else:
         cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
-        uniforms_B = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))
-        target = uniforms_B[:, None] * cumulative[:, -1:]
+        target = F.pad(uniforms_B.to(cumulative.device), (0, len(logits) - B))[:, None] * cumulative[:, -1:]
         ids_B = torch.searchsorted(cumulative, target, right=True)[:, 0].clamp_(max=len(weight_VD) - 1)
     logprobs_B = (logits.gather(1, ids_B[:, None]) - log_normalizer(logits))[:, 0]
     return ids_B[:B], logprobs_B[:B]

@@ -106,20 +106,25 @@ def forward(
 
 
 @torch.no_grad()
-def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tokens: int) -> Batch:
+def add_values(batch: Batch, model: CausalLM, critic: torch.nn.Module, micro_tokens: int, bootstrap=True) -> Batch:
     """Return the batch with old_values_N and last_values_B: the critic's values before the update.
 
-    A terminated episode has the last value 0; an episode that a limit cut off has the value of its last state.
+    A terminated episode has the last value 0, and with bootstrap one that a limit cut off has that of its last state.
+    Hidden states that sampling kept save the pass over the model, which would give the same bits; then they are freed.
     """
-    tokens, episodes = len(batch.episode_N), len(batch.episodes)
-    old_values_N, last_values_B = torch.zeros(tokens), torch.zeros(episodes)
+    old_values_N, last_values_B = torch.zeros(len(batch.episode_N)), torch.zeros(len(batch.episodes))
     # These fields carry each entry's index through micro_batches, to write results back in order.
-    index = replace(batch, old_values_N=torch.arange(tokens), last_values_B=torch.arange(episodes))
+    index = replace(batch, old_values_N=torch.arange(len(old_values_N)), last_values_B=torch.arange(len(last_values_B)))
     for piece in ranks.own(micro_batches(index, micro_tokens)):
-        hidden_ND, last_BD, _ = _hidden(piece, model)
-        old_values_N[piece.old_values_N] = critic(hidden_ND).cpu()
         terminated_B = torch.tensor([e.terminated for e in piece.episodes])
-        last_values_B[piece.last_values_B] = torch.where(terminated_B, 0.0, critic(last_BD).cpu())
+        if (terminated_B.all() or not bootstrap) and all(e.hidden for e in piece.episodes):
+            hidden_ND = torch.cat([hidden for e in piece.episodes for hidden in e.hidden])
+        else:
+            hidden_ND, last_BD, _ = _hidden(piece, model)
+            last_values_B[piece.last_values_B] = torch.where(terminated_B, 0.0, critic(last_BD).cpu())
+        old_values_N[piece.old_values_N] = critic(hidden_ND).cpu()
+    for episode in batch.episodes:
+        episode.hidden = ()
     ranks.fill(old_values_N, last_values_B)
     return replace(batch, old_values_N=old_values_N, last_values_B=last_values_B)
 

@@ -12,7 +12,7 @@ for each environment that the run uses or that a word names, as cfg.ppo and cfg.
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -90,6 +90,7 @@ class Common:
     rollout_batch_size: Positive[int] = 64  # episodes sampled at once
     sampler: str = ""  # play on this server, http://host:port/v1 (vLLM, or python -m rl.serve load=true); empty: here
     sampler_clip: Positive[float] = 2.0  # sampler=: largest importance weight of a token (rl/off_policy.py)
+    ahead: bool = False  # sampler=: sample an epoch while the one before is learned (rl/ahead.py)
     eval_episodes: NotNegative[int] = 200  # held-out tasks per evaluation, played sampled and greedily; 0: none
     eval_every: NotNegative[int] = 0  # epochs between evaluations; 0: only before the first and after the last
     eval_split: Literal["train", "val", "test"] = "val"  # tasks to evaluate on
@@ -228,20 +229,3 @@ def merged(layers: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 def groups_of(keys: Iterable[str]) -> set[str]:
     """Return the groups of the dotted keys."""
     return {key.partition(".")[0] for key in keys if "." in key}
-
-
-def describe_sources(cfg: Common) -> str:
-    """Return one line: each recipe in effect with what it sets for this run, and what the command line sets."""
-    named = {key: getattr(cfg, key) for key in ("algo", "env", "model", "recipe", "quick", "guide")}
-    without_words = arguments.flatten(asdict(resolve({"resume": cfg.resume} if cfg.resume else named)))
-    layers = [] if cfg.resume else layers_of(named)[:-1]
-    source_of = {key: source for source, keys in layers for key in keys}
-    parts = {source: [] for source, _ in layers}
-    for key, value in arguments.flatten(asdict(cfg)).items():
-        source = source_of.get(key) if value == without_words.get(key) else "command line"
-        if source and key in without_words and key not in named:
-            word = str(value).lower() if value is None or isinstance(value, bool) else value  # as it is written
-            parts.setdefault(source, []).append(f"{key}={word}")
-    start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
-    start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
-    return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])

@@ -28,7 +28,7 @@ def demonstrations(
 
     model: its base answers the environments' requests, all at once. Raises ValueError for a request if it is None.
     """
-    return ranks.play(partial(_play_all, model, tokenizer, cfg), list(tasks), progress)
+    return next(ranks.play([partial(_play_all, model, tokenizer, cfg)], list(tasks), progress))
 
 
 def _play_all(model, tokenizer, cfg: Common, tasks: list[Task], progress: tqdm) -> list[Episode]:

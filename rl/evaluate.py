@@ -8,20 +8,20 @@ from rl.config import Common
 from rl.log import env_metrics
 from rl.look.live import progress_bar
 from rl.records import Episode
-from rl.rollout import rollout
+from rl.rollout import rollouts
 from rl.stats import jeffreys
 from rl.tasks import make_tasks
 
 EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
 
 
-def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperature: float, split: str, episodes: int) -> dict:
-    """Play `episodes` tasks of a split at a temperature (0 is greedy), the same tasks every time. Return `judged`."""
+def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperatures, split: str, episodes: int):
+    """Play `episodes` tasks of a split at each temperature (0: greedy), the same tasks every time. Yield `judged`."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
-    kind = "greedy" if temperature == 0 else "sampled"
-    with progress_bar(episodes, f"evaluate {kind} on {split}") as progress:
-        played = rollout(model, tokenizer, tasks, cfg, temperature, progress)
-    return judged(played, temperature, split)
+    with progress_bar(episodes * len(temperatures), f"evaluate on {split}") as bar:
+        for at, played in zip(temperatures, rollouts(model, tokenizer, tasks, cfg, temperatures, bar), strict=True):
+            bar.clear()  # its line, for the caller's
+            yield judged(played, at, split)
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:

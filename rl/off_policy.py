@@ -11,17 +11,17 @@ from dataclasses import replace
 import torch
 from tqdm import tqdm
 
-from models import CausalLM
 from rl import ranks
 from rl.batch import forward, micro_batches, select
 from rl.config import Common
 from rl.records import Batch
+from rl.state import TrainState
 
 FAR = 0.5  # nats per token by which an episode's log-probabilities may differ on average: another adapter's do by more
 
 
 @torch.no_grad()
-def recomputed(batch: Batch, model: CausalLM, cfg: Common, micro_tokens: int) -> Batch:
+def recomputed(batch: Batch, state: TrainState, cfg: Common, micro_tokens: int) -> Batch:
     """Return the batch with the trainer's log-probabilities as old_logprobs_N, and the `remote_*` metrics of it.
 
     Episodes whose log-probabilities are FAR from these were not sampled by these weights; they are left out. Raise
@@ -31,12 +31,14 @@ def recomputed(batch: Batch, model: CausalLM, cfg: Common, micro_tokens: int) ->
     # The field carries each entry's index through micro_batches, to write results back in order.
     index = replace(batch, ref_logprobs_N=torch.arange(len(batch.episode_N)))
     for piece in ranks.own(micro_batches(index, micro_tokens)):
-        own_N[piece.ref_logprobs_N] = forward(piece, model, cfg.temperature).logprobs_N.float()
+        own_N[piece.ref_logprobs_N] = forward(piece, state.model, cfg.temperature).logprobs_N.float()
     ranks.fill(own_N)
     gaps_N = (own_N - batch.old_logprobs_N).abs()
     sums_B = gaps_N.new_zeros(len(batch.episodes)).index_add_(0, batch.episode_N, gaps_N)
     far_B = sums_B / torch.bincount(batch.episode_N, minlength=len(sums_B)) > FAR
     metrics = {"remote_gap": gaps_N.max().item(), "remote_gap_mean": gaps_N.mean().item(), "remote_far": 0}
+    if state.ahead:
+        metrics["staleness"] = state.step - state.ahead.now.step
     if far_B.any():
         metrics["remote_far"], mean = int(far_B.sum()), metrics["remote_gap_mean"]
         line = f"{metrics['remote_far']} of {len(far_B)} episodes have log-probabilities far from this adapter's"

@@ -34,6 +34,7 @@ class Episode:
     metrics: dict[str, float] = field(default_factory=dict)  # the environment's own measurements, at the end
     infrastructure_failed: bool = False  # the environment failed, not the agent; left out of the update
     adapter_hash: str = ""  # of the weights that sampled it
+    hidden = ()  # [n, D] each: states before its sampled tokens, if sampling kept them; no field, so never written
 
     @property
     def score(self) -> float:
@@ -46,10 +47,11 @@ class Episode:
         self.action_mask_T += [0 if logprobs is None else 1] * len(ids)
         self.logprobs_T += [0.0] * len(ids) if logprobs is None else logprobs
 
-    def append_turn(self, ids: list[int], logprobs: list[float], stop_reason: str) -> None:
+    def append_turn(self, ids: list[int], logprobs: list[float], stop_reason: str, hidden=()) -> None:
         """Append a turn's sampled ids; its reward is set by the environment's step."""
         self.turns.append(Turn(len(self.ids_T), len(self.ids_T) + len(ids), 0.0, stop_reason))
         self.append(ids, logprobs)
+        self.hidden = [*self.hidden, *hidden]
 
 
 @dataclass

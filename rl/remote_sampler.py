@@ -21,6 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakSet
 
 import envs
 import lora
@@ -36,6 +37,9 @@ from rl.openai_client import Refused, Server
 MOST_REQUESTS = 64  # to the server at once
 WAITS = 300  # seconds in which the first rank must have sent the adapter
 ATTEMPTS = 3  # for a reply that does not fit its request
+
+engines: WeakSet["RemoteEngine"] = WeakSet()  # all that there are
+in_use: set[str] = set()  # names of adapters that stay on the server when another one is sent (rl/ahead.py)
 
 
 class Unusable(Exception):
@@ -75,10 +79,10 @@ def push(server: Server, name: str, model: CausalLM, cfg: Common) -> None:
         except Refused as error:
             raise ValueError(f"sampler={cfg.sampler} does not load the adapter: {error}") from None
     for old in known:
-        if old.startswith(_prefix(cfg)) and old != name:
+        if old.startswith(_prefix(cfg)) and old not in {name, *in_use}:
             server.ask("/unload_lora_adapter", {"lora_name": old}, json_reply=False)
     for old in folder.iterdir():
-        if old.name != name:
+        if old.name not in {name, *in_use}:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -114,7 +118,7 @@ class _Slot:
     turn: int = -1
 
 
-@dataclass
+@dataclass(eq=False)
 class RemoteEngine:
     """The interface of models/engine.py's Engine, with replies of a server."""
 
@@ -125,6 +129,9 @@ class RemoteEngine:
     max_len: int
     words: int  # size of the vocabulary
     slots: dict[int, _Slot] = field(default_factory=dict)
+
+    def __post_init__(self):
+        engines.add(self)
 
     @property
     def free(self) -> int:

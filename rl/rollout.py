@@ -4,7 +4,7 @@ Tokens in, tokens out. An episode is one list of ids that only grows; sampled id
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,23 +33,28 @@ MAX_THREADS = 8  # slow environments that run side by side: more would take time
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
 
 
-def rollout(
-    model: CausalLM, tokenizer: Tokenizer, tasks: list[Task], cfg: Common, temperature: float, progress: tqdm
-) -> list[Episode]:
+def rollout(model, tokenizer, tasks: list[Task], cfg, temperature, progress, keep_hidden=False) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
     """
-    return ranks.play(partial(_play, model, tokenizer, cfg, temperature, sampler_hash(model)), tasks, progress)
+    return next(rollouts(model, tokenizer, tasks, cfg, (temperature,), progress, keep_hidden))
 
 
-def _play(model, tokenizer, cfg: Common, temperature: float, weights: str, tasks, progress) -> list[Episode]:
+def rollouts(model, tokenizer, tasks, cfg, temperatures, progress, keep_hidden=False) -> Iterator[list[Episode]]:
+    """Yield the rollout at each temperature; several ranks play them side by side."""
+    ways = [partial(_play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
+    yield from ranks.play(ways, tasks, progress)
+
+
+def _play(model, tokenizer, cfg: Common, temperature, weights: str, keep_hidden, tasks, progress) -> list[Episode]:
     """Play this rank's tasks. weights: the hash of those that sample."""
     limits = cfg.rollout_batch_size, cfg.max_len, lora.adapter_version(model)
     if cfg.sampler:
         from rl.remote_sampler import remote_engine
     engine = remote_engine(model, cfg, weights) if cfg.sampler else kernels.engine(Engine, model, *limits)
+    engine.keep_hidden = keep_hidden and cfg.algorithm.critic
     games = _Games(model, engine, tokenizer, deque(tasks), cfg, progress, weights)
     try:
         games.start()
@@ -129,7 +134,7 @@ class _Games:
         game = self.playing[row.slot]
         if row.stop_reason == "failed":  # by a server that samples
             return self.take_step(row.slot, row.step)
-        game.episode.append_turn(row.ids, row.logprobs, row.stop_reason)
+        game.episode.append_turn(row.ids, row.logprobs, row.stop_reason, row.hidden)
         if row.stop_reason == "context":
             self.take_step(row.slot, lambda: CUT)
         else:

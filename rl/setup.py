@@ -11,9 +11,9 @@ from models import CausalLM, Tokenizer, choose_threads, keep_memory, load_model,
 from models.weights import TINY
 from rl import ranks
 from rl.checkpoint import save_checkpoint
-from rl.config import Common, Lora, describe_sources
+from rl.config import Common, Lora
 from rl.critic import Critic
-from rl.guard import checks, origin
+from rl.guard import checks, origin, sources
 from rl.guard.files import new_folder
 from rl.log import Run
 from rl.state import TrainState
@@ -33,7 +33,7 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
         from rl import resume
 
         checkpoint = resume.newest_checkpoint(Path(cfg.resume))
-    print(f"settings: {describe_sources(cfg)}")
+    print(f"settings: {sources.describe_sources(cfg)}")
     demos = None
     if cfg.data:
         from rl import data

@@ -32,6 +32,7 @@ class TrainState:
     micro_tokens: int = 0  # smaller than the configured number, once memory ran out; 0: that number
     mid_epoch: bool = False  # some of the next epoch's optimizer steps are taken, and not all
     resumed_from: int = -1  # epoch of the checkpoint that this process went on from
+    ahead: object = None  # ahead=1: rl/ahead.py's Ahead, with the episodes that are being sampled; not saved
     watch: Watch = field(default_factory=Watch)  # checks that the run does not learn nonsense; not saved
     masters: dict[str, torch.Tensor] = field(default_factory=dict)  # float32 copies that train instead (rl/full.py)
 

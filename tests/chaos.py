@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,8 @@ def start(
             os.chdir(ROOT)
             sys.argv = ["train.py", *words, f"ranks={ranks}"]
             if ranks > 1:
-                subprocess.Popen = lambda _words, env, **_: Rank(env, kill_at)
+                kill_first = lambda rank: count_operations(0 if rank else kill_at)  # noqa: E731
+                subprocess.Popen = lambda _words, env, **_: Rank(env, kill_first)
             else:
                 count_operations(kill_at, copy)
             status = execute()
@@ -112,16 +114,17 @@ def execute() -> int:
 
 
 class Rank:
-    """Takes the place of subprocess.Popen for a rank: a fork, which need not import torch."""
+    """Takes the place of subprocess.Popen for a rank: a fork, which need not import torch. prepare(rank) is called in
+    it first."""
 
-    def __init__(self, env: dict[str, str], kill_at: int):
+    def __init__(self, env: dict[str, str], prepare: Callable[[int], None]):
         self.returncode = None
         sys.stdout.flush()
         self.pid = os.fork()
         if not self.pid:
             os.setsid()
             os.environ.update(env)
-            count_operations(kill_at if env["RANK"] == "0" else 0)
+            prepare(int(env["RANK"]))
             status = execute()
             sys.stdout.flush()
             os._exit(status)

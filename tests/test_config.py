@@ -13,6 +13,7 @@ from models.weights import TINY
 from rl import config, help
 from rl.arguments import flatten
 from rl.config import parse
+from rl.guard.sources import describe_sources
 from rl.refusals import recipe_names
 from rl.tasks import make_env
 
@@ -277,7 +278,7 @@ def test_a_copy_of_the_embedded_model_is_the_embedded_model(tmp_path):
 
 def test_start_line_names_each_source_of_a_setting(recipe, tmp_path):
     def sources(*words: str) -> dict[str, dict]:
-        parts = config.describe_sources(parse([*words])).split("; ")
+        parts = describe_sources(parse([*words])).split("; ")
         assert parts[0].startswith("algo=ppo env=textcraft model=")
         found = dict(part.split(": ", 1) for part in parts[1:])
         return {name: dict(word.split("=", 1) for word in text.split() if "=" in word) for name, text in found.items()}
@@ -325,14 +326,14 @@ def test_max_turns_is_recorded_as_the_environments(text, words, wanted, recipe, 
 
 
 def test_start_line_names_the_source_of_max_turns(recipe):
-    line = config.describe_sources(parse([recipe("max_turns = 2\n[tiny]\nmax_turns = 3")]))
+    line = describe_sources(parse([recipe("max_turns = 2\n[tiny]\nmax_turns = 3")]))
     assert "[tiny]: textcraft.max_turns=3" in line
 
 
 def test_start_line_of_a_resumed_run_names_what_changes(tmp_path):
     cfg = parse(["algo=grpo", "lr=7"])
     (tmp_path / "config.json").write_text(json.dumps(dataclasses.asdict(cfg)))
-    line = config.describe_sources(parse([f"resume={tmp_path}", "epochs=99"]))
+    line = describe_sources(parse([f"resume={tmp_path}", "epochs=99"]))
     saved = f"saved in {tmp_path}/config.json: the rest"
     assert line == f"algo=grpo env=textcraft model=tiny; {saved}; command line: epochs=99"
 

@@ -93,7 +93,7 @@ def run_out_on_cuda(*_words, **_keys):
         ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
         ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
         ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),
-        ("evaluate", "rl.evaluate.rollout", "rollout_batch_size below 128 takes less"),
+        ("evaluate", "rl.evaluate.rollouts", "rollout_batch_size below 128 takes less"),
         ("save", "rl.checkpoint.save_file", "quant=nf4"),
     ],
 )

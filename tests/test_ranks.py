@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,8 @@ import train
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.config import parse
-from rl.ranks import heartbeat, playing, start, tree
+from rl.guard.watch import replayable
+from rl.ranks import heartbeat, pace, playing, start, tree
 from rl.tasks import Task
 
 ROOT = Path(__file__).parents[1]
@@ -151,10 +153,22 @@ def test_the_tree_adds_as_one_rank_whichever_ranks_hold_the_parts():
 def test_groups_stay_whole_and_ranks_get_equal_shares(monkeypatch):
     tasks = [Task((0, 4 * g + m), "sat" if g % 3 else "textcraft", g, g, "train") for g in range(9) for m in range(4)]
     monkeypatch.setattr(playing, "tokens_of", {"sat": [10, 1000], "textcraft": [10, 4000]})
-    shares = playing.assigned(tasks, 3)
+    shares = [share for [share] in playing.assigned(tasks, 3)]
     assert sorted(task.key for share in shares for task in share) == sorted(task.key for task in tasks)
     assert all(len({i for i, share in enumerate(shares) for task in share if task.group == g}) == 1 for g in range(9))
     assert [sum(map(playing.expected_tokens, share)) for share in shares] == [2400.0] * 3
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 8])
+def test_evaluations_are_played_side_by_side(world):
+    """Each is played whole, by as few ranks as can be: with an even number a rank plays one of the two alone."""
+    tasks = [Task((0, i), "sat", i, i, "val") for i in range(40)]
+    shares = playing.side_by_side(tasks, 2, world)
+    for way in range(2):
+        assert sorted(task.key for share in shares for task in share[way]) == [task.key for task in tasks]
+    counts = [len(first) + len(second) for first, second in shares]
+    assert sum(counts) == 80 and max(counts) - min(counts) <= 2
+    assert sum(bool(first and second) for first, second in shares) == world % 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -188,6 +202,57 @@ def test_ranks_that_join_again_share_another_name():
     with ThreadPoolExecutor(3) as pool:
         first, second = (list(pool.map(start.attempt, [store] * 3, range(3), [3] * 3)) for _ in range(2))
     assert len(set(first)) == len(set(second)) == 1 and first != second
+
+
+def test_a_rank_that_stays_slow_is_named_once(monkeypatch, capsys):
+    """Slow is who takes longer for a unit of its own work, not who has more of it; an epoch in between starts anew."""
+    monkeypatch.setattr(pace, "_slow", Counter())
+    usual = [{"a token": [2.0, 20], "a piece": [1.0, 1]}, {"a token": [1.0, 10], "a piece": [0.0, 0]}]
+    slow = [*usual, {"a token": [1.6, 10], "a piece": [1.4, 1]}]
+    for everyone in [slow, slow, [*usual, usual[1]], slow, slow, slow, slow]:
+        monkeypatch.setattr(ranks, "gathered", lambda _own, everyone=everyone: everyone)
+        pace.look()
+    line = (
+        "rank 2 is slow, and the others wait: a token takes it 1.6 times as long as the median rank, 3 epochs in a row"
+    )
+    assert capsys.readouterr().out.splitlines() == [line]
+
+
+def test_time_that_a_rank_waits_is_not_its_own(monkeypatch):
+    monkeypatch.setattr(pace, "_own", defaultdict(lambda: [0.0, 0]))
+    with pace.measured("a token") as units:
+        ranks.meet(lambda: time.sleep(0.2))
+        units += [3, 4]
+    assert pace._own["a token"][0] < 0.1 and pace._own["a token"][1] == 7
+
+
+def test_a_gradient_that_is_not_finite_names_its_rank(monkeypatch, tmp_path):
+    p = torch.zeros(3, requires_grad=True)
+    found = [torch.ones(3), torch.tensor([0.0, float("nan"), 1.0]), torch.ones(3)]
+    tables = [[(3, rank, [True])] for rank in range(2)] + [[(4, 1, [True])]]
+    monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=3))
+    monkeypatch.setattr(ranks, "gathered", lambda _own: tables)
+    sent = lambda came, _own: [row.copy_(grad) for row, grad in zip(came, found, strict=True)]  # noqa: E731
+    monkeypatch.setattr(torch.distributed, "all_gather", sent)
+    [root] = tree.exchanged([tree.Node(3, 0, [found[0]])], [p])
+    assert ranks.here.nonfinite == [1] and not torch.isfinite(root.grads[0]).all()
+    with pytest.raises(FloatingPointError) as raised, replayable(None, tmp_path, [], parse(["algo=sft"])):
+        raise FloatingPointError("no gradient was finite")
+    assert raised.value.__notes__[0] == "learn: not finite on rank 1"
+    found[1] = torch.ones(3)
+    tree.exchanged([tree.Node(3, 0, [found[0]])], [p])
+    assert ranks.here.nonfinite == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=pytest.mark.full) for name in ("nan", "rollout", "backward", "save", "hang")]
+)
+def test_a_broken_rank_ends_all_and_the_run_goes_on(fault):
+    """One rank meets a NaN, is killed or hangs; tests/faults.py says what must follow."""
+    words = [sys.executable, "tests/faults.py", f"faults={fault}", "times=1"]
+    done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True)
+    assert done.stdout == f"{fault}: 1 planted, 0 wrong\n" and not done.returncode, done.stdout + done.stderr
 
 
 class SlowStore:

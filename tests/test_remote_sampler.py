@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 
@@ -210,6 +211,50 @@ def test_a_server_that_is_gone_ends_the_run_which_goes_on_later(local, server, t
     assert (tmp_path / "run/episodes.jsonl").read_bytes() == (local / "episodes.jsonl").read_bytes()
 
 
+def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_path, monkeypatch):
+    """Each update waits until the server has been asked for the next epoch's episodes. They are of the weights before
+    the update, and their advantages are weighted for it."""
+    asked, learned, update = with_fault(server, lambda _number, _body, said: said), [], train.update
+
+    def waiting(state, *words):
+        learned.append(state.adapter_hash())
+        before, ends = len(asked), time.monotonic() + 30
+        while state.epoch < 2 and len(asked) == before and not state.ahead.coming.played.done():
+            assert time.monotonic() < ends, "nothing is sampled beside the update"
+            time.sleep(0.01)
+        return update(state, *words)
+
+    monkeypatch.setattr(train, "update", waiting)
+    run(tmp_path / "run", server.words, "ahead=1", "epochs=3", "eval_every=1")
+    episodes = [json.loads(line) for line in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
+    assert [e["adapter_hash"] for e in episodes[::16]] == [learned[0], learned[0], learned[1]]
+    assert (local / "episodes.jsonl").read_text().splitlines()[:16] == [json.dumps(e) for e in episodes[:16]]
+    records = metrics(tmp_path / "run")
+    assert [r["staleness"] for r in records] == [0, 2, 2] and not any(r["warnings"] for r in records)
+    assert records[0]["remote_gap"] == 0 < records[1]["remote_gap"] and records[1]["remote_weight_mean"] != 1
+    assert all(r["sampler_gap"] == 0 for r in records), "old log-probabilities are those of the present weights"
+
+
+def test_sampling_ahead_ends_with_the_run(server, tmp_path, monkeypatch):
+    sampling = []
+
+    def failing(state, *_words):
+        sampling.append(state.ahead.coming.played)
+        raise ValueError("the test's update fails")
+
+    def slow(_number, _body, said):
+        time.sleep(0.5)
+        return said
+
+    monkeypatch.setattr(train, "update", failing)
+    with_fault(server, slow)
+    with pytest.raises(ValueError, match="the test's update fails"):
+        run(tmp_path / "run", server.words, "ahead=1", "eval_episodes=0", "max_turns=8")
+    began = time.monotonic()
+    wait(sampling, timeout=30)
+    assert isinstance(sampling[0].exception(), ValueError) and time.monotonic() - began < 3
+
+
 def test_weights_are_truncated_ratios_and_scale_advantages():
     episode = Episode("textcraft", 0, 0, [1, 2, 3, 4], [0, 1, 1, 1], [0.0, -1.0, -2.0, -3.0])
     episode.turns = [Turn(1, 4, 1.0, "stop")]
@@ -228,6 +273,9 @@ def test_weights_are_truncated_ratios_and_scale_advantages():
         (["sampler=localhost:8000"], "is not a URL up to /v1"),
         (["sampler=http://h/v1", "lora.r=0"], "needs an adapter to send"),
         (["sampler=http://h/v1", "algo=sft"], "learns from demonstrations"),
+        (["ahead=1"], "ahead=1 samples on a server while this program learns: give sampler=http://host:port/v1"),
+        (["ahead=1", "sampler=http://h/v1", "curriculum=difficulty", "textcraft.difficulty=1,2"], "curriculum= needs"),
+        (["ahead=1", "sampler=http://h/v1", "env=planner", "planner.worker=model"], "planner.worker=rules"),
     ],
 )
 def test_bad_words_are_one_line(words, line, capsys):

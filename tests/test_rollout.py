@@ -12,14 +12,16 @@ import envs
 import lora
 from envs import textcraft
 from models import load_model, load_tokenizer
+from rl import batch as batches
 from rl import config, reward
 from rl import evaluate as evaluation
-from rl.batch import forward, make_batch
+from rl.batch import add_values, forward, make_batch
+from rl.critic import Critic
 from rl.demonstrations import demonstrations
 from rl.evaluate import evaluate
 from rl.guard.invariants import sampler_hash
 from rl.log import rollout_stats
-from rl.rollout import rollout
+from rl.rollout import rollout, rollouts
 from rl.tasks import make_env, make_tasks, mixture
 
 SILENT = tqdm(disable=True)
@@ -234,21 +236,46 @@ def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeyp
     for before, now in zip(expected, played, strict=True):
         assert now.infrastructure_failed or vars(before) == vars(now)
     assert rollout_stats(played)["infrastructure_failed"] == len(failed)
-    assert evaluate(*tiny, cfg, 0.0, "train", 12)["episodes"] < 12
+    assert next(evaluate(*tiny, cfg, (0.0,), "train", 12))["episodes"] < 12
     monkeypatch.setattr(Breaks, "reset", lambda *_: (_ for _ in ()).throw(envs.EnvironmentFailed("gone")))
     with pytest.raises(ValueError, match=r"^3 of 12 episodes were tried, and every one failed; the last: gone"):
         rollout(*tiny, tasks, cfg, 1.0, SILENT)
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_values_of_kept_hidden_states_are_those_of_another_pass(bootstrap, tiny, monkeypatch):
+    """Bit for bit. With bootstrap a piece with an episode that a limit cut off needs the pass."""
+    model, tokenizer = load_model("tiny"), tiny[1]
+    torch.manual_seed(0)
+    lora.inject(model, r=4)
+    critic = Critic(model.config.hidden_size, 64)
+    for p in [layer.adapter.B for _, layer in lora.lora_layers(model)] + list(critic.down.parameters()):
+        torch.nn.init.normal_(p, std=0.05)
+    cfg = config.parse(["textcraft.max_turns=3", "rollout_batch_size=32"])
+    played = rollout(model, tokenizer, make_tasks(cfg, 0, 24, 1, "train", 0), cfg, 1.0, SILENT, keep_hidden=True)
+    for i, e in enumerate(sorted(played, key=lambda e: len(e.ids_T))):
+        e.terminated = i < 16  # the last pieces alone have others
+    without, passes, real = [replace(e) for e in played], [], batches._hidden
+    monkeypatch.setattr(batches, "_hidden", lambda *words: passes.append(1) or real(*words))
+    expected = add_values(make_batch(without), model, critic, 512, bootstrap)
+    pieces = len(passes)
+    found = add_values(make_batch(played), model, critic, 512, bootstrap)
+    assert torch.equal(found.old_values_N, expected.old_values_N) and expected.old_values_N.std() > 0
+    assert 0 < len(passes) - pieces < pieces if bootstrap else len(passes) == pieces
+    assert not bootstrap or torch.equal(found.last_values_B, expected.last_values_B)
+    assert not any(e.hidden for e in played), "they are freed"
 
 
 def test_evaluation_plays_held_out_tasks_with_the_adapter(monkeypatch):
     model, calls = load_model("tiny"), []
     lora.inject(model, r=2)
 
-    def recorded(model, tokenizer, tasks, cfg, temperature, progress):
-        calls.append((sampler_hash(model), {task.split for task in tasks}, temperature))
-        return rollout(model, tokenizer, tasks, cfg, temperature, progress)
+    def recorded(model, tokenizer, tasks, cfg, temperatures, progress):
+        calls.append((sampler_hash(model), {task.split for task in tasks}, temperatures))
+        return rollouts(model, tokenizer, tasks, cfg, temperatures, progress)
 
-    monkeypatch.setattr(evaluation, "rollout", recorded)
+    monkeypatch.setattr(evaluation, "rollouts", recorded)
     cfg = config.parse(["textcraft.max_turns=2"])
-    evaluate(model, load_tokenizer("tiny"), cfg, 0.0, "val", 3)
-    assert calls == [(sampler_hash(model), {"val"}, 0.0)]
+    results = list(evaluate(model, load_tokenizer("tiny"), cfg, (1.0, 0.0), "val", 3))
+    assert calls == [(sampler_hash(model), {"val"}, (1.0, 0.0))]
+    assert [result["temperature"] for result in results] == [1.0, 0.0]

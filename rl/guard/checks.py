@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+import envs
 from rl import ranks
 from rl.arguments import ArgumentError
 from rl.look import sinks
+from rl.tasks import mixture
 
 GIVE_UP = 3  # stop after this many failed groups if no episode has succeeded: each may have tried for half a minute
 
@@ -80,6 +82,8 @@ def check_training(cfg: Any) -> None:
             raise ArgumentError("sampler= needs an adapter to send to the server, and lora.r=0 has none")
         if algo.source != "rollouts":
             raise ArgumentError(f"sampler= plays episodes, and algo={cfg.algo} learns from demonstrations")
+    if cfg.ahead:
+        check_ahead(cfg)
     if cfg.dtype == "float16":
         raise ArgumentError("dtype=float16 is for eval.py: its gradients would underflow; train in bfloat16 or float32")
     if algo.critic and algo.critic_warmup >= cfg.epochs:
@@ -101,6 +105,18 @@ def check_training(cfg: Any) -> None:
     from rl.guard import fits
 
     fits.check(cfg, training=True)
+
+
+def check_ahead(cfg: Any) -> None:
+    """Raise ArgumentError for ahead= where nothing can be sampled beside the update."""
+    if not cfg.sampler:
+        raise ArgumentError("ahead=1 samples on a server while this program learns: give sampler=http://host:port/v1")
+    if cfg.curriculum:
+        raise ArgumentError("ahead=1 samples an epoch before the one before is logged, whose success curriculum= needs")
+    for env in mixture(cfg.env).keys() & envs.WITHOUT_MODEL.keys():
+        for option, value in envs.WITHOUT_MODEL[env].items():
+            if getattr(getattr(cfg, env), option) != value:
+                raise ArgumentError(f"ahead=1: {env} would ask the model that is learning; {env}.{option}={value}")
 
 
 def check_model(cfg: Any, model: Any) -> None:

@@ -52,7 +52,7 @@ def fail(program: str, error: object) -> NoReturn:
 
 @contextmanager
 def saved(state: Any, run: Path) -> Iterator[None]:
-    """Save the state of a run that is interrupted between two saves."""
+    """Save the state of a run that is interrupted between two saves. Let nothing be sampled ahead any more."""
     try:
         yield
     except KeyboardInterrupt:
@@ -60,3 +60,6 @@ def saved(state: Any, run: Path) -> Iterator[None]:
 
         save_unsaved(state, run)
         raise
+    finally:
+        if state.ahead:
+            state.ahead.stop()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from models import Tokenizer
+from rl import ranks
 from rl.guard import invariants
 from rl.guard.files import append, checkpoints, read_lines
 from rl.records import Batch, Episode
@@ -76,7 +77,8 @@ class Watch:
             sentences["groups"] = invariants.unequal_groups(episodes, cfg.algorithm.group_size)
         if cfg.algorithm.source == "rollouts" and not cfg.rollouts:
             if cfg.lora.r:  # else all weights train, and there are no others
-                sentences["weights"] = invariants.other_weights(episodes, state.adapter_hash())
+                sampled_by = state.ahead.now.adapter_hash if state.ahead else state.adapter_hash()
+                sentences["weights"] = invariants.other_weights(episodes, sampled_by)
             sentences["equal_rewards"] = invariants.equal_rewards(records)
             sentences["all_cut"] = invariants.all_cut(records)
             sentences["invalid_actions"] = invariants.invalid_actions(records)
@@ -164,6 +166,8 @@ def replayable(state: Any, folder: Path, episodes: list[Episode], cfg: Any) -> I
     try:
         yield
     except FloatingPointError as error:
+        if ranks.here.nonfinite:
+            error.add_note(f"learn: not finite on rank {', '.join(map(str, ranks.here.nonfinite))}")
         if cfg.rollouts or cfg.algorithm.source != "rollouts":
             error.add_note(f"python train.py resume={folder} repeats it from the newest checkpoint")
             raise

@@ -10,9 +10,9 @@ here do everything themselves and send nothing.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ class Here:
     waiting: bool = False  # for others, now
     shards: Any = None  # rl/ranks/shard.py's of the model in use; None: the model is whole
     interrupt: Callable[[], None] = lambda: None  # raises Interrupted if a signal has come; rl/guard/signals.py sets it
+    nonfinite: list[int] = field(default_factory=list)  # ranks whose part of the last shared gradient was not finite
 
 
 here = Here()
@@ -184,16 +185,17 @@ def together(work: Callable[[], T]) -> list[T]:
     return [result for result, _ in outcomes]
 
 
-def play(play_own: Callable[[list, Any], list], tasks: list, progress: Any) -> list:
-    """Return the episodes of the tasks in their order: play_own(tasks, progress) plays a rank's share, of whole groups.
+def play(ways: list[Callable[[list, Any], list]], tasks: list, progress: Any) -> Iterator[list]:
+    """Yield for each way to play the tasks their episodes, in the order of the tasks. way(tasks, progress) plays some
+    tasks, of whole groups; several ranks share them, and play several ways side by side.
 
     Lines that the others write to `progress` are printed by the first. Raises ValueError if every episode failed.
     """
     if here.world == 1:
-        return play_own(tasks, progress)
+        return (way(tasks, progress) for way in ways)
     from rl.ranks import playing
 
-    return playing.play(play_own, tasks, progress)
+    return playing.play(ways, tasks, progress)
 
 
 def chosen(choose: Callable, model: Any, threads: int, trial: bool, products: str) -> tuple[str, str]:
@@ -224,12 +226,16 @@ def take_waited() -> float:
 
 
 def with_busy_seconds(phases: dict[str, dict]) -> dict[str, dict]:
-    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting."""
+    """Return the phases of a log line with the seconds that each of several ranks worked in them, without waiting.
+    Print a line about a rank that has become slow."""
     waited = [phase.pop("waited") for phase in phases.values()]
     if here.world > 1:
         mine = [phase["seconds"] - seconds for phase, seconds in zip(phases.values(), waited, strict=True)]
         for phase, *seconds in zip(phases.values(), *gathered(mine), strict=True):
             phase["busy_seconds"] = seconds
+        from rl.ranks import pace
+
+        pace.look()
     return phases
 
 

@@ -1,12 +1,15 @@
 """How several ranks share the episodes that are played."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from rl import ranks
+from rl.ranks import pace
 from rl.records import Episode
 from rl.tasks import Task
 
@@ -26,34 +29,62 @@ class Lines:
         self.lines.append(line)
 
 
-def play(play_own: Callable[[list, Any], list], tasks: list[Task], progress: tqdm) -> list[Episode]:
-    """Do what rl.ranks.play says, for several ranks."""
-    mine = assigned(tasks, ranks.here.world)[ranks.here.rank]
-    progress.reset(total=len(mine))
+def play(
+    ways: list[Callable[[list, Any], list]], tasks: list[Task], progress: tqdm, shares: list | None = None
+) -> Iterator[list[Episode]]:
+    """Do what rl.ranks.play says, for several ranks. shares: each rank's tasks for each way, where they are given."""
+    world = ranks.here.world
+    shares = shares or (assigned(tasks, world) if len(ways) == 1 else side_by_side(tasks, len(ways), world))
+    mine = shares[ranks.here.rank]
+    progress.reset(total=sum(map(len, mine)))
     lines = Lines(progress)
 
-    def work() -> tuple[list[Episode], list[str]]:
-        with ranks.sampling():
-            return play_own(mine, lines) if mine else [], lines.lines
+    def work() -> tuple[list[list[Episode]], list[str]]:
+        kind = "a token of an episode" if len(ways) == 1 else "an evaluation"  # of which the ranks' shares differ
+        with ranks.sampling(), pace.measured(kind) as units:
+            found = [way(some, lines) if some else [] for way, some in zip(ways, mine, strict=True)]
+            episodes = [episode for some in found for episode in some]
+            units += [len(episode.ids_T) for episode in episodes] if len(ways) == 1 else []
+        for episode in (episode for episode in episodes if episode.hidden):
+            # One tensor is sent sooner than parts of larger ones. Ranks that share the weights make each pass together.
+            episode.hidden = [] if ranks.here.shards else [torch.cat(episode.hidden)]
+        if not all(isfinite(sum(episode.logprobs_T)) for episode in episodes):
+            raise FloatingPointError("collect: log-probabilities of sampled tokens are not finite")
+        return found, lines.lines
 
     parts = ranks.together(work)
     for line in (line for _, lines in parts for line in lines):
         progress.write(line)
-    by_key = {}
-    for share, (episodes, _) in zip(assigned(tasks, ranks.here.world), parts, strict=True):
-        by_key |= {task.key: episode for task, episode in zip(share, episodes, strict=True)}
-    episodes = [by_key[task.key] for task in tasks]
-    if episodes and all(episode.infrastructure_failed for episode in episodes):
-        last = [line for _, lines in parts for line in lines][-1:]
-        raise ValueError(f"every one of {len(episodes)} episodes failed; the last: {''.join(last)}")
-    for episode in episodes:
+    played = []
+    for way in range(len(ways)):
+        by_key = {}
+        for share, (episodes, _) in zip(shares, parts, strict=True):
+            by_key |= {task.key: episode for task, episode in zip(share[way], episodes[way], strict=True)}
+        played.append([by_key[task.key] for task in tasks])
+        if tasks and all(episode.infrastructure_failed for episode in played[-1]):
+            last = [line for _, lines in parts for line in lines][-1:]
+            raise ValueError(f"every one of {len(tasks)} episodes failed; the last: {''.join(last)}")
+    for episode in (episode for episodes in played for episode in episodes):
         count = tokens_of[episode.env]
         count[:] = count[0] + 1, count[1] + len(episode.ids_T)
-    return episodes
+    return iter(played)
 
 
-def assigned(tasks: list[Task], world: int) -> list[list[Task]]:
-    """Return each rank's tasks: whole groups, so that each rank has about as many tokens to expect.
+def side_by_side(tasks: list[Task], ways: int, world: int) -> list[list[list[Task]]]:
+    """Return each rank's tasks for each way to play them all: few ways with many tasks rather than a part of each,
+    because a step of sampling costs nearly as much for half as many rows.
+
+    The shares that ways x world ranks would have are laid way after way, and each rank takes as many of them.
+    """
+    parts = [tasks for (tasks,) in assigned(tasks, world)]
+    found = [[[] for _ in range(ways)] for _ in range(world)]
+    for place in range(ways * world):
+        found[place // ways][place // world] += parts[place % world]
+    return found
+
+
+def assigned(tasks: list[Task], world: int) -> list[list[list[Task]]]:
+    """Return each rank's tasks, in a list of one: whole groups, so that each rank has about as many tokens to expect.
 
     Groups are assigned from the most expensive one to the cheapest, each to the rank with the least so far; an
     environment's episodes are expected to be as long as its earlier ones in this process.
@@ -62,10 +93,10 @@ def assigned(tasks: list[Task], world: int) -> list[list[Task]]:
     for task in tasks:
         groups[task.group].append(task)
     costs = {group: sum(map(expected_tokens, members)) for group, members in groups.items()}
-    shares, loads = [[] for _ in range(world)], [0.0] * world
+    shares, loads = [[[]] for _ in range(world)], [0.0] * world
     for group in sorted(groups, key=lambda group: -costs[group]):
         rank = loads.index(min(loads))
-        shares[rank] += groups[group]
+        shares[rank][0] += groups[group]
         loads[rank] += costs[group]
     return shares
 

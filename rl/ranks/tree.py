@@ -5,6 +5,7 @@ a part's gradients are added piece by piece, those of the parts in a binary tree
 them up to nodes of that tree, exchange these and add the rest, each for itself.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from models.random import fold_all
 from rl import ranks
+from rl.ranks import pace
 
 SHARES = 8  # parts of a step, and so the most ranks that give the same bits as one; a power of two
 LARGE = 2**30  # bytes
@@ -51,7 +53,9 @@ def accumulate(work: Callable, pieces: Iterable, parameters: list[Tensor], fast:
 
     def own() -> tuple[list, list[Node]]:
         results, nodes, most = [], [], max(sum(map(len, taken(other))) for other in range(world))
-        with nullcontext(work) if shards is None else shards.rounds(work, most, parameters) as do:
+        rounds = nullcontext(work) if shards is None else shards.rounds(work, most, parameters)
+        with rounds as do, pace.measured("a micro-batch of an update") as units:
+            units += [len(numbers) for numbers in taken(rank)]
             for part, numbers in zip(ranks.share(parts, rank, world), taken(rank), strict=True):
                 results += [do(i, pieces[i]) for i in numbers]
                 push(nodes, Node(0, part, [p.grad for p in parameters]))
@@ -113,7 +117,9 @@ def reduced(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
     import torch.distributed as dist
 
     [node] = nodes
-    flags = ranks.gathered([grad is not None for grad in node.grads])
+    own = [grad is not None for grad in node.grads], is_finite(node.grads)
+    flags, finite = zip(*ranks.gathered(own), strict=True)
+    ranks.here.nonfinite = [rank for rank, whole in enumerate(finite) if not whole]
     for i, (p, anywhere) in enumerate(zip(parameters, map(any, zip(*flags, strict=True)), strict=True)):
         if anywhere:
             node.grads[i] = grad = torch.zeros_like(p) if node.grads[i] is None else node.grads[i]
@@ -136,9 +142,15 @@ def exchanged(nodes: list[Node], parameters: list[Tensor]) -> list[Node]:
                 place.copy_(grad.flatten())
     came = [torch.empty_like(sent) for _ in tables]
     ranks.meet(partial(dist.all_gather, came, sent))
+    ranks.here.nonfinite = [rank for rank, rows in enumerate(came) if not is_finite([rows])]
     merged: list[Node] = []
     for table, rows in zip(tables, came, strict=True):
         for (level, index, flags), row in zip(table, rows, strict=False):
             grads = [part.view_as(p).to(p.dtype) for part, p in zip(row.split(sizes), parameters, strict=True)]
             push(merged, Node(level, index, [grad if flag else None for grad, flag in zip(grads, flags, strict=True)]))
     return merged
+
+
+def is_finite(grads: list[Tensor | None]) -> bool:
+    """Return whether all numbers are finite, as far as their sum shows, which takes no memory."""
+    return all(math.isfinite(grad.sum().item()) for grad in grads if grad is not None)
