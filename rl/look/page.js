@@ -471,7 +471,7 @@
     const select = (name, options) => [el("select", { "aria-label": name, onchange: refresh }, options.map(([value, text]) => option(value, text))), name];
     const epochsOf = unique(everything.map((e) => e.epoch)).sort((a, b) => b - a);
     const [byRun, byEpoch, byEnvironment, byOutcome, order] = [
-      select("run", [["", "both"], ...runs.map((run) => [run.index, run.name])]),
+      select("run", [["", "all"], ...runs.map((run) => [run.index, run.name])]),
       select("epoch", [["", "all"], ...epochsOf.map((e) => [e, e])]),
       select("environment", [["", "all"], ...unique(everything.map((e) => e.env)).sort().map((e) => [e, e])]),
       select("outcome", [["", "all"], ...unique(everything.map((e) => e.outcome)).sort().map((e) => [e, e])]),
@@ -528,7 +528,7 @@
       }
       const able = { logprob: true, advantage: data.advantages !== null, entropy: data.entropies !== null, none: true };
       const mode = able[state.mode] ? state.mode : "logprob";
-      const modes = el("div", { class: "modes", role: "radiogroup", "aria-label": "colour of tokens" }, "colour by ", MODES.map(([value, text]) => el("label", {}, el("input", { type: "radio", name: "mode", value, checked: value === mode ? "" : null, disabled: able[value] ? null : "", onchange: () => { state.mode = value; show(episode); transcript.querySelector(`input[value="${value}"]`).focus(); } }), el("span", { title: able[value] ? "" : "was not saved for this episode" }, text))));
+      const modes = el("div", { class: "modes", role: "radiogroup", "aria-label": "colour of tokens" }, "colour by ", MODES.map(([value, text]) => el("label", {}, el("input", { type: "radio", name: "mode", value, checked: value === mode ? "" : null, disabled: able[value] ? null : "", onchange: () => { state.mode = value; show(episode); transcript.querySelector(`input[value="${value}"]`).focus(); } }), el("span", { title: able[value] ? "" : value === "entropy" ? "not computed: no gradient came from this episode" : "not saved for this episode" }, text))));
       const body = el("div", { class: "body" });
       let at = 0, n = 0;
       const context = (stop) => {
