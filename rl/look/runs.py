@@ -41,6 +41,9 @@ def main(words: Sequence[str]) -> None:
             print("\n".join(listed(Path(keys.runs))))
     except (ArgumentError, OSError, ValueError) as error:
         arguments.fail("rl.report", error)
+    except (KeyError, TypeError, AttributeError) as error:
+        names = ", ".join(map(str, folders))
+        arguments.fail("rl.report", f"{names}: a file there is damaged or of another version ({error!r})")
 
 
 def write(folders: list[Path], keys: Keys) -> list[str]:
