@@ -648,10 +648,10 @@ def test_saved_episodes_have_numbers_that_can_be_summed(where, value, tmp_path):
     wrong = {"logprobs_T": [0.0, value], "turns": [{**turn, "reward": value}], "metrics": {"a": value}}
     wrong["group"] = value
     (path := tmp_path / "episodes.jsonl").write_text(json.dumps(episode) + "\n")
-    assert len(replay._read(path, 3)[1]) == 1
+    assert len(replay.read(path, 3)[1]) == 1
     (path := tmp_path / "wrong.jsonl").write_text(json.dumps(episode | {where: wrong[where]}) + "\n")
     with pytest.raises(ValueError, match=r"^rollouts=[^\n]+, line 1: not an episode of a run [^\n]+$"):
-        replay._read(path, 3)
+        replay.read(path, 3)
 
 
 def test_saved_episodes_of_failed_environments_alone_are_refused(whole, tmp_path):

@@ -218,6 +218,18 @@ def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
     assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
 
 
+def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):
+    shutil.copytree(run, tmp_path / "whole")
+    for name, text in (("config.json", '{"algo": "ppo"}'), ("metrics.jsonl", "[]\n")):
+        folder = tmp_path / f"no_{name}"
+        shutil.copytree(run, folder)
+        (folder / name).write_text(text)
+        status, _, err = run_program("rl/report.py", str(folder))
+        assert status == 2 and err.count("\n") == 1 and str(folder) in err
+    status, out, _ = run_program("rl/report.py", f"runs={tmp_path}")
+    assert status == 0 and out.count("damaged: ") == 2 and "2 of 2" in out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -53,6 +53,8 @@ def test_rooms_import_only_the_rooms_they_may(module):
     names = imports(FILES[module])
     if module.endswith("__main__") or module == "models.tiny.make_tiny":
         names -= PARSER
+    if module == "rl.explain":
+        names -= {"train"}  # it repeats the stages of the loop
     if module == "eval":
         names -= {"merge"}  # mode=merge
     tops = {name.split(".")[0] for name in names}

@@ -111,6 +111,7 @@ def test_a_resumed_run_goes_on_with_its_own_run_there(stand_in, tmp_path):
         sinks.send(folder, epoch, TOKENIZER, own(), settings("wandb"))
         sinks.close(folder)
     first, second = (entry for entry in stand_in[1].SENT if isinstance(entry, dict))
+    assert [entry[0] for entry in stand_in[1].SENT if isinstance(entry, tuple)] == [0, 1, 2], "nothing is sent twice"
     assert first["id"] == second["id"] and first["name"] == "run" and first["project"] == "lora-rl"
 
 

@@ -58,7 +58,7 @@ def run_left(now: float | None = None) -> str:
     if first <= left:  # another run, in the same process
         return ""
     seconds = (last - began) / (first - left) * left - ((time.time() if now is None else now) - last)
-    return f"run {duration(max(0.0, seconds))} left"
+    return f"run {duration(seconds)} left" if seconds >= 0.5 else ""
 
 
 def duration(seconds: float) -> str:

@@ -30,6 +30,11 @@
     if (size < 1e-3) return x.toExponential(1);
     return String(Number(x.toPrecision(3)));
   };
+  const tick = (x, format) => {
+    if (format === percent) return `${Math.round(100 * x)} %`;
+    const size = Math.abs(x);
+    return size >= 1e6 ? `${number(x / 1e6)}M` : size >= 1e4 ? `${number(x / 1e3)}k` : number(x);
+  };
   const duration = (s) => {
     if (!known(s)) return "–";
     if (s < 90) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
@@ -58,6 +63,7 @@
   const runs = JSON.parse(document.getElementById("runs").textContent);
   runs.forEach((run, index) => {
     run.index = index;
+    run.imitates = run.config.algo === "sft"; // its episodes are an expert's
     run.epochs = run.metrics.filter((r) => known(r.seconds) && known(r.episodes));
     run.evaluations = run.metrics.filter((r) => r.eval);
     run.heldOut = run.metrics.filter((r) => "eval_loss" in r);
@@ -86,7 +92,7 @@
   }
 
   /** Return a figure whose `draw(width)` fills it. Charts share the epochs of their horizontal axis and a cursor. */
-  function figure({ title, note, legend, height = 130, values, body, top = 8, left = 46 }) {
+  function figure({ title, note, legend, height = 130, values, body, top = 8, left = 52 }) {
     const output = el("output");
     const place = el("div");
     const node = el("figure", {}, el("figcaption", {}, el("b", {}, title), output), note ? el("small", {}, note) : null, place, legend ?? null);
@@ -152,7 +158,7 @@
         for (const v of level === null ? ticks(low, high, Math.max(3, (frame.bottom - frame.top) / 34)) : [level])
           drawing.append(
             svg("line", { class: "grid-line", x1: frame.left, x2: frame.right, y1: y(v), y2: y(v) }),
-            svg("text", { x: frame.left - 6, y: y(v) + 4, "text-anchor": "end" }, format === percent ? `${Math.round(100 * v)} %` : number(v)));
+            svg("text", { x: frame.left - 6, y: y(v) + 4, "text-anchor": "end" }, tick(v, format)));
         for (const s of series)
           for (const piece of pieces(s.points)) {
             const banded = piece.filter((p) => known(p[2]) && known(p[3]));
@@ -228,10 +234,10 @@
         }
         const y = (v) => (bins === 1 ? (frame.top + frame.bottom) / 2 : frame.bottom - ((v - low) / (top - low)) * (frame.bottom - frame.top) - (integers && bins < 18 ? step / 2 : 0));
         for (const v of bins === 1 ? [low] : ticks(low, high, 4))
-          drawing.append(svg("text", { x: frame.left - 10, y: y(v) + 4, "text-anchor": "end" }, format(v)));
+          drawing.append(svg("text", { x: frame.left - 10, y: y(v) + 4, "text-anchor": "end" }, tick(v, format)));
         drawing.append(svg("path", { class: "mean", d: line(parts.map((p) => [p.epoch, mean(p.values)]), frame, y) }));
       },
-      left: 54,
+      left: 56,
     });
     chart.first = 0.5;
     return chart;
@@ -257,7 +263,7 @@
         for (const v of ticks(0, high, 4))
           drawing.append(
             svg("line", { class: "grid-line", x1: frame.left, x2: frame.right, y1: y(v), y2: y(v) }),
-            svg("text", { x: frame.left - 6, y: y(v) + 4, "text-anchor": "end" }, format === percent ? `${Math.round(100 * v)} %` : format(v)));
+            svg("text", { x: frame.left - 6, y: y(v) + 4, "text-anchor": "end" }, tick(v, format)));
         for (const { from, to, shares } of cols) {
           const x0 = frame.x(from - 0.5), x1 = frame.x(to + 0.5);
           let at = 0;
@@ -306,7 +312,7 @@
       card("lowest held-out loss", number(lowest.eval_loss), `epoch ${lowest.epoch}; ${number(run.heldOut[0].eval_loss)} in the first evaluation`);
     }
     if (!done) return el("dl", { class: "numbers" }, cards);
-    if ("accuracy" in done) card("training success", percent(done.accuracy), `reward ${number(done.reward_mean)}`, `epoch ${done.epoch}`);
+    if ("accuracy" in done && !run.imitates) card("training success", percent(done.accuracy), `reward ${number(done.reward_mean)}`, `epoch ${done.epoch}`);
     card("epochs", `${done.epoch} of ${run.config.epochs}`, `${whole(done.step)} optimizer steps`, `${whole(sum(run.epochs.map((r) => r.episodes)))} episodes`);
     const seconds = sum(run.phases.flatMap((r) => Object.values(r.phases).map((p) => p.seconds)));
     card("time", duration(seconds), done.epoch < run.config.epochs ? `about ${duration((run.config.epochs - done.epoch) * (sum(run.epochs.slice(-5).map((r) => r.seconds)) / Math.min(5, run.epochs.length)))} left when written` : "in all phases");
@@ -327,7 +333,7 @@
 
   const tone = (run, only) => (many ? colour(run) : only);
   const success = runs.flatMap((run) => [
-    { cls: tone(run, "unknown"), style: "thin", points: bands(run, "", "success").length ? bands(run, "", "success") : run.epochs.map((r) => [r.epoch, r.accuracy]) },
+    { cls: tone(run, "unknown"), style: "thin", points: run.imitates ? [] : bands(run, "", "success").length ? bands(run, "", "success") : run.epochs.map((r) => [r.epoch, r.accuracy]) },
     { cls: tone(run, "c0"), dots: true, points: played(run, false).map((r) => [r.epoch, r.eval.success, r.eval.low, r.eval.high]) },
     { cls: tone(run, "c1"), dots: true, style: "dashed", shift: 5, points: played(run, true).map((r) => [r.epoch, r.eval.success, r.eval.low, r.eval.high]) },
   ]);
@@ -340,7 +346,7 @@
     series: runs.map((run) => ({ cls: colour(run), dots: true, points: run.heldOut.map((r) => [r.epoch, r.eval_loss]) })),
   });
   section("success", "Learning", "Bands and whiskers are 80 % intervals. Point at a chart to read all of them at that epoch.",
-    [successChart, heldOutChart].filter(Boolean).map((chart) => chart.node));
+    grid([successChart, heldOutChart], "one"));
 
   const METRICS = [
     ["entropy", "Entropy", "nats per sampled token; near 0 early: collapsed"],
@@ -364,7 +370,7 @@
   const multiples = [
     lineChart({ title: "Reward", note: "mean score of an epoch's episodes", series: runs.map((run) => ({ cls: colour(run), points: bands(run, "", "score").length ? bands(run, "", "score") : of(run, "reward_mean") })) }),
     ...METRICS.filter(([key]) => !QUIET.has(key) || runs.some((run) => of(run, key).some(([, v]) => v))).map(([key, title, note]) => lineChart({ title, note, series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
-    ...extra.map((key) => lineChart({ title: ENV[key] ?? key.slice(4), note: "measured by the environment", series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
+    ...extra.map((key) => lineChart({ title: ENV[key] ?? key[4].toUpperCase() + key.slice(5).replaceAll("_", " "), note: "measured by the environment", series: runs.map((run) => ({ cls: colour(run), points: of(run, key) })) })),
   ];
   const byEnv = unique(runs.flatMap((run) => run.parts.flatMap((part) => Object.keys(part.bands)))).filter(Boolean).sort();
   if (byEnv.length > 1)
@@ -374,7 +380,7 @@
 
   const OUTCOMES = ["correct", "incorrect", "timeout", "unknown"];
   const suffix = (run) => (many ? `, ${run.name}` : "");
-  section("distributions", "Distributions", "A column is an epoch; the darker a cell, the more of its episodes have that value. The line is the mean.",
+  section("distributions", "Distributions", "A column is an epoch; the stronger the colour, the more of its episodes have that value. The line is the mean.",
     grid(runs.flatMap((run) => [
       heat({ title: `Reward${suffix(run)}`, run, value: (e) => e.score }),
       heat({ title: `Sampled tokens per episode${suffix(run)}`, run, value: (e) => e.sampled, format: whole }),
@@ -471,7 +477,7 @@
     const select = (name, options) => [el("select", { "aria-label": name, onchange: refresh }, options.map(([value, text]) => option(value, text))), name];
     const epochsOf = unique(everything.map((e) => e.epoch)).sort((a, b) => b - a);
     const [byRun, byEpoch, byEnvironment, byOutcome, order] = [
-      select("run", [["", "both"], ...runs.map((run) => [run.index, run.name])]),
+      select("run", [["", "all"], ...runs.map((run) => [run.index, run.name])]),
       select("epoch", [["", "all"], ...epochsOf.map((e) => [e, e])]),
       select("environment", [["", "all"], ...unique(everything.map((e) => e.env)).sort().map((e) => [e, e])]),
       select("outcome", [["", "all"], ...unique(everything.map((e) => e.outcome)).sort().map((e) => [e, e])]),
@@ -528,7 +534,7 @@
       }
       const able = { logprob: true, advantage: data.advantages !== null, entropy: data.entropies !== null, none: true };
       const mode = able[state.mode] ? state.mode : "logprob";
-      const modes = el("div", { class: "modes", role: "radiogroup", "aria-label": "colour of tokens" }, "colour by ", MODES.map(([value, text]) => el("label", {}, el("input", { type: "radio", name: "mode", value, checked: value === mode ? "" : null, disabled: able[value] ? null : "", onchange: () => { state.mode = value; show(episode); transcript.querySelector(`input[value="${value}"]`).focus(); } }), el("span", { title: able[value] ? "" : "was not saved for this episode" }, text))));
+      const modes = el("div", { class: "modes", role: "radiogroup", "aria-label": "colour of tokens" }, "colour by ", MODES.map(([value, text]) => el("label", {}, el("input", { type: "radio", name: "mode", value, checked: value === mode ? "" : null, disabled: able[value] ? null : "", onchange: () => { state.mode = value; show(episode); transcript.querySelector(`input[value="${value}"]`).focus(); } }), el("span", { title: able[value] ? "" : value === "entropy" ? "not computed: no gradient came from this episode" : "not saved for this episode" }, text))));
       const body = el("div", { class: "body" });
       let at = 0, n = 0;
       const context = (stop) => {

@@ -51,12 +51,16 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
             raise ArgumentError(f"{folder} is not the folder of a run that has begun; runs beside it: {known}")
     if keys.epoch and len(folders) > 1:
         raise ArgumentError("epoch= is for the page of one run")
+    rows = [row(folder) for folder in folders]
+    for folder, (_, what, *_) in zip(folders, rows, strict=True):
+        if what.startswith("damaged: "):
+            raise ArgumentError(f"{folder} is {what}")
     name = "report.html" if len(folders) == 1 else "report_side_by_side.html"
     out = Path(keys.out) if keys.out else folders[0] / name
     text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders])
     with written(out):
         page.replace(out, text)
-    return [*table([row(folder) for folder in folders]), f"{out}: {len(text) / 2**20:.1f} MiB"]
+    return [*table(rows), f"{out}: {len(text) / 2**20:.1f} MiB"]
 
 
 def lacking(folder: Path, epoch: int = 0) -> dict[int, str]:
@@ -99,7 +103,7 @@ def row(folder: Path) -> list[str]:
         config, records = read_json(folder / "config.json"), keep.records(folder)
         return [str(folder), *(str(config[key]) for key in ("algo", "env", "model")), *best(config, records)]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return [str(folder), f"damaged: {str(error).removeprefix(str(folder)).strip('/')}"]
+        return [str(folder), f"damaged: {_without(folder, error)}"]
 
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:
@@ -130,6 +134,13 @@ def table(rows: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*fitting, strict=True)]
     widths[0] = max(len(row[0]) for row in shown)
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
+
+
+def _without(folder: Path, error: Exception) -> str:
+    """Return what is wrong with a file of the folder."""
+    if isinstance(error, KeyError):
+        return f"config.json lacks {error}"
+    return str(error).removeprefix(f"{folder}/") or type(error).__name__
 
 
 def _success(record: dict | None) -> str:

@@ -60,22 +60,21 @@ _open: dict[Path, Sink] = {}  # by the run's folder
 
 @ranks.first_only
 def send(folder: Path, epoch: int, tokenizer: Tokenizer, episodes: list[Episode], cfg: Any) -> None:
-    """Send an epoch, and before the first one of this process the evaluation of the epoch before it.
+    """Send an epoch, and before the first one the evaluation before training.
 
     What the other program raises is printed once, and the run goes on without it.
     """
     if cfg.track.to == "none":
         return
-    first = folder not in _open
     try:
-        if first:
+        if folder not in _open:
             _open[folder] = OPEN[cfg.track.to](folder, cfg, epoch)
             atexit.register(close, folder)
         if not _open[folder].working:
             return
         records = [record for _, record in read_lines(folder / "metrics.jsonl")]
-        if first and (before := numbers([r for r in records if r["epoch"] == epoch - 1])):
-            _open[folder].log(epoch - 1, before, {}, [])
+        if epoch == 1 and (before := numbers([r for r in records if r["epoch"] == 0])):
+            _open[folder].log(0, before, {}, [])
         whole = [e for e in episodes if not e.infrastructure_failed]
         values = {"reward": [e.score for e in whole], "sampled_tokens": [float(sum(e.action_mask_T)) for e in whole]}
         rows = [example(tokenizer, epoch, e) for e in whole[:EXAMPLES]]

@@ -1,0 +1,255 @@
+"""Why did it learn that: what an epoch's update did to the tokens it learned from, and which episodes moved it.
+
+    python -m rl.explain runs/x 3
+    python -m rl.explain runs/x 3 by=advantage tokens=20
+
+The update is repeated on the episodes that the run saved (rollouts=, rl/replay.py), from the newest checkpoint before
+it or from the run's start, over the epochs between; the run's folder stays as it is. So it is the run's own update,
+with the loss that stands in the code now: after a change of the loss it shows what the change would have done.
+
+An episode's share of the gradient is g . G / G . G, for its own gradient g and the sum G of all, before the epoch's
+first optimizer step: the shares add up to 1, and one below 0 was overruled by the others.
+"""
+
+import contextlib
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+
+from models import Tokenizer
+from rl import arguments, config, program, setup
+from rl.arguments import ArgumentError, Positive
+from rl.batch import forward, micro_batches, select
+from rl.guard import checks, keep
+from rl.guard.files import checkpoints, is_whole
+from rl.records import Batch
+from rl.state import TrainState
+
+AROUND = 6  # tokens of context on each side of a token
+
+
+@dataclass
+class Keys:
+    by: Literal["change", "probability", "advantage"] = "change"  # order of tokens: change of log-probability | of p
+    tokens: Positive[int] = 10  # shown of each kind
+    episodes: Positive[int] = 8  # shown
+
+
+@dataclass
+class Explained:
+    """An update: the log-probability of each sampled token before and after, each episode's part of the gradient."""
+
+    batch: Batch  # with advantages_N
+    before_N: torch.Tensor
+    after_N: torch.Tensor
+    norm_B: torch.Tensor  # of the episode's gradient of the policy
+    share_B: torch.Tensor  # of the gradient of all episodes; they add up to 1, or are 0 if that is 0
+    stats: dict  # metrics of the update
+    exact: bool | None  # whether the weights after it are those that the run saved; None: it has saved none of them
+
+
+def explain(run: Path, epoch: int) -> tuple[Explained, Tokenizer, Any]:
+    """Repeat the update of an epoch. Return it with the run's tokenizer and settings."""
+    import train  # a program that assembles, as train.py does; its own stages are what is repeated
+
+    with tempfile.TemporaryDirectory() as temporary, contextlib.redirect_stdout(io.StringIO()):
+        cfg, _, tokenizer, state, _ = setup.start(*start_before(run, epoch, Path(temporary) / "run"))
+        while state.epoch < epoch - 1:
+            train.learn(state, scored(train, state, cfg), cfg)
+        batch = scored(train, state, cfg)
+        before_N = logprobs(state, batch, cfg)
+        norm_B, share_B = gradient_shares(state, batch, cfg)
+        stats = train.learn(state, batch, cfg)
+        after_N = logprobs(state, batch, cfg)
+    return Explained(batch, before_N, after_N, norm_B, share_B, stats, same_weights(state, run)), tokenizer, cfg
+
+
+def start_before(run: Path, epoch: int, copy: Path) -> tuple[Any, Path]:
+    """Return the settings and the folder that repeat the run's updates up to this epoch, from its newest whole
+    checkpoint before it, or from its start."""
+    saved = config.resolve({"resume": str(run)})
+    if saved.algorithm.source != "rollouts":
+        raise ArgumentError(f"{run} has algo={saved.algo}, which learns from demonstrations; there is no advantage")
+    found = [path for path in checkpoints(run) if int(path.name.split("-")[1]) < epoch and is_whole(path)]
+    copy.mkdir()
+    for name in ("config.json", "origin.json"):
+        if (run / name).is_file():
+            shutil.copy(run / name, copy / name)
+    for folder in [*found[-1:], *run.glob("reference")]:
+        shutil.copytree(folder, copy / folder.name)
+    changed = {"rollouts": str(run / "episodes.jsonl"), "eval_episodes": 0, "ranks": 1, "strict": False, "plan": ""}
+    cfg = replace(saved, **changed, out=str(copy), resume=str(copy) if found else "")
+    checks.check(cfg)
+    return cfg, copy
+
+
+def scored(train: Any, state: TrainState, cfg: Any) -> Batch:
+    """Return the batch of the state's next epoch, ready to learn from."""
+    episodes = train.collect(None, state, None, cfg)
+    return train.score(state, [e for e in episodes if not e.infrastructure_failed], cfg)
+
+
+@torch.no_grad()
+def logprobs(state: TrainState, batch: Batch, cfg: Any) -> torch.Tensor:
+    """Return the batch's log-probabilities under the state's weights."""
+    found_N = torch.zeros(len(batch.episode_N))
+    index = replace(batch, returns_N=torch.arange(len(batch.episode_N)))  # carries each entry's place
+    for piece in micro_batches(index, state.micro_tokens or cfg.micro_tokens):
+        found_N[piece.returns_N] = forward(piece, state.model, cfg.temperature).logprobs_N.float()
+    return found_N
+
+
+def gradient_shares(state: TrainState, batch: Batch, cfg: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the norm of each episode's gradient of the policy, and its share of the gradient of all."""
+    algo, policy = config.algorithm_module(cfg.algo), state.optimizer.param_groups[0]["params"]
+    if state.masters:
+        raise ArgumentError("runs with lora.r=0 in bfloat16 train copies of the weights, which this does not follow")
+
+    def gradients(pieces: Iterator[Batch]) -> Iterator[list[torch.Tensor]]:
+        for piece in pieces:
+            micro = forward(piece, state.model, cfg.temperature, state.critic, cfg.algorithm.entropy_grad)
+            loss, _ = algo.loss(micro, cfg.algorithm)
+            grads = torch.autograd.grad(loss, policy, allow_unused=True)
+            yield [torch.zeros_like(p) if g is None else g for p, g in zip(policy, grads, strict=True)]
+
+    total = [torch.zeros_like(p, dtype=torch.float32) for p in policy]
+    for grads in gradients(micro_batches(batch, state.micro_tokens or cfg.micro_tokens)):
+        torch._foreach_add_(total, [g.float() for g in grads])
+    norm_B, dot_B = (torch.zeros(len(batch.episodes)) for _ in range(2))
+    for b, grads in enumerate(gradients(select(batch, [b]) for b in range(len(batch.episodes)))):
+        norm_B[b] = sum((g.float() ** 2).sum() for g in grads) ** 0.5
+        dot_B[b] = sum((g.float() * t).sum() for g, t in zip(grads, total, strict=True))
+    square = sum((t**2).sum() for t in total).cpu()
+    return norm_B, dot_B / square if square else dot_B
+
+
+def same_weights(state: TrainState, run: Path) -> bool | None:
+    """Return whether the state has the weights that the run saved after the same epoch; None if it saved none."""
+    path = run / f"checkpoint-{state.epoch}" / "trainable.safetensors"
+    if path.is_file():
+        saved = load_file(path)
+        return all(torch.equal(p.detach().cpu(), saved[name]) for name, p in state.trainable().items())
+    from rl import replay
+
+    later = replay.read(run / "episodes.jsonl", state.model.config.vocab_size).get(state.epoch + 1)
+    return later[0].adapter_hash == state.adapter_hash() if later else None
+
+
+# ------------------------------------------------------------------------------------------------------------- text
+
+
+def report(found: Explained, tokenizer: Tokenizer, run: Path, epoch: int, cfg: Any, keys: Keys) -> list[str]:
+    """Return the lines to print."""
+    batch, change_N = found.batch, found.after_N - found.before_N
+    own = {True: "the update is the run's own, bit for bit", False: "not the run's own update: code or machine differ"}
+    steps = f"{found.stats['optimizer_steps']} optimizer step{'s' * (found.stats['optimizer_steps'] != 1)}"
+    counts = f"{len(batch.episodes)} episodes, {len(change_N):,} tokens, {steps}"
+    lines = [
+        f"epoch {epoch} of {run}, {cfg.algo} on {cfg.env}: {counts}",
+        own.get(found.exact, "the run saved no weights after it to compare with"),
+    ]
+    for name, chosen_N in (("above", batch.advantages_N > 0), ("below", batch.advantages_N < 0)):
+        if n := int(chosen_N.sum()):
+            moved = int((change_N[chosen_N] * batch.advantages_N[chosen_N] > 0).sum())
+            mean, word = change_N[chosen_N].mean(), "likelier" if name == "above" else "less likely"
+            lines.append(
+                f"advantage {name} 0: {moved:,} of {n:,} tokens ({moved / n:.1%}) became {word}; "
+                f"mean change of log-probability {mean:+.4f}"
+            )
+    order_N = {
+        "change": change_N,
+        "probability": found.after_N.exp() - found.before_N.exp(),
+        "advantage": batch.advantages_N,
+    }[keys.by]
+    changed = change_N.abs().argsort(descending=True, stable=True)  # of equal ones, the most changed come first
+    titles = ("highest advantage", "lowest advantage") if keys.by == "advantage" else ("pushed up most", "down most")
+    for title, descending in zip(titles, (True, False), strict=True):
+        ranked = changed[order_N[changed].argsort(descending=descending, stable=True)][: keys.tokens].tolist()
+        if keys.by != "advantage":
+            ranked = [n for n in ranked if order_N[n] != 0 and (order_N[n] > 0) == descending]
+        lines += ["", f"tokens, {title}: change of log-probability, ratio, probability, advantage"]
+        lines += [token_line(found, tokenizer, n) for n in ranked] or ["  none"]
+    lines += ["", "texts, by their summed change: sum, tokens, mean advantage", *text_lines(found, tokenizer, keys)]
+    lines += ["", "episodes that moved the gradient most: share, norm"]
+    for b in found.share_B.abs().argsort(descending=True, stable=True)[: keys.episodes].tolist():
+        e, own_N = batch.episodes[b], batch.episode_N == b
+        lines.append(
+            f"  {found.share_B[b]:+8.1%} {found.norm_B[b]:9.2g}  episode {b}: {e.env} seed {e.seed}, {e.outcome}, "
+            f"score {e.score:g}, turns {len(e.turns)}, tokens {int(own_N.sum())}, mean advantage "
+            f"{batch.advantages_N[own_N].mean():+.3f}"
+        )
+    return lines
+
+
+def token_line(found: Explained, tokenizer: Tokenizer, n: int) -> str:
+    """Return a token's numbers and the text around it."""
+    b, before, after = int(found.batch.episode_N[n]), found.before_N[n].item(), found.after_N[n].item()
+    e = found.batch.episodes[b]
+    at = place(found.batch, n)
+    left, own, right = (
+        shown(tokenizer, e.ids_T[max(0, i) : j])
+        for i, j in ((at - AROUND, at), (at, at + 1), (at + 1, at + 1 + AROUND))
+    )
+    ratio = torch.tensor(after - before).exp().item()
+    odds = f"{torch.tensor(before).exp():7.2%} -> {torch.tensor(after).exp():7.2%}"
+    head = f"  {after - before:+9.4f} {ratio:8.4f}  {odds}  {found.batch.advantages_N[n]:+8.3f}"
+    return f"{head}  episode {b}, turn {int(found.batch.turn_N[n]) + 1}: {left}[{own}]{right}"
+
+
+def text_lines(found: Explained, tokenizer: Tokenizer, keys: Keys) -> list[str]:
+    """Return the texts whose tokens changed most in all, upwards and downwards."""
+    ids_N = torch.tensor([i for e in found.batch.episodes for i, m in zip(e.ids_T, e.action_mask_T, strict=True) if m])
+    ids, where_N, counts = ids_N.unique(return_inverse=True, return_counts=True)
+    sums, means = (
+        torch.zeros(len(ids)).index_add_(0, where_N, x_N.float())
+        for x_N in (found.after_N - found.before_N, found.batch.advantages_N)
+    )
+    order, lines = sums.argsort(descending=True).tolist(), []
+    half = max(1, keys.tokens // 2)
+    for k in dict.fromkeys([*order[:half], *order[-half:]]):
+        mean = means[k] / counts[k]
+        lines.append(f"  {sums[k]:+9.4f} {int(counts[k]):6,}  {mean:+8.3f}  [{shown(tokenizer, [int(ids[k])])}]")
+    return lines
+
+
+def place(batch: Batch, n: int) -> int:
+    """Return the index in its episode's ids_T of the batch's token n."""
+    b = int(batch.episode_N[n])
+    rank = n - int((batch.episode_N < b).sum())
+    return [i for i, sampled in enumerate(batch.episodes[b].action_mask_T) if sampled][rank]
+
+
+def shown(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """Return text without anything that a terminal would obey."""
+    return repr(tokenizer.show(ids))[1:-1]
+
+
+def main(words: Sequence[str]) -> None:
+    given = [word for word in words if "=" not in word and not arguments.wants_help([word])]
+    named = [word for word in words if word not in given]
+    [keys] = program.parse(named, "rl.explain", Keys, about=__doc__)
+    try:
+        if len(given) != 2 or not given[1].isdecimal():
+            raise ArgumentError("give a run's folder and an epoch: python -m rl.explain runs/x 3")
+        run, epoch = Path(given[0]), int(given[1])
+        if not (run / "episodes.jsonl").is_file():
+            raise ArgumentError(f"{run}: no episodes.jsonl, so this is not the folder of a run that played episodes")
+        last = max((record["epoch"] for record in keep.records(run) if "seconds" in record), default=0)
+        if not 1 <= epoch <= last:
+            raise ArgumentError(f"epoch {epoch}: {run} has epochs 1 to {last}")
+        found, tokenizer, cfg = explain(run, epoch)
+        print("\n".join(report(found, tokenizer, run, epoch, cfg, keys)))
+    except (ArgumentError, OSError, ValueError, RuntimeError) as error:
+        arguments.fail("rl.explain", error)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
