@@ -38,7 +38,7 @@ from rl import program
 from rl.adapter_only import logprobs, open_adapted
 from rl.adapter_only import write as write_adapter
 from rl.arguments import NotNegative, Positive
-from rl.as_trained import SAVED, settings_file
+from rl.as_trained import SAVED, best_of_run, settings_file
 from rl.certificate import Probes, certificate, make_probes, shortfall
 from rl.certificate import describe as describe_certificate
 from rl.checkpoint import copy_tokenizer
@@ -57,7 +57,7 @@ TEXT = "Adapted, folded and written, the model says the same of this sentence: 2
 @dataclass(frozen=True)
 class Keys:
     out: str  # the folder for the merged checkpoint; must not exist
-    adapter: str = ""  # the adapter's folder, e.g. runs/x/epoch_10; without it the model is only cast
+    adapter: str = ""  # the adapter's folder, or a run's for its best epoch; without it the model is only cast
     model: str = ""  # the base: tiny, a folder or a hub id; default: the base that the adapter names
     dtype: Literal["float32", "bfloat16", "float16"] | None = None  # float32 | bfloat16 | float16; default: the base's
     quant: Literal["run", "none", "nf4", "nf4-double", "int8"] = "run"  # of the base; run: as the adapter's run says
@@ -100,7 +100,9 @@ def main(keys: Keys) -> None:
 
         push.check(keys.push, keys.private)
     if keys.adapter or keys.model:
-        write(keys)
+        adapter, line = best_of_run(keys.adapter)
+        print(line, end="\n" * bool(line))
+        write(replace(keys, adapter=adapter))
     if keys.push:
         push.push_written(Path(keys.out), keys.push, keys.private, keys.card)
 
