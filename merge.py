@@ -38,11 +38,11 @@ from rl import program
 from rl.adapter_only import logprobs, open_adapted
 from rl.adapter_only import write as write_adapter
 from rl.arguments import NotNegative, Positive
-from rl.as_trained import SAVED, best_of_run, settings_file
+from rl.as_trained import SAVED, settings_file
 from rl.certificate import Probes, certificate, make_probes, shortfall
 from rl.certificate import describe as describe_certificate
 from rl.checkpoint import copy_tokenizer
-from rl.guard import ends, signals
+from rl.guard import ends, keep, signals
 from rl.guard.files import new_folder
 from rl.model_card import CARD, merge_section, model_card, vllm_section
 from rl.quantised import trained_over
@@ -100,7 +100,7 @@ def main(keys: Keys) -> None:
 
         push.check(keys.push, keys.private)
     if keys.adapter or keys.model:
-        adapter, line = best_of_run(keys.adapter)
+        adapter, line = keep.best_of_run(keys.adapter)
         print(line, end="\n" * bool(line))
         write(replace(keys, adapter=adapter))
     if keys.push:
