@@ -86,7 +86,7 @@ def certificate(probes: Probes, expected_NV: torch.Tensor, found_NV: torch.Tenso
         "split": SPLIT,
         "prompts": probes.count,
         "tokens": len(kl_N),
-        "kl": kl_N.mean().item(),
+        "kl": kl_N.mean().clamp(min=0).item(),  # of equal distributions rounding may be below 0
         "kl_max": kl_N.max().item(),
         "greedy_agreement": (expected_NV.argmax(-1) == found_NV.argmax(-1)).float().mean().item(),
         "largest_difference": (expected_NV - found_NV).abs().max().item(),
