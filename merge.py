@@ -50,7 +50,7 @@ from rl.quantised import trained_over
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
-NEEDS = "one block of the model is held in float32; device=cpu takes the host's memory"  # said when memory runs out
+NEEDS = "one block of the model is held in float32, and its outputs for prompts=; device=cpu takes the host's memory"
 TEXT = "Adapted, folded and written, the model says the same of this sentence: 2 oak logs make 8 planks."
 
 
@@ -282,7 +282,7 @@ def print_report(report: dict, out: str) -> None:
     if report["certificate"]:
         print(describe_certificate(report["certificate"]))
     else:
-        print("compared on one sentence alone: no run's settings are beside the adapter, or prompts=0")
+        print("compared on one sentence alone: prompts=0, env=http, or no settings of a run beside the adapter")
 
 
 if __name__ == "__main__":
