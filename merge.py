@@ -42,7 +42,7 @@ from rl.as_trained import SAVED, settings_file
 from rl.certificate import Probes, certificate, make_probes, shortfall
 from rl.certificate import describe as describe_certificate
 from rl.checkpoint import copy_tokenizer
-from rl.guard import ends, signals
+from rl.guard import ends, keep, signals
 from rl.guard.files import new_folder
 from rl.model_card import CARD, merge_section, model_card, vllm_section
 from rl.quantised import trained_over
@@ -50,14 +50,14 @@ from rl.quantised import trained_over
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAX_LOST = 0.5  # largest part of a layer's update, in Frobenius norm, that the cast may lose
 MAX_GAP = 0.01  # nats between adapted and folded in float32, where rounding alone makes about 1e-5
-NEEDS = "one block of the model is held in float32; device=cpu takes the host's memory"  # said when memory runs out
+NEEDS = "one block of the model is held in float32, and its outputs for prompts=; device=cpu takes the host's memory"
 TEXT = "Adapted, folded and written, the model says the same of this sentence: 2 oak logs make 8 planks."
 
 
 @dataclass(frozen=True)
 class Keys:
     out: str  # the folder for the merged checkpoint; must not exist
-    adapter: str = ""  # the adapter's folder, e.g. runs/x/epoch_10; without it the model is only cast
+    adapter: str = ""  # the adapter's folder, or a run's for its best epoch; without it the model is only cast
     model: str = ""  # the base: tiny, a folder or a hub id; default: the base that the adapter names
     dtype: Literal["float32", "bfloat16", "float16"] | None = None  # float32 | bfloat16 | float16; default: the base's
     quant: Literal["run", "none", "nf4", "nf4-double", "int8"] = "run"  # of the base; run: as the adapter's run says
@@ -100,7 +100,9 @@ def main(keys: Keys) -> None:
 
         push.check(keys.push, keys.private)
     if keys.adapter or keys.model:
-        write(keys)
+        adapter, line = keep.best_of_run(keys.adapter)
+        print(line, end="\n" * bool(line))
+        write(replace(keys, adapter=adapter))
     if keys.push:
         push.push_written(Path(keys.out), keys.push, keys.private, keys.card)
 
@@ -280,7 +282,7 @@ def print_report(report: dict, out: str) -> None:
     if report["certificate"]:
         print(describe_certificate(report["certificate"]))
     else:
-        print("compared on one sentence alone: no run's settings are beside the adapter, or prompts=0")
+        print("compared on one sentence alone: prompts=0, env=http, or no settings of a run beside the adapter")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from envs import EnvironmentFailed
 from models import Tokenizer, load_tokenizer
 from rl import arguments, as_trained, config
 from rl.evaluate import EVAL_STREAM
-from rl.tasks import make_env, make_tasks
+from rl.tasks import make_env, make_tasks, mixture
 
 SPLIT = "test"
 MOST_TOKENS = 64  # of a reply
@@ -37,13 +37,15 @@ class Probes:
 
 
 def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, prompts: int, device: str) -> Probes:
-    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks.
+    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks. Tasks of a
+    server (env=http) are not asked for.
 
-    Raise ValueError if the environment's server or sandbox fails.
+    Raise ValueError if the environment fails, such as its sandbox.
     """
     ids = tokenizer.encode(sentence)
     rows, spans, env = [ids], [range(len(ids))], ""
-    if prompts and as_trained.settings_of(adapter):
+    settings = as_trained.settings_of(adapter)
+    if prompts and settings and "http" not in mixture(str(settings.get("env", config.Common.env))):
         words = as_trained.with_settings([f"model={base}"], [str(adapter)])
         cfg = config.resolve(arguments.split(words))
         env, tokenizer = cfg.env, load_tokenizer(base, cfg.thinking)
@@ -66,7 +68,7 @@ def _prompt_and_reply(tokenizer: Tokenizer, cfg: Any, task: Any) -> tuple[list[i
         raise ValueError(f"env={task.env}: no held-out prompt ({error}); prompts=0 merges without") from None
     try:
         reply = env.oracle()
-    except RuntimeError:  # env=http
+    except RuntimeError:
         return prompt, []
     return prompt, tokenizer.reply(reply)[:MOST_TOKENS]
 
@@ -86,7 +88,7 @@ def certificate(probes: Probes, expected_NV: torch.Tensor, found_NV: torch.Tenso
         "split": SPLIT,
         "prompts": probes.count,
         "tokens": len(kl_N),
-        "kl": kl_N.mean().item(),
+        "kl": kl_N.mean().clamp(min=0).item(),  # of equal distributions rounding may be below 0
         "kl_max": kl_N.max().item(),
         "greedy_agreement": (expected_NV.argmax(-1) == found_NV.argmax(-1)).float().mean().item(),
         "largest_difference": (expected_NV - found_NV).abs().max().item(),

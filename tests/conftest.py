@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import sys
 import time
@@ -84,6 +85,17 @@ def randomize(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 def random_model(model_type: str = "qwen2", seed: int = 0, dtype=torch.float32, **fields) -> CausalLM:
     model = CausalLM(parse_config({**SMALL, "model_type": model_type, **fields}))
     return randomize(model, seed).to(dtype).eval()
+
+
+def copy_of_the_code(folder: Path) -> Path:
+    """Make a folder with the programs and packages that a run imports. rl/ and envs/ are copies, to be changed."""
+    for name in ("rl", "envs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("models", "lora", "recipes"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("train.py", "eval.py", "merge.py"):
+        shutil.copy(ROOT / name, folder)  # Python would import from where a link leads
+    return folder
 
 
 def run_program(*words: str) -> tuple[int, str, str]:

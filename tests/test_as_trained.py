@@ -153,6 +153,14 @@ def test_sampling_is_printed_saved_and_compared_as_played(run, tmp_path):
     assert status == 2 and "was played with top_k=9, not 0" in err
 
 
+def test_merging_under_torchrun_is_refused(run, tmp_path, monkeypatch):
+    """No rank would know when another has written the checkpoint."""
+    monkeypatch.setenv("RANK", "0")
+    words = [f"adapter={run}/epoch_1", "mode=both", f"out={tmp_path}/both"]
+    assert "mode=both merges in one process: without torchrun, or with ranks=N" in refused(*words)
+
+
+@pytest.mark.full  # starts two processes
 def test_two_ranks_evaluate_as_one(run, tmp_path):
     """With samples=, against= and the merged checkpoint: all numbers are equal."""
     play = [f"adapter={run}/epoch_1", "n=4", "samples=2", "k=1,2", "max_turns=1", "threads=1"]

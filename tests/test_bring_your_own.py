@@ -1,12 +1,11 @@
 """The code in docs/bring_your_own.md works as it stands: one file and one line in a dict."""
 
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, metrics_of
+from conftest import ROOT, copy_of_the_code, metrics_of
 
 import envs
 
@@ -19,12 +18,7 @@ SMALL = ["episodes=8", "batch_size=8", "epochs=1", "max_new_tokens=6", "eval_epi
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """Copy the code that a run imports, and add the page's files and lines."""
-    folder = tmp_path_factory.mktemp("tree")
-    for name in ("rl", "envs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("models", "lora", "recipes"):
-        (folder / name).symlink_to(ROOT / name)
-    shutil.copy(ROOT / "train.py", folder)
+    folder = copy_of_the_code(tmp_path_factory.mktemp("tree"))
     for path, code in FILES.items():
         (folder / path).write_text(code)
     for path, start in LINES.items():

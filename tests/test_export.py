@@ -107,6 +107,20 @@ def test_without_a_runs_settings_the_sentence_is_all(epoch, tmp_path):
     assert not (tmp_path / "merged" / "training_config.json").exists()
 
 
+def test_no_server_is_asked_for_held_out_tasks(epoch, tmp_path):
+    """training_config.json may be a stranger's."""
+    shutil.copytree(epoch, tmp_path / "served")
+    settings = json.loads((epoch / "training_config.json").read_text()) | {"env": "http", "http": {"url": "http://x"}}
+    (tmp_path / "served" / "training_config.json").write_text(json.dumps(settings))
+    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/served", f"out={tmp_path}/merged")
+
+
+def test_a_runs_folder_is_merged_at_its_best_epoch(epoch, tmp_path):
+    out = merged(f"adapter={epoch.parent}", f"out={tmp_path}/merged", "prompts=0")
+    assert "epoch_2 is the best of 1 evaluated and saved epochs by success, 50.0%" in out
+    assert json.loads((tmp_path / "merged" / "merge_report.json").read_text())["adapter"] == str(epoch)
+
+
 def test_settings_are_copied_so_that_the_merged_model_plays_as_trained(epoch, tmp_path):
     merged(f"adapter={epoch}", f"out={tmp_path}/merged", "prompts=1")
     copied = (tmp_path / "merged" / "training_config.json").read_text()

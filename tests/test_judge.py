@@ -120,6 +120,7 @@ def test_eval_compares_with_saved_results(saved, tmp_path):
         (["k=4", "samples=3"], "k=4 needs samples=4 or more"),
         (["k=x"], "k=x"),
         (["mode=merge"], "mode=merge merges one adapter="),
+        (["out=merged"], "out= is the merged checkpoint of mode=merge|both; json= saves results"),
     ],
 )
 def test_comparisons_that_cannot_be_are_one_line(words, line, saved):

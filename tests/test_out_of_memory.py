@@ -139,8 +139,9 @@ def test_a_cache_that_no_machine_holds_is_one_line(tmp_path):
 def test_merging_out_of_memory_is_one_line_and_writes_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr("models.checkpoints.export.save_config", run_out)
     code, _, err = run_program("merge.py", "model=tiny", f"out={tmp_path}/merged")
-    line = "merge.py: out of memory (1,048,576.00 GiB more were wanted); one block of the model is held in float32; "
-    assert (code, err) == (1, f"{line}device=cpu takes the host's memory\n") and not list(tmp_path.iterdir())
+    line = "merge.py: out of memory (1,048,576.00 GiB more were wanted); one block of the model is held in float32, "
+    rest = "and its outputs for prompts=; device=cpu takes the host's memory\n"
+    assert (code, err) == (1, line + rest) and not list(tmp_path.iterdir())
 
 
 def test_other_errors_keep_their_traceback(monkeypatch, tmp_path):

@@ -100,3 +100,12 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     others |= {"before", "before_products", "now_products", "size", "large", "small", "docs", "make"}  # of benchmarks
     others |= {"dtypes", "kernels", "new", "only", "repeats", "rows", "shapes", "tokens", "turns", "warmup"}  # likewise
     assert used - known - others == set()
+
+
+def test_derivations_use_the_codes_names():
+    """Every name with an underscore is one of rl/ or of lora/layer.py."""
+    section = (ROOT / "docs" / "algorithms.md").read_text().split("## Derivations")[1].split("\n## ")[0]
+    source = "".join(path.read_text() for path in [*(ROOT / "rl").glob("*.py"), ROOT / "lora" / "layer.py"])
+    formulas = {"a_t", "s_t", "r_t", "delta_t", "A_t", "E_pi", "E_old", "E_expert", "s_t+1", "A_t+1"}
+    named = set(re.findall(r"\b[a-zA-Z]+_\w+\b", " ".join(re.findall(r"`([^`]+)`", section)))) - formulas
+    assert len(named) > 25 and {name for name in named if not re.search(rf"\b{name}\b", source)} == set()
