@@ -62,6 +62,7 @@ class State(Process):
         self.pending: list[str] = []  # signals that have come and await the end of the running command
         self.inherited: dict[str, str] = {}  # traps of the shell above, which a subshell shows until it sets its own
         self.doomed = ""  # the signal that ends this shell, while it sleeps
+        self.stack: list[str] = []  # of pushd
         self.sinks: list = []  # of each `>(...)`: its input, its program, and the shell that runs it
         self.sourcing = 0
         self.random = 42
@@ -331,6 +332,7 @@ SPECIAL = {
     "GROUPS": lambda sh: str(sh.gid),
 }
 LISTS = {
+    "BASH_VERSINFO": lambda sh: ["5", "2", "21", "1", "release", "x86_64-pc-linux-gnu"],
     "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
     "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],
     "GROUPS": lambda sh: [str(group) for group in sh.groups],

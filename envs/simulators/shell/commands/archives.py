@@ -53,6 +53,7 @@ def gzip(p: Process) -> int:
     options, names = getopt(p.argv, "dckfltrvqnNS:123456789", long)
     flags = {flag for flag, _ in options}
     flags |= {"gunzip": {"d"}, "zcat": {"d", "c"}}.get(program, set())
+    p.argv = ["gzip", *p.argv[1:]]  # the others are scripts that run gzip
     status = 0
     for name in names or ["-"]:
         status = max(status, _gzip_one(p, name, flags))
