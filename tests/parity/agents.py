@@ -157,7 +157,7 @@ paste -d' ' data/nums.txt {F} | head -n {N}
 date -d '2024-01-31 +{N} days' +%F; date -d @86400 -u +%H:%M
 tar czf b.tgz {D} && tar tzf b.tgz | sort | head -n {N}; rm -f b.tgz
 tar cf b.tar src; mkdir ex; tar xf b.tar -C ex; find ex -type f | sort; rm -f b.tar
-gzip -k {F}; gunzip -c {F}.gz | head -1; rm -f {F}.gz
+gzip -k {F}; gunzip -c {F}.gz | head -1; rm -f */*.gz
 md5sum {F} | cut -c1-8; sha256sum < {F} | cut -c1-10
 comm -12 <(sort {F}) <(sort {F}) | head -n {N}
 diff {F} {F}; echo $?

@@ -222,8 +222,10 @@ def _create(p: Process, mode: str, chosen: dict, operands: list, exclude: list[s
         out.seek(0)
     warned: set[str] = set()
     say = p.out if name != "-" else p.stderr.write
+    if name != "-":
+        p.write(name, b"", append=True)  # it exists while its members are found
     with tarfile.open(fileobj=out, mode="a" if out.getvalue() else "w", format=tarfile.GNU_FORMAT) as archive:
-        target = p.lookup(name) if name != "-" and p.exists(name) else None
+        target = p.lookup(name) if name != "-" and "z" not in chosen else None  # gzip writes it, unknown to tar
         for folder, operand in operands:
             status = max(status, _add(p, archive, folder, operand, chosen, exclude, warned, say, target))
     data = out.getvalue()
