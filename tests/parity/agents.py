@@ -9,9 +9,14 @@ Needs what parity.shell needs for the first; the second runs anywhere.
 import random
 import re
 import sys
+from functools import cache
 from multiprocessing import Pool
 
 from parity import shell
+
+from envs.os_interaction.judge import twin
+from envs.simulators.shell import Shell, base_machine
+from envs.simulators.shell.files import Caller
 
 SETUP = """
 mkdir -p src/lib logs data/{raw,out}
@@ -259,18 +264,20 @@ def spoiled(seed) -> str:
     return "".join(parts)
 
 
-def crash_of(seed) -> str:
-    """Return a spoiled script if the simulator raises an error on it, else an empty text."""
-    from envs.simulators.shell import Shell, base_machine
-    from envs.simulators.shell.files import Caller
-
-    Shell.strict = True
+@cache
+def ready():
+    """Return the machine on which spoiled scripts begin."""
     machine = base_machine()
     Caller(machine).mkdir(shell.WORK)
-    bash = Shell(machine, cwd=shell.WORK)
-    bash.run(SETUP)
+    Shell(machine, cwd=shell.WORK).run(SETUP)
+    return machine
+
+
+def crash_of(seed) -> str:
+    """Return a spoiled script with its error if the simulator raises one, else an empty text."""
+    Shell.strict = True
     try:
-        bash.run(spoiled(seed), max_steps=20_000)
+        Shell(twin(ready()), cwd=shell.WORK).run(spoiled(seed), max_steps=20_000)
     except Exception as error:
         return f"{type(error).__name__}: {error}\n{spoiled(seed)}"
     return ""
