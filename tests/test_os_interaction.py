@@ -31,6 +31,7 @@ from envs.os_interaction import tasks as os_tasks
 from envs.os_interaction.judge import judge, obstacle, prepared, twin
 from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.os_interaction.wordings import wordings
+from envs.simulators.sandbox import machine as machine_module
 from envs.simulators.shell import Shell, base_machine
 
 Shell.strict = True  # errors of the shell must be seen
@@ -248,6 +249,55 @@ def in_real_bash(scripts: list[str]) -> list[int]:
 @cache
 def has_namespaces() -> bool:
     return in_real_bash(["exit 3"]) == [3]
+
+
+@cache
+def real_machine() -> str:
+    """Return why there is no real machine, "" if there is one."""
+    try:
+        Config(machine="bash")
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_real_machine_is_refused_in_one_line(monkeypatch):
+    with pytest.raises(ValueError, match="unknown machine 'bahs'; did you mean 'bash'"):
+        Config(machine="bahs")
+    monkeypatch.setattr(machine_module.RealMachine, "server", None)
+    monkeypatch.setattr(machine_module.os, "geteuid", lambda: 1000)
+    with pytest.raises(ValueError, match=r"cannot run here .not root on Linux.*machine=simulated") as refused:
+        Config(machine="bash")
+    assert "\n" not in str(refused.value)
+
+
+def test_real_machine_plays_tasks_apart_from_this_system():
+    if why := real_machine():
+        pytest.skip(why)
+    chosen = [template for template in ALL if "sleep" not in template.skills and "vi" not in template.skills]
+    for number, template in enumerate(chosen[3::17]):
+        env = at(template.draw(Random(number)), machine="bash")
+        assert env.slow and solve(env)[-1].info["success"], template.instruction
+    env = at(machine="bash")
+    assert env.step("sleep 100 & echo $! > /srv/pid; id -u; hostname").observation == OUTPUT + "0\nlocalhost\n"
+    seen = env.step("kill -0 $(cat /srv/pid) && echo alive; ls /root /tmp; mount -t tmpfs none /mnt; mknod /b b 8 0")
+    assert "alive\n" in seen.observation and seen.observation.count("denied") + seen.observation.count("permitted") == 2
+    assert env.step("finish").info["outcome"] == "incorrect" and not Path("/srv/pid").exists()
+    other = at(machine="bash")
+    assert other.step("ls /srv; mkdir /srv/a /srv/b; sleep 0.01").observation == OUTPUT + "old\n"
+    assert other.step("finish").info["outcome"] == "correct"
+
+
+def test_real_script_ends_at_its_time_limit():
+    if why := real_machine():
+        pytest.skip(why)
+    machine = machine_module.RealMachine()
+    late = machine.run("echo a; sleep 60", seconds=0.3)
+    assert (late["output"], late["status"], late["timed_out"]) == ("a\n", 124, True)
+    flood = machine.run("yes", seconds=10)
+    assert flood["timed_out"] and len(flood["output"]) == machine_module.MAX_OUTPUT
+    assert machine.run("echo still", args=("x",))["output"] == "still\n"
+    machine.close()
 
 
 @pytest.mark.full

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from fractions import Fraction
@@ -17,8 +18,9 @@ import pytest
 from conftest import no_hang
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity import shell, shell_commands
+from parity import agents, shell, shell_commands
 
+from envs.os_interaction.judge import twin
 from envs.simulators.shell import Shell, base_machine
 from envs.simulators.shell.base import ADMIN
 from envs.simulators.shell.files import Caller, Machine
@@ -481,6 +483,15 @@ def test_many_corrupted_scripts_return_a_result(seed):
     answer_spoiled(5000, seed)
 
 
+def test_spoiled_scripts_of_agents_crash_nothing():
+    assert agents.crashes(range(200)) == []
+
+
+@pytest.mark.full
+def test_many_spoiled_scripts_of_agents_crash_nothing():
+    assert agents.crashes(range(100_000)) == []
+
+
 def test_scripts_touch_no_real_file_or_process(monkeypatch):
     scripts = shell.written()[::2]
 
@@ -630,6 +641,49 @@ def test_time_comes_from_the_machines_clock():
         assert Shell(machine).run("sleep 1000; echo $SECONDS; touch /f").output == "1000\n"
     assert 1000 <= machine.clock - start < 1001
     assert machine.lookup("/f").mtime == pytest.approx(machine.clock, abs=1)
+
+
+def test_jobs_take_their_time_on_the_machines_clock():
+    machine = base_machine()
+    start, threads = machine.clock, threading.active_count()
+    bash = Shell(machine)
+    with no_hang():
+        said = bash.run("(sleep 50; echo late) & sleep 20; echo early; wait; echo $SECONDS").output
+        assert said == "early\nlate\n50\n" and 50 <= machine.clock - start < 51
+        assert bash.run("while :; do :; done & sleep 1; kill $!; wait $!; echo $?").output == "143\n"
+        assert bash.run("for i in 1 2 3; do (sleep $i; echo $i >> /f) & done").output == ""
+        assert bash.run("cat /f").output == "1\n2\n3\n"  # jobs go on for some seconds after their script
+        assert bash.run("sleep infinity & wait").timed_out
+        bash.run("while :; do sleep 1; done & while :; do echo x; done > /dev/null &")
+    assert threading.active_count() == threads
+
+
+def test_processes_stay_between_scripts():
+    bash = Shell(base_machine())
+    bash.run("sleep 1000 & echo $! > /pid; nohup sleep 900 > /dev/null 2>&1 &")
+    assert bash.run("kill -0 $(cat /pid) && pgrep -c sleep; ps -o args= -p $(cat /pid)").output == "2\nsleep 1000\n"
+    other = Shell(twin(bash.machine))
+    assert other.run("kill $(cat /pid); sleep 0.1; kill -0 $(cat /pid); pgrep -c sleep").output.endswith("\n1\n")
+    assert bash.run("pkill sleep; pgrep sleep || echo none").output == "none\n"
+
+
+def test_the_container_lacks_what_ubuntus_lacks():
+    bash = Shell(base_machine())
+    for name in ("sudo", "nano", "at", "npm", "python3", "git", "curl"):
+        assert bash.run(f"{name} x").output == f"bash: line 1: {name}: command not found\n"
+    result = bash.run("apt-get install -y curl")
+    assert result.status == 100 and result.output.endswith("E: Unable to locate package curl\n")
+    result = bash.run("apt-get update")
+    assert result.status == 0 and "Temporary failure resolving 'archive.ubuntu.com'" in result.output
+    assert bash.run("id ubuntu; useradd bob; id -u bob; . /etc/os-release; echo $VERSION_ID").output == (
+        "uid=1000(ubuntu) gid=1000(ubuntu) groups=1000(ubuntu),4(adm),20(dialout),24(cdrom),25(floppy),27(sudo),"
+        "29(audio),30(dip),44(video),46(plugdev)\n1001\n24.04\n"
+    )
+
+
+def test_half_a_second_of_work_is_no_timeout():
+    script = "i=0; while [ $i -lt 6000 ]; do i=$((i + 1)); x=$(echo $i); done; echo $x"
+    assert run(script).output == "6000\n"
 
 
 def test_commands_can_run_commands():

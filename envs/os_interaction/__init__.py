@@ -38,6 +38,10 @@ Reward.   At the end 1 and "correct" if all conditions hold; -0.5 and "incorrect
           hold at the start. info["valid"]: bash could run the reply (no syntax error, no status 126 or 127 of its last
           command), or it was finish or an answer.
 
+          `machine=bash` plays on a copy of this computer in namespaces instead, with real bash and programs, for
+          evaluating on `data=`: root on Linux, see envs/simulators/sandbox/machine.py. Conditions are tried only at the
+          end there, and 20 real seconds are the limit of a script.
+
 Data.     `data=entry_dict.json` reads LifelongAgentBench's tasks, which have one script as their condition;
           `data=problems.json scripts=folder` reads AgentBench's, which include questions: `match` compares the
           answer, `check` runs scripts on it. A task is skipped unless it fails at its start and passes after its own
@@ -62,11 +66,20 @@ from envs import common
 from envs.base import Step
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
-from envs.os_interaction.judge import failing, judge, obstacle, prepared, runs_python, skipped, twin
+from envs.os_interaction.judge import (
+    failing,
+    judge,
+    obstacle,
+    prepared,
+    run_script,
+    runs_python,
+    skipped,
+    try_real_machine,
+    twin,
+)
 from envs.os_interaction.tasks import LEVELS, Task
 from envs.own_splits import OwnSplits, check_splits, file_of
 from envs.simulators import sandbox
-from envs.simulators.shell import Shell
 from envs.simulators.shell.files import Frozen
 
 INSTRUCTIONS = """\
@@ -98,6 +111,7 @@ OUTPUT = "The output of the OS:\n\n"
 EMPTY = "The output of the OS is empty."
 SLOW = "The command is marked as timeout since it did not finish within 20 seconds."
 CUT = "\n[truncated because the output is too long]"
+MACHINES = ["simulated", "bash"]
 SYNTAX = "bash: -c: line "  # the start of bash's message about a syntax error
 MAX_SCRIPT = 20_000  # most characters of a reply that is executed
 TOO_LONG = "bash: Argument list too long\n"
@@ -113,6 +127,7 @@ class Config:
     max_output: int = 800  # longer output is cut to 20 characters less than this; 0: never
     max_turns: int = 5  # executed replies before the episode is truncated
     prompt: str = "native"  # "native": instructions, Act: and fenced blocks; "short": one message, bare commands
+    machine: str = "simulated"  # "simulated"; "bash": real bash in namespaces, which needs root on Linux, for data=
     sandbox: str = "isolated"  # "isolated"; "unsafe": run checks in Python even where the system cannot isolate them
 
     def __post_init__(self):
@@ -123,6 +138,12 @@ class Config:
         if self.scripts and not self.data:
             raise ValueError("scripts needs data=problems.json, and data is empty")
         check_splits(self)
+        if self.machine not in MACHINES:
+            from envs.problems import nearest
+
+            raise ValueError(f"unknown machine {self.machine!r}; {nearest(self.machine, MACHINES)}")
+        if self.machine == "bash":
+            try_real_machine()
         if self.data:
             found = os_data.read(self.data, self.scripts, self.splits)
             if any(runs_python(task) for tasks in found.values() for task in tasks):
@@ -136,7 +157,8 @@ class Env(OwnSplits):
         self.config = config or Config()
         cfg = self.config
         self.data = os_data.read(cfg.data, cfg.scripts, cfg.splits) if cfg.data else None
-        self.slow = self.data is not None and any(runs_python(task) for tasks in self.data.values() for task in tasks)
+        pythonic = self.data is not None and any(runs_python(task) for tasks in self.data.values() for task in tasks)
+        self.slow = pythonic or cfg.machine == "bash"
         self.running = False
 
     @property
@@ -158,7 +180,7 @@ class Env(OwnSplits):
     def begin(self, task: Task) -> list[dict]:
         """Start the episode of a task."""
         self.current = task
-        self.machine = prepared(task)
+        self.machine = prepared(task, self.config.machine)
         self.done = 0  # number of the solution's scripts executed
         self.output = ""
         self.turns = 0
@@ -211,15 +233,15 @@ class Env(OwnSplits):
     def _entry(self, rng: Random, split: str) -> Task:
         """Return a task of the file that passes with its own solution here."""
         for task in rng.sample(self.data[split], len(self.data[split])):
-            if not obstacle(task, self.config.sandbox):
+            if not obstacle(task, self.config.sandbox, self.config.machine):
                 return task
-            skipped(self.config.data, self.config.scripts, split, self.config.sandbox)
+            skipped(self.config.data, self.config.scripts, split, self.config.sandbox, "hash", self.config.machine)
         raise self._no_task(split)
 
     def _no_task(self, split: str) -> ValueError:
         """Return the error for a split without a task that can be played."""
         cfg = self.config
-        why = skipped(cfg.data, cfg.scripts, split, cfg.sandbox, cfg.splits) or "the file has none"
+        why = skipped(cfg.data, cfg.scripts, split, cfg.sandbox, cfg.splits, cfg.machine) or "the file has none"
         return ValueError(f"data: {cfg.data} has no task in split {split} that can be played: {why}")
 
     def own_tasks(self, split: str) -> list[Task]:
@@ -227,8 +249,8 @@ class Env(OwnSplits):
         cfg = self.config
         if split not in self.data:
             file_of(cfg.data, split)  # raises ValueError
-        if skipped(cfg.data, cfg.scripts, split, cfg.sandbox, cfg.splits):  # prints how many, once
-            playable = [task for task in self.data[split] if not obstacle(task, cfg.sandbox)]
+        if skipped(cfg.data, cfg.scripts, split, cfg.sandbox, cfg.splits, cfg.machine):  # prints how many, once
+            playable = [task for task in self.data[split] if not obstacle(task, cfg.sandbox, cfg.machine)]
             if not playable:
                 raise self._no_task(split)
             return playable
@@ -264,7 +286,7 @@ class Env(OwnSplits):
                 break
         if len(script) > MAX_SCRIPT:
             return OUTPUT + TOO_LONG, False
-        result = Shell(self.machine).run(script)
+        result = run_script(self.machine, script)
         self.output = result.output
         if result.timed_out:
             return OUTPUT + SLOW, True
@@ -278,8 +300,11 @@ class Env(OwnSplits):
     def _progress(self) -> int:
         """Return how many conditions hold for the first time.
 
-        A condition may run the agent's own scripts. If these would change the machine, it runs on a copy.
+        A condition may run the agent's own scripts. If these would change the machine, it runs on a copy. A real
+        machine has no copy, so that none are tried before the end.
         """
+        if self.config.machine == "bash":
+            return 0
         machine, before = self.machine, len(self.unmet)
         clock, pids = machine.clock, machine.pids
         machine.frozen = True

@@ -5,6 +5,7 @@ condition `restore_programs` restores the system's own.
 """
 
 import sys
+from collections.abc import Sequence
 from copy import copy
 from functools import cache, lru_cache
 
@@ -12,7 +13,8 @@ from envs import base
 from envs.os_interaction import data as os_data
 from envs.os_interaction.tasks import Python, Task
 from envs.simulators import sandbox
-from envs.simulators.shell import Machine, Shell, base_machine
+from envs.simulators.sandbox.machine import RealMachine, Refused
+from envs.simulators.shell import Machine, Result, Shell, base_machine
 from envs.simulators.shell.files import Caller, Node
 
 PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
@@ -20,12 +22,31 @@ QUICK = sandbox.Limits(wall=2.0, cpu=2)
 LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
 
 
-def prepared(task: Task) -> Machine:
-    """Return a new machine in the initial state of a task."""
-    machine = base_machine()
+def prepared(task: Task, kind: str = "simulated") -> Machine | RealMachine:
+    """Return a new machine in the initial state of a task; `kind`: the environment's option `machine`."""
+    machine = base_machine() if kind == "simulated" else RealMachine()
     for script in task.init:
-        Shell(machine).run(script)
+        run_script(machine, script)
     return machine
+
+
+def run_script(machine: Machine | RealMachine, script: str, args: Sequence[str] = ()) -> Result:
+    """Run a script as a new `bash -c`, simulated or real."""
+    if not isinstance(machine, RealMachine):
+        return Shell(machine).run(script, args=tuple(args))
+    try:
+        return Result(**machine.run(script, tuple(args)))
+    except (Refused, OSError) as error:
+        raise base.EnvironmentFailed(f"the real machine failed: {error}") from error
+
+
+def try_real_machine() -> None:
+    """Raise ValueError if this system does not allow real machines."""
+    try:
+        RealMachine().close()
+    except (Refused, OSError) as error:
+        hint = "it needs root on Linux; machine=simulated runs anywhere"
+        raise ValueError(f"machine=bash cannot run here ({error}): {hint}") from None
 
 
 def twin(machine: Machine) -> Machine:
@@ -125,9 +146,11 @@ def judge(task: Task, machine: Machine, answer: str, mode: str = sandbox.ISOLATE
             if not _python_passes(condition, arguments, mode):
                 return "incorrect"
             continue
-        restore_programs(machine)
-        result = Shell(machine).run(condition, args=arguments)
-        if result.timed_out and not _ends(task):
+        real = isinstance(machine, RealMachine)
+        if not real:
+            restore_programs(machine)
+        result = run_script(machine, condition, arguments)
+        if result.timed_out and not _ends(task, "bash" if real else "simulated"):
             return "unknown"
         if result.status:
             return "incorrect"
@@ -136,12 +159,12 @@ def judge(task: Task, machine: Machine, answer: str, mode: str = sandbox.ISOLATE
 
 
 @lru_cache(maxsize=4096)
-def _ends(task: Task) -> bool:
+def _ends(task: Task, kind: str) -> bool:
     """Return whether all conditions of a task terminate on a freshly prepared machine."""
-    machine, arguments = prepared(task), ["None"] if task.answers else []
+    machine, arguments = prepared(task, kind), ["None"] if task.answers else []
     for condition in task.conditions:
         if not isinstance(condition, Python):
-            result = Shell(machine).run(condition, args=arguments)
+            result = run_script(machine, condition, arguments)
             if result.timed_out:
                 return False
             arguments.append(result.output)
@@ -154,28 +177,30 @@ def runs_python(task: Task) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def obstacle(task: Task, mode: str = sandbox.ISOLATED) -> str:
+def obstacle(task: Task, mode: str = sandbox.ISOLATED, kind: str = "simulated") -> str:
     """Return why a task is unusable, or "". It must fail at its start and pass after its own solution."""
     if task.match:
         return ""
-    machine = prepared(task)
-    before = judge(task, twin(machine), "None", mode)
+    machine = prepared(task, kind)
+    before = judge(task, prepared(task, kind) if kind == "bash" else twin(machine), "None", mode)
     if before != "incorrect":
         return "its check passes at the start" if before == "correct" else "its check does not end"
     if not task.truth:
         return "it has no solution that its check could be tried with"
     for script in task.truth:
-        output = Shell(machine).run(script).output
+        output = run_script(machine, script).output
     answer = output.strip() if task.truth[-1] in task.conditions else "None"
     right = "\n" not in answer and judge(task, machine, answer, mode) == "correct"
     return "" if right else "its own solution does not pass its check on this machine"
 
 
 @cache  # reported once per file and split
-def skipped(path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED, splits: str = "hash") -> str:
+def skipped(
+    path: str, scripts: str, split: str, mode: str = sandbox.ISOLATED, splits: str = "hash", kind: str = "simulated"
+) -> str:
     """Describe the skipped tasks in a split of a file; also print this if any task is left."""
     tasks = os_data.read(path, scripts, splits)[split]
-    bad = [(task, why) for task in tasks if (why := obstacle(task, mode))]
+    bad = [(task, why) for task in tasks if (why := obstacle(task, mode, kind))]
     if not bad:
         return ""
     task, why = bad[0]

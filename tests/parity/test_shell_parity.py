@@ -1,7 +1,7 @@
 """Compare the simulated shell with real bash on more than two thousand scripts, in a root of their own."""
 
 import pytest
-from parity import shell
+from parity import agents, shell
 from test_shell import run_in_work
 
 reason = shell.available()
@@ -15,6 +15,15 @@ def compare(scripts: list[str]) -> None:
 
 def test_sampled_scripts_match_bash():
     compare(shell.written()[::8] + shell.generated(400)[200::10])
+
+
+def test_sampled_agents_scripts_match_bash():
+    assert len(agents.compare(40)) <= 4
+
+
+@pytest.mark.full
+def test_nine_of_ten_agents_scripts_match_bash():
+    assert len(agents.compare(2000)) <= 200
 
 
 @pytest.mark.full

@@ -99,6 +99,7 @@ class Shell:
             out.node.data += b"Segmentation fault (core dumped)\n"
             status = 139
         finally:
-            end_all(machine)
-            machine.job, machine.deadline = None, inf
+            if machine.jobs:
+                end_all(machine)
+                machine.job, machine.deadline = None, inf
         return Result(bytes(out.node.data).decode("utf-8", "replace"), status, timed_out)

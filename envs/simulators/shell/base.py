@@ -90,6 +90,9 @@ FILES = {
 SECRET = ("/etc/shadow", "/etc/gshadow")  # 0640, of the group shadow
 
 
+INSTALLED = [("/usr/sbin" if name in ADMIN.split() else "/usr/bin", name, ELF + name.encode()) for name in PROGRAMS]
+
+
 def base_machine(hostname: str = "localhost") -> Machine:
     """Return a fresh machine."""
     machine = Machine(hostname)
@@ -111,9 +114,9 @@ def base_machine(hostname: str = "localhost") -> Machine:
         if parent == "/home/ubuntu":
             node.uid = node.gid = 1000
         machine.bytes += len(node.data)
-    for name in PROGRAMS:
-        folder = folders["/usr/sbin" if name in ADMIN.split() else "/usr/bin"]
-        folder.data[name] = Node("file", 0o755, ELF + name.encode(), ino=machine.nodes + len(folder.data))
+    for path, name, data in INSTALLED:
+        there = folders[path].data
+        there[name] = Node("file", 0o755, data, ino=machine.nodes + len(there))
     folders["/home/ubuntu"].mode = 0o750
     folders["/home/ubuntu"].uid = folders["/home/ubuntu"].gid = 1000
     folders["/var/mail"].mode, folders["/var/mail"].gid = 0o2775, 8

@@ -9,7 +9,7 @@ import re
 from envs.simulators.shell import expand
 from envs.simulators.shell.conditions import test
 from envs.simulators.shell.declaring import declare, export, local, put_checked, readonly_, unset
-from envs.simulators.shell.places import cd, pwd, pwd_program, umask
+from envs.simulators.shell.places import cd, dirs, popd, pushd, pwd, pwd_program, umask
 from envs.simulators.shell.printing import declared, echo, formatted, printf, traced
 from envs.simulators.shell.reading import getopts, mapfile, read
 from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
@@ -330,6 +330,7 @@ BUILTINS = {
     "getopts": getopts, "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
     "readonly": readonly_, "unset": unset, "declare": declare, "typeset": declare, "mapfile": mapfile,
     "readarray": mapfile, "jobs": jobs, "disown": disown, "fg": no_control, "bg": no_control,
+    "pushd": pushd, "popd": popd, "dirs": dirs,
      "times": colon, "history": colon, "enable": colon,
 }  # fmt: skip
 

@@ -37,10 +37,10 @@ class Control(Launching):
         if status and not self.quiet:
             action = self.traps.get("ERR")
             if action and (not self.frames or self.options.get("E")):
-                self.status = status
+                self.status, pipe_status = status, self.pipe_status
                 self.traps["ERR"] = ""
                 self.run_script(action, "error trap", self.line)
-                self.traps["ERR"] = action
+                self.traps["ERR"], self.pipe_status = action, pipe_status
             if self.options["e"]:
                 raise Exit(status)
         return status

@@ -65,7 +65,7 @@ def fields(sh, word: Word) -> list[str]:
             if paths:
                 out += paths
                 continue
-            if sh.options["nullglob"]:
+            if sh.options["nullglob"] and re.search(r"[*?\0]|\[.*\]", as_pattern(field, True), re.DOTALL):
                 continue
         out.append("".join(text for _, text in field))
     return out

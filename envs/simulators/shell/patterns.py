@@ -65,8 +65,7 @@ def pieces(pattern: str) -> tuple[tuple[re.Pattern, int], ...]:
             i = bracket[1]
         elif c == "[" and i >= closed:
             source.append(re.escape(c))
-            slash = pattern.find("/", i)
-            closed = slash if slash >= 0 else len(pattern)
+            closed = len(pattern)
         else:
             source.append(re.escape(c))
     return (*out, (re.compile("".join(source), re.DOTALL), width))
@@ -78,7 +77,7 @@ def _bracket(pattern: str, i: int) -> tuple[str, int] | None:
     i += negated
     first = i
     while (c := pattern[i : i + 1]) != "]" or i == first:
-        if not c or c == "/":
+        if not c:
             return None
         if c == "[" and pattern[i + 1 : i + 2] in (":", "=", "."):
             end = pattern.find(pattern[i + 1] + "]", i + 2, i + 20)

@@ -1,4 +1,4 @@
-"""cd, pwd and umask."""
+"""cd, pwd, pushd, popd, dirs and umask."""
 
 import re
 
@@ -67,6 +67,54 @@ def _plain(path: str) -> str:
         elif part and part != ".":
             parts.append(part)
     return "/" + "/".join(parts)
+
+
+def dirs(sh, argv) -> int:
+    """Print the stack of folders, the present one first: dirs, and pushd and popd after a change."""
+    home = sh.get("HOME") or ""
+    if argv[1:2] == ["-c"]:
+        sh.stack = []
+        return 0
+    whole = [sh.get("PWD") or sh.cwd, *sh.stack]
+    shown = [path if "-l" in argv or not home or (path != home and not path.startswith(home + "/"))
+             else "~" + path[len(home) :] for path in whole]  # fmt: skip
+    if "-v" in argv:
+        sh.out("".join(f"{place:2}  {path}\n" for place, path in enumerate(shown)))
+    else:
+        sh.out(("\n" if "-p" in argv else " ").join(shown) + "\n")
+    return 0
+
+
+def pushd(sh, argv) -> int:
+    here, target = sh.get("PWD") or sh.cwd, next((word for word in argv[1:] if word != "-n"), None)
+    if target is None or (target[:1] in "+-" and target[1:].isdecimal()):
+        whole = [here, *sh.stack]
+        turn = 1 if target is None else int(target[1:3]) if target[0] == "+" else len(whole) - 1 - int(target[1:3])
+        if target is None and not sh.stack:
+            return sh.fail("no other directory")
+        if not 0 <= turn < len(whole):
+            return sh.fail(f"{target}: directory stack index out of range")
+        whole = whole[turn:] + whole[:turn] if target else [whole[1], whole[0], *whole[2:]]
+        target, stack = whole[0], whole[1:]
+    else:
+        stack = [here, *sh.stack]
+    try:
+        _enter(sh, target, False, False)
+    except OSError as error:
+        return sh.fail(f"{target}: {error.strerror}")
+    sh.stack = stack
+    return dirs(sh, ["dirs"])
+
+
+def popd(sh, argv) -> int:
+    if not sh.stack:
+        return sh.fail("directory stack empty")
+    try:
+        _enter(sh, sh.stack[0], False, False)
+    except OSError as error:
+        return sh.fail(f"{sh.stack[0]}: {error.strerror}")
+    sh.stack = sh.stack[1:]
+    return dirs(sh, ["dirs"])
 
 
 def pwd(sh, argv) -> int:

@@ -106,7 +106,8 @@ class Interpreter(Control):
                 self.status = status
             except Exit as end:
                 self.status = end.status
-        self.drain(0)
+        if self.sinks:
+            self.drain(0)
         return self.status & 255
 
     # -- signals

@@ -1,5 +1,7 @@
 """A shell's state: variables, special parameters, options, and how it prints errors and traces."""
 
+from typing import ClassVar
+
 from envs.simulators.shell import expand
 from envs.simulators.shell.expand import ExpansionFailed
 from envs.simulators.shell.jobs import Job
@@ -40,6 +42,10 @@ class LoopJump(Exception):
 class State(Process):
     """A process with variables, functions and options. `shell_name` is $0; `label` begins its messages."""
 
+    doomed = ""  # the signal that ends this shell, while it sleeps
+    inherited: ClassVar[dict[str, str]] = {}  # traps of the shell above, which a subshell shows until it sets its own
+    stack: ClassVar[list[str]] = []  # of pushd; like the two above, an instance that changes it has its own
+
     def __init__(self, process: Process, name: str = "bash", args: tuple = ()):
         super().__init__(
             process.machine, process.cwd, process.uid, process.gid, process.groups, process.umask,
@@ -60,8 +66,6 @@ class State(Process):
         self.own_pid, self.top = self.pid, self  # its own number, and the shell whose number $$ is
         self.jobs: dict[int, Job] = {}
         self.pending: list[str] = []  # signals that have come and await the end of the running command
-        self.inherited: dict[str, str] = {}  # traps of the shell above, which a subshell shows until it sets its own
-        self.doomed = ""  # the signal that ends this shell, while it sleeps
         self.sinks: list = []  # of each `>(...)`: its input, its program, and the shell that runs it
         self.sourcing = 0
         self.random = 42
@@ -331,6 +335,7 @@ SPECIAL = {
     "GROUPS": lambda sh: str(sh.gid),
 }
 LISTS = {
+    "BASH_VERSINFO": lambda sh: ["5", "2", "21", "1", "release", "x86_64-pc-linux-gnu"],
     "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
     "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],
     "GROUPS": lambda sh: [str(group) for group in sh.groups],

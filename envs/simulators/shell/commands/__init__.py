@@ -25,6 +25,7 @@ from envs.simulators.shell.commands import (
     lists,
     modes,
     packages,
+    pieces,
     processes,
     sort,
     stat,
@@ -42,5 +43,5 @@ from envs.simulators.shell.commands.sed import command as sed
 
 # This is also the order of the files in /usr/bin, which `find` shows.
 MODULES = (adduser, archives, awk, copy, diff, editor, expr, files, find, grep, groups, identity, listing, lists, modes,
-           packages, passwords, processes, sed, sort, stat, sums, system, text, users, xargs)  # fmt: skip
+           packages, passwords, pieces, processes, sed, sort, stat, sums, system, text, users, xargs)  # fmt: skip
 COMMANDS = {name: guarded(command) for module in MODULES for name, command in module.COMMANDS.items()}

@@ -53,6 +53,7 @@ def gzip(p: Process) -> int:
     options, names = getopt(p.argv, "dckfltrvqnNS:123456789", long)
     flags = {flag for flag, _ in options}
     flags |= {"gunzip": {"d"}, "zcat": {"d", "c"}}.get(program, set())
+    p.argv = ["gzip", *p.argv[1:]]  # the others are scripts that run gzip
     status = 0
     for name in names or ["-"]:
         status = max(status, _gzip_one(p, name, flags))
@@ -221,8 +222,10 @@ def _create(p: Process, mode: str, chosen: dict, operands: list, exclude: list[s
         out.seek(0)
     warned: set[str] = set()
     say = p.out if name != "-" else p.stderr.write
+    if name != "-":
+        p.write(name, b"", append=True)  # it exists while its members are found
     with tarfile.open(fileobj=out, mode="a" if out.getvalue() else "w", format=tarfile.GNU_FORMAT) as archive:
-        target = p.lookup(name) if name != "-" and p.exists(name) else None
+        target = p.lookup(name) if name != "-" and "z" not in chosen else None  # gzip writes it, unknown to tar
         for folder, operand in operands:
             status = max(status, _add(p, archive, folder, operand, chosen, exclude, warned, say, target))
     data = out.getvalue()

@@ -22,6 +22,7 @@ USAGE = "Usage: grep [OPTION]... PATTERNS [FILE]...\nTry 'grep --help' for more 
 
 def grep(p: Process) -> int:
     kind = {"egrep": "E", "fgrep": "F"}.get(p.argv[0].rpartition("/")[2], "G")
+    p.argv = ["grep" if kind != "G" else p.argv[0], *p.argv[1:]]  # they are scripts that run grep
     try:
         options, operands = getopt(p.argv, SHORT, LONG, status=2)
     except Fail as failure:

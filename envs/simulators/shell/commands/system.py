@@ -234,6 +234,8 @@ def nohup(p: Process) -> int:
         words = words[2:] if words[0] in ("-n", "-o", "-e", "-i") else words[1:]
     if not words:
         raise Fail("missing operand", 125, try_help=True)
+    if p.machine.job and p.machine.job.fresh:
+        p.machine.job.name = " ".join(words)  # which takes this one's place
     try:
         return p.run(words)
     except OSError as error:
