@@ -13,7 +13,7 @@ from envs.requests import Result
 from models.chat.tokenizer import Tokenizer
 from models.config import parse_config
 from models.sizes import sizes_of
-from rl import config, peaks
+from rl import config, peaks, plan
 from rl.refusals import recipe_names
 from rl.tasks import make_env, mixture
 
@@ -92,7 +92,7 @@ def test_a_model_that_thinks_has_room_or_does_not_think(recipe):
 
 @pytest.mark.parametrize("recipe", GUIDES)
 def test_docs_print_the_plan_of_each_recipe(recipe):
-    """The peaks in GiB of load, rollout, values (of a critic) and update on a GPU, as plan= counts them."""
+    """The peaks in GiB of load, rollout, values (of a critic) and update on a GPU, and a card that holds them."""
     cfg = replace(at_real_size(recipe), plan="141GiB")
     sizes = sizes_of(parse_config(MODELS[cfg.model]))
     needs = peaks.phases(sizes, peaks.settled(sizes, cfg))
@@ -102,6 +102,10 @@ def test_docs_print_the_plan_of_each_recipe(recipe):
         f"{needs[name] / 2**30:.0f}" if name in needs else "" for name in ("load", "rollout", "values", "update")
     ]
     assert [cell.strip() for cell in row[2].split("|")][:4] == expected
+    card = int(row[2].split("|")[4].split()[0])
+    fitted = replace(cfg, plan=f"{card}GiB")
+    needs = plan.on_device(peaks.phases(sizes, peaks.settled(sizes, fitted)))
+    assert max(needs.values()) < 0.95 * card * 2**30
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_docs_print_the_plan_of_each_recipe(recipe):
         ("planner_grpo", {"max_steps": 500, "batch_size": 8, "temperature": 0.7, "max_samples": 1000, "quant": "nf4"}),
         ("planner_sft", {"max_len": 17000, "batch_size": 16, "lr": 1e-4, "epochs": 1}),
         ("affine_sft", {"epochs": 3, "save_steps": 1000, "save_total_limit": 3, "warmup_steps": 100, "eval_every": 1}),
-        ("affine_ppo", {"rollout_batch_size": 4, "lr": 1e-5, "max_turns": 0, "save_total_limit": 3}),
+        ("affine_ppo", {"rollout_batch_size": 4, "lr": 1e-5, "epochs": 25, "episodes": 4, "save_total_limit": 3}),
     ],
 )
 def test_recipes_have_their_guides_values(recipe, values):
