@@ -72,9 +72,10 @@ def test_every_command_exists(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_key_in_a_command_is_a_key(page, capsys):
     import merge
+    from envs import __main__ as envs_program
     from envs.serve import __main__ as serve
     from eval import Keys
-    from rl import config
+    from rl import config, pipeline
     from rl.arguments import keys_of
     from rl.serve import __main__ as rl_serve
 
@@ -82,7 +83,14 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     with pytest.raises(SystemExit):
         config.parse(["--help"], "train.py", Keys)
     known = set(re.findall(r"^  ([\w.]+)=", capsys.readouterr().out, re.M))
-    known |= {*keys_of(merge.Keys), *keys_of(serve.Keys), *keys_of(rl_serve.Keys)}
+    known |= {
+        *keys_of(envs_program.Keys),
+        *keys_of(pipeline.Keys),
+        *keys_of(merge.Keys),
+        *keys_of(serve.Keys),
+        *keys_of(rl_serve.Keys),
+        "track",  # short for track.to
+    }
     used = set(re.findall(r"(?<=[ `])([a-z][\w.]*)=[\w./{]", text))
     others = {"torch", "yours.option", "yours.clip", "base_url", "mine"}  # placeholders
     others |= {"guess.numbers", "raft.group_size"}  # of the code in docs/bring_your_own.md
