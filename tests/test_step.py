@@ -126,17 +126,31 @@ def test_layers_of_a_stack_may_have_scales_of_their_own():
     assert decode.exact_step(model) is not None
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_large_model_is_stacked_only_from_kept_copies(frozen, monkeypatch):
+@pytest.mark.parametrize("name", ["qwen2, biases", "qwen3 with adapters", "adapters on some"])
+def test_a_large_model_is_multiplied_from_its_own_weights(name, monkeypatch):
+    """Where products are plain, and where it trains: no weight is copied, and the bits are the decoder's."""
     monkeypatch.setattr(decode, "SMALL", 1000)
+    monkeypatch.setattr(onednn, "float32", False)
+    model = MODELS[name]()
+    step, own = decode.exact_step(model), {p.data_ptr() for p in model.parameters()}
+    for layer in step.layers:
+        for part in (layer.qkv, layer.out, layer.gate_up, layer.down):
+            assert part.packed is None and part.weight is None and {w.data_ptr() for w in part.own} <= own
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_model_of_many_weights_has_a_step_only_from_kept_copies(frozen, monkeypatch):
+    monkeypatch.setattr(decode, "SMALL", 1000)
+    monkeypatch.setattr(decode, "FEW_CALLS", 1000)
     monkeypatch.setattr(onednn, "float32", True)  # a run in this process may have chosen plain products
     model = adapted("qwen2").requires_grad_(not frozen)
     assert (decode.exact_step(model) is not None) == (frozen and usable(torch.float32))
 
 
-def test_a_large_model_is_not_stacked_beyond_the_budget(monkeypatch):
+def test_a_model_of_many_weights_has_no_step_beyond_the_budget(monkeypatch):
     """Not even if its first layers would fit."""
     monkeypatch.setattr(decode, "SMALL", 1000)
+    monkeypatch.setattr(decode, "FEW_CALLS", 1000)
     model = adapted("qwen2")
     room = 4 * model.model.layers[0].self_attn.q_proj.base_layer.weight.numel() * 4
     kept = onednn.bytes_of_copies()

@@ -180,35 +180,40 @@ class Unstacked:
 
 
 class StackedOnCPU(Stacked):
-    """Stacked layers multiplied by oneDNN. The frozen weights of a large model are not copied for this: the copies of
-    onednn.py are used, which exist anyway, and the A factors are multiplied apart. So they are in a small model where
-    training multiplies them by MKL, because oneDNN adds up a long row in other parts."""
+    """Stacked layers multiplied by oneDNN. The frozen weights of a large model are not copied for this: onednn.py's
+    copies are used, which exist anyway, or else the layers' own weights one by one, and the A factors are multiplied
+    apart. So they are in a small model where training multiplies them by MKL, because oneDNN adds up a long row in
+    other parts."""
 
     def __init__(self, layers: Sequence[LinearLayer], small: bool):
-        weights = [layer.parts().weight for layer in layers]
-        shared = onednn.weight_copy(weights)
-        self.layers, self.widths, self.down = layers, [len(weight) for weight in weights], None
-        if shared is None or (small and onednn.multiplies_float32()):
+        found = [layer.parts() for layer in layers]
+        self.own, self.biases = [part.weight for part in found], [part.bias for part in found]
+        shared = onednn.weight_copy(self.own)
+        self.layers, self.widths, self.down = layers, [len(weight) for weight in self.own], None
+        if small and (shared is None or onednn.multiplies_float32()):
             super().__init__(layers)
             self.packed = None
             if shared is not None:
                 self.packed, self.weight = onednn.pack_weight(self.weight), None
         else:
-            found = [layer.parts() for layer in layers]
-            self.packed, self.bias = shared, joined_bias(weights, [layer.bias for layer in found])
+            self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.down, self.ups = joined_adapters(found)
 
     def joint(self, x_ND: torch.Tensor) -> torch.Tensor:
-        if self.packed is not None:
-            y = onednn.multiply(x_ND, self.packed, self.bias)
-        else:
-            with onednn.onednn_matmul():
-                y = F.linear(x_ND, self.weight, self.bias)
+        y = self._product(x_ND)
         if self.down is None:
             return self.add_adapters(*self._split(y))
         with onednn.onednn_matmul():
             low = F.linear(x_ND, self.down)
         return self.add_adapters(y, low)
+
+    def _product(self, x_ND: torch.Tensor) -> torch.Tensor:
+        if self.packed is not None:
+            return onednn.multiply(x_ND, self.packed, self.bias)
+        with onednn.onednn_matmul():
+            if self.weight is None:
+                return columns(x_ND, self.own, self.biases)
+            return F.linear(x_ND, self.weight, self.bias)
 
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
         if low is None or low.shape[1] <= JOINED:

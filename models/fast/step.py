@@ -24,6 +24,7 @@ from models.linear import ROW_MULTIPLE
 
 _agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
+FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
 
 
 class HeadNorms:
@@ -102,7 +103,7 @@ class CPUStep(Step):
 
     @torch.inference_mode()
     def __init__(self, model: CausalLM):
-        small = _is_small(model)
+        small = _size(model) < SMALL
         super().__init__(model, lambda layers: StackedOnCPU(layers, small))
 
     @torch.inference_mode()
@@ -148,8 +149,8 @@ def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) ->
     return first, mask_from, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
 
 
-def _is_small(model: CausalLM) -> bool:
-    return sum(p.numel() for p in model.parameters()) < SMALL
+def _size(model: CausalLM) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
 def _padded(x: torch.Tensor, N: int) -> torch.Tensor:
@@ -167,8 +168,8 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
         return None  # of quantised weights the stacks would be a dense copy
     inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
-    if not _is_small(model) and any(weight_copy([layer.weight for layer in group]) is None for group in inputs):
-        return None  # the stacks would be a copy of the whole model
+    if _size(model) > FEW_CALLS and any(weight_copy([layer.weight for layer in group]) is None for group in inputs):
+        return None
     layers = [layer for group in inputs for layer in group]
     shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), onednn.float32, onednn.least_batch, shapes)
