@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_ranks import played
 from test_rl_serve import serving
 
 import train
@@ -211,21 +212,30 @@ def test_a_server_that_is_gone_ends_the_run_which_goes_on_later(local, server, t
     assert (tmp_path / "run/episodes.jsonl").read_bytes() == (local / "episodes.jsonl").read_bytes()
 
 
-def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_path, monkeypatch):
-    """Each update waits until the server has been asked for the next epoch's episodes. They are of the weights before
-    the update, and their advantages are weighted for it."""
-    asked, learned, update = with_fault(server, lambda _number, _body, said: said), [], train.update
+def seeds_of(epoch: int) -> set[int]:
+    """Return the seeds of the requests of an epoch of WORDS, whose episodes have up to 8 turns."""
+    return {int(fold_all([(0, i, turn)])) for i in range(16 * epoch - 16, 16 * epoch) for turn in range(8)}
 
-    def waiting(state, *words):
+
+def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_path, monkeypatch):
+    """The server answers requests of the second epoch only once the first update has begun. The episodes are of the
+    weights before that update, and their advantages are weighted for it."""
+    learned, begun, late, update, second = [], threading.Event(), [], train.update, seeds_of(epoch=2)
+
+    def waits(_number, body, said):
+        if body["seed"] in second and not begun.wait(20):
+            late.append(body)
+        return said
+
+    def noted(state, *words):
+        begun.set()
         learned.append(state.adapter_hash())
-        before, ends = len(asked), time.monotonic() + 30
-        while state.epoch < 2 and len(asked) == before and not state.ahead.coming.played.done():
-            assert time.monotonic() < ends, "nothing is sampled beside the update"
-            time.sleep(0.01)
         return update(state, *words)
 
-    monkeypatch.setattr(train, "update", waiting)
+    with_fault(server, waits)
+    monkeypatch.setattr(train, "update", noted)
     run(tmp_path / "run", server.words, "ahead=1", "epochs=3", "eval_every=1")
+    assert not late, "nothing is sampled beside the update"
     episodes = [json.loads(line) for line in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
     assert [e["adapter_hash"] for e in episodes[::16]] == [learned[0], learned[0], learned[1]]
     assert (local / "episodes.jsonl").read_text().splitlines()[:16] == [json.dumps(e) for e in episodes[:16]]
@@ -235,6 +245,15 @@ def test_an_epoch_is_sampled_while_the_one_before_is_learned(local, server, tmp_
     assert all(r["sampler_gap"] == 0 for r in records), "old log-probabilities are those of the present weights"
 
 
+@pytest.mark.full
+def test_two_ranks_sample_ahead_as_one(server, tmp_path):
+    run(tmp_path / "alone", server.words, "ahead=1", "eval_every=1")
+    played(tmp_path, 2, {"two": [f"{WORDS} {server.words} ahead=1 eval_every=1 out=OUT"]})
+    for name in ("episodes.jsonl", "epoch_2/adapter_model.safetensors"):
+        assert (tmp_path / "two" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes(), name
+    assert [r["staleness"] for r in metrics(tmp_path / "two")] == [0, 2]
+
+
 def test_sampling_ahead_ends_with_the_run(server, tmp_path, monkeypatch):
     sampling = []
 
@@ -242,10 +261,11 @@ def test_sampling_ahead_ends_with_the_run(server, tmp_path, monkeypatch):
         sampling.append(state.ahead.coming.played)
         raise ValueError("the test's update fails")
 
-    def slow(_number, _body, said):
-        time.sleep(0.5)
+    def slow(_number, body, said):
+        time.sleep(0.5 if body["seed"] in seeds else 0)
         return said
 
+    seeds = seeds_of(epoch=2)
     monkeypatch.setattr(train, "update", failing)
     with_fault(server, slow)
     with pytest.raises(ValueError, match="the test's update fails"):
