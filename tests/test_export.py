@@ -196,6 +196,17 @@ def test_bin_files_hold_the_same_tensors(only, epoch, tmp_path):
         assert all(map(torch.equal, ours.state_dict().values(), theirs.state_dict().values()))
 
 
+def test_bin_files_of_a_large_model_have_their_index(tmp_path, monkeypatch):
+    monkeypatch.setattr("models.checkpoints.writer.SHARD", 10**6)
+    merged("model=tiny", f"out={tmp_path}/bin", "format=bin")
+    index = json.loads((tmp_path / "bin" / "pytorch_model.bin.index.json").read_text())["weight_map"]
+    found = {name: torch.load(tmp_path / "bin" / name, weights_only=True) for name in set(index.values())}
+    assert len(found) > 2 and not list((tmp_path / "bin").glob("*safetensors*"))
+    expected = load_file(TINY / "model.safetensors")
+    assert expected.keys() == index.keys()
+    assert all(torch.equal(found[name][key], expected[key]) for key, name in index.items())
+
+
 def test_card_says_what_the_run_was(epoch, tmp_path):
     merged(f"adapter={epoch}", f"out={tmp_path}/merged")
     card = (tmp_path / "merged" / "README.md").read_text()
