@@ -111,6 +111,11 @@ def _declare(sh, argv: list, on: set, off: set, items: list, scoped: bool) -> in
             continue
         if not scoped:
             name = sh.target(name)
+        kind = sh.vars[name].kind if name in sh.vars else ""
+        if (kind == "a" and "A" in on) or (kind == "A" and "a" in on):
+            ways = ("indexed", "associative") if kind == "a" else ("associative", "indexed")
+            status = sh.fail(f"{name}: cannot convert {ways[0]} to {ways[1]} array")
+            continue
         _give(sh, sh.vars.setdefault(name, Var()), name, on, off)
         if isinstance(value, list):
             sh.put_array(name, value, add, "A" if "A" in on else "")

@@ -287,7 +287,9 @@ class Interpreter(Control):
             if not shell.redirect(only.redirects):
                 self.substituted = 1
                 return ""
-            printed, self.substituted = shell.fds[0].read(), 0
+            printed, self.substituted = b"", 0
+            with suppress(OSError):  # bash says nothing of a folder
+                printed = shell.fds[0].read()
         else:
             sink = shell.fds[1] = pipe(self.machine, PIPE_SIZE, Timeout())
             self.substituted = shell.run_forked(*program)

@@ -51,7 +51,10 @@ def join(p: Process) -> int:
         last = p.argv[-1] if len(p.argv) > 1 else p.argv[0]
         raise Fail(f"missing operand after {quote_locale(last)}" if len(names) < 2 else "extra operand", try_help=True)
     by = chosen.get("t")
-    keys = [int(chosen.get(flag, chosen.get("j", "1"))[:3] or 1) - 1 for flag in "12"]
+    fields = [chosen.get(flag, chosen.get("j", "1")) for flag in "12"]
+    if bad := [field for field in fields if not field.isdecimal() or not field.isascii() or not int(field[:9])]:
+        raise Fail(f"invalid field number: {quote_locale(bad[0])}")
+    keys = [int(field[:9]) - 1 for field in fields]
     tables = [[line.split(by) if by else line.split() for line in lines(read(p, name))] for name in names]
     rows = [[(fields[key] if key < len(fields) else "", fields) for fields in table]
             for key, table in zip(keys, tables, strict=True)]  # fmt: skip
