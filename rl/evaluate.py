@@ -1,6 +1,7 @@
 """Evaluation on held-out tasks: success with an interval, apart from the reward."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median, pstdev
 
 from models import CausalLM, Tokenizer
@@ -15,7 +16,9 @@ from rl.tasks import make_tasks
 EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in every run and at every epoch
 
 
-def evaluate(model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperatures, split: str, episodes: int):
+def evaluate(
+    model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperatures: Sequence[float], split: str, episodes: int
+) -> Iterator[dict]:
     """Play `episodes` tasks of a split at each temperature (0: greedy), the same tasks every time. Yield `judged`."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
     with progress_bar(episodes * len(temperatures), f"evaluate on {split}") as bar:

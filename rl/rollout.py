@@ -4,7 +4,7 @@ Tokens in, tokens out. An episode is one list of ids that only grows; sampled id
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,17 +33,35 @@ MAX_THREADS = 8  # slow environments that run side by side: more would take time
 CUT = envs.Step("", 0.0, False, True, {"outcome": "timeout", "success": False, "valid": True, "shaped": 0.0})
 
 
-def rollout(model, tokenizer, tasks: list[Task], cfg, temperature, progress, keep_hidden=False) -> list[Episode]:
+def rollout(
+    model: CausalLM,
+    tokenizer: Tokenizer,
+    tasks: list[Task],
+    cfg: Common,
+    temperature: float,
+    progress: tqdm,
+    keep_hidden: bool = False,
+) -> list[Episode]:
     """Play every task, cfg.rollout_batch_size at once, and return the episodes in the order of the tasks.
 
     Requests of environments to the base model wait until no episode can sample, then are answered as one batch. An
     episode whose environment fails (EnvironmentFailed) is marked infrastructure_failed. Raise ValueError if all fail.
+
+    keep_hidden: for an algorithm with a critic, episodes keep the hidden states that predicted their sampled tokens.
     """
     return next(rollouts(model, tokenizer, tasks, cfg, (temperature,), progress, keep_hidden))
 
 
-def rollouts(model, tokenizer, tasks, cfg, temperatures, progress, keep_hidden=False) -> Iterator[list[Episode]]:
-    """Yield the rollout at each temperature; several ranks play them side by side."""
+def rollouts(
+    model: CausalLM,
+    tokenizer: Tokenizer,
+    tasks: list[Task],
+    cfg: Common,
+    temperatures: Sequence[float],
+    progress: tqdm,
+    keep_hidden: bool = False,
+) -> Iterator[list[Episode]]:
+    """Yield the `rollout` at each temperature; several ranks play them side by side."""
     ways = [partial(_play, model, tokenizer, cfg, at, sampler_hash(model), keep_hidden) for at in temperatures]
     yield from ranks.play(ways, tasks, progress)
 
