@@ -203,6 +203,7 @@ def test_help_explains_every_key_with_its_default(capsys):
     assert set(listed) == set(defaults), "each key has a default and a comment that is not empty"
     for key, shown in listed.items():
         assert shown == help.shown(defaults[key]), key
+    assert "  : " not in text, "a key whose comment is missing"
     assert "recipes: " in text and "embedded" in text and "textcraft" in text
 
 

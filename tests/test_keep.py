@@ -77,6 +77,13 @@ def test_all_epochs_stay_without_a_limit(tmp_path):
     assert keep.epochs(tmp_path) == [1, 2, 3, 4] and len(checkpoints(tmp_path)) == keep.KEEP
 
 
+@pytest.mark.parametrize("patience, words", [(1, "1 evaluation was"), (2, "2 evaluations were")])
+def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path):
+    state = make_state(critic=False)
+    cfg = SimpleNamespace(patience=patience, epochs=9, max_steps=0)
+    assert f"; stopped early: {words} no better (patience=0 goes on)" in keep.last_line(state, cfg, tmp_path)
+
+
 def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
     """Replies of four tokens solve nothing, so no evaluation is better than the first."""
     run = tmp_path / "run"

@@ -46,7 +46,8 @@ def last_line(state: TrainState, cfg: Any, run: Path) -> str:
     """Return the line at a run's end: its last epoch, why it ends early, and its best epoch by evaluation."""
     line = f"done: {run}/epoch_{state.epoch}, curves and episodes in {run}/report.html"
     if not all_taken(cfg, state.epoch, state.step):
-        line += f"; stopped early: {cfg.patience} evaluations were no better (patience=0 goes on)"
+        many = "1 evaluation was" if cfg.patience == 1 else f"{cfg.patience} evaluations were"
+        line += f"; stopped early: {many} no better (patience=0 goes on)"
     best, (kind, scores) = best_saved(run), evaluations(run)
     if best is not None and len(scores) > 1:
         line += f"; the best epoch by {kind} is epoch_{best}, {shown(kind, scores[best])}"

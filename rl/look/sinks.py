@@ -25,13 +25,12 @@ EXAMPLES = 8  # episodes in an epoch's table
 MOST = 4000  # characters of a text in it
 COLUMNS = ["epoch", "env", "seed", "outcome", "score", "prompt", "transcript"]
 UNSENT = {"tasks", "warnings"}
+Service = Literal["none", "wandb", "tensorboard", "trackio"]
 
 
 @dataclass(frozen=True)
 class Config:
-    to: Literal["none", "wandb", "tensorboard", "trackio"] = (
-        "none"  # also send metrics there; track=NAME is short for this
-    )
+    to: Service = "none"  # also send metrics there; track=NAME is short for this
     project: str = "lora-rl"  # the project there; TensorBoard has none
     name: str = ""  # the run's name there; empty: its folder's name
 
