@@ -434,7 +434,7 @@ def test_help_names_every_environment(capsys):
         (["textcraft", "=3"], "unknown key ''; --help lists the keys"),
         (["textcraft", "demos=-1"], "demos=-1 must not be negative"),
         (["sat", "sat.kk=3"], "unknown key 'kk'; did you mean k?"),
-        (["sat:2,alfworld"], "unknown environment 'sat:2,alfworld'; "),
+        (["sat:2,alfworld"], "unknown environment 'sat:2'; did you mean 'sat'?"),
         (["textcraft", "difficulty=9"], "difficulty must be a comma list of 1, 2, 3, 4, not '9'"),
         (["textcraft", "split=dev", "demos=1"], "split=dev is not one of train, val, test"),
         (

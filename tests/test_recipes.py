@@ -14,6 +14,7 @@ from models.chat.tokenizer import Tokenizer
 from models.config import parse_config
 from models.sizes import sizes_of
 from rl import config, peaks, plan
+from rl.guard.sources import describe_sources
 from rl.refusals import recipe_names
 from rl.tasks import make_env, mixture
 
@@ -130,7 +131,7 @@ def test_quick_shortens_every_recipe_of_the_embedded_model(recipe):
     cfg, whole = (config.parse([f"recipe={recipe}", *words]) for words in (["quick=true"], []))
     assert (cfg.model, cfg.max_steps) == ("tiny", 0)
     assert cfg.epochs * cfg.episodes <= 256 < whole.epochs * whole.episodes
-    assert "recipe quick: epochs=4 episodes=64" in config.describe_sources(cfg)
+    assert "recipe quick: epochs=4 episodes=64" in describe_sources(cfg)
 
 
 @pytest.mark.parametrize(
