@@ -21,7 +21,7 @@ def make_uniform(model: nn.Module, name: str = "default") -> int:
         raise ValueError(f"rank {most}: vLLM takes at most {RANKS[-1]}")
     scales = {adapter.scale for adapter in adapters}
     scale = scales.pop() if len(scales) == 1 else 1.0
-    if not (scale * rank).is_integer():
+    if not scale or not (scale * rank).is_integer():
         scale = 1.0  # lora_alpha is to be a whole number
     for adapter in adapters:
         missing = rank - len(adapter.A)

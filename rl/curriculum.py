@@ -62,13 +62,14 @@ def lesson(cfg: Any, epoch: int) -> Any:
     option, success = parts(cfg.curriculum)
     own = [record for record in keep.records(Path(cfg.out)) if record.get("accuracy", 0) >= success]
     passed = ranks.from_first([record["epoch"] for record in own])
-    chosen, words = cfg, []
+    chosen, words, most = cfg, [], 0
     for name in mixture(cfg.env):
         values = steps(str(getattr(getattr(cfg, name), option, "")))
         if len(values) > 1:
+            most = max(most, len(values) - 1)
             value = values[min(len(passed), len(values) - 1)]
             words.append(f"{name}.{option}={value}")
             chosen = replace(chosen, **{name: replace(getattr(cfg, name), **{option: value})})
-    if epoch in (0, *passed[-1:]):
+    if epoch in (0, *passed[:most][-1:]):
         print(f"curriculum: from epoch {epoch + 1} on {' '.join(words)}", flush=True)
     return chosen

@@ -12,6 +12,7 @@ from lora.files import HUB_ID
 from models.json_file import TINY
 from rl import as_trained, certificate
 from rl.guard import keep
+from rl.guard.files import read_json
 
 CARD = "README.md"
 SETTINGS = ("algo", "recipe", "env", "data", "epochs", "episodes", "batch_size", "lr", "seed", "quant", "dtype")
@@ -34,18 +35,34 @@ def model_card(name: str, source: Path, base: str, is_adapter: bool) -> str:
     name: under which the card says it loads. source: the run's epoch that it was made from. base: as in model=.
     """
     settings = as_trained.settings_of(source) or {}
+    base = base or str(settings.get("model", ""))
+    is_merged = not is_adapter and _has_adapter(source)
     on_hub = re.fullmatch(f"({HUB_ID})(@.+)?", base) if not Path(base).is_dir() else None
     shown = base_shown(base)
     head = [f"base_model: {shown}", f"base_model_relation: {'adapter' if is_adapter else 'finetune'}"] if on_hub else []
     head += [f"library_name: {'peft' if is_adapter else 'transformers'}", "pipeline_tag: text-generation"]
-    head += ["tags:", "- lora", *(["- reinforcement-learning"] if settings.get("algo", "sft") != "sft" else [])]
-    what = "A LoRA adapter of" if is_adapter else "A LoRA adapter merged into"
-    trained = f", trained on `{settings['env']}` by {str(settings['algo']).upper()}" if settings else ""
-    parts = ["---", *head, "---", "", f"# {name.rpartition('/')[2]}", "", f"{what} `{shown}`{trained}.", ""]
+    tags = ["- lora"] * (is_adapter or is_merged)
+    tags += ["- reinforcement-learning"] * (settings.get("algo", "sft") != "sft")
+    head += ["tags:", *tags] if tags else []
+    what = "A LoRA adapter merged into" if is_merged else "A LoRA adapter of" if is_adapter else "The weights of"
+    model = f"{what} `{shown}`" if base else f"{what} a model whose base is not recorded"
+    trained = f", trained on `{_trained_on(settings)}` by {str(settings['algo']).upper()}" if settings else ""
+    parts = ["---", *head, "---", "", f"# {name.rpartition('/')[2]}", "", f"{model}{trained}.", ""]
     parts += _table("Training", ("key", "value"), _training(settings))
     parts += _table("Held-out tasks", ("epoch", "play", "success", "80 % interval", "tasks"), _results(source))
     code = (ADAPTER if is_adapter else MERGED).format(name=name, base=shown)
     return "\n".join([*parts, "## Loading", "", "```python", code, "```"]) + "\n"
+
+
+def _has_adapter(source: Path) -> bool:
+    """Return whether the folder holds an adapter, or a checkpoint that one was merged into."""
+    report = source / "merge_report.json"
+    return (source / "adapter_config.json").is_file() or (report.is_file() and bool(read_json(report)["adapter"]))
+
+
+def _trained_on(settings: dict[str, Any]) -> str:
+    """Return the file of data= if the run learned from its rows, else env=."""
+    return Path(str(settings["data"])).name if settings.get("data") else str(settings["env"])
 
 
 def base_shown(base: str) -> str:
@@ -70,6 +87,7 @@ def vllm_section(name: str, base: str, rank: int) -> str:
 def _training(settings: dict[str, Any]) -> list[tuple]:
     """Return the settings that a reader asks for first, without those that are empty."""
     shown = {key: settings[key] for key in SETTINGS if settings.get(key) not in (None, "", "none")}
+    shown = {key: value for key, value in shown.items() if key != "env" or "data" not in shown}
     shown |= {key: Path(str(shown[key])).name for key in PATHS if key in shown}
     return [(key, value) for key, value in shown.items()]
 

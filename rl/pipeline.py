@@ -157,15 +157,23 @@ class Pipeline:
         return ["train.py", *words, f"out={self.folder('rl')}"]
 
     def evaluate_command(self) -> list[str]:
-        """Return the command that plays the base, SFT and RL on the same tasks of both stages' environments."""
+        """Return the command that plays the base, SFT and RL on the same tasks of both stages' environments.
+
+        Keys in which the runs differ are given as RL has them, because eval.py refuses to choose.
+        """
         names = list(self.policies().values())
         cfgs = [self.settings(stage) for stage in ("sft", "rl")]
         env = ",".join(dict.fromkeys(name for cfg in cfgs for name in mixture(cfg.env)))
         words = [word for word in self.stage_words("rl") if word.split("=")[0] in EVALUATED - {"env"}]
         bare = [*words, f"model={cfgs[1].model}", f"dtype={cfgs[1].dtype}", f"env={env}"]
-        played = as_trained.what_is_played(cfgs[0]) | as_trained.what_is_played(cfgs[1]) | {"env": env}
+        first, second = map(as_trained.what_is_played, cfgs)
+        played = first | second | {"env": env}
         usual = as_trained.what_is_played(config.resolve(arguments.split(bare)))
-        differing = [f"{key}={value_word(value)}" for key, value in played.items() if usual.get(key, ...) != value]
+        differing = [
+            f"{key}={value_word(value)}"
+            for key, value in played.items()
+            if usual.get(key, ...) != value or first.get(key, value) != value
+        ]
         own = [f"n={self.keys.n}", f"samples={self.keys.samples}", f"json={(self.out / 'evaluation.json').absolute()}"]
         return ["eval.py", f"adapter={','.join(names)}", *bare, *differing, *own]
 

@@ -64,6 +64,15 @@ def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, m
     assert played[2:] == ["1,2"]
 
 
+def test_last_lesson_is_printed_once(tmp_path, capsys):
+    cfg = config.parse(["textcraft.difficulty=1,2", "curriculum=difficulty", f"out={tmp_path}"])
+    for epoch in range(5):
+        curriculum.lesson(cfg, epoch)
+        with open(tmp_path / "metrics.jsonl", "a") as file:
+            file.write(f'{{"epoch": {epoch + 1}, "accuracy": 1.0}}\n')
+    assert capsys.readouterr().out.count("curriculum:") == 2
+
+
 def test_skills_join_in_their_order(tmp_path):
     words = ["env=db_bench", "db_bench.skill=select,insert", "db_bench.difficulty=1", "curriculum=skill"]
     cfg = config.parse([*words, f"out={tmp_path}"])

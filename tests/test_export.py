@@ -19,7 +19,9 @@ from lora.vllm import RANKS, make_uniform
 from models import load_model, load_tokenizer
 from models.json_file import TINY
 from rl import config
+from rl.arguments import split
 from rl.evaluate import EVAL_STREAM
+from rl.model_card import model_card
 from rl.tasks import make_env, make_tasks
 
 PLAYED = ["env=textcraft", "textcraft.prompt=short", "algo=grpo", "recipe=dapo", "lr=0.001"]
@@ -205,6 +207,33 @@ def test_bin_files_of_a_large_model_have_their_index(tmp_path, monkeypatch):
     expected = load_file(TINY / "model.safetensors")
     assert expected.keys() == index.keys()
     assert all(torch.equal(found[name][key], expected[key]) for key, name in index.items())
+
+
+def test_scale_of_zero_is_exported_for_vllm():
+    model = awake(injected(load_model("tiny"), r=4, alpha=6))
+    for _, layer in lora.lora_layers(model):
+        layer.adapters["default"].scale = 0.0
+    make_uniform(model)
+    adapters = [layer.adapters["default"] for _, layer in lora.lora_layers(model)]
+    assert all(adapter.scale == 1 and not adapter.B.any() for adapter in adapters)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lora.r=0"], "The weights of `models/tiny of lora-rl`, trained on `textcraft` by GRPO."),
+        (["algo=sft", "data=README.md"], "The weights of `models/tiny of lora-rl`, trained on `README.md` by SFT."),
+        (None, "The weights of a model whose base is not recorded."),
+    ],
+)
+def test_card_without_an_adapter_names_none(words, sentence, tmp_path):
+    """A run of lora.r=0 saves whole weights; a run of data= learns from its rows, not from env=."""
+    if words is not None:
+        saved = asdict(config.resolve(split(["algo=grpo", *words])))
+        (tmp_path / "training_config.json").write_text(json.dumps(saved))
+    card = model_card("me/mine", tmp_path, "", False)
+    assert sentence in card and "- lora" not in card
+    assert ("| env |" in card) == (words == ["lora.r=0"])
 
 
 def test_card_says_what_the_run_was(epoch, tmp_path):

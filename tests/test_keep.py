@@ -101,6 +101,20 @@ def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
     assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2, 3]
 
 
+def test_last_line_says_when_training_gained_nothing(tmp_path):
+    state, cfg = SimpleNamespace(epoch=2, step=2), SimpleNamespace(epochs=2, max_steps=0, patience=0)
+    for successes, gained in ((["0.5", "0.25"], False), (["0.25", "0.5"], True)):
+        evals = [
+            f'{{"epoch": {n}, "eval": {{"temperature": 1.0, "success": {x}}}}}'
+            for n, x in zip((0, 2), successes, strict=True)
+        ]
+        (tmp_path / "metrics.jsonl").write_text("\n".join(evals) + "\n")
+        (tmp_path / "epoch_2").mkdir(exist_ok=True)
+        line = keep.last_line(state, cfg, tmp_path)
+        assert "the best epoch by success is epoch_2" in line
+        assert ("before training it was no worse, 50.0%" in line) != gained
+
+
 def test_evaluated_epochs_are_saved(tmp_path):
     words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=2", "strict=false", f"out={tmp_path}/run"]
     train.main(config.parse([*SMALL, *words]))

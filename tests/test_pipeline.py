@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from conftest import run_program
 
 import train
 from envs import __main__ as envs_program
-from rl import config, pipeline
+from rl import as_trained, config, pipeline
 from rl.arguments import split
 
 SHORT = ["threads=1", "ranks=1"]
@@ -80,6 +81,21 @@ def test_rl_starts_from_the_best_epoch_of_sft(commands, tmp_path):
     pipeline.main([f"out={tmp_path}/p", "stages=rl,evaluate", "lora.r=8", *SHORT])
     assert word(commands[0], "resume_from") == f"{tmp_path}/p/sft/epoch_2" and word(commands[0], "lora.r") == ""
     assert word(commands[1], "adapter") == f"base,{tmp_path}/p/sft/epoch_2"
+
+
+def test_guide_runs_that_differ_are_evaluated_as_rl_played(tmp_path):
+    words = ["guide=true", "device=cpu"]
+    whole = pipeline.Pipeline(pipeline.Keys(out=str(tmp_path)), words)
+    for stage in ("sft", "rl"):
+        epoch = whole.folder(stage) / "epoch_1"
+        epoch.mkdir(parents=True)
+        (epoch / "adapter_config.json").write_text("{}")
+        (epoch / "training_config.json").write_text(json.dumps(asdict(whole.settings(stage))))
+        (epoch.parent / "metrics.jsonl").write_text('{"epoch": 1, "eval_loss": 1.0}\n')
+    adapters = list(whole.policies().values())[1:]
+    found = split(as_trained.with_settings(whole.evaluate_command()[1:], adapters))
+    assert len(adapters) == 2
+    assert (found["max_new_tokens"], found["max_len"], found["thinking"]) == ("256", "40960", "false")
 
 
 def test_a_finished_stage_is_skipped_unless_its_settings_differ(commands, tmp_path, capsys):

@@ -51,6 +51,7 @@ def last_line(state: TrainState, cfg: Any, run: Path) -> str:
     best, (kind, scores) = best_saved(run), evaluations(run)
     if best is not None and len(scores) > 1:
         line += f"; the best epoch by {kind} is epoch_{best}, {shown(kind, scores[best])}"
+        line += no_gain(kind, scores, best)
     return line
 
 
@@ -125,9 +126,13 @@ def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
     saved = sum(epoch in scores for epoch in epochs(run))
     choice = f"epoch_{best} is the best of {saved} evaluated and saved epochs by {kind}"
     line = f"{name}: {choice}, {shown(kind, scores[best])}"
+    return str(run / f"epoch_{best}"), line + no_gain(kind, scores, best)
+
+
+def no_gain(kind: str, scores: dict[int, float], best: int) -> str:
+    """Return the end of a line if the epoch `best` scores no higher than the model before training, else ""."""
     no_worse = scores.get(0, -float("inf")) >= scores[best]
-    first = f"; before training it was no worse, {shown(kind, scores[0])}" if no_worse else ""
-    return str(run / f"epoch_{best}"), line + first
+    return f"; before training it was no worse, {shown(kind, scores[0])}" if no_worse else ""
 
 
 def shown(kind: str, score: float) -> str:
