@@ -147,7 +147,7 @@ def no_op(name: str, part: str, owner, function: str, caught_by: str, run: str |
 
 arguments(
     "train samples at temperature 1", "sampler", rollouts, "rollout", "sampler_gap",
-    lambda model, tokenizer, played, cfg, temperature, progress: (model, tokenizer, played, cfg, 1.0, progress),
+    lambda model, tokenizer, played, cfg, temperature, *rest: (model, tokenizer, played, cfg, 1.0, *rest),
 )  # fmt: skip
 
 

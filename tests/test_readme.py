@@ -65,6 +65,7 @@ def test_every_command_exists(page):
     assert set(re.findall(r"(?:`|^    )make ([a-z][\w-]*)\b", text, re.M)) <= targets
     scripts = {ROOT / script for script in re.findall(r"python (\w+\.py)", text)}
     modules = {ROOT / module.replace(".", "/") for module in re.findall(r"python -m ([\w.]+)", text)}
+    modules = {ROOT / "tests" / path.relative_to(ROOT) if path.parent.name == "parity" else path for path in modules}
     scripts |= {path / "__main__.py" if path.is_dir() else path.with_suffix(".py") for path in modules}
     assert [script for script in scripts if not script.is_file()] == []
 
@@ -96,7 +97,10 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     others |= {"guess.numbers", "raft.group_size"}  # of the code in docs/bring_your_own.md
     others |= {
         "copies",
+        "times",
+        "worlds",
         "demos",
+        "distractors",
         "difficulty",
         "growth",
         "matrix",

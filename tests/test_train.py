@@ -150,7 +150,8 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
     records = metrics_of(tmp_path / "run")
     held_out = [r["eval_loss"] for r in records if "eval_loss" in r]
     assert len(held_out) == 2 and held_out[1] < 0.1 * held_out[0]
-    assert output.count("held-out loss") == 2 and f"perplexity {records[-1]['perplexity']:.2f}" in output
+    assert output.count("held-out loss ") == 3, "before, after, and the last line's best"
+    assert f"perplexity {records[-1]['perplexity']:.2f}" in output
     assert not any("eval" in r or "accuracy" in r for r in records), "there is no task to play"
     assert [r["episodes"] for r in records if "episodes" in r] == [54] * 3, "an epoch is a pass"
     (shown,) = page_data(tmp_path / "run" / "report.html", "runs")
@@ -224,8 +225,8 @@ def test_dynamic_rope_is_played_but_not_trained(tmp_path):
     raw["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}
     (tmp_path / "model" / "config.json").write_text(json.dumps(raw))
     words = [f"model={tmp_path}/model", "threads=1", "max_new_tokens=8", "max_len=512", "textcraft.max_turns=2"]
-    with pytest.raises(ValueError, match="dynamic RoPE changes with a batch's longest sequence"):
-        trained(f"out={tmp_path}/run", *words)
+    code, _, err = run_program("train.py", f"out={tmp_path}/run", *words)
+    assert code == 2 and "dynamic RoPE changes with a batch's longest sequence" in err
     assert not (tmp_path / "run").exists()
     code, out, _ = run_program("eval.py", "n=2", *words)
     assert code == 0 and "success" in out
