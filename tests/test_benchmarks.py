@@ -373,6 +373,7 @@ def test_agreement_counts_bits():
 MATRIX = "matrix=true models=tiny ranks=1 threads=1 dtypes=float32 resume=false"
 
 
+@pytest.mark.full
 def test_the_matrix_resumes_runs_and_restores_the_number_of_threads(capsys):
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)

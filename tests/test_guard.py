@@ -205,7 +205,10 @@ def test_a_lock_that_is_removed_while_it_is_awaited_is_not_taken(tmp_path, monke
         assert len(calls) == 2 and os.fstat(file.fileno()).st_ino == (tmp_path / ".lock").stat().st_ino
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.full)]
+
+
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_saves_and_ends_with_its_status(number, status, tmp_path):
     run = tmp_path / "run"
     process = started(*SMALL, "epochs=500", f"out={run}")

@@ -59,7 +59,7 @@ def uploads(device) -> int:
     [
         pytest.param("nf4", ("algo=ppo",), marks=pytest.mark.full),
         ("nf4-double", ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4")),
-        ("int8", ("algo=ppo",)),
+        pytest.param("int8", ("algo=ppo",), marks=pytest.mark.full),
     ],
 )
 def test_an_epoch_stays_on_the_device(kind, words, device, monkeypatch, tmp_path):

@@ -24,7 +24,7 @@ def module_of(kernel) -> str:
 
 
 @compiles
-@pytest.mark.parametrize("arch", [89, 120])
+@pytest.mark.parametrize("arch", [89, pytest.param(120, marks=pytest.mark.full)])
 def test_kernels_fit_chips_with_little_shared_memory(arch, monkeypatch, tmp_path):
     """One launch of each kernel in bfloat16: its last."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
