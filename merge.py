@@ -77,7 +77,8 @@ class Keys:
         only_push = self.push and self.out and Path(self.out).is_dir()
         for key in ("out", "adapter") if self.only_adapter or not (self.model or only_push) else ("out",):
             if not getattr(self, key):
-                raise ValueError(f"{key}= is missing; --help lists the keys")
+                nothing = f", and out={self.out} is no folder to push" if self.push and self.out else ""
+                raise ValueError(f"{key}= is missing{nothing}; --help lists the keys")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device=cuda: no CUDA device here, or torch was built without CUDA; use device=cpu")
         if not Path(self.out).name:

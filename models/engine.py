@@ -210,8 +210,9 @@ class Engine:
         """Sample one more token for each busy slot; return the rows that this finishes."""
         states = [self._slots[i] for i in busy]
         hidden_BD = self._hidden(states)
-        for state, hidden_1D in zip(states, hidden_BD.split(1), strict=True) if self.keep_hidden else ():
-            state.row.hidden.append(hidden_1D)
+        if self.keep_hidden:
+            for state, own_hidden in zip(states, hidden_BD.split(1), strict=True):
+                state.row.hidden.append(own_hidden)
         counters = torch.tensor([(state.stream, len(state.row.ids)) for state in states])
         uniforms_B = unit(fold(*counters.T)) if temperature else None
         ids_B, logprobs_B = sample(hidden_BD, self.model.lm_head.weight, temperature, uniforms_B)

@@ -93,6 +93,13 @@ def _as_type(value: Any, kind: Any) -> Any:
     return kind(number)  # 1e6 is a whole number
 
 
+def word(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as one table with dotted keys."""
     flat = {}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rl import arguments, config
-from rl.arguments import ArgumentError, flatten
+from rl.arguments import ArgumentError, flatten, word
 from rl.guard.files import read_json
 from rl.tasks import mixture
 
 SAVED = "training_config.json"  # beside an adapter: the config.json of its run
-# what is played, with reward.* and ENV.*
+# keys that decide what is played, beside reward.* and ENV.*
 PLAYED = ("env", "system_prompt", "thinking", "temperature", "max_new_tokens", "max_len", "order")
 TRUNCATION = {"top_k": 0, "top_p": 1.0}  # keys of eval.py that change what is played, and their defaults
 
@@ -56,10 +56,10 @@ def with_settings(words: list[str], adapters: list[str]) -> list[str]:
         played = _played(settings_of(Path(name)) or {}, own)
         for key in sorted(played.keys() & found.keys()):
             if played[key] != found[key]:
-                pair = f"{first} was trained with {key}={_word(found[key])}, {name} with {key}={_word(played[key])}"
+                pair = f"{first} was trained with {key}={word(found[key])}, {name} with {key}={word(played[key])}"
                 raise ArgumentError(f"{pair}; give {key}= for all of them, or evaluate them one by one")
         first, found = first or (name if played else ""), {**played, **found}
-    return [*(f"{key}={_word(value)}" for key, value in sorted(found.items())), *words]
+    return [*(f"{key}={word(value)}" for key, value in sorted(found.items())), *words]
 
 
 def what_is_played(cfg: Any, keys: Any = None) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def describe(cfg: Any, keys: Any) -> str:
     """Return one line: what is played, without the options that have their defaults."""
     usual = flatten({name: vars(config.group_class(name)()) for name in ("reward", *mixture(cfg.env))}) | TRUNCATION
     settings = {key: value for key, value in what_is_played(cfg, keys).items() if usual.get(key, ...) != value}
-    return f"plays {' '.join(f'{key}={_word(value)}' for key, value in settings.items())}"
+    return f"plays {' '.join(f'{key}={word(value)}' for key, value in settings.items())}"
 
 
 def origin(words: list[str], adapters: list[str]) -> list[str]:
@@ -104,10 +104,3 @@ def _set_by_recipe(given: dict[str, str]) -> dict[str, Any]:
     """Return the keys that the words' recipe= sets."""
     layers = config.recipe_layers(given)
     return config.merged([layer for layer in layers if layer[0] != "recipe embedded"])
-
-
-def _word(value: Any) -> Any:
-    """Return a value as it is written on the command line."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else value

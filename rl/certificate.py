@@ -37,14 +37,16 @@ class Probes:
 
 
 def make_probes(tokenizer: Tokenizer, sentence: str, adapter: Path, base: str, prompts: int, device: str) -> Probes:
-    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks. Tasks of a
-    server (env=http) are not asked for.
+    """Return the sentence and, if the settings of the adapter's run are beside it, `prompts` held-out tasks.
+
+    There are none of a server (env=http), and none for a run that learned rows of data= instead of tasks.
 
     Raise ValueError if the environment fails, such as its sandbox.
     """
     ids = tokenizer.encode(sentence)
     rows, spans, env = [ids], [range(len(ids))], ""
     settings = as_trained.settings_of(adapter)
+    settings = {} if settings is None or settings.get("data") else settings
     if prompts and settings and "http" not in mixture(str(settings.get("env", config.Common.env))):
         words = as_trained.with_settings([f"model={base}"], [str(adapter)])
         cfg = config.resolve(arguments.split(words))

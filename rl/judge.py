@@ -64,7 +64,8 @@ def result(played: list[Episode], temperature: float, split: str, ks: list[int])
         part["pass"] = {f"{k}": _passes(own, k) for k in ks}
     rates = [bootstrap(_means(tasks.values(), env, "success"), RATE, seed=n) for n, env in enumerate(found["by_env"])]
     found["unweighted"] = fmean(one["success"] for one in found["by_env"].values())
-    found["unweighted_low"], found["unweighted_high"] = interval(np.mean(rates, axis=0))
+    low, high = interval(np.mean(rates, axis=0))  # of draws from the posterior, whose mean may be another
+    found["unweighted_low"], found["unweighted_high"] = min(low, found["unweighted"]), max(high, found["unweighted"])
     return found
 
 
@@ -138,7 +139,8 @@ def pareto(results: dict[str, dict]) -> dict:
 def describe_pareto(found: dict) -> str:
     """Return `pareto` as one line."""
     sure = [f"{pair['better']} beats {pair['worse']} everywhere ({pair['probability']:.0%})" for pair in found["sure"]]
-    return f"not dominated: {', '.join(found['frontier'])}; sure of: {', '.join(sure) or 'nothing'}"
+    likely = f"with a probability of at least {CONFIDENT:.0%} (one-sided)"
+    return f"not dominated: {', '.join(found['frontier'])}; {likely}: {', '.join(sure) or 'nothing'}"
 
 
 def saved_results(path: str, played: dict[str, Any], split: str, tasks: list[Task]) -> dict[str, list[dict]]:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from rl import arguments, as_trained, config, program
-from rl.arguments import ArgumentError, NotNegative, Positive, flatten
-from rl.guard import claim, ends, keep
+from rl.arguments import ArgumentError, NotNegative, Positive, flatten, word
+from rl.guard import claim, ends, fits, keep
 from rl.guard.files import checkpoints
 from rl.refusals import hint
 from rl.tasks import mixture
@@ -56,7 +56,7 @@ def main(words: list[str]) -> None:
         keys = arguments.build(Keys, own)
         pipeline = Pipeline(keys, [f"{key}={value}" for key, value in given.items()])
         pipeline.check()
-    except (ArgumentError, OSError) as error:
+    except (ValueError, OSError) as error:
         arguments.fail("rl.pipeline", error)
     with ends.exits_cleanly("rl.pipeline"):
         pipeline.run()
@@ -79,14 +79,14 @@ class Pipeline:
         """Raise ArgumentError for wrong words, before anything runs."""
         for stage in self.keys.stages.split(","):
             if stage not in STAGES:
-                near = hint(stage, STAGES)
-                raise ArgumentError(
-                    f"stages={self.keys.stages}: no stage {stage!r}; choose from: {', '.join(STAGES)}{near}"
-                )
+                known = f"choose from: {', '.join(STAGES)}{hint(stage, STAGES)}"
+                raise ArgumentError(f"stages={self.keys.stages}: no stage {stage!r}; {known}")
         if self.settings("sft").algorithm.source != "demonstrations":
             raise ArgumentError(f"sft={self.keys.sft!r} is algo={self.settings('sft').algo}: it must be algo=sft")
         if self.settings("rl").algorithm.source == "demonstrations":
             raise ArgumentError(f"rl={self.keys.rl!r} is algo=sft: it must be algo=ppo, grpo or reinforce")
+        for model in {self.settings(stage).model for stage in ("sft", "rl")}:
+            fits.config_folder(model)  # raises for one that is not there, before demonstrations are collected
 
     def run(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -98,19 +98,27 @@ class Pipeline:
                 command = getattr(self, f"{stage}_command")()
                 print(f"stage {stage}: {shlex.join(['python', *command])}", flush=True)
                 self.call(stage, command)
+                if stage == "demos":
+                    (self.out / "demos_words.txt").write_text(shlex.join(self.demos_words()))
         if "evaluate" in self.keys.stages.split(","):
             print(*table(self.out / "evaluation.json", self.policies()), sep="\n")
 
     def done(self, stage: str) -> bool:
-        """Return whether a stage's result is there; an evaluation is made anew."""
-        if stage == "demos":
-            return self.rows.is_file()
-        return stage != "evaluate" and self.finished(stage)
+        """Return whether a stage's result is there; an evaluation is made anew.
+
+        Raise ArgumentError if a stage has finished with other words.
+        """
+        if stage != "demos":
+            return stage != "evaluate" and self.finished(stage)
+        words, made_by = shlex.join(self.demos_words()), self.out / "demos_words.txt"
+        if self.rows.is_file() and made_by.is_file() and made_by.read_text() != words:  # without it they are a user's
+            raise ArgumentError(f"{self.rows} was made by {made_by.read_text()!r}, not {words!r}; choose another out=")
+        return self.rows.is_file()
 
     def call(self, stage: str, command: list[str]) -> None:
         """Run a stage's command. Exit with its status if it fails."""
         try:
-            status = subprocess.run([sys.executable, *command], cwd=ROOT).returncode
+            status = subprocess.run([sys.executable, *command]).returncode
         except KeyboardInterrupt:  # the command has had the signal too
             status = 130
         if status:
@@ -124,21 +132,24 @@ class Pipeline:
     def settings(self, stage: str) -> Any:
         """Return the configuration of a stage's run. Raise ArgumentError for wrong words."""
         words = self.stage_words(stage)
-        if any(word.startswith(("out=", "resume=", "resume_from=", "data=")) for word in words):
+        if any(each.startswith(("out=", "resume=", "resume_from=", "data=")) for each in words):
             raise ArgumentError(f"{stage}= must leave out=, data=, resume= and resume_from= to the pipeline")
         return config.resolve(arguments.split(words))
 
     def demos_command(self) -> list[str]:
         """Return the command that collects what the SFT recipe's experts play."""
-        cfg, keys = self.settings("sft"), self.keys
+        env, *words = self.demos_words()
+        return ["-m", "envs", env, *words, f"buffer={self.keys.buffer}", f"out={self.rows.absolute()}"]
+
+    def demos_words(self) -> list[str]:
+        """Return the words that decide which demonstrations are collected."""
+        cfg = self.settings("sft")
         names = list(mixture(cfg.env))
         usual = {name: flatten(vars(config.group_class(name)()), f"{name}.") for name in names}
         options = {key: value for name in names for key, value in flatten(vars(getattr(cfg, name)), f"{name}.").items()}
-        words = [
-            f"{key}={value_word(value)}" for key, value in options.items() if usual[key.split(".")[0]][key] != value
-        ]
-        own = [f"demos={keys.demos}", f"seed={keys.seed}", f"buffer={keys.buffer}", f"out={self.rows.absolute()}"]
-        return ["-m", "envs", ",".join(names), *own, *words]
+        changed = {key: value for key, value in options.items() if usual[key.split(".")[0]][key] != value}
+        own = [f"demos={self.keys.demos}", f"seed={self.keys.seed}"]
+        return [",".join(names), *own, *(f"{key}={word(value)}" for key, value in changed.items())]
 
     def sft_command(self) -> list[str]:
         words = self.stage_words("sft")
@@ -146,15 +157,15 @@ class Pipeline:
             words.append(f"data={self.rows.absolute()}")
         else:
             print(f"stage sft: {self.rows} is missing, so the experts are imitated as they play", flush=True)
-        return ["train.py", *words, f"out={self.folder('sft')}"]
+        return [str(ROOT / "train.py"), *words, f"out={self.folder('sft')}"]
 
     def rl_command(self) -> list[str]:
         words = self.stage_words("rl")
         if adapter := self.adapter("sft"):
-            words = [word for word in words if not word.startswith("lora.")] + [f"resume_from={adapter}"]
+            words = [each for each in words if not each.startswith("lora.")] + [f"resume_from={adapter}"]
         else:
             print(f"stage rl: {self.out}/sft has no adapter to start from, so RL starts from the base", flush=True)
-        return ["train.py", *words, f"out={self.folder('rl')}"]
+        return [str(ROOT / "train.py"), *words, f"out={self.folder('rl')}"]
 
     def evaluate_command(self) -> list[str]:
         """Return the command that plays the base, SFT and RL on the same tasks of both stages' environments.
@@ -164,18 +175,16 @@ class Pipeline:
         names = list(self.policies().values())
         cfgs = [self.settings(stage) for stage in ("sft", "rl")]
         env = ",".join(dict.fromkeys(name for cfg in cfgs for name in mixture(cfg.env)))
-        words = [word for word in self.stage_words("rl") if word.split("=")[0] in EVALUATED - {"env"}]
+        words = [each for each in self.stage_words("rl") if each.split("=")[0] in EVALUATED - {"env"}]
         bare = [*words, f"model={cfgs[1].model}", f"dtype={cfgs[1].dtype}", f"env={env}"]
         first, second = map(as_trained.what_is_played, cfgs)
         played = first | second | {"env": env}
         usual = as_trained.what_is_played(config.resolve(arguments.split(bare)))
-        differing = [
-            f"{key}={value_word(value)}"
-            for key, value in played.items()
-            if usual.get(key, ...) != value or first.get(key, value) != value
-        ]
+        unusual = {key: value for key, value in played.items() if usual.get(key, ...) != value}
+        unusual |= {key: value for key, value in played.items() if first.get(key, value) != value}
+        differing = [f"{key}={word(value)}" for key, value in unusual.items()]
         own = [f"n={self.keys.n}", f"samples={self.keys.samples}", f"json={(self.out / 'evaluation.json').absolute()}"]
-        return ["eval.py", f"adapter={','.join(names)}", *bare, *differing, *own]
+        return [str(ROOT / "eval.py"), f"adapter={','.join(names)}", *bare, *differing, *own]
 
     def policies(self) -> dict[str, str]:
         """Return the adapter of each policy that is there, by name; the last is the one that the pipeline made."""
@@ -209,11 +218,6 @@ class Pipeline:
         if other:
             raise ArgumentError(f"{run} has finished with other settings ({'; '.join(other[:3])}); choose another out=")
         return True
-
-
-def value_word(value: Any) -> str:
-    """Return a value as it is written on the command line."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def table(path: Path, policies: dict[str, str]) -> Iterator[str]:

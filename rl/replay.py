@@ -21,7 +21,15 @@ KINDS |= {"metrics": dict, "infrastructure_failed": bool, "adapter_hash": str}
 
 
 def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
-    """Return the saved episodes of the state's next epoch, and print a line if other weights sampled them.
+    """Return the saved episodes of the state's next epoch, and print a line if other weights sampled them."""
+    found = checked_episodes(state, cfg)
+    if found[0].adapter_hash != state.adapter_hash():
+        print(f"epoch {state.epoch + 1}: other weights sampled these episodes; its first ratios are not 1", flush=True)
+    return found
+
+
+def checked_episodes(state: TrainState, cfg: Any) -> list[Episode]:
+    """Return the saved episodes of the state's next epoch.
 
     Raise ValueError, one line, for an epoch that the file lacks or has with another number of episodes, and for a
     damaged line.
@@ -38,8 +46,6 @@ def saved_episodes(state: TrainState, cfg: Any) -> list[Episode]:
         )
     if all(episode.infrastructure_failed for episode in found):
         raise ValueError(f"rollouts={cfg.rollouts}: the environments of all episodes of epoch {epoch} failed")
-    if found[0].adapter_hash != state.adapter_hash():
-        print(f"epoch {epoch}: other weights sampled these episodes; its first ratios are not 1", flush=True)
     return found
 
 

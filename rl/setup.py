@@ -68,6 +68,10 @@ def start(cfg: Common, folder: Path) -> tuple[Common, Run, Tokenizer, TrainState
     state.kl_coef = algo_cfg.kl_coef if algo_cfg.reference else 0.0
     if cfg.resume:
         resume.go_on(state, checkpoint, cfg)
+    elif cfg.rollouts:
+        from rl.replay import checked_episodes
+
+        checked_episodes(state, cfg)  # before anything is written
     cfg = run.begin(cfg)
     state.watch.begin(state, tokenizer, cfg, folder)
     if not cfg.resume:

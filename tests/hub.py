@@ -45,9 +45,9 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/validate-yaml":
             return self.send(200, {})
         if path == "/api/repos/create":
-            told = json.loads(body)
-            name = f"{told.get('organization') or 'me'}/{told['name']}"
-            private = told.get("private", told.get("visibility") == "private")
+            request = json.loads(body)
+            name = f"{request.get('organization') or 'me'}/{request['name']}"
+            private = request.get("private", request.get("visibility") == "private")
             if name in hub.repos:
                 return self.send(409, {"error": "exists", "url": f"{hub.url}/{name}"})
             hub.repos[name] = {"private": bool(private), "files": {}}

@@ -109,7 +109,9 @@ def test_a_runs_folder_means_its_best_saved_epoch(successes, best, run, tmp_path
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out, found = evaluated(tmp_path, f"adapter={tmp_path}/run", "max_new_tokens=2")
     assert list(found["results"]) == [f"{tmp_path}/run/epoch_{best}"]
-    assert f"epoch_{best} is the best of 2 evaluated and saved epochs by success, {successes[best]:.1%}" in out
+    assert (
+        f"epoch_{best} is the best of 2 evaluated epochs that the run saved, by success, {successes[best]:.1%}" in out
+    )
     assert ("before training it was no worse" in out) == (successes[0] >= successes[best])
 
 

@@ -117,9 +117,17 @@ def test_no_server_is_asked_for_held_out_tasks(epoch, tmp_path):
     assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/served", f"out={tmp_path}/merged")
 
 
+def test_a_run_of_rows_is_not_certified_on_tasks(epoch, tmp_path):
+    """It learned the rows of data=; env= is only its default."""
+    shutil.copytree(epoch, tmp_path / "rows")
+    settings = json.loads((epoch / "training_config.json").read_text()) | {"data": "rows.jsonl"}
+    (tmp_path / "rows" / "training_config.json").write_text(json.dumps(settings))
+    assert "compared on one sentence alone" in merged(f"adapter={tmp_path}/rows", f"out={tmp_path}/merged")
+
+
 def test_a_runs_folder_is_merged_at_its_best_epoch(epoch, tmp_path):
     out = merged(f"adapter={epoch.parent}", f"out={tmp_path}/merged", "prompts=0")
-    assert "epoch_2 is the best of 1 evaluated and saved epochs by success, 50.0%" in out
+    assert "epoch_2 is the only evaluated epoch that the run saved, by success, 50.0%" in out
     assert json.loads((tmp_path / "merged" / "merge_report.json").read_text())["adapter"] == str(epoch)
 
 

@@ -666,6 +666,14 @@ def test_saved_episodes_of_failed_environments_alone_are_refused(whole, tmp_path
     assert code == 1 and "the environments of all episodes of epoch 1 failed" in err and len(err.splitlines()) == 1
 
 
+def test_refused_saved_episodes_leave_no_run_behind(whole, tmp_path):
+    """The corrected command would be refused for the settings of a run that has begun."""
+    words = [*SMALL, "episodes=8", "batch_size=8", "eval_episodes=0", f"rollouts={whole}/episodes.jsonl"]
+    code, _, err = run_program("train.py", *words, f"out={tmp_path}/run")
+    assert code == 1 and "epoch 1 needs episodes=8 and there are 16" in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_rollouts_are_refused_where_nothing_is_played(whole, tmp_path):
     for words, said in (
         (["algo=sft", f"rollouts={whole}/episodes.jsonl"], "for reinforce, grpo and ppo, not sft"),

@@ -31,6 +31,13 @@ def played(successes: list[list[bool]], env=lambda group: "ab"[group % 2]) -> li
     ]
 
 
+@pytest.mark.parametrize("success", [False, True])
+def test_unweighted_mean_lies_in_its_interval(success):
+    found = judge.result(played([[success]] * 7), 1.0, "test", [])
+    assert found["unweighted"] == success
+    assert found["unweighted_low"] <= found["unweighted"] <= found["unweighted_high"]
+
+
 def test_numbers_of_each_environment_and_over_all():
     successes = [[True], [False], [False], [False], [True], [True], [True]]  # a: 3 of 4; b: 1 of 3
     episodes = [*played(successes), episode("b", 7, False, 0, failed=True)]

@@ -26,7 +26,7 @@ def commands(monkeypatch) -> list[list[str]]:
     """Record the pipeline's commands instead of running them."""
     found = []
 
-    def run(command, cwd):
+    def run(command):
         found.append(command[1:])
         return SimpleNamespace(returncode=0)
 
@@ -47,7 +47,7 @@ def test_stages_are_commands_that_their_programs_take(commands, tmp_path):
     assert keys.demos == 30 and sat.difficulty == "1"
     for command, algo in ((sft, "sft"), (rl, "ppo")):
         cfg = config.parse(command[1:])
-        assert command[0] == "train.py" and (cfg.algo, cfg.quick, cfg.lora.r) == (algo, True, 8)
+        assert command[0] == str(pipeline.ROOT / "train.py") and (cfg.algo, cfg.quick, cfg.lora.r) == (algo, True, 8)
     assert word(evaluate, "adapter") == "base"
     assert set(word(evaluate, "env").split(",")) == {
         "sat",
@@ -56,6 +56,24 @@ def test_stages_are_commands_that_their_programs_take(commands, tmp_path):
         *["webshop", "alfworld", "babyai", "sciworld", "textcraft"],
     }
     assert word(evaluate, "textcraft.max_turns") == "", "embedded.toml and the recipe agree there"
+
+
+def test_demonstrations_of_other_words_are_refused(commands, tmp_path, capsys):
+    words = [f"out={tmp_path}/p", "stages=demos", *SHORT]
+    pipeline.main([*words, "demos=30"])
+    (tmp_path / "p" / "demos.jsonl").write_text("{}\n")
+    pipeline.main([*words, "demos=30"])
+    assert len(commands) == 1 and "stage demos: done before" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        pipeline.main([*words, "demos=40"])
+    assert "demos=30" in (said := capsys.readouterr().err) and "demos=40" in said and "choose another out=" in said
+
+
+def test_model_that_is_missing_is_refused_first(commands, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        pipeline.main([f"out={tmp_path}/p", f"model={tmp_path}/nowhere", *SHORT])
+    assert end.value.code == 2 and f"{tmp_path}/nowhere" in capsys.readouterr().err
+    assert not commands and not (tmp_path / "p").exists()
 
 
 def test_missing_stages_fall_back(commands, tmp_path, capsys):

@@ -19,7 +19,7 @@ from models import load_tokenizer
 from rl import config, replay
 from rl.batch import forward, make_batch
 from rl.look import episodes as look
-from rl.look import page
+from rl.look import page, runs
 from rl.records import Episode
 
 TOKENIZER = load_tokenizer("tiny")
@@ -216,6 +216,15 @@ def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
     assert status == 0, err
     assert [r["name"] for r in page_data(tmp_path / "both.html", "runs")] == ["run", "other"]
     assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
+
+
+def test_best_numbers_are_of_trained_epochs():
+    """Epoch 0 has no folder that could be loaded."""
+    found = [{"temperature": 1.0, "success": success, "low": 0.0, "high": 1.0} for success in (0.9, 0.5, 0.6)]
+    records = [{"epoch": epoch, "eval": one} for epoch, one in enumerate(found)]
+    records += [{"epoch": epoch, "eval_loss": loss} for epoch, loss in enumerate((0.1, 0.3, 0.2))]
+    _, before, sampled, _, loss, _ = runs.best({"epochs": 2}, records)
+    assert before == "90.0%" and sampled.startswith("60.0%") and "epoch 2" in sampled and loss == "0.2000 (2)"
 
 
 def test_a_damaged_run_is_one_line_and_the_others_are_listed(run, tmp_path):

@@ -110,13 +110,15 @@ def check_training(cfg: Any) -> None:
 def check_ahead(cfg: Any) -> None:
     """Raise ArgumentError for ahead= where nothing can be sampled beside the update."""
     if not cfg.sampler:
-        raise ArgumentError("ahead=1 samples on a server while this program learns: give sampler=http://host:port/v1")
+        raise ArgumentError(
+            "ahead=true samples on a server while this program learns: give sampler=http://host:port/v1"
+        )
     if cfg.curriculum:
-        raise ArgumentError("ahead=1 samples an epoch before the one before is logged, whose success curriculum= needs")
+        raise ArgumentError("ahead=true samples an epoch before curriculum= knows the success of the one before")
     for env in mixture(cfg.env).keys() & envs.WITHOUT_MODEL.keys():
         for option, value in envs.WITHOUT_MODEL[env].items():
             if getattr(getattr(cfg, env), option) != value:
-                raise ArgumentError(f"ahead=1: {env} would ask the model that is learning; {env}.{option}={value}")
+                raise ArgumentError(f"ahead=true: {env} would ask the model that is learning; {env}.{option}={value}")
 
 
 def check_model(cfg: Any, model: Any) -> None:

@@ -74,9 +74,8 @@ def prune(run: Path, state: TrainState) -> None:
         epoch = int(folder.name.split("-")[1])
         if epoch > state.epoch:
             continue  # damaged, or the run would have resumed from it; the run replaces it when it gets there
-        if whole < (limit or KEEP) and (
-            epoch == state.epoch or is_whole(folder)
-        ):  # the state's own has just been written
+        just_written = epoch == state.epoch
+        if whole < (limit or KEEP) and (just_written or is_whole(folder)):
             whole += 1
         elif epoch not in kept:
             remove(folder)
@@ -124,7 +123,8 @@ def best_of_run(name: str, key: str = "adapter") -> tuple[str, str]:
         folders = ", ".join(sorted(path.name for path in run.glob("epoch_*"))) or "none"
         raise ArgumentError(f"{key}={name}: no saved epoch was evaluated, so none is best; choose one of: {folders}")
     saved = sum(epoch in scores for epoch in epochs(run))
-    choice = f"epoch_{best} is the best of {saved} evaluated and saved epochs by {kind}"
+    among = f"the best of {saved} evaluated epochs" if saved > 1 else "the only evaluated epoch"
+    choice = f"epoch_{best} is {among} that the run saved, by {kind}"
     line = f"{name}: {choice}, {shown(kind, scores[best])}"
     return str(run / f"epoch_{best}"), line + no_gain(kind, scores, best)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rl import config
-from rl.arguments import flatten
+from rl.arguments import flatten, word
 
 
 def describe_sources(cfg: Any) -> str:
@@ -18,8 +18,7 @@ def describe_sources(cfg: Any) -> str:
     for key, value in flatten(asdict(cfg)).items():
         source = source_of.get(key) if value == without_words.get(key) else "command line"
         if source and key in without_words and key not in named:
-            word = str(value).lower() if value is None or isinstance(value, bool) else value  # as it is written
-            parts.setdefault(source, []).append(f"{key}={word}")
+            parts.setdefault(source, []).append(f"{key}={word(value)}")
     start = " ".join(f"{key}={named[key]}" for key in ("algo", "env", "model"))
     start += f"; saved in {Path(cfg.resume) / 'config.json'}: the rest" if cfg.resume else ""
     return "; ".join([start, *(f"{source}: {' '.join(words) or 'nothing'}" for source, words in parts.items())])

@@ -107,12 +107,13 @@ def row(folder: Path) -> list[str]:
 
 
 def best(config: dict[str, Any], records: list[dict]) -> list[str]:
-    """Return the epochs done and the best numbers of a run."""
+    """Return the epochs done, the evaluation before training, and the best numbers since."""
     epochs = [r for r in records if "seconds" in r]
     played = [[r for r in records if "eval" in r and (r["eval"]["temperature"] == 0) == greedy] for greedy in (0, 1)]
-    tops = [max(found, key=lambda r: r["eval"]["success"], default=None) for found in played]
+    trained = [[r for r in found if r["epoch"] > 0] for found in played]
+    tops = [max(found, key=lambda r: r["eval"]["success"], default=None) for found in trained]
     before = " / ".join(f"{r['eval']['success']:.1%}" for found in played for r in found if r["epoch"] == 0)
-    losses = [r for r in records if "eval_loss" in r]
+    losses = [r for r in records if "eval_loss" in r and r["epoch"] > 0]
     lowest = min(losses, key=lambda r: r["eval_loss"], default=None)
     rewards = [r for r in epochs if "reward_mean" in r]
     return [

@@ -12,8 +12,11 @@ import importlib.util
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from models import Tokenizer
 from rl import ranks
@@ -129,13 +132,15 @@ def open_wandb(folder: Path, cfg: Any, epoch: int) -> Sink:
     settings["dir"] = str(folder)
     run = wandb.init(config=read_json(folder / "config.json"), **settings)
 
-    def log(epoch: int, numbers: dict, values: dict, rows: list) -> None:
-        record: dict[str, Any] = {**numbers, **{name: wandb.Histogram(x) for name, x in values.items() if x}}
-        if rows:
-            record["examples"] = wandb.Table(columns=COLUMNS, data=rows)
-        run.log(record, step=epoch)
+    return Sink(partial(log_record, wandb, run), run.finish)
 
-    return Sink(log, run.finish)
+
+def log_record(package: Any, run: Any, epoch: int, numbers: dict, values: dict, rows: list) -> None:
+    """Log an epoch with wandb, or with trackio, which has the same names."""
+    record = numbers | {name: package.Histogram(x) for name, x in values.items() if x}
+    if rows:
+        record["examples"] = package.Table(columns=COLUMNS, data=rows)
+    run.log(record, step=epoch)
 
 
 def open_tensorboard(folder: Path, cfg: Any, epoch: int) -> Sink:
@@ -150,7 +155,7 @@ def open_tensorboard(folder: Path, cfg: Any, epoch: int) -> Sink:
             writer.add_scalar(name, x, epoch)
         for name, x in values.items():
             if x:
-                writer.add_histogram(name, torch_tensor(x), epoch)
+                writer.add_histogram(name, torch.tensor(x), epoch)
         if rows:
             writer.add_text("examples", markdown(rows), epoch)
         writer.flush()
@@ -165,22 +170,10 @@ def open_trackio(folder: Path, cfg: Any, epoch: int) -> Sink:
     config, name = read_json(folder / "config.json"), cfg.track.name or folder.name
     run = trackio.init(project=cfg.track.project, name=name, config=config, resume="allow")
 
-    def log(epoch: int, numbers: dict, values: dict, rows: list) -> None:
-        record: dict[str, Any] = {**numbers, **{name: trackio.Histogram(x) for name, x in values.items() if x}}
-        if rows:
-            record["examples"] = trackio.Table(columns=COLUMNS, data=rows)
-        run.log(record, step=epoch)
-
-    return Sink(log, run.finish)
+    return Sink(partial(log_record, trackio, run), run.finish)
 
 
 OPEN = {"wandb": open_wandb, "tensorboard": open_tensorboard, "trackio": open_trackio}
-
-
-def torch_tensor(values: list[float]) -> Any:
-    import torch
-
-    return torch.tensor(values)
 
 
 def markdown(rows: list[list]) -> str:

@@ -1,12 +1,14 @@
 """Real bash as root on a throw-away copy of this system, for scripts that the simulated shell does not understand.
 
-    machine = RealMachine()                       # raises SandboxFailed where the system forbids it
+    machine = RealMachine()                       # raises Refused where the system forbids it
     machine.run("useradd bob && id bob").output   # files and background processes stay until the machine is closed
 
 A server process, started as this script, forks one process per machine. It leaves the namespaces for mounts, processes,
 network, IPC and host name; its root folder is an overlay over this system's own, whose changes are in memory. Programs
 keep the capabilities of root in docker without MKNOD and NET_RAW, and see no devices, no /sys and empty /root, /home,
-/tmp and /run. There is no filter of system calls: the kernel is this system's own.
+/tmp and /run. There is no filter of system calls, and no limit on the number of processes or on their memory
+together; a script may read every file of this system outside the empty folders. So it is for scripts that mean no harm;
+the other modules of this folder are for those that may.
 """
 
 import ctypes

@@ -47,7 +47,8 @@ class Job:
         self.name = "bash"  # of the program that it is, for ps
         self.wake: float | None = machine.clock
         self.started = machine.clock
-        self.status, self.signal, self.told = 0, "", False
+        self.status, self.signal = 0, ""
+        self.reported = False  # whether the shell has printed or waited for its end
         self.deadline, self.nice = inf, 0.05
         self.failure: BaseException | None = None
         self.turn, self.back = threading.Semaphore(0), threading.Semaphore(0)

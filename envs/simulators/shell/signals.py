@@ -111,16 +111,16 @@ def _job(sh, word: str) -> Job | None:
 
 def report_killed(sh, job: Job) -> None:
     """Print, once, which signal ended a job."""
-    if job.signal in ENDED and job.signal != "TERM" and not job.told:
+    if job.signal in ENDED and job.signal != "TERM" and not job.reported:
         sh.complain(f"{job.pid:5} {ENDED[job.signal]:<23} {job.text}")
-    job.told = True
+    job.reported = True
 
 
 def wait(sh, argv) -> int:
     words = [word for word in argv[1:] if not word.startswith("-")]
     if "-n" in argv[1:]:
         waiting = [job for job in map(lambda word: _job(sh, word), words) if job] or list(sh.jobs.values())
-        waiting = [job for job in waiting if not job.told]
+        waiting = [job for job in waiting if not job.reported]
         if not waiting:
             return 127
         wait_for(sh.machine, lambda: any(job.wake is None for job in waiting))

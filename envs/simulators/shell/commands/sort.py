@@ -1,11 +1,12 @@
-"""sort: one stable sort per key, from the last key to the first."""
+"""sort, with one stable sort per key, from the last key to the first; shuf."""
 
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from random import Random
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, quote_if, quote_locale, read
-from envs.simulators.shell.files import raw
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, quote, quote_if, quote_locale, read
+from envs.simulators.shell.files import Timeout, raw
 from envs.simulators.shell.process import Process
 
 LONG = {"numeric-sort": "n", "reverse": "r", "unique": "u", "ignore-case": "f", "ignore-leading-blanks": "b"}
@@ -243,4 +244,35 @@ def _check(p: Process, found: list[str], keys: list[Key], separator: str | None,
     return 0
 
 
-COMMANDS = {"sort": sort}
+def shuf(p: Process) -> int:
+    long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o", "repeat": "r", "random-source:": "s"}
+    options, operands = getopt(p.argv, "ei:n:o:rz", long | {"zero-terminated": "z"})
+    chosen = dict(options)
+    end = "\0" if "z" in chosen else "\n"
+    if "i" in chosen:
+        found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", chosen["i"])
+        if not found or int(found[1]) > int(found[2]) + 1:
+            raise Fail(f"invalid input range: {quote(chosen['i'])}")
+        p.tick(int(found[2]) - int(found[1]) >> 2)
+        items = [str(n) for n in range(int(found[1]), int(found[2]) + 1)]
+    else:
+        items = list(operands) if "e" in chosen else lines(read(p, operands[0] if operands else "-"), end)
+    p.machine.next_pid()
+    rng = Random(f"shuf {p.machine.clock} {p.machine.pids}")
+    many = number(chosen["n"], "line count") if "n" in chosen else None
+    if "r" in chosen and items:
+        if many is None:
+            raise Timeout
+        p.tick(many)
+        items = [rng.choice(items) for _ in range(many)]
+    else:
+        rng.shuffle(items)
+    data = "".join(item + end for item in items[:many])
+    if "o" in chosen:
+        p.write(chosen["o"], raw(data))
+    else:
+        p.out(data)
+    return 0
+
+
+COMMANDS = {"sort": sort, "shuf": shuf}

@@ -1,0 +1,294 @@
+"""tar."""
+
+import io
+import tarfile
+
+from envs.simulators.shell.commands.gzip import packed, unpacked
+from envs.simulators.shell.commands.modes import group_name, mode_text, user_name
+from envs.simulators.shell.commands.options import getopt, lines, read
+from envs.simulators.shell.commands.times import show
+from envs.simulators.shell.files import text
+from envs.simulators.shell.patterns import matches
+from envs.simulators.shell.process import Process
+
+TAR = {"create": "c", "extract": "x", "get": "x", "list": "t", "append": "r", "update": "u", "gzip": "z", "bzip2": "j"}
+TAR |= {
+    "file:": "f",
+    "directory:": "C",
+    "verbose": "v",
+    "exclude:": "X",
+    "same-permissions": "p",
+    "preserve-permissions": "p",
+}
+TAR |= {
+    "strip-components:": "1",
+    "transform:": "2",
+    "xz": "J",
+    "keep-old-files": "k",
+    "overwrite": "3",
+    "no-same-owner": "4",
+}
+TAR |= {
+    "to-stdout": "O",
+    "auto-compress": "a",
+    "absolute-names": "P",
+    "remove-files": "5",
+    "files-from:": "T",
+    "wildcards": "6",
+}
+TAR |= {
+    "owner:": "7",
+    "group:": "8",
+    "mode:": "9",
+    "numeric-owner": "0",
+    "sort:": "s",
+    "mtime:": "m",
+    "dereference": "h",
+}
+TAR_END = "Exiting with failure status due to previous errors"
+
+
+def tar(p: Process) -> int:
+    argv = list(p.argv)
+    if len(argv) > 1 and not argv[1].startswith("-"):  # tar czf a.tgz b: the values follow in order
+        letters = argv.pop(1)
+        taking = [letter for letter in letters if letter in "fCTX"]
+        values = argv[1 : 1 + len(taking)]
+        argv[1 : 1 + len(taking)] = [
+            word for letter, value in zip(taking, values, strict=False) for word in (f"-{letter}", value)
+        ]
+        argv[1:1] = [f"-{letter}" for letter in letters if letter not in "fCTX"]
+    operands, chosen, exclude = [], {}, []
+    folder = "."
+    for flag, value in _in_order(p, argv):
+        if flag == "":
+            operands.append((folder, value))
+        elif flag == "C":
+            folder = value if value.startswith("/") else f"{folder}/{value}"
+        elif flag == "X":
+            exclude.append(value)
+        else:
+            chosen[flag] = value
+    mode = [flag for flag in "cxtru" if flag in chosen]
+    if len(mode) != 1:
+        message = "You may not specify more than one '-Acdtrux', '--delete' or  '--test-label' option" if mode else (
+            "You must specify one of the '-Acdtrux', '--delete' or '--test-label' options")  # fmt: skip
+        p.fail(message)
+        p.stderr.write(f"Try '{p.argv[0]} --help' or '{p.argv[0]} --usage' for more information.\n")
+        return 2
+    if mode[0] in "cru":
+        return _create(p, mode[0], chosen, operands, exclude)
+    return _extract(p, mode[0], chosen, folder, [name.rstrip("/") for _, name in operands], exclude)
+
+
+def _in_order(p: Process, argv: list[str]):
+    """Yield options and operands in their order, as -C requires."""
+    words = argv[1:]
+    while words:
+        word = words[0]
+        if word == "--":
+            yield from (("", name) for name in words[1:])
+            return
+        if not word.startswith("-") or word == "-":
+            yield "", words.pop(0)
+            continue
+        needs = 1
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0]
+            needs += "=" not in word and any(key.rstrip(":").startswith(name) and key.endswith(":") for key in TAR)
+        else:
+            at = next((i for i, c in enumerate(word[1:], 1) if c in "fCTX"), None)
+            needs += at is not None and at == len(word) - 1
+        yield from getopt([argv[0], *words[:needs]], "cxtrujzJvf:C:pX:kOaPT:hmwSW", TAR, status=2)[0]
+        del words[:needs]
+
+
+def _create(p: Process, mode: str, chosen: dict, operands: list, exclude: list[str]) -> int:
+    name = chosen.get("f", "-")
+    if "T" in chosen:
+        operands = operands + [(".", line) for line in lines(read(p, chosen["T"]))]
+    if not operands:
+        p.fail("Cowardly refusing to create an empty archive")
+        p.stderr.write(f"Try '{p.argv[0]} --help' or '{p.argv[0]} --usage' for more information.\n")
+        return 2
+    out, status = io.BytesIO(), 0
+    if mode in "ru" and p.exists(name):
+        out.write(p.read(name))
+        out.seek(0)
+    warned: set[str] = set()
+    say = p.out if name != "-" else p.stderr.write
+    if name != "-":
+        p.write(name, b"", append=True)  # it exists while its members are found
+    with tarfile.open(fileobj=out, mode="a" if out.getvalue() else "w", format=tarfile.GNU_FORMAT) as archive:
+        target = p.lookup(name) if name != "-" and "z" not in chosen else None  # gzip writes it, unknown to tar
+        for folder, operand in operands:
+            status = max(status, _add(p, archive, folder, operand, chosen, exclude, warned, say, target))
+    data = out.getvalue()
+    if "z" in chosen or ("a" in chosen and name.endswith((".gz", ".tgz"))):
+        data = packed(data)
+    if name == "-":
+        p.out(data)
+    else:
+        p.write(name, data)
+    if status:
+        p.fail(TAR_END)
+    return status
+
+
+def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, warned: set, say, target) -> int:
+    path = operand if operand.startswith("/") else f"{folder}/{operand}"
+    try:
+        top = p.lookup(path, follow="h" in chosen)
+    except OSError as error:
+        p.fail(f"{operand}: Cannot stat: {error.strerror}")
+        return 2
+    todo = [(operand.rstrip("/") or "/", path, top)]
+    while todo:
+        shown, where, node = todo.pop()
+        p.tick(8)
+        if node is target or any(_excluded(pattern, shown) for pattern in exclude):
+            if node is target:
+                p.fail(f"{shown}: archive cannot contain itself; not dumped")
+            continue
+        if "v" in chosen:
+            say(shown.rstrip("/") + "/" * (node.kind == "dir") + "\n")
+        kept = shown
+        if shown.startswith("/") and "P" not in chosen:
+            kept = shown.lstrip("/")
+            if "/" not in warned:
+                p.fail("Removing leading `/' from member names")
+                warned.add("/")
+        info = tarfile.TarInfo(kept or "./")
+        info.mode, info.uid, info.gid, info.mtime = node.mode, node.uid, node.gid, int(node.mtime)
+        info.uname, info.gname = user_name(p, node.uid), group_name(p, node.gid)
+        if node.kind == "dir":
+            info.type = tarfile.DIRTYPE
+            todo += [
+                (f"{shown.rstrip('/')}/{child}", f"{where}/{child}", node.data[child])
+                for child in sorted(node.data, reverse=True)
+            ]
+        elif node.kind == "link":
+            info.type, info.linkname = tarfile.SYMTYPE, node.data
+        data = p.bytes_of(node) if node.kind == "file" else b""
+        info.size = len(data)
+        archive.addfile(info, io.BytesIO(data))
+    if "5" in chosen:
+        p.run(["rm", "-rf", path])
+    return 0
+
+
+def _excluded(pattern: str, name: str) -> bool:
+    parts = name.split("/")
+    ends = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    tails = ["/".join(parts[n:]) for n in range(len(parts))]
+    return any(matches(pattern.rstrip("/"), part) for part in {*ends, *tails, *parts})
+
+
+def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str], exclude: list[str]) -> int:
+    name = chosen.get("f", "-")
+    try:
+        data = p.stdin if name == "-" else p.read(name)
+    except OSError as error:
+        p.fail(f"{name}: Cannot open: {error.strerror}")
+        p.fail("Error is not recoverable: exiting now")
+        return 2
+    if "C" in chosen or folder != ".":
+        try:
+            if p.lookup(folder).kind != "dir":
+                raise NotADirectoryError(20, "Not a directory")
+        except OSError as error:
+            p.fail(f"{folder.removeprefix('./')}: Cannot open: {error.strerror}")
+            p.fail("Error is not recoverable: exiting now")
+            return 2
+    try:
+        packed = data[:2] == b"\x1f\x8b"
+        if "z" in chosen and not packed:
+            p.stderr.write("\ngzip: stdin: not in gzip format\n")
+            p.fail("Child returned status 1")
+            p.fail("Error is not recoverable: exiting now")
+            return 2
+        archive = tarfile.TarFile(fileobj=io.BytesIO(unpacked(data) if packed else data))
+        members = archive.getmembers()
+    except (tarfile.TarError, ValueError, EOFError):
+        p.fail("This does not look like a tar archive")
+        p.fail(TAR_END)
+        return 2
+    found, status = set(), 0
+    for member in members:
+        p.tick(8 + (member.size >> 8))
+        shown = text(member.name.encode("utf-8", "surrogateescape"))
+        hit = next(
+            (w for w in wanted if shown == w or shown.startswith(w + "/") or ("6" in chosen and _excluded(w, shown))),
+            None,
+        )
+        if (wanted and hit is None) or any(_excluded(pattern, shown) for pattern in exclude):
+            continue
+        found.add(hit)
+        printed = shown + "/" * member.isdir()
+        if mode == "t":
+            p.out((_long_line(member, printed) if "v" in chosen else printed) + "\n")
+            continue
+        if "v" in chosen:
+            (p.stderr.write if "O" in chosen else p.out)(printed + "\n")
+        if "O" in chosen:
+            p.out(archive.extractfile(member).read() if member.isfile() else b"")
+            continue
+        parts = [part for part in shown.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            p.fail("Removing leading `../' from member names")
+        parts = [part for part in parts if part != ".."][int((chosen.get("1") or "0")[:3]) :]
+        if not parts and not member.isdir():
+            continue
+        try:
+            _put(p, archive, member, folder, parts, chosen)
+        except OSError as error:
+            p.fail(f"{shown}: Cannot open: {error.strerror}")
+            status = 2
+    for missing in [w for w in wanted if w not in found]:
+        p.fail(f"{missing}: Not found in archive")
+        status = 2
+    if status:
+        p.fail(TAR_END)
+    return status
+
+
+def _put(p: Process, archive, member, folder: str, parts: list[str], chosen: dict) -> None:
+    """Make what a member of an archive holds."""
+    for count in range(1, len(parts)):
+        above = f"{folder}/" + "/".join(parts[:count])
+        if not p.exists(above):
+            p.mkdir(above)
+    path = f"{folder}/" + "/".join(parts)
+    if member.isdir():
+        if not parts:
+            return
+        node = p.lookup(path) if p.exists(path) else p.mkdir(path)
+    elif p.exists(path, follow=False) and "k" in chosen:
+        raise FileExistsError(17, "File exists")
+    else:
+        if p.exists(path, follow=False):
+            p.unlink(path)
+        if member.issym():
+            node = p.symlink(member.linkname, path)
+        elif member.islnk():
+            p.link(f"{folder}/{member.linkname}", path)
+            return
+        else:
+            node = p.write(path, archive.extractfile(member).read())
+    if not member.issym():
+        node.mode = member.mode & (0o7777 if not p.uid or "p" in chosen else ~p.umask & 0o777)
+    node.mtime = float(member.mtime)
+    if not p.uid and "4" not in chosen:
+        user, group = p.machine.user(member.uname), p.machine.group(member.gname)
+        node.uid, node.gid = int(user[2]) if user else member.uid, int(group[2]) if group else member.gid
+
+
+def _long_line(member, name: str) -> str:
+    kind = "d" if member.isdir() else "l" if member.issym() else "h" if member.islnk() else "-"
+    owner = f"{member.uname or member.uid}/{member.gname or member.gid}"
+    size = str(member.size).rjust(max(1, 18 - len(owner)))
+    arrow = f" -> {member.linkname}" if member.issym() else f" link to {member.linkname}" if member.islnk() else ""
+    return f"{kind}{mode_text(member.mode)} {owner} {size} {show('%Y-%m-%d %H:%M', float(member.mtime))} {name}{arrow}"
+
+
+COMMANDS = {"tar": tar}
