@@ -47,6 +47,7 @@ from envs.simulators.shell.commands.sed import command as sed
 # This is also the order of the files in /usr/bin, which `find` shows.
 # fmt: off
 MODULES = (adduser, tar, gzip, sizes, awk, copy, diff, editor, expr, files, find, grep, groups, identity,
-           listing, lists, modes, packages, passwords, pieces, processes, sed, sort, stat, sums, system, text, users, xargs)
+           listing, lists, modes, packages, passwords, pieces, processes, sed, sort, stat, sums, system,
+           text, users, xargs)
 # fmt: on
 COMMANDS = {name: guarded(command) for module in MODULES for name, command in module.COMMANDS.items()}
