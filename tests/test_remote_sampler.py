@@ -294,7 +294,7 @@ def test_weights_are_truncated_ratios_and_scale_advantages():
         (["sampler=http://h/v1", "lora.r=0"], "needs an adapter to send"),
         (["sampler=http://h/v1", "algo=sft"], "learns from demonstrations"),
         (["ahead=1"], "ahead=true samples on a server while this program learns: give sampler=http://host:port/v1"),
-        (["ahead=1", "sampler=http://h/v1", "curriculum=difficulty", "textcraft.difficulty=1,2"], "before curriculum= knows"),
+        (["ahead=1", "sampler=http://h/v1", "curriculum=difficulty", "textcraft.difficulty=1,2"], "curriculum= knows"),
         (["ahead=1", "sampler=http://h/v1", "env=planner", "planner.worker=model"], "planner.worker=rules"),
     ],
 )
