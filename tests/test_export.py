@@ -230,7 +230,10 @@ def test_scale_of_zero_is_exported_for_vllm():
     ("words", "sentence"),
     [
         (["lora.r=0"], "The weights of `models/tiny of lora-rl`, trained on `textcraft` by GRPO."),
-        (["algo=sft", "data=README.md"], "The weights of `models/tiny of lora-rl`, trained on `README.md` by SFT."),
+        (
+            ["algo=sft", f"data={ROOT}/README.md"],
+            "The weights of `models/tiny of lora-rl`, trained on `README.md` by SFT.",
+        ),
         (None, "The weights of a model whose base is not recorded."),
     ],
 )
@@ -240,7 +243,7 @@ def test_card_without_an_adapter_names_none(words, sentence, tmp_path):
         saved = asdict(config.resolve(split(["algo=grpo", *words])))
         (tmp_path / "training_config.json").write_text(json.dumps(saved))
     card = model_card("me/mine", tmp_path, "", False)
-    assert sentence in card and "- lora" not in card
+    assert sentence in card and "- lora" not in card and str(ROOT) not in card
     assert ("| env |" in card) == (words == ["lora.r=0"])
 
 

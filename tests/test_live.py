@@ -34,6 +34,8 @@ def test_the_time_left_is_that_of_the_last_epochs():
 def test_another_run_in_the_same_process_starts_anew():
     live.ended += [(0.0, 1), (10.0, 0), (20.0, 9)]
     assert live.run_left(20.0) == ""
+    live.ended[:] = [(0.0, 9), (10.0, 8), (20.0, 9)]
+    assert live.run_left(20.0) == "", "as many epochs are left as at the first run's start"
 
 
 def test_the_line_says_how_the_episodes_go():
