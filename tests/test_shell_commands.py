@@ -1,9 +1,11 @@
 """The simulated shell's commands: golden output of Debian's programs, and properties under any input."""
 
+import gzip
 import re
 import shlex
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from random import Random
 
@@ -20,7 +22,8 @@ from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.shell import Machine, Shell, base_machine
 from envs.simulators.shell.commands import COMMANDS
-from envs.simulators.shell.files import Caller, Frozen, raw, text
+from envs.simulators.shell.commands.gzip import unpacked
+from envs.simulators.shell.files import MAX_TEXT, Caller, Frozen, Timeout, raw, text
 
 Shell.strict = True  # errors of the simulator must be seen
 
@@ -333,3 +336,20 @@ def test_signed_numbers_in_dates_shift_or_set_the_time_zone(said, shown):
 def test_side_by_side_diff_shows_equal_files():
     shown = Shell(base_machine()).run("echo a > /f; diff -y /f{,}; diff -yq /f{,}; diff -y --suppress /f{,}")
     assert (shown.output, shown.status) == ("a" + "\t" * 8 + "a\n", 0)
+
+
+def test_a_compressed_file_that_is_too_large_is_a_timeout():
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = packed.compress(bytes(MAX_TEXT + 2)) + packed.flush()
+    with pytest.raises(Timeout):
+        unpacked(bomb)
+    assert unpacked(gzip.compress(b"whole")) == b"whole"
+
+
+def test_shuf_draws_each_line_once_in_an_order_of_its_own():
+    machine = base_machine()
+    first, second = (Shell(machine).run("seq 50 | shuf").output.split() for _ in range(2))
+    assert sorted(first, key=int) == sorted(second, key=int) == [str(n) for n in range(1, 51)]
+    assert first != second and first != sorted(first, key=int)
+    assert Shell(base_machine()).run("seq 50 | shuf").output.split() == first, "the same machine draws the same"
+    assert len(set(Shell(machine).run("shuf -i 1-9 -n 4").output.split())) == 4
