@@ -42,7 +42,7 @@ def test_the_update_is_the_run_s_own(found):
     assert (found.after_N != found.before_N).any() and found.stats["optimizer_steps"] == 4
 
 
-def test_an_epoch_whose_checkpoints_are_gone_is_repeated_from_the_start(run, tmp_path):
+def test_epoch_without_checkpoints_is_repeated_from_the_start(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoint-*"))
     found, _, _ = explain.explain(copy, 2)

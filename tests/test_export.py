@@ -131,7 +131,7 @@ def test_a_runs_folder_is_merged_at_its_best_epoch(epoch, tmp_path):
     assert json.loads((tmp_path / "merged" / "merge_report.json").read_text())["adapter"] == str(epoch)
 
 
-def test_settings_are_copied_so_that_the_merged_model_plays_as_trained(epoch, tmp_path):
+def test_merged_model_plays_as_trained(epoch, tmp_path):
     merged(f"adapter={epoch}", f"out={tmp_path}/merged", "prompts=1")
     copied = (tmp_path / "merged" / "training_config.json").read_text()
     assert copied == (epoch / "training_config.json").read_text()
@@ -150,7 +150,7 @@ def of_sizes(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["rank", "rslora", "odd scale", "patterns", "some layers"])
-def test_vllm_export_computes_the_same_with_one_rank_and_one_scale(kind, tmp_path):
+def test_vllm_export_computes_the_same(kind, tmp_path):
     """vLLM scales every layer by lora_alpha / r of the config, and refuses patterns, other ranks and target_modules
     that are no list."""
     model = of_sizes(kind)
@@ -270,7 +270,7 @@ def test_card_says_what_the_run_was(epoch, tmp_path):
         (["push=me/mine", "format=pickle"], "format=pickle is not one of safetensors, bin"),
     ],
 )
-def test_exports_that_cannot_be_are_refused_before_anything_is_written(words, line, epoch, tmp_path, monkeypatch):
+def test_impossible_exports_write_nothing(words, line, epoch, tmp_path, monkeypatch):
     monkeypatch.setattr("rl.push.get_token", lambda: None)
     assert line in refused(f"adapter={epoch}", f"out={tmp_path}/merged", *words)
     assert not list(tmp_path.iterdir())
@@ -327,7 +327,7 @@ def test_nothing_is_pushed_unasked(hub, epoch, tmp_path):
     assert hub.asked == []
 
 
-def test_refused_commit_leaves_the_folder_whole_and_can_be_repeated(hub, epoch, tmp_path):
+def test_refused_commit_can_be_repeated(hub, epoch, tmp_path):
     hub.refuses_commits = True
     out = f"out={tmp_path}/merged"
     err = refused(f"adapter={epoch}", out, "prompts=0", "push=me/mine")

@@ -63,7 +63,7 @@ def test_a_setting_is_refused_by_the_config_alone(name, hub):
     assert asked and all(patterns == ["config.json"] for patterns in asked)
 
 
-def test_a_format_that_is_not_supported_is_refused_before_the_weights_come(hub, tmp_path):
+def test_unsupported_formats_are_refused_before_weights_are_read(hub, tmp_path):
     asked = hub({"quantization_config": {"quant_method": "gptq"}})
     status, _, err = run_program(*TRAIN, "model=Some/model", f"out={tmp_path}/run")
     assert status == 1 and "quant_method 'gptq' is not supported; supported: 'bitsandbytes'" in err

@@ -47,7 +47,7 @@ def test_the_line_says_how_the_episodes_go():
 
 
 @pytest.mark.parametrize(("out", "err"), [(Terminal, Terminal), (Terminal, io.StringIO), (io.StringIO, Terminal)])
-def test_nothing_is_written_where_stdout_or_stderr_is_no_terminal(out, err, monkeypatch):
+def test_nothing_is_written_without_a_terminal(out, err, monkeypatch):
     monkeypatch.setattr(sys, "stdout", out())
     monkeypatch.setattr(sys, "stderr", err())
     with live.progress_bar(2, "epoch 1 episodes") as bar:

@@ -74,7 +74,7 @@ def own() -> list:
 
 
 @pytest.mark.parametrize("stand_in", ["wandb", "tensorboard", "trackio"], indirect=True)
-def test_an_epoch_arrives_with_its_numbers_histograms_and_examples(stand_in, tmp_path):
+def test_epoch_arrives_with_numbers_histograms_and_examples(stand_in, tmp_path):
     name, module = stand_in
     folder, cfg = make_folder(tmp_path), settings(name, project="plans", name="third try")
     for epoch in (1, 2):
@@ -135,7 +135,7 @@ def test_nothing_is_imported_unasked(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard", "trackio"])
-def test_a_package_that_is_missing_is_one_line_before_anything_starts(name, tmp_path, monkeypatch):
+def test_missing_package_is_refused_in_one_line(name, tmp_path, monkeypatch):
     monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda _: None)
     status, out, err = run_program("train.py", f"track={name}", f"out={tmp_path}/run")
     assert (status, out) == (2, "") and not (tmp_path / "run").exists()

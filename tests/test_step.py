@@ -139,7 +139,7 @@ def test_a_large_model_is_multiplied_from_its_own_weights(name, monkeypatch):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_model_of_many_weights_has_a_step_only_from_kept_copies(frozen, monkeypatch):
+def test_large_model_has_a_step_only_from_kept_copies(frozen, monkeypatch):
     monkeypatch.setattr(decode, "SMALL", 1000)
     monkeypatch.setattr(decode, "FEW_CALLS", 1000)
     monkeypatch.setattr(onednn, "float32", True)  # a run in this process may have chosen plain products

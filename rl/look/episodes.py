@@ -116,7 +116,7 @@ def _bands(episodes: list[Episode]) -> dict[str, list[float]]:
 
 @dataclass
 class _Strings:
-    """The different texts of an epoch's tokens. A character of several tokens stands at the last of them."""
+    """The different texts of an epoch's tokens. A character of several tokens belongs to the last of them."""
 
     tokenizer: Tokenizer
     index: dict[str, int] = field(default_factory=dict)

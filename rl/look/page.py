@@ -1,6 +1,6 @@
 """report.html: one file with its data, style and script, which loads nothing and sends nothing.
 
-The page's script draws everything from JSON in the page. Text of models and environments stands in that JSON alone,
+The page's script draws everything from JSON in the page. Text of models and environments is in that JSON alone,
 with every "<" escaped, and becomes text nodes; the content security policy lets no other script or style run.
 """
 
