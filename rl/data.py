@@ -91,6 +91,8 @@ def read_rows(path: Path, prompt: str, answer: str) -> list[list[dict]]:
                 raise ValueError(f"{path}, row {number}: {error}") from None
         return rows
     for number, line in bounded_lines(path, MOST_BYTES):
+        if line.isspace():
+            continue
         try:
             text = line.decode("utf-8-sig")
             if text.strip():

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def one(root: str, script: str) -> dict:
     os.mkdir(place)
 
     def enter():
+        for number in (signal.SIGINT, signal.SIGQUIT):  # a shell in the background lets its programs ignore them
+            signal.signal(number, signal.SIG_DFL)
         os.chroot(root)
         os.chdir(WORK)
 
