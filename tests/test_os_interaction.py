@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -28,7 +29,7 @@ from envs.os_interaction import (
 )
 from envs.os_interaction import data as os_data
 from envs.os_interaction import tasks as os_tasks
-from envs.os_interaction.judge import judge, obstacle, prepared, twin
+from envs.os_interaction.judge import Endless, judge, obstacle, prepared, twin
 from envs.os_interaction.tasks import LEVELS, SKILLS, SLOT, Task, commands, templates
 from envs.os_interaction.wordings import wordings
 from envs.simulators.sandbox import machine as machine_module
@@ -796,6 +797,13 @@ def test_agent_bench_problems(entry, right, wrong, tmp_path):
     else:
         for prompt in ("native", "short"):
             assert not obstacle(task) and solve(at(task, prompt=prompt))[-1].info["success"]
+
+
+def test_tasks_whose_machine_is_never_ready_are_unusable():
+    task = replace(LIST, init=("touch /srv/old; seq 99999999999",))
+    assert obstacle(task) == "a script that makes its machine does not end"
+    with pytest.raises(Endless):
+        at(task)
 
 
 def test_questions_say_how_to_answer(tmp_path):

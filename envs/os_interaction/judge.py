@@ -14,26 +14,37 @@ from envs.os_interaction import data as os_data
 from envs.os_interaction.tasks import Python, Task
 from envs.simulators import sandbox
 from envs.simulators.sandbox.machine import RealMachine, Refused
-from envs.simulators.shell import Machine, Result, Shell, base_machine
+from envs.simulators.shell import MAX_STEPS, Machine, Result, Shell, base_machine
 from envs.simulators.shell.files import Caller, Node
 
 PROGRAMS = "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"  # in the order of PATH
 QUICK = sandbox.Limits(wall=2.0, cpu=2)
 LINKS = {"sbin": "usr/sbin", "bin": "usr/bin"}  # links to the last two
+PREPARING = MAX_STEPS // 5  # steps of a script that makes a task's machine
+
+
+class Endless(base.EnvironmentFailed):
+    """A task whose machine cannot be made."""
 
 
 def prepared(task: Task, kind: str = "simulated") -> Machine | RealMachine:
-    """Return a new machine in the initial state of a task; `kind`: the environment's option `machine`."""
+    """Return a new machine in the initial state of a task; `kind`: the environment's option `machine`.
+
+    Raise Endless for a script of it that does not end.
+    """
     machine = base_machine() if kind == "simulated" else RealMachine()
     for script in task.init:
-        run_script(machine, script)
+        if run_script(machine, script, max_steps=PREPARING).timed_out:
+            raise Endless("a script that makes its machine does not end")
     return machine
 
 
-def run_script(machine: Machine | RealMachine, script: str, args: Sequence[str] = ()) -> Result:
-    """Run a script as a new `bash -c`, simulated or real."""
+def run_script(
+    machine: Machine | RealMachine, script: str, args: Sequence[str] = (), max_steps: int = MAX_STEPS
+) -> Result:
+    """Run a script as a new `bash -c`, simulated with at most so many steps, or real."""
     if not isinstance(machine, RealMachine):
-        return Shell(machine).run(script, args=tuple(args))
+        return Shell(machine).run(script, args=tuple(args), max_steps=max_steps)
     try:
         return Result(**machine.run(script, tuple(args)))
     except (Refused, OSError) as error:
@@ -181,7 +192,10 @@ def obstacle(task: Task, mode: str = sandbox.ISOLATED, kind: str = "simulated") 
     """Return why a task is unusable, or "". It must fail at its start and pass after its own solution."""
     if task.match:
         return ""
-    machine = prepared(task, kind)
+    try:
+        machine = prepared(task, kind)
+    except Endless as error:
+        return str(error)
     before = judge(task, prepared(task, kind) if kind == "bash" else twin(machine), "None", mode)
     if before != "incorrect":
         return "its check passes at the start" if before == "correct" else "its check does not end"

@@ -24,6 +24,11 @@ def wrap(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def steps(text: str) -> int:
+    """Return what an expression costs in steps of the machine; the first 32 characters are in its command's steps."""
+    return max(0, len(text) - 32) >> 1
+
+
 def evaluate(text: str, get: Callable, put: Callable, depth: int = 0) -> int:
     """Return the value of an expression; `get(name, index)` and `put(name, index, value)` access variables."""
     if text.isdecimal() and text[0] != "0" and len(text) < 18:

@@ -171,7 +171,7 @@ class Control(Launching):
         said = expand.string(self, word)
         if self.options["x"]:
             self.trace(f"(( {said} ))")
-        self.machine.tick(len(said) >> 4)
+        self.machine.tick(expand.steps(said))
         return expand.evaluate(said, self.arithmetic_get, self.arithmetic_put)
 
     def arithmetic(self, command: Arithmetic) -> int:

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 
 from envs.simulators.shell import patterns
-from envs.simulators.shell.arithmetic import ArithmeticFailed, evaluate
+from envs.simulators.shell.arithmetic import ArithmeticFailed, evaluate, steps
 from envs.simulators.shell.braces import braces
 from envs.simulators.shell.transform import transform
 from envs.simulators.shell.tree import Arith, Double, Lit, Param, Quoted, Subst, Word
@@ -176,7 +176,7 @@ def _double(sh, parts: list) -> list:
 
 def number(sh, text: str, command: str = "") -> int:
     """Return the value of arithmetic text; its errors begin with a command's name."""
-    sh.machine.tick(len(text) >> 4)
+    sh.machine.tick(steps(text))
     try:
         return evaluate(text, sh.arithmetic_get, sh.arithmetic_put)
     except ArithmeticFailed as failure:

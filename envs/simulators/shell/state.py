@@ -282,7 +282,7 @@ class State(Process):
         value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
         if value is None and self.options["u"]:
             raise expand.unbound(name)
-        self.machine.tick(2 + (len(value or "") >> 4))  # it may be an expression, and name others
+        self.machine.tick(2 + expand.steps(value or ""))  # it may be an expression, and name others
         return value or ""
 
     def arithmetic_put(self, name: str, index: str | None, value: str) -> None:
