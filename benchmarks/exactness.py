@@ -32,8 +32,9 @@ LARGE_RANKS, LARGE_THREADS = (1, 16, 192, 0), (1, 2, 3, 16)  # the rows of the 0
 RUN = "algo=grpo epochs=2 episodes=16 batch_size=8 max_turns=2 max_new_tokens=24 eval_episodes=0"
 RUN += " temperature=1.5 reward.rule=shaped"  # or so few episodes have equal rewards and no gradient
 # Replies of random weights all earn the same; PPO's entropy bonus has a gradient nevertheless.
-RANDOM_RUN = "algo=ppo epochs=2 episodes=4 batch_size=2 max_turns=2 max_new_tokens=16 eval_episodes=0"
-RANDOM_RUN += " ppo.epochs=1 textcraft.prompt=short"
+RANDOM_RUN = "algo=ppo epochs=2 eval_episodes=0 ppo.epochs=1 textcraft.prompt=short"
+SMALL_RUN = RANDOM_RUN + " episodes=4 batch_size=2 max_turns=2 max_new_tokens=16"
+LARGE_RUN = RANDOM_RUN + " episodes=2 batch_size=1 max_turns=1 max_new_tokens=8"
 SAVED = ("checkpoint-2/trainable.safetensors", "episodes.jsonl")
 Cell = tuple[str, str, int, int]  # model, dtype, rank, threads
 
@@ -145,7 +146,8 @@ def change_weights(model: CausalLM) -> None:
 def resumed_run(cell: Cell, base: str) -> tuple[str, float]:
     """Resume a copy of a run as if it had stopped after its first epoch. Return ("equal" or which files differ from
     the run's own, the largest sampler_gap)."""
-    words = [*(RUN if base == "tiny" else RANDOM_RUN).split(), f"model={base}", f"dtype={cell[1]}"]
+    run = {"tiny": RUN, "small": SMALL_RUN, "0.5b": LARGE_RUN}[cell[0]]
+    words = [*run.split(), f"model={base}", f"dtype={cell[1]}"]
     words += [f"lora.r={cell[2]}", f"threads={cell[3]}"]
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
         whole, cut = Path(folder, "whole"), Path(folder, "cut")

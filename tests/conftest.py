@@ -34,6 +34,7 @@ for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP
         signal.signal(number, handler)
 ROOT = Path(__file__).parents[1]
 
+NO_DIFFERENCE = set()  # what the trial of exactness has passed in this process
 SMALL = {
     "vocab_size": 97,
     "hidden_size": 48,
@@ -135,6 +136,31 @@ def _restored_products():
 # A module's own fixtures, which may run train.py, are made before those of its tests.
 _restored_by_module = pytest.fixture(scope="module", autouse=True)(_restored_products)
 _restored_by_test = pytest.fixture(autouse=True)(_restored_products)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_trials(request):
+    """Let a run take the trial of exactness of an earlier run in this process with the same model and kernels, if that
+    found no difference: a trial takes a second. A module with EACH_TRIAL, which tests trials, repeats them."""
+    trial, onednn = (sys.modules.get(f"models.fast.{name}") for name in ("trial", "onednn"))
+    if not trial or hasattr(request.module, "EACH_TRIAL"):
+        yield
+        return
+    first_difference = trial.first_difference
+
+    def shared(model):
+        parts = str(model.config), str(model), *((p.dtype, p.device, p.shape) for p in model.parameters())
+        key = hash((*parts, model.exact, torch.get_num_threads(), onednn.float32, onednn.least_batch))
+        if key in NO_DIFFERENCE:
+            return None
+        found = first_difference(model)
+        if not found:
+            NO_DIFFERENCE.add(key)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "first_difference", shared)
+        yield
 
 
 @pytest.fixture

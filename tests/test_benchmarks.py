@@ -34,6 +34,8 @@ from benchmarks import lora as lora_benchmark
 from benchmarks.common import TOO, Row
 from models.engine import Engine
 
+EACH_TRIAL = True
+
 MODULES = {
     "logprob": logprob,
     "lora": lora_benchmark,

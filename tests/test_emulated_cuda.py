@@ -22,6 +22,8 @@ from rl import peaks, update
 from rl import rollout as rollouts
 from rl.config import parse, resolve
 
+EACH_TRIAL = True
+
 TEXTCRAFT = ("env=textcraft", "textcraft.max_turns=2", "rollout_batch_size=4")
 LAYERS = 4  # of the embedded model
 

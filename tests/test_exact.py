@@ -31,6 +31,8 @@ from rl.batch import forward, make_batch, micro_batches
 from rl.records import Episode
 from rl.targets import read_targets
 
+EACH_TRIAL = True
+
 
 @pytest.fixture
 def threads():

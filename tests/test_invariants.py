@@ -30,6 +30,8 @@ from rl.state import TrainState
 from rl.tasks import make_tasks
 from rl.update import make_optimizer
 
+EACH_TRIAL = True
+
 SMALL = "algo=grpo epochs=2 episodes=16 batch_size=16 max_turns=2 max_new_tokens=12 eval_episodes=0 lora.r=2"
 SMALL = f"{SMALL} temperature=1.5 reward.rule=shaped threads=1 products=plain".split()
 

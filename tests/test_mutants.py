@@ -7,6 +7,8 @@ import pytest
 from conftest import ROOT
 from mutants import MUTANTS, in_a_fork, table, verdict
 
+EACH_TRIAL = True
+
 SAMPLE = [
     "train samples at temperature 1",
     "dropout in reinforcement learning",

@@ -20,6 +20,8 @@ from models.linear import Linear, joint_linear
 FAULTS = """
 import resource, torch
 from models import keep_memory
+
+EACH_TRIAL = True
 torch.set_num_threads(1)
 keep_memory()
 faults = []

@@ -19,6 +19,8 @@ from models.linear import Linear
 from models.logprob import token_logprobs
 from models.quant import KINDS, LEVELS, QuantLinear, block_linears, dequantise, quantise, quantise_blocks
 
+EACH_TRIAL = True
+
 SHAPES = [(64, 64), (3, 43), (1, 1), (5, 64), (48, 80), (300, 896), (257, 129)]
 
 
