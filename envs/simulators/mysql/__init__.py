@@ -15,7 +15,7 @@ from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
 from envs.simulators.mysql.dates import seconds_of
 from envs.simulators.mysql.functions import FUNCTIONS, SPREAD, GroupConcat, decimal
-from envs.simulators.mysql.parse import Change, Parser
+from envs.simulators.mysql.parse import Change, Parser, Select
 from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
 from envs.simulators.mysql.types import Type, quoted
 
@@ -27,6 +27,8 @@ MAX_VALUE = 4_000  # bytes of a value, or of a row
 MAX_PAGES = 1_000  # of 4 kB, of the table
 MAX_PATTERN = 200  # bytes of a LIKE pattern
 TYPES = {"INT": Type("int"), "TEXT": Type("text")}
+CREATED = {"int": "int DEFAULT NULL", "text": "text"}  # in SHOW CREATE TABLE
+ENGINE = "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_0900_ai_ci"
 DECLARED = {"INT": "INT", "TEXT": "TEXT COLLATE NOCASE"}
 OUT_OF_RANGE = MySQLError(1690, "22003", "BIGINT value is out of range")
 PERMITTED = {  # actions of SQLite after the table is created
@@ -36,6 +38,7 @@ PERMITTED = {  # actions of SQLite after the table is created
     sqlite3.SQLITE_UPDATE,
     sqlite3.SQLITE_DELETE,
     sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
 }
 
 
@@ -45,6 +48,7 @@ class Database:
     def __init__(self):
         self.name, self.calls = "", Calls()
         self.columns: list[tuple[str, Type]] = []
+        self.variables: dict[str, tuple] = {}  # @name -> (value as SQLite has it, Type)
         self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for function, code in FUNCTIONS.items():
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
@@ -79,14 +83,18 @@ class Database:
         """Run statements and return the rows of the last, as MySQL's Python connectors give them; a change has none.
 
         Statements are separated at every `;`, even inside a string. Raises MySQLError if one fails, which changes
-        nothing; earlier ones stay done.
+        nothing; earlier ones stay done. A transaction ends with the call, which commits it, as the original's
+        connector does.
         """
         self.calls.steps = 0
         if len(sql) > MAX_LENGTH:
             raise MySQLError(1153, "08S01", "Got a packet bigger than 'max_allowed_packet' bytes")
         rows: list[tuple] = []
-        for part in [part for part in sql.split(";") if part.strip()] or [""]:
-            rows = self._statement(part.encode("utf-8", "replace").decode().replace("\0", "?"))
+        try:
+            for part in [part for part in sql.split(";") if part.strip()] or [""]:
+                rows = self._statement(part.encode("utf-8", "replace").decode().replace("\0", "?"))
+        finally:
+            self._control("COMMIT")
         return rows
 
     def rows(self) -> list[tuple]:
@@ -97,8 +105,9 @@ class Database:
     def _statement(self, sql: str) -> list[tuple]:
         statement, parameters = Parser(sql).statement(), {}
         block = ChangeBlock(self.name, {self.name: self.columns}, parameters)
+        block.variables = self.variables
         if isinstance(statement, tuple):
-            return self._show(block, *statement[1:])
+            return getattr(self, f"_{statement[0]}")(block, *statement[1:])
         if isinstance(statement, Change):
             self.calls.ignores = statement.ignores
             self._execute(block.change(statement), parameters)
@@ -112,13 +121,38 @@ class Database:
         try:
             return self.sqlite.execute(sql, tuple(parameters)).fetchmany(MAX_ROWS)
         except sqlite3.Error as error:
-            error, self.calls.failure = self.calls.failure or _as_mysql(error, self.name), None
+            error, self.calls.failure = self.calls.failure or _as_mysql(error, self.name, sql), None
             raise error from None  # this name alone is unbound here; another would make a cycle with the traceback
 
+    def _set(self, block: ChangeBlock, pairs: list[tuple]) -> list[tuple]:
+        for name, expression in pairs:
+            block.parameters.clear()
+            sql, columns = block.inner().query(Select([(expression, None, name)]))
+            [[value]] = self._execute(sql, block.parameters)
+            self.variables[name] = value, columns[0][1]
+        return []
+
+    def _transaction(self, block: ChangeBlock, word: str) -> list[tuple]:
+        """BEGIN, COMMIT or ROLLBACK. As in MySQL, BEGIN commits a transaction that is open."""
+        self._control("COMMIT" if word == "BEGIN" else word)
+        if word == "BEGIN":
+            self._control(word)
+        return []
+
+    def _control(self, word: str) -> None:
+        """Begin a transaction, or end one if it is open. No other statement is permitted to."""
+        if self.sqlite.in_transaction or word == "BEGIN":
+            self.sqlite.set_authorizer(None)
+            self.sqlite.execute(word)
+            self.sqlite.set_authorizer(_permit)
+
     def _show(self, block: ChangeBlock, what: str, table: str | None) -> list[tuple]:
-        if what != "COLUMNS":
+        if what not in ("COLUMNS", "CREATE"):
             return [(self.name,)]
-        _, columns = block.known(table)
+        name, columns = block.known(table)
+        if what == "CREATE":
+            listed = ",\n".join(f"  `{column}` {CREATED[kind.kind]}" for column, kind in columns)
+            return [(name, f"CREATE TABLE `{name}` (\n{listed}\n) {ENGINE}")]
         return [(name, kind.kind, "YES", "", None, "") for name, kind in columns]
 
 
@@ -140,12 +174,19 @@ def _permit(action: int, *details) -> int:
     return sqlite3.SQLITE_OK if action in PERMITTED and not hidden and not loads else sqlite3.SQLITE_DENY
 
 
-def _as_mysql(error: sqlite3.Error, table: str) -> MySQLError:
+def _as_mysql(error: sqlite3.Error, table: str, sql: str) -> MySQLError:
     """Return the MySQL error for an error of SQLite."""
     text = str(error)
+    if "interrupted" in text and "WITH RECURSIVE" in sql:
+        message = "Recursive query aborted after 1001 iterations. Try increasing @@cte_max_recursion_depth to a larger "
+        return MySQLError(3636, "HY000", message + "value.")
     if "interrupted" in text:
         message = "Query execution was interrupted, maximum statement execution time exceeded"
         return MySQLError(3024, "HY000", message)
+    if "recursive" in text or "circular" in text:
+        said = "A recursive query block can contain neither aggregation nor window functions"
+        once = "In a recursive query block the recursive table must be referenced only once, and not in any subquery"
+        return MySQLError(3575, "HY000", said) if "aggregate" in text else MySQLError(3577, "HY000", once)
     if "too many columns" in text:
         return too_many_columns()
     if "full" in text:

@@ -92,6 +92,12 @@ class Expressions(Operators, Windows):
     def _text(self, text: str) -> Typed:
         return Typed(f"?{self.parameters.setdefault(text, len(self.parameters) + 1)}", TEXT)
 
+    def _variable(self, name: str) -> Typed:
+        value, kind = self.variables.get(name, (None, NULL))
+        if value is None:
+            return Typed("NULL", kind)
+        return Typed(self._text(value).sql if isinstance(value, str) else repr(value), kind)
+
     # -- CASE and CAST
 
     def _case(self, operand: tuple | None, branches: list, otherwise: tuple) -> Typed:
@@ -246,6 +252,18 @@ class Expressions(Operators, Windows):
         kind = Type("datetime" if clock and day else "time" if clock else "date")
         return Typed(f"STR_TO_DATE_({', '.join(as_text(self.typed(each)) for each in arguments)})", kind)
 
+    def _grouping(self, name: str, arguments: list) -> Typed:
+        """GROUPING: a bit for each group, 1 in the rows that sum over it."""
+        if self.rolls and not self.rolled:  # the groups are not known yet
+            return Typed("0", COUNT)
+        rolled, bits = [value.sql for value in self.rolled.values()], []
+        for i, argument in enumerate(arguments):
+            sql = self.typed(argument).sql
+            if sql not in rolled:
+                raise MySQLError(3602, "HY000", f"Argument #{i} of GROUPING function is not in GROUP BY")
+            bits.append(f'(("_level_".n <= {rolled.index(sql)}) << {len(arguments) - 1 - i})')
+        return Typed(f"({' + '.join(bits)})", COUNT)
+
     def _mod(self, name: str, arguments: list) -> Typed:
         return arithmetic("%", *(self.typed(argument) for argument in arguments))
 
@@ -259,6 +277,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "DATABASE": (0, 0, Expressions._database),
     "FLOOR": (1, 1, Expressions._whole),
     "GREATEST": (2, 1000, Expressions._extreme),
+    "GROUPING": (1, 64, Expressions._grouping),
     "IF": (3, 3, Expressions._if),
     "IFNULL": (2, 2, Expressions._coalesce),
     "LEAST": (2, 1000, Expressions._extreme),

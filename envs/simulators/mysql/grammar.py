@@ -6,7 +6,8 @@
 ("between", e, low, high, negated), ("compared", operator, e, ALL or ANY, Select), ("row", [e]), ("inverted", e),
 ("interval", e, unit),
 ("case", operand, [(when, then)], otherwise), ("exists", Select), ("query", Select), ("cast", e, type, scale),
-("call", NAME, arguments, distinct, order, separator), ("window", call, (partition, order, frame) or its name).
+("call", NAME, arguments, distinct, order, separator), ("window", call, (partition, order, frame) or its name),
+("variable", name).
 """
 
 from envs.simulators.mysql.forms import BARE, FORMS, called, interval
@@ -185,6 +186,9 @@ class Grammar:
                 parts.append(unquoted(self.tokens[self.at][1]))
                 self.at += 1
             return "text", "".join(parts)
+        if kind == "variable" and not text.startswith("@@") and self.tokens[self.at + 1][1] != ":=":
+            self.at += 1
+            return "variable", text[1:].lower()
         if self.accept("("):
             if self.sees("SELECT", "WITH"):
                 found = "query", self.query()

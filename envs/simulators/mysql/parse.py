@@ -1,16 +1,19 @@
-"""Parse a MySQL statement to a Select, a Change, or ("show", what, table).
+"""Parse a MySQL statement to a Select, a Change, ("show", what, table), ("set", [(variable, expression)]), or
+("transaction", word).
 
-Sources of a Select: ("table", name, alias), ("derived", Select, alias),
-("join", kind, left, right, condition, columns of USING).
+Sources of a Select: ("table", name, alias), ("derived", Select, alias), ("recursive", name, alias),
+("join", kind, left, right, condition, columns of USING or NATURAL).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envs.simulators.mysql.grammar import Grammar
 from envs.simulators.mysql.tokens import MySQLError, not_spoken, unquoted
 from envs.simulators.mysql.words import RESERVED
 
 MAX_TABLES = 61  # that one statement may join, as in MySQL
+NATURAL = "natural"  # instead of the columns of USING: those that both sides have
+IDLE_SETTINGS = {"AUTOCOMMIT", "FOREIGN_KEY_CHECKS", "SQL_SAFE_UPDATES", "UNIQUE_CHECKS"}  # that change nothing here
 
 
 @dataclass
@@ -26,7 +29,10 @@ class Select:
     windows: dict = field(default_factory=dict)  # name in lower case -> (partition, order, frame)
     order: list = field(default_factory=list)  # (expression, whether it descends)
     limit: tuple | None = None  # rows, rows before them
-    parts: list = field(default_factory=list)  # of a union: (query, whether it keeps what is there already)
+    parts: list = field(default_factory=list)  # of a union: (query, how it is combined with those before)
+    rolls: bool = False  # WITH ROLLUP
+    names: list | None = None  # of its columns, where WITH gives them
+    recursive: str | None = None  # of WITH RECURSIVE: the name by which its last part reads its own rows
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Parser(Grammar):
         super().__init__(sql)
         self.tables = 0  # that are joined so far, derived ones too
         self.named: dict[str, tuple[Select, int]] = {}  # WITH: a query, and how many tables it joins
+        self.recurring: dict[str, bool] = {}  # WITH RECURSIVE being read: a name, and whether it was read inside
 
     # -- statements
 
@@ -76,6 +83,10 @@ class Parser(Grammar):
             found = Change("DELETE", self.table_name())
         elif self.accept("SHOW"):
             found = self.show()
+        elif self.accept("SET"):
+            found = "set", [pair for pair in self.listed(self.setting) if pair]
+        elif self.sees("START", "BEGIN", "COMMIT", "ROLLBACK"):
+            found = "transaction", self.transaction()
         elif self.accept("DESCRIBE") or self.accept("DESC") or self.accept("EXPLAIN"):
             found = ("show", "COLUMNS", self.table_name())
         elif self.sees("CREATE", "DROP", "ALTER"):
@@ -92,12 +103,45 @@ class Parser(Grammar):
             return "show", "TABLES", None
         if self.accept("DATABASES"):
             return "show", "DATABASES", None
+        if self.accept("CREATE", "TABLE"):
+            return "show", "CREATE", self.table_name()
         self.accept("FULL")
         if not (self.accept("COLUMNS") or self.accept("FIELDS")):
             raise self.error()
         if not (self.accept("FROM") or self.accept("IN")):
             raise self.error()
         return "show", "COLUMNS", self.table_name()
+
+    def setting(self) -> tuple | None:
+        """Read what SET sets: a variable and its expression; None for a setting that changes nothing here."""
+        kind, text, place = self.tokens[self.at]
+        if kind == "variable" and not text.startswith("@@"):
+            self.at += 1
+            if not self.accept(":="):
+                self.expect("=")
+            return text[1:].lower(), self.expression()
+        if self.accept("NAMES"):
+            self.at += 1
+            return None
+        self.accept("SESSION")
+        kind, text, _ = self.tokens[self.at]
+        name = text.upper().removeprefix("@@").removeprefix("SESSION.")
+        if kind not in ("word", "variable") or name not in IDLE_SETTINGS:
+            raise not_spoken(f"SET {self.sql[place:].split(maxsplit=1)[0][:80]}" if text else "SET")
+        self.at += 1
+        self.expect("=")
+        if not self.accept("ON") and not self.accept("OFF"):
+            self.expression()
+        return None
+
+    def transaction(self) -> str:
+        word = self.tokens[self.at][1]
+        self.at += 1
+        if word == "START":
+            self.expect("TRANSACTION")
+        else:
+            self.accept("WORK")
+        return {"START": "BEGIN"}.get(word, word)
 
     def insert(self) -> Change:
         ignores = self.modifiers()
@@ -179,19 +223,14 @@ class Parser(Grammar):
     # -- queries
 
     def query(self) -> Select:
-        """Read SELECT or UNION, with WITH, ORDER BY and LIMIT."""
+        """Read SELECT, UNION, EXCEPT or INTERSECT, with WITH, ORDER BY and LIMIT."""
         self.deeper()
         outer = self.named
         if self.accept("WITH"):
-            self.named = dict(outer)
-            self.listed(self.common_table)
+            self.named, recursive = dict(outer), self.accept("RECURSIVE")
+            self.listed(lambda: self.common_table(recursive))
         bracketed = self.sees("(")
-        parts = [(self.part(), True)]
-        while self.accept("UNION"):
-            keeps = self.accept("ALL")
-            if not keeps:
-                self.accept("DISTINCT")
-            parts.append((self.part(), keeps))
+        parts = self.combined(self.intersection, "UNION", "EXCEPT")
         found = parts[0][0] if len(parts) == 1 else Select(parts=parts)
         order, limit = self.order_by(), self.limit()
         if len(parts) == 1 and bracketed and (order or limit):
@@ -202,13 +241,38 @@ class Parser(Grammar):
         self.named = outer
         return found
 
-    def common_table(self) -> None:
-        name = self.name()
+    def combined(self, read, *words: str) -> list[tuple[Select, str]]:
+        """Read queries between these words; each comes with its word, and ALL where that is said."""
+        parts = [(read(), "UNION ALL")]
+        while word := next((word for word in words if self.accept(word)), ""):
+            if self.accept("ALL"):
+                word += " ALL"
+            else:
+                self.accept("DISTINCT")
+            parts.append((read(), word))
+        return parts
+
+    def intersection(self) -> Select:
+        """Read what binds stronger than UNION."""
+        parts = self.combined(self.part, "INTERSECT")
+        return parts[0][0] if len(parts) == 1 else Select(parts=parts)
+
+    def common_table(self, recursive: bool) -> None:
+        name, names = self.name(), None
+        if self.accept("("):
+            names = self.listed(self.name)
+            self.expect(")")
         self.expect("AS", "(")
         before, self.tables = self.tables, 0
+        low = name.lower()
+        if recursive:
+            self.recurring[low] = False
         query = self.query()
         self.expect(")")
-        self.named[name.lower()] = query, max(1, self.tables)
+        recurs = self.recurring.pop(low, False)
+        if names or recurs:
+            query = replace(query, names=names, recursive=low if recurs else None)
+        self.named[low] = query, max(1, self.tables)
         self.tables = before
 
     def part(self) -> Select:
@@ -228,6 +292,7 @@ class Parser(Grammar):
         if self.accept("GROUP"):
             self.expect("BY")
             found.groups = self.listed(self.expression)
+            found.rolls = self.accept("WITH", "ROLLUP")
         found.having = self.expression() if self.accept("HAVING") else None
         if self.accept("WINDOW"):
             found.windows = dict(self.listed(self.named_window))
@@ -264,6 +329,7 @@ class Parser(Grammar):
             if self.accept(","):
                 found = ("join", "INNER", found, self.source(), None, None)
                 continue
+            natural = self.accept("NATURAL")
             if self.accept("LEFT") or self.accept("RIGHT"):
                 kind = self.tokens[self.at - 1][1]
                 self.accept("OUTER")
@@ -272,8 +338,10 @@ class Parser(Grammar):
                 self.expect("JOIN")
             elif not self.accept("JOIN"):
                 return found
-            right, condition, using = self.source(), None, None
-            if self.accept("ON"):
+            right, condition, using = self.source(), None, NATURAL if natural else None
+            if natural:
+                pass
+            elif self.accept("ON"):
                 condition = self.expression()
             elif self.accept("USING"):
                 self.expect("(")
@@ -298,6 +366,10 @@ class Parser(Grammar):
             return "derived", query, alias
         name = self.table_name()
         alias = self.alias()
+        if name.lower() in self.recurring:
+            self.recurring[name.lower()] = True
+            self.joins(1)
+            return "recursive", name.lower(), alias or name
         query, tables = self.named.get(name.lower(), (None, 1))
         self.joins(tables)
         return ("derived", query, alias or name) if query else ("table", name, alias)

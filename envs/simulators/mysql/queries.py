@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from envs.simulators.mysql.expressions import CLAUSES, Expressions, calls
-from envs.simulators.mysql.parse import Select
-from envs.simulators.mysql.tokens import MySQLError, too_many_columns
+from envs.simulators.mysql.parse import NATURAL, Select
+from envs.simulators.mysql.tokens import MySQLError, not_spoken, too_many_columns
 from envs.simulators.mysql.types import Type, Typed, alike, quoted, without_case
 
 Columns = list[tuple[str, Type]]
 MODE = "this is incompatible with sql_mode=only_full_group_by"
 ROW = "_rowid_"  # a row's number in its table
+LEVEL = '"_level_".n'  # of WITH ROLLUP: how many of the groups count in a row, 0 in the last
 MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
 
 
@@ -43,6 +44,10 @@ class Block(Expressions):
         self.assigned: dict[str, Typed] = {}  # what UPDATE has set so far
         self.visible: set[str] | None = None  # SQL of the columns that HAVING may name; None: any
         self.numbered = False  # whether derived tables number their rows, which ROW names
+        self.rolls = False  # WITH ROLLUP
+        self.rolled: dict[str, Typed] = {}  # the SQL of a group, and its value where rows sum over it
+        self.variables: dict[str, tuple] = outer.variables if outer else {}  # @name -> (value, Type)
+        self.recursive: dict[str, Columns] = outer.recursive if outer else {}  # names of WITH RECURSIVE being read
 
     def inner(self) -> "Block":
         return Block(self.database, self.catalog, self.parameters, self)
@@ -108,6 +113,11 @@ class Block(Expressions):
                 text = f"You can't specify target table '{name}' for update in FROM clause"
                 raise MySQLError(1093, "HY000", text)
             alias, sql = alias or name, quoted(name)
+        elif source[0] == "recursive":
+            if what not in self.recursive:  # in the part that must not
+                text = f"Recursive Common Table Expression '{what}' should have one or more non-recursive query blocks "
+                raise MySQLError(3574, "HY000", text + "followed by one or more recursive ones")
+            sql, columns = quoted(f"{what}~"), self.recursive[what]
         else:
             block = self.inner()
             block.target = None
@@ -131,6 +141,9 @@ class Block(Expressions):
         if condition:
             test = self.truth(condition)
         elif using:
+            if using == NATURAL:
+                both = {name for table in self.tables[count:] for name in table.named}
+                using = [name for table in self.tables[:count] for name in table.named if name in both]
             new, self.tables = self.tables[count:], self.tables[:count]
             before = [self._column(None, name).sql for name in using]
             old, self.tables = self.tables, new
@@ -138,7 +151,7 @@ class Block(Expressions):
             for table in new:
                 table.hidden = frozenset(name.lower() for name in using)
             self.tables = old + new
-            test = " AND ".join(f"{a} = {b}" for a, b in zip(before, after, strict=True))
+            test = " AND ".join(f"{a} = {b}" for a, b in zip(before, after, strict=True)) or "1"
         return f"{one} {kind} JOIN {other} ON {test}"
 
     # -- SELECT
@@ -148,6 +161,39 @@ class Block(Expressions):
 
     def query(self, query: Select) -> tuple[str, Columns]:
         """Return the SQL of a query, and the names and types of its columns."""
+        sql, columns = self.recursion(query) if query.recursive else self.combination(query)
+        if query.names is None:
+            return sql, columns
+        if len(query.names) != len(columns):
+            text = "In definition of view, derived table or common table expression, SELECT list and column names list "
+            raise MySQLError(1353, "HY000", text + "have different column counts")
+        inside = unique(name for name, _ in columns)
+        renamed = ", ".join(f"{quoted(a)} AS {quoted(b)}" for a, b in zip(inside, unique(query.names), strict=True))
+        kinds = [kind for _, kind in columns]
+        return f"SELECT {renamed} FROM ({sql})", list(zip(query.names, kinds, strict=True))
+
+    def recursion(self, query: Select) -> tuple[str, Columns]:
+        """Return the SQL of WITH RECURSIVE. The types are those of its first parts, as in MySQL."""
+        name = query.recursive
+        if len(query.parts) < 2 or query.parts[-1][1] not in ("UNION", "UNION ALL"):
+            raise MySQLError(3573, "HY000", f"Recursive Common Table Expression '{name}' should contain a UNION")
+        if query.order:
+            raise not_spoken("ORDER BY over UNION in recursive Common Table Expression")
+        *first, (last, word) = query.parts
+        seed, columns = self.inner().query(first[0][0] if len(first) == 1 else Select(parts=first))
+        names = unique(query.names or [name for name, _ in columns])
+        block = self.inner()
+        block.recursive = {**self.recursive, name: [(a, kind) for a, (_, kind) in zip(names, columns, strict=False)]}
+        step, others = block.query(last)
+        if len(others) != len(columns):
+            raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
+        table, listed = quoted(f"{name}~"), ", ".join(map(quoted, names))
+        sql = f"WITH RECURSIVE {table} ({listed}) AS ({seed} {word} {step}{limited(query.limit)}) SELECT {listed} FROM "
+        sql += f"(SELECT *, COUNT(*) OVER () FROM {table})"  # which computes every row before it gives the first
+        return sql, [(a, kind) for a, (_, kind) in zip(names, columns, strict=True)]
+
+    def combination(self, query: Select) -> tuple[str, Columns]:
+        """Return the SQL of a SELECT, or of a UNION, EXCEPT or INTERSECT."""
         if not query.parts:
             return self.select(query)
         if query.order or query.limit:  # those are the union's
@@ -169,31 +215,40 @@ class Block(Expressions):
             for row, value in zip(rows, values, strict=True):
                 row.append(f"{without_case(Typed(value, kind))} AS {quoted(name)}")
         texts = [f"SELECT {', '.join(row)} FROM ({sql})" for row, (sql, _) in zip(rows, parts, strict=True)]
-        distinct = max((i for i, (_, keeps) in enumerate(query.parts) if not keeps), default=0) + 1
-        if distinct > 1:  # SQLite's UNION sorts its rows; only the last DISTINCT counts
-            texts[:distinct] = [f"SELECT DISTINCT * FROM ({' UNION ALL '.join(texts[:distinct])})"]
-        return " UNION ALL ".join(texts), list(zip(names, kinds, strict=True))
+        found, words = [], [word for _, word in query.parts]
+        for i, (text, word) in enumerate(zip(texts, words, strict=True)):
+            if word.startswith("UNION"):
+                found.append(text)
+            else:
+                found = [among(" UNION ALL ".join(found), text, word, names)]
+            follows = next((later for later in words[i + 1 :] if later != "UNION ALL"), "")
+            if word == "UNION" and follows != "UNION":  # SQLite's UNION sorts its rows; only the last DISTINCT counts
+                found = [f"SELECT DISTINCT * FROM ({' UNION ALL '.join(found)})"]
+        return " UNION ALL ".join(found), list(zip(names, kinds, strict=True))
 
     def select(self, query: Select) -> tuple[str, Columns]:
-        self.numbered, self.windows = bool(query.groups), query.windows
+        self.numbered, self.windows, self.rolls = bool(query.groups), query.windows, query.rolls
         source = f" FROM {self.sources(query.source)}" if query.source else ""
         self.clause = "where"
         where = self.truth(query.where) if query.where else ""
         self.clause, self.aggregates = "select", True
         items = self.items(query)
-        values = [self.typed(node) for node, *_ in items]
-        for (node, alias, _), value in zip(items, values, strict=True):
-            if alias or node[0] == "column":
-                self.aliases.setdefault((alias or node[2]).lower(), value)
+        values = self.values(items)
         groups = self.groups(query, values)
-        order = self.order(query, values, self.first_row() if groups else "")
+        keys, last = [value.sql for value in groups], self.first_row() if groups else ""
+        if query.rolls:
+            source += self.roll(groups, "CROSS JOIN" if source else "FROM")
+            values, keys = self.values(items), [LEVEL, *(value.sql for value in self.rolled.values())]
+            last = ", ".join(f"{LEVEL} <= {i}, {key} COLLATE NOCASE" for i, key in enumerate(keys[1:]))
+        order = self.order(query, values, last)
         grouped = bool(groups) or any(calls(node) for node, *_ in items) or calls(query.having)
         having = ""
         if query.having:
-            self.clause, self.visible = "having", {*groups, *(value.sql for value in values)}
+            self.clause = "having"
+            self.visible = {value.sql for value in (*groups, *values)}
             having = self.truth(query.having)
         if grouped:
-            self.check_groups(query, items, groups)
+            self.check_groups(query, items, keys)
         elif having:  # SQLite wants groups for it
             where, having = " AND ".join(filter(None, (where, having))), ""
         names = unique(alias or (node[2] if node[0] == "column" else text) for node, alias, text in items)
@@ -203,11 +258,33 @@ class Block(Expressions):
         )
         sql = f"SELECT {'DISTINCT ' * query.distinct}{', '.join(named)}{source}"
         sql += f" WHERE {where}" if where else ""
-        sql += f" GROUP BY {', '.join(f'{group} COLLATE NOCASE' for group in groups)}" if groups else ""
+        sql += f" GROUP BY {', '.join(f'{key} COLLATE NOCASE' for key in keys)}" if keys else ""
         sql += f" HAVING {having}" if having else ""
         sql += order + limited(query.limit)
         names = [alias or (node[2] if node[0] == "column" else text) for node, alias, text in items]
         return sql, [(name, value.type) for name, value in zip(names, values, strict=True)]
+
+    def values(self, items: list) -> list[Typed]:
+        """Return the values of a SELECT list, and make its aliases known."""
+        values = [self.typed(node) for node, *_ in items]
+        self.aliases = {}
+        for (node, alias, _), value in zip(items, values, strict=True):
+            if alias or node[0] == "column":
+                self.aliases.setdefault((alias or node[2]).lower(), value)
+        return values
+
+    def roll(self, groups: list[Typed], word: str) -> str:
+        """WITH ROLLUP: from here on a group is NULL where rows sum over it. Return what FROM needs for that, after the
+        word: every row once for each number of groups that count."""
+        levels = " UNION ALL ".join(f"SELECT {i} AS n" for i in range(len(groups) + 1))
+        for i, (sql, kind) in enumerate(groups):
+            self.rolled[sql] = Typed(f"(CASE WHEN {LEVEL} > {i} THEN {sql} END)", kind)
+        self.clause, self.aggregates = "select", True
+        return f" {word} ({levels}) AS {LEVEL.partition('.')[0]}"
+
+    def typed(self, node: tuple) -> Typed:
+        value = super().typed(node)
+        return value if self.within else self.rolled.get(value.sql, value)
 
     def items(self, query: Select) -> list:
         """Return the SELECT list, with every * expanded to its columns."""
@@ -235,14 +312,14 @@ class Block(Expressions):
             if wanted or name.lower() not in table.hidden
         ]
 
-    def groups(self, query: Select, values: list[Typed]) -> list[str]:
+    def groups(self, query: Select, values: list[Typed]) -> list[Typed]:
         self.clause, self.aggregates = "group", False
         groups = []
         for node in query.groups:
             value = self.ordinal(node, values) or self.typed(node)
             if node[0] == "column" and "(" in value.sql and calls_of(query, node[2]):
                 raise MySQLError(1056, "42000", f"Can't group on '{node[2]}'")
-            groups.append(value.sql)
+            groups.append(value)
         self.aggregates = True
         return groups
 
@@ -327,6 +404,23 @@ class Block(Expressions):
             return self.fixed(node[2]) + self.fixed(node[3])
         pairs = (node[2], node[3]), (node[3], node[2])
         return [self.typed(a).sql for a, b in pairs if a[0] == "column" and b[0] in ("text", "int", "decimal")]
+
+
+def among(left: str, right: str, word: str, names: list[str]) -> str:
+    """Return the SQL of EXCEPT and INTERSECT, with the rows in the order of their first on the left side. With ALL the
+    n-th of equal rows on one side stands against the n-th on the other."""
+    listed = ", ".join(f"l.{quoted(name)} COLLATE NOCASE AS {quoted(name)}" for name in names)
+    test = " AND ".join(f"l.{quoted(name)} IS r.{quoted(name)} COLLATE NOCASE" for name in names)
+    negated = "NOT " if word.startswith("EXCEPT") else ""
+    if not word.endswith(" ALL"):
+        found = f"EXISTS (SELECT 1 FROM ({right}) AS r WHERE {test})"
+        return f"SELECT DISTINCT {listed} FROM ({left}) AS l WHERE {negated}{found}"
+    equal = ", ".join(f"{quoted(name)} COLLATE NOCASE" for name in names)
+    number = f"SELECT *, ROW_NUMBER() OVER (PARTITION BY {equal}) AS {ROW}"
+    left = f"SELECT *, ROW_NUMBER() OVER () AS _place_ FROM ({left})"
+    left = f"{number}, MIN(_place_) OVER (PARTITION BY {equal}) AS _first_ FROM ({left})"
+    found = f"EXISTS (SELECT 1 FROM ({number} FROM ({right})) AS r WHERE {test} AND l.{ROW} = r.{ROW})"
+    return f"SELECT * FROM (SELECT {listed} FROM ({left}) AS l WHERE {negated}{found} ORDER BY l._first_)"
 
 
 def limited(limit: tuple | None) -> str:

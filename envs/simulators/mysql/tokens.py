@@ -16,7 +16,18 @@ TOKEN = re.compile(
 )
 ESCAPE = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-CALLED = {"DATABASE", "IF", "INSERT", "LEFT", "MOD", "REPEAT", "REPLACE", "RIGHT", "SCHEMA"}  # reserved, and functions
+CALLED = {
+    "DATABASE",
+    "GROUPING",
+    "IF",
+    "INSERT",
+    "LEFT",
+    "MOD",
+    "REPEAT",
+    "REPLACE",
+    "RIGHT",
+    "SCHEMA",
+}  # reserved, and functions
 CALLED |= {"ROW_NUMBER", "RANK", "DENSE_RANK", "PERCENT_RANK", "CUME_DIST", "NTILE", "LAG", "LEAD", "FIRST_VALUE"}
 CALLED |= {"LAST_VALUE", "NTH_VALUE"}
 SPREADS = {  # aggregate -> whether of a sample, whether the root
