@@ -1,6 +1,7 @@
 """Say an instruction in other words: two other wordings of each template, made by rules."""
 
 import re
+from functools import cache
 
 PLAIN = (  # (pattern, replacement), in this order
     (r"\bdirectories\b", "folders"), (r"\bdirectory\b", "folder"), (r"\bCreate\b", "Make"), (r"\bcreate\b", "make"),
@@ -28,6 +29,7 @@ Rename Remove Retire Separate Set Sort Store Tidy
 """
 
 
+@cache
 def wordings(instruction: str) -> tuple[str, ...]:
     """Return an instruction and two others that ask for the same."""
     plain, polite = _said(instruction, PLAIN), _said(instruction, POLITE)

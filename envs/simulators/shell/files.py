@@ -9,6 +9,7 @@ Users are files: /etc/passwd, /etc/group, /etc/shadow and /etc/gshadow are the o
 import errno
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 from envs.simulators.shell.records import Table
@@ -174,6 +175,11 @@ def device_bytes(node: Node, most: int) -> bytes:
     return bytes(most)
 
 
+@lru_cache(maxsize=1024)
+def _reversed_parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in reversed(path.split("/")) if part and part != ".")
+
+
 @dataclass
 class Caller:
     """A process as the file system sees it: system calls, relative to a folder and checked against a user's rights.
@@ -197,12 +203,11 @@ class Caller:
         if len(path) > MAX_PATH:
             raise fault(errno.ENAMETOOLONG)
         whole = path if path[0] == "/" else f"{self.cwd}/{path}"
-        self.machine.steps -= 1 + (
-            len(whole) >> 5
-        )  # no Timeout here, the next tick raises it: evaluations of a machine walk paths too
+        # No Timeout here, the next tick raises it: evaluations of a machine walk paths too.
+        self.machine.steps -= 1 + (len(whole) >> 5)
         must_be_dir = path.endswith(("/", "/.", "/..")) or path in (".", "..")
         nodes, names, links = [self.machine.root], [], 0
-        todo = [part for part in reversed(whole.split("/")) if part and part != "."]
+        todo = list(_reversed_parts(whole))
         while todo:
             name = todo.pop()
             here = nodes[-1]
@@ -229,7 +234,7 @@ class Caller:
                 self.machine.steps -= len(child.data) >> 5
                 if child.data[0] == "/":
                     nodes, names = nodes[:1], []
-                todo += [part for part in reversed(child.data.split("/")) if part and part != "."]
+                todo += _reversed_parts(child.data)
                 continue
             nodes.append(child)
             names.append(name)
