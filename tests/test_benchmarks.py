@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -173,7 +174,10 @@ def test_a_benchmark_runs_and_its_last_line_is_the_record(name, monkeypatch, cap
         assert sizes["plain"] == 4.5 / 32 and sizes["int8"] < 4.5 / 8 < 1 < sizes["nf4-double"] < 4.5 / 4.125
 
 
-@pytest.mark.parametrize("name", ["logprob", "generate", "step", "onpolicy"])
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize("name", ["logprob", "step", *(pytest.param(n, marks=FULL) for n in ("generate", "onpolicy"))])
 def test_a_peer_that_is_not_installed_is_named(name, monkeypatch, capsys):
     """Our side is measured all the same."""
     monkeypatch.setattr(common, "version", lambda package: "0" if package == "torch" else None)
@@ -185,6 +189,11 @@ def test_a_peer_that_is_not_installed_is_named(name, monkeypatch, capsys):
     assert any("absent" in note and PEERS[name][0] in note for note in record["notes"])
     assert not any(PEERS[name][0] in row["values"] for row in record["rows"])
     assert record["versions"]["transformers"] == "absent"
+
+
+@cache
+def small() -> tuple:
+    return generate.load("tiny", ["ours"], generate.Options())
 
 
 STATED = {  # case: (how the row's name starts, its place in the table, the sizes that its target is stated for)
@@ -210,7 +219,7 @@ def test_a_target_is_reported_only_for_its_own_sizes(case, monkeypatch):
         pytest.skip("needs transformers and peft")
     reported, inputs = [], logprob.make_inputs(4, 8, 50, torch.float32)
     shape = sides.SHAPES["quarter"] | {"num_hidden_layers": 1}
-    loaded = generate.load("tiny", ["ours"], generate.Options())
+    loaded = small()
 
     def row(name: str, targets: dict) -> Row:
         return Row(name, {"ours": [1.0]}, targets=targets)
@@ -375,6 +384,12 @@ def test_agreement_counts_bits():
 MATRIX = "matrix=true models=tiny ranks=1 threads=1 dtypes=float32 resume=false"
 
 
+@pytest.fixture
+def few_episodes(monkeypatch):
+    for name in ("CHANGED", "NEW"):
+        monkeypatch.setattr(exactness, name, exactness.SHORT)
+
+
 @pytest.mark.full
 def test_the_matrix_resumes_runs_and_restores_the_number_of_threads(capsys):
     before = torch.get_num_threads()
@@ -392,7 +407,7 @@ def test_the_matrix_resumes_runs_and_restores_the_number_of_threads(capsys):
 
 
 @pytest.mark.parametrize("verdict", [None, "a layer differs"])
-def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, monkeypatch, capsys):
+def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, few_episodes, monkeypatch, capsys):
     """The gap is planted: one trained log-probability is off by 1e-6."""
     forward = random_episodes.forward
 
@@ -414,7 +429,8 @@ def test_the_matrix_fails_on_a_gap_that_the_trial_missed(verdict, monkeypatch, c
     assert f"exact: {verdict or 'yes'}; " in printed and "; 0 of " not in printed
 
 
-def test_the_matrix_fails_on_a_resumed_run_that_differs(monkeypatch, capsys):
+def test_the_matrix_fails_on_a_resumed_run_that_differs(few_episodes, monkeypatch, capsys):
+    monkeypatch.setattr(exactness, "first_difference", lambda _: None)
     monkeypatch.setattr(exactness, "resumed_run", lambda *_: ("differs in episodes.jsonl", 0.0))
     with pytest.raises(SystemExit) as end:
         onpolicy.main(common.parse(onpolicy.Options, MATRIX.replace("false", "true").split()))
@@ -436,7 +452,7 @@ def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
     import models.engine
     from models.kernels import kernels
 
-    model = sides.adapted(sides.random(sides.SHAPES["quarter"]))
+    model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}))
     talk = generate.make_talk(3, 70, 2, 3, 4, 640)
     before = models.decoder.attend, models.decoder.in_blocks, models.engine.KVCache, kernels.decode_step
     counts = {"torch": 0, "ours": 0}
@@ -474,7 +490,7 @@ def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
 
 def test_inexact_attention_samples_only_if_it_is_everywhere():
     """In 16 bits our engine has no stacked step."""
-    model = sides.adapted(sides.random(sides.SHAPES["quarter"], torch.bfloat16))
+    model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}, torch.bfloat16))
     assert onpolicy.exact_step(model) is None
     talk = generate.make_talk(2, 70, 1, 3, 4, 640)
     expected = generate.play(model, talk, True)
@@ -547,7 +563,7 @@ def test_prompts_have_their_lengths_and_fill_a_larger_vocabulary(monkeypatch, tm
 
 
 def test_reuse_changes_no_ids():
-    model = sides.adapted(sides.random(sides.SHAPES["quarter"]))
+    model = sides.adapted(sides.random(sides.SHAPES["quarter"] | {"num_hidden_layers": 1}))
     talk = generate.make_talk(2, 10, 3, 3, 4, 640)
     ids, logprobs = generate.play(model, talk, reuse=True)
     assert generate.play(model, talk, reuse=False)[0] == ids

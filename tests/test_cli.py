@@ -26,13 +26,12 @@ RESOLVED = ("recipe", "max_turns")  # keys that rl.config turns into others
 @pytest.mark.parametrize(
     "words",
     [
-        "eval.py --help",
         "-m envs textcraft --help",
         "-m envs sat demos=200",
         "-m envs.serve port=0",
         *(
             pytest.param(f"{program} --help", marks=pytest.mark.full)  # the same parser prints them
-            for program in ("merge.py", "-m envs", "-m envs.serve", "-m benchmarks.envs")
+            for program in ("eval.py", "merge.py", "-m envs", "-m envs.serve", "-m benchmarks.envs")
         ),
     ],
 )
@@ -71,7 +70,7 @@ def test_signal_ends_eval_with_its_status(number, status, monkeypatch, capsys):
     assert end.value.code == status and capsys.readouterr().err.splitlines()[-1] == line
 
 
-RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "textcraft.max_turns=2", "epochs=2"]
+RUN = ["algo=grpo", "episodes=8", "batch_size=8", "eval_episodes=0", "max_turns=1", "max_new_tokens=8", "epochs=2"]
 
 
 @pytest.mark.parametrize(

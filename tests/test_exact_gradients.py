@@ -134,12 +134,12 @@ def centred(paths) -> list[float]:
 @pytest.mark.parametrize(
     ("keys", "size", "fields", "share"),
     [
-        ({"baseline": "none"}, 1, {}, 1.0),
+        pytest.param({"baseline": "none"}, 1, {}, 1.0, marks=pytest.mark.full),
         ({"baseline": "none"}, 2, {}, 1.0),
         ({"baseline": "moving"}, 2, {"baseline": 0.7}, 1.0),
         ({"baseline": "leave_one_out", "group_size": 3}, 3, {}, 1.0),
         ({"baseline": "batch"}, 2, {}, 1 / 2),  # its own score is in the mean
-        ({"baseline": "batch"}, 3, {}, 2 / 3),
+        pytest.param({"baseline": "batch"}, 3, {}, 2 / 3, marks=pytest.mark.full),
     ],
 )
 def test_reinforce(process, to_go, keys, size, fields, share):

@@ -214,12 +214,13 @@ def controls(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 # ------------------------------------------------------------------------------------------------- the real templates
 
 
+@pytest.mark.parametrize("count", [300, pytest.param(2_000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", BY_HAND)
-def test_prompt_equals_the_published_template(name, load):
+def test_prompt_equals_the_published_template(name, count, load):
     tokenizer, (file, _, thinking) = load(name), BY_HAND[name]
     assert not isinstance(tokenizer._format, Template)
     variables = {} if thinking else {"enable_thinking": False}
-    for seed in range(2_000):
+    for seed in range(count):
         rng = Random(f"{name} {seed}")
         messages, header = conversation(rng), rng.random() < 0.8
         expected = full(tokenizer, rendered(tokenizer, published(file), messages, header, **variables))

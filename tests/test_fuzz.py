@@ -181,7 +181,7 @@ FUZZED = {  # what is fuzzed: (the contents, what reads them from an empty folde
 }
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", FUZZED)
 def test_random_files_end_in_one_line(kind, count):
     contents, load = FUZZED[kind]

@@ -38,14 +38,14 @@ def play(tiny, cfg, count=12, rows=8, group=1):
 
 
 def test_episode_is_independent_of_its_neighbours(tiny):
-    cfg = config.parse(["textcraft.max_turns=5"])
-    together, alone = play(tiny, cfg, rows=16), play(tiny, cfg, rows=1)
+    cfg = config.parse(["textcraft.max_turns=3"])
+    together, alone = play(tiny, cfg, count=6, rows=16), play(tiny, cfg, count=6, rows=1)
     assert [e.ids_T for e in together] == [e.ids_T for e in alone]
     assert [e.logprobs_T for e in together] == [e.logprobs_T for e in alone]
 
 
 def test_a_group_shares_its_task_and_nothing_else(tiny):
-    cfg = config.parse(["textcraft.max_turns=4", "textcraft.difficulty=3"])
+    cfg = config.parse(["textcraft.max_turns=2", "textcraft.difficulty=3"])
     episodes = play(tiny, cfg, count=8, rows=8, group=4)
     prompts = [e.ids_T[: e.turns[0].start] for e in episodes]
     assert prompts[0] == prompts[3] != prompts[4] == prompts[7]
@@ -54,17 +54,17 @@ def test_a_group_shares_its_task_and_nothing_else(tiny):
 
 
 def test_recomputed_logprobs_equal_the_sampled_ones(tiny):
-    cfg = config.parse(["textcraft.max_turns=6"])
-    batch = make_batch(play(tiny, cfg, rows=5))
+    cfg = config.parse(["textcraft.max_turns=4"])
+    batch = make_batch(play(tiny, cfg, count=8, rows=5))
     with torch.no_grad():
         assert torch.equal(forward(batch, tiny[0], 1.0).logprobs_N, batch.old_logprobs_N)
 
 
 def test_the_transcript_replays_in_the_environment(tiny):
     """The agent saw the environment's observations of its own replies."""
-    cfg = config.parse(["textcraft.max_turns=6"])
+    cfg = config.parse(["textcraft.max_turns=4"])
     tokenizer = tiny[1]
-    for task, e in zip(make_tasks(cfg, 0, 12, 1, "train", 0), play(tiny, cfg), strict=True):
+    for task, e in zip(make_tasks(cfg, 0, 8, 1, "train", 0), play(tiny, cfg, count=8), strict=True):
         env = make_env(cfg, task.env)
         ids = tokenizer.prompt(env.reset(task.seed, task.split))
         for turn in e.turns:
@@ -183,7 +183,7 @@ def test_environment_text_never_becomes_a_control_token(tiny):
 
 
 def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
-    cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
+    cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
     tasks = make_tasks(cfg, 0, 6, 2, "train", 0)
     expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)
     inside, most = set(), []
@@ -208,11 +208,16 @@ def test_slow_environments_run_in_parallel_unchanged(tiny, monkeypatch):
     assert max(most) > 1
 
 
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("breaks", ["reset", "step"])
+@pytest.mark.parametrize(
+    ("breaks", "slow"),
+    [
+        *(("reset", False), ("step", True)),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in (("reset", True), ("step", False))),
+    ],
+)
 def test_episode_of_a_failed_environment_is_left_out(tiny, breaks, slow, monkeypatch):
     """A third of the episodes fail, at reset or in the second turn; the others are played as if none had."""
-    cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=4"])
+    cfg = config.parse(["rollout_batch_size=6", "textcraft.max_turns=2"])
     tasks = make_tasks(cfg, 0, 12, 1, "train", 0)
     expected = rollout(*tiny, tasks, cfg, 1.0, SILENT)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).with_name("parity")))
 
+import shell_commands
 from shell_commands import FILES, ROOTS, TABLES, WORK, entry, report
 
 from envs.simulators.regex.match import compile_regex
@@ -74,7 +75,7 @@ def ours(line: str) -> str:
 # -- beside the real programs
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.full) for part in range(2, 8))])
 def test_command_lines_match_the_golden_output(part):
     cases = [(case["input"], case["output"]) for case in golden.read("shell_commands")[part::8]]
     assert len(cases) > 250
@@ -202,7 +203,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(COMMANDS)), st.lists(WORDS, max_size=4), st.binary(max_size=40))
 def test_any_arguments_return_a_status(name, words, data):
     made = machine()
@@ -282,13 +283,8 @@ def test_output_does_not_depend_on_the_hash_seed():
         "print([ours(shell_commands.draw(seed)) for seed in range(12)])"
     )
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", script, *folders], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        )
-        for seed in ("1", "2")
-    ]
-    assert runs[0].stdout == runs[1].stdout and len(runs[0].stdout) > 300
+    there = subprocess.check_output([sys.executable, "-c", script, *folders], env={"PYTHONHASHSEED": "1"}, text=True)
+    assert there == f"{[ours(shell_commands.draw(seed)) for seed in range(12)]}\n" and len(there) > 300
 
 
 @pytest.mark.parametrize(

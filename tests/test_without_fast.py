@@ -24,7 +24,7 @@ assert kernels == Kernels(), "a slot was filled"
 """
 MODELS = ("attention", "decoder", "engine", "formats", "linear", "logprob", "rope", "tokenizer", "weights")
 LORA = ("lora", "lora_files", "merge")
-QUICK = ("linear", "rope")
+QUICK = ("linear", "attention")
 RL = ("batch", "checkpoint", "core", "exact_gradients", "learning", "rollout", "train")
 
 
@@ -35,8 +35,8 @@ def run_hidden(code: str, *args: str) -> subprocess.CompletedProcess:
 
 
 def test_a_training_run_without_fast_has_no_sampler_gap(tmp_path):
-    words = ["algo=ppo", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", "ranks=1"]
-    words.append(f"out={tmp_path / 'run'}")
+    words = ["algo=ppo", "epochs=1", "episodes=4", "batch_size=4", "eval_episodes=0", "ranks=1", "max_turns=2"]
+    words += ["max_new_tokens=12", f"out={tmp_path / 'run'}"]
     run = run_hidden("runpy.run_path('train.py', run_name='__main__')", *words)
     assert run.returncode == 0, run.stderr
     (record,) = metrics_of(tmp_path / "run")

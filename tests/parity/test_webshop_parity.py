@@ -37,23 +37,25 @@ def test_awkward_pairs():
             same(left, right)
 
 
+@pytest.mark.parametrize("count", [600, pytest.param(2500, marks=pytest.mark.full)])
 @pytest.mark.parametrize("alphabet", ALPHABETS)
-def test_random_texts(alphabet):
+def test_random_texts(alphabet, count):
     rng = Random(alphabet)
-    for _ in range(2500):
+    for _ in range(count):
         same(*("".join(rng.choices(alphabet, k=rng.randint(0, rng.choice((4, 12, 40))))) for _ in range(2)))
 
 
-def test_text_ratio_of_the_rewards_texts():
+@pytest.mark.parametrize("count", [1500, pytest.param(10_000, marks=pytest.mark.full)])
+def test_text_ratio_of_the_rewards_texts(count):
     products = catalogue().products.values()
     attributes = sorted({text for product in products for text in product.attributes})
     pairs = sorted(
         {(name, value) for product in products for name, values in product.options.items() for value in values}
     )
     rng = Random(0)
-    for _ in range(10_000):
+    for _ in range(count):
         same(rng.choice(attributes), rng.choice(attributes))
-    for _ in range(10_000):
+    for _ in range(count):
         same(rng.choice([rng.choice(pairs)[1], rng.choice(BASE_COLOURS.split())]), str(rng.choice(pairs)))
 
 
