@@ -53,7 +53,7 @@ def test_epochs_play_their_lesson_and_a_resumed_run_the_same(tmp_path, capsys, m
 
     monkeypatch.setitem(train.collect.__globals__, "rollout", rollout)
     run = tmp_path / "run"
-    words = ["textcraft.difficulty=1,2", "curriculum=difficulty:0.01", "episodes=24", "batch_size=24", "lora.r=4"]
+    words = ["textcraft.difficulty=1,2", "curriculum=difficulty:0.01", "episodes=8", "batch_size=8", "lora.r=4"]
     words += ["eval_episodes=0", "epochs=2", "threads=1", "ranks=1", "strict=false", f"out={run}"]
     train.main(config.parse(words))
     said = capsys.readouterr().out

@@ -13,7 +13,7 @@ import train
 from models import load_tokenizer
 from rl import config, explain
 
-WORDS = "algo=ppo ppo.epochs=2 epochs=3 episodes=8 batch_size=4 max_turns=3 max_new_tokens=12 reward.rule=shaped"
+WORDS = "algo=ppo ppo.epochs=2 epochs=3 episodes=8 batch_size=4 max_turns=2 max_new_tokens=8 reward.rule=shaped"
 WORDS += " temperature=1.5 eval_episodes=0 threads=1 products=plain"
 
 

@@ -98,7 +98,7 @@ def test_merge_that_falls_short_is_refused_and_leaves_nothing(word, line, epoch,
     certify = "rl.certificate.certificate"
     if word.startswith("min"):
         monkeypatch.setattr(certify, lambda *_: {"kl": 0.0, "greedy_agreement": 0.96})
-    err = refused(f"adapter={epoch}", f"out={tmp_path}/merged", "dtype=bfloat16", word)
+    err = refused(f"adapter={epoch}", f"out={tmp_path}/merged", "dtype=bfloat16", "prompts=3", word)
     assert line in err and "force=true" in err and not list(tmp_path.iterdir())
 
 
@@ -293,7 +293,7 @@ def hub(monkeypatch):
 
 
 def test_push_of_a_merged_model_as_a_command(hub, epoch, tmp_path):
-    words = [f"adapter={epoch}", f"out={tmp_path}/merged", "push=me/mine", "private=true"]
+    words = [f"adapter={epoch}", f"out={tmp_path}/merged", "push=me/mine", "private=true", "prompts=1"]
     done = subprocess.run(
         [sys.executable, "merge.py", *words], cwd=ROOT, env=os.environ, capture_output=True, text=True
     )
@@ -308,6 +308,7 @@ def test_push_of_a_merged_model_as_a_command(hub, epoch, tmp_path):
 def test_push_of_an_adapter_with_ones_own_card(hub, epoch, tmp_path):
     (tmp_path / "card.md").write_text("# mine\n")
     words = [f"adapter={epoch}", f"out={tmp_path}/out", "adapter_only=true", "push=me/a", f"card={tmp_path}/card.md"]
+    words += ["prompts=0"]
     merged(*words)
     files = hub.repos["me/a"]["files"]
     assert files["README.md"] == b"# mine\n" and "adapter_model.safetensors" in files and "config.json" not in files

@@ -11,7 +11,7 @@ from rl import config
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-SMALL = "episodes=8 batch_size=8 epochs=1 max_new_tokens=4 eval_episodes=2 textcraft.max_turns=1"
+SMALL = "episodes=8 batch_size=8 epochs=1 max_new_tokens=4 eval_episodes=1 textcraft.max_turns=1 lora.r=4 threads=1"
 
 
 def names(record: dict) -> set[str]:

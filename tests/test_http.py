@@ -94,7 +94,7 @@ def episodes(kind: str, options: dict, count: int) -> list[bool]:
 
 @pytest.mark.parametrize("prompt", ["native", "short"])
 def test_an_episode_is_the_same_as_in_process(kind, prompt):
-    assert sum(episodes(kind, options_of(kind, prompt=prompt), 18)) > 2
+    assert sum(episodes(kind, options_of(kind, prompt=prompt), 12)) > 2
 
 
 def has_level(kind: str, level: str) -> bool:

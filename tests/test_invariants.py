@@ -30,10 +30,8 @@ from rl.state import TrainState
 from rl.tasks import make_tasks
 from rl.update import make_optimizer
 
-EACH_TRIAL = True
-
-SMALL = "algo=grpo epochs=2 episodes=16 batch_size=16 max_turns=2 max_new_tokens=12 eval_episodes=0 lora.r=2"
-SMALL = f"{SMALL} temperature=1.5 reward.rule=shaped threads=1 products=plain".split()
+SMALL = "algo=grpo epochs=2 episodes=8 batch_size=8 max_turns=2 max_new_tokens=8 eval_episodes=0 lora.r=2"
+SMALL = f"{SMALL} grpo.group_size=4 temperature=1.5 reward.rule=shaped threads=1 products=plain".split()
 
 
 @pytest.fixture(scope="module")
@@ -219,8 +217,8 @@ def test_16_bits_round_by_less_than_half_of_the_bound(tiny):
     """Sampling and training may each be that far from float32, where their kernels differ."""
     rounded, exact = load_model("tiny", torch.bfloat16), load_model("tiny")
     exact.load_state_dict({name: p.float() for name, p in rounded.state_dict().items()})
-    cfg = config.parse(["textcraft.max_turns=3"])
-    played = rollout(rounded, tiny[1], make_tasks(cfg, 0, 48, 1, "train", 0), cfg, 1.5, tqdm(disable=True))
+    cfg = config.parse(["textcraft.max_turns=2", "max_new_tokens=24"])
+    played = rollout(rounded, tiny[1], make_tasks(cfg, 0, 16, 1, "train", 0), cfg, 1.5, tqdm(disable=True))
     with torch.no_grad():
         first_N, second_N = (forward(make_batch(played), model, 1.5).logprobs_N for model in (rounded, exact))
     apart = (first_N - second_N).abs().max().item()
@@ -513,7 +511,7 @@ def test_five_steps_in_a_row_without_a_finite_gradient_end_an_epoch(tmp_path, mo
     with pytest.raises(
         FloatingPointError, match="epoch 1, step 6: no gradient was finite, in 5 optimizer steps in a row"
     ):
-        words = ["algo=reinforce", "batch_size=2", "order=sequential", "max_turns=1", "max_new_tokens=4"]
+        words = ["algo=reinforce", "episodes=12", "batch_size=2", "order=sequential", "max_turns=1", "max_new_tokens=4"]
         train.main(config.parse([*SMALL, *words, f"out={tmp_path}/run"]))
 
 

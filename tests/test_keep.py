@@ -87,7 +87,7 @@ def test_last_line_counts_the_evaluations_of_patience(patience, words, tmp_path)
 def test_run_stops_early_and_goes_on_without_patience(tmp_path, capsys):
     """Replies of four tokens solve nothing, so no evaluation is better than the first."""
     run = tmp_path / "run"
-    words = [*SMALL, "epochs=5", "patience=2", "eval_every=1", "eval_episodes=4", "strict=false", f"out={run}"]
+    words = [*SMALL, "epochs=5", "patience=2", "eval_every=1", "eval_episodes=2", "strict=false", f"out={run}"]
     train.main(config.parse(words))
     assert [r["epoch"] for r in metrics_of(run) if "loss" in r] == [1, 2]
     said = capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_last_line_says_when_training_gained_nothing(tmp_path):
 
 
 def test_evaluated_epochs_are_saved(tmp_path):
-    words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=2", "strict=false", f"out={tmp_path}/run"]
+    words = ["epochs=4", "save_every=9", "eval_every=2", "eval_episodes=1", "strict=false", f"out={tmp_path}/run"]
     train.main(config.parse([*SMALL, *words]))
     assert keep.epochs(tmp_path / "run") == [2, 4]
 

@@ -680,7 +680,15 @@ def other_terminal():
 
 def trained(folder, *words) -> tuple[dict, list[dict]]:
     """Return an epoch's metrics and its episodes."""
-    small = ["algo=reinforce", "epochs=1", "episodes=8", "eval_episodes=0", "lora.r=4", "threads=1"]
+    small = [
+        "algo=reinforce",
+        "epochs=1",
+        "episodes=8",
+        "eval_episodes=0",
+        "lora.r=4",
+        "threads=1",
+        "max_new_tokens=12",
+    ]
     train.main(config.parse([*small, f"out={folder}", *words]))
     read = [[json.loads(line) for line in (folder / name).read_text().splitlines()] for name in FILES]
     return read[0][0], read[1]

@@ -68,14 +68,14 @@ def asks(monkeypatch):
     monkeypatch.setattr(textcraft, "Env", Asks)
 
 
-def play(tiny, rows=8, count=8):
-    cfg = config.parse([f"rollout_batch_size={rows}", "textcraft.max_turns=2", "max_new_tokens=6"])
+def play(tiny, rows=6, count=6):
+    cfg = config.parse([f"rollout_batch_size={rows}", "textcraft.max_turns=2", "max_new_tokens=4"])
     return rollout(*tiny, make_tasks(cfg, 0, count // 2, 2, "train", 0), cfg, 1.0, SILENT)
 
 
 @pytest.fixture(scope="module")
 def played(tiny):
-    """Return eight episodes of environments that make requests, played side by side."""
+    """Return six episodes of environments that make requests, played side by side."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(textcraft, "Env", Asks)
         return play(tiny)
@@ -119,7 +119,7 @@ def test_waiting_requests_are_answered_in_one_batch(tiny, asks, monkeypatch):
     whole = Base.answer
     monkeypatch.setattr(Base, "answer", counted)
     played = play(tiny)
-    assert rounds[:2] == [[3] * 8, [2] * 8]
+    assert rounds[:2] == [[3] * 6, [2] * 6]
     assert len(rounds) == 2 * max(len(e.turns) for e in played)
 
 
@@ -228,5 +228,5 @@ def test_environment_failing_on_an_answer_is_left_out(tiny, played, monkeypatch)
     monkeypatch.setattr(textcraft, "Env", Fails)
     now = play(tiny)
     failed = [e.infrastructure_failed for e in now]
-    assert 0 < sum(failed) < 8 and failed == [e.seed % 2 == 1 for e in now]
+    assert 0 < sum(failed) < 6 and failed == [e.seed % 2 == 1 for e in now]
     assert all(e.infrastructure_failed or vars(e) == vars(then) for e, then in zip(now, played, strict=True))

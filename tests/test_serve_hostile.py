@@ -448,7 +448,7 @@ def both():
         yield [stack.enter_context(running(server)) for server in guarded()]
 
 
-@settings(max_examples=max(FUZZ, 1) * 300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=FUZZ * 300 or 100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sent=st.lists(st.sampled_from(PIECES) | st.binary(max_size=12), max_size=14).map(b"".join), which=st.integers(0, 2)
 )
@@ -515,7 +515,7 @@ def check_answer(answer, method: str, path: str, body: dict) -> None:
 def fuzzed(kind: str, count: int, capsys) -> None:
     paths, several = answers(kind)
 
-    @settings(max_examples=max(FUZZ, 1) * count, deadline=None)
+    @settings(max_examples=FUZZ * count or count // 3, deadline=None)
     @given(path=st.sampled_from(paths), body=BODIES, which=st.integers(0, 1), name=st.integers(0, 3))
     @example(path="/reset", body={"data_idx": 10**400, "game": 10**400, "session_id": 10**400}, which=0, name=0)
     @example(path="/api/reset", body={"session": session_of("9" * 19)}, which=0, name=0)

@@ -22,6 +22,7 @@ from rl.log import Run
 ROOT = Path(__file__).parent.parent
 PARAMETERS = sum(x.numel() for x in load_file(TINY / "model.safetensors").values())
 SMALL = ["episodes=8", "batch_size=4", "eval_episodes=0", "threads=1", "textcraft.max_turns=4"]
+PLAYED = ["max_new_tokens=10", "textcraft.max_turns=2", "reward.rule=shaped", "temperature=1.5"]  # short, with rewards
 
 
 def lines(path: Path) -> list[dict]:
@@ -51,7 +52,8 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     algo = name.split()[0]
     words = [f"algo={algo}", *(word.format(tmp=tmp_path) for word in RESUMED[name])]
-    trained(f"out={tmp_path}/whole", "epochs=3", *words)
+    words += PLAYED * (algo != "sft")
+    trained(f"out={tmp_path}/whole", "epochs=2", *words)
     epochs, real = [], train.save_checkpoint
 
     def cut(state, folder):  # dies after the second epoch's metrics are written and before its checkpoint is
@@ -62,14 +64,14 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
 
     monkeypatch.setattr(train, "save_checkpoint", cut)
     with pytest.raises(KeyboardInterrupt):
-        trained(f"out={tmp_path}/cut", "epochs=3", *words)
+        trained(f"out={tmp_path}/cut", "epochs=2", *words)
     assert epochs == [1]
     monkeypatch.undo()
     train.main(config.parse([f"resume={tmp_path}/cut"]))
 
     for kind in ("trainable", "optimizer", *(["critic"] if algo == "ppo" else [])):
         whole, resumed = (
-            load_file(tmp_path / folder / "checkpoint-3" / f"{kind}.safetensors") for folder in ("whole", "cut")
+            load_file(tmp_path / folder / "checkpoint-2" / f"{kind}.safetensors") for folder in ("whole", "cut")
         )
         assert whole.keys() == resumed.keys()
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
@@ -80,11 +82,12 @@ def test_resumed_run_equals_the_uninterrupted_one_bitwise(name, tmp_path, monkey
     for record in metrics[0] + metrics[1]:
         record.pop("seconds", None)
     assert metrics[0] == metrics[1]
+    assert all(record["grad_norm"] > 0 for record in metrics[0] if "loss" in record)
 
 
 def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
-    words = ["lora.r=4", "lora.targets=q_proj,v_proj", "log=debug"]
-    trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "eval_episodes=4", *words)
+    words = ["lora.r=4", "lora.targets=q_proj,v_proj", "log=debug", "max_new_tokens=10"]
+    trained(f"out={tmp_path}/run", "algo=ppo", "epochs=2", "eval_episodes=2", *words)
     folder, output = tmp_path / "run", capsys.readouterr().out
     tensors = load_file(folder / "epoch_2" / "adapter_model.safetensors")
     trainable, total = sum(x.numel() for x in tensors.values()), PARAMETERS
@@ -115,7 +118,7 @@ def test_a_run_writes_metrics_episodes_and_adapters(tmp_path, capsys):
 
 def test_phases_have_lines_of_their_own(tmp_path, capsys):
     """The passes that target_kl ends early are not counted as trained."""
-    words = ["epochs=2", "eval_episodes=2", "eval_every=1", "ppo.epochs=3", "ppo.target_kl=1e-9"]
+    words = [*PLAYED, "lora.r=4", "epochs=2", "eval_episodes=1", "eval_every=1", "ppo.epochs=3", "ppo.target_kl=1e-9"]
     trained(f"out={tmp_path}/run", "algo=ppo", *words)
     records = lines(tmp_path / "run" / "metrics.jsonl")
     first, second = (record["phases"] for record in records if "phases" in record)
@@ -159,7 +162,7 @@ def test_sft_from_a_file_learns_it_and_logs_its_loss(tmp_path, capsys):
 
 
 def test_affine_recipe_penalizes_invalid_actions_everywhere(tmp_path):
-    words = ["epochs=1", "episodes=32", "max_turns=2", "max_new_tokens=1", "eval_episodes=0", "threads=1"]
+    words = ["epochs=1", "episodes=32", "max_turns=1", "max_new_tokens=1", "eval_episodes=0", "threads=1"]
     train.main(config.parse(["recipe=affine_ppo", f"out={tmp_path}/run", *words]))
     episodes = lines(tmp_path / "run" / "episodes.jsonl")
     assert {e["env"] for e in episodes} == set(envs.GROUPS["agentgym"])
@@ -167,15 +170,21 @@ def test_affine_recipe_penalizes_invalid_actions_everywhere(tmp_path):
 
 
 def test_save_every_keeps_the_last_epoch(tmp_path):
-    trained(f"out={tmp_path}/run", "algo=sft", "epochs=5", "save_every=3", "lora.r=4")
+    trained(f"out={tmp_path}/run", "algo=sft", "epochs=5", "save_every=3", "lora.r=4", "episodes=4")
     kept = {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()}
     assert kept == {"epoch_3", "epoch_5", "checkpoint-3", "checkpoint-5"}  # two stay: of all, they would be 4 and 5
 
 
-def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(tmp_path):
-    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
-    start = tmp_path / "sft" / "epoch_1"
-    words = ["algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "episodes=32", "batch_size=32"]
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Path:
+    """Return the adapter of a run of sft."""
+    folder = tmp_path_factory.mktemp("sft")
+    trained(f"out={folder}/run", "algo=sft", "epochs=1", "lora.r=4")
+    return folder / "run" / "epoch_1"
+
+
+def test_rl_from_an_sft_adapter_keeps_it_as_the_reference(start, tmp_path):
+    words = [*PLAYED, "algo=grpo", "grpo.kl_coef=0.1", "epochs=2", "episodes=16", "batch_size=16"]
     trained(f"out={tmp_path}/rl", f"resume_from={start}", *words)
     records = metrics_of(tmp_path / "rl")
     assert records[0]["reference_kl"] < 1e-6 < records[1]["reference_kl"], "it starts at the reference and leaves it"
@@ -205,10 +214,10 @@ def test_an_earlier_versions_run_resumes(tmp_path):
     assert steps == [{1.0}, {2.0}], "the optimizer's state continues"
 
 
-def test_resumed_run_keeps_its_reference(tmp_path, capsys):
+def test_resumed_run_keeps_its_reference(start, tmp_path, capsys):
     """The adapter's folder is deleted before the resume."""
-    trained(f"out={tmp_path}/sft", "algo=sft", "epochs=1", "lora.r=4")
-    words = [f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1"]
+    shutil.copytree(start, tmp_path / "sft" / "epoch_1")
+    words = [*PLAYED, f"resume_from={tmp_path}/sft/epoch_1", "algo=grpo", "grpo.kl_coef=0.1", "schedule=constant"]
     trained(f"out={tmp_path}/whole", "epochs=2", *words)
     trained(f"out={tmp_path}/cut", "epochs=1", *words)
     shutil.rmtree(tmp_path / "sft")
@@ -217,6 +226,8 @@ def test_resumed_run_keeps_its_reference(tmp_path, capsys):
     train.main(config.parse([f"resume={tmp_path}/cut", "epochs=2"]))
     whole, cut = (load_file(tmp_path / name / "epoch_2" / "adapter_model.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
+    second = metrics_of(tmp_path / "whole")[-1]
+    assert second["grad_norm"] > 0 < second["reference_kl"], "the reference has a part in what is learned"
 
 
 def test_dynamic_rope_is_played_but_not_trained(tmp_path):
