@@ -402,8 +402,9 @@ def wait_for(server, path: bytes, process=None) -> None:
     time.sleep(0.2)
 
 
-def test_interrupt_ends_training_whose_server_hangs(tmp_path):
-    words = ["algo=reinforce", "env=http", "episodes=8", "eval_episodes=0", "threads=1", "ranks=1"]
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_interrupt_ends_training_whose_server_hangs(ranks, tmp_path):
+    words = ["algo=reinforce", "env=http", "episodes=8", "eval_episodes=0", "threads=1", f"ranks={ranks}"]
     words += [f"out={tmp_path / 'run'}"]
     with hangs_on(b"/step") as server:
         line = [sys.executable, "train.py", *words, f"http.url={server.url}"]

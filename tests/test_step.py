@@ -14,6 +14,8 @@ from models.fast.onednn import usable
 from models.kernels import kernels
 from models.logprob import token_logprobs
 
+EACH_TRIAL = True
+
 SLIDES = {"use_sliding_window": True, "sliding_window": 70, "layer_types": ["sliding_attention", "full_attention"]}
 NESTED = {"sliding_attention": YARN, "full_attention": {"rope_theta": 1e5}}
 WIDE = {"intermediate_size": 96}  # whole vectors, so that a slice and a copy give equal bits
