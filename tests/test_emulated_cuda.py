@@ -150,18 +150,18 @@ def test_sampled_logprobs_are_those_of_training(name, stacked, device, monkeypat
     monkeypatch.setattr(prefill, "SIZES", (16, 64))
     monkeypatch.setattr(cuda_graph, "STACKED_SHARE", float(stacked))
     model, host = on_device(MODELS[name]())
-    engine = Engine(model, 4, 300)
+    engine = Engine(model, 3, 200)
     prefills = device.watch(monkeypatch, Engine, "_prefill")
-    played = play(engine, range(6))
+    played = play(engine, range(5), max_new_tokens=7)
     parent = engine.open((1, 0))
     engine.feed(parent, [5] * 70)
     children = [engine.open((1, i), parent=parent) for i in (1, 2)]
-    shared = {row.slot: row for row in engine.run(9, 0.8, frozenset())}
+    shared = {row.slot: row for row in engine.run(5, 0.8, frozenset())}
     played |= {(1, slot): [([5] * 70, shared[slot])] for slot in (parent, *children)}
     assert engine._ahead.steps.fused and engine._ahead.steps.stacked == stacked
     assert len(prefills) > 3 and most(prefills, "waits") == 0
     differences = differences_to_training(played, host)
-    assert len(differences) > 60 and differences.abs().max() < 0.15 and differences.abs().mean() < 0.02
+    assert len(differences) > 40 and differences.abs().max() < 0.15 and differences.abs().mean() < 0.02
 
 
 def differences_to_training(played: dict, host) -> torch.Tensor:
@@ -203,7 +203,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", ["float32", "gelu", "exact", pytest.param("float16", marks=pytest.mark.full)])
 @torch.no_grad()
 def test_every_model_has_one_capture_and_prefills_without_waits(name, device, monkeypatch):
     """The cache has ten blocks, which a step must not read beyond the sequences."""
@@ -249,11 +249,11 @@ def test_launches_of_a_rollout_of_24_layers(exact, launches, device, monkeypatch
 def test_one_capture_reaches_max_len_in_a_cache_of_its_size(device):
     """A turn goes on over three blocks of keys; no block is allocated beyond max_len."""
     model, _ = on_device(random_model("qwen2"))
-    engine = Engine(model, 2, 140)
+    engine = Engine(model, 1, 132)
     engine.feed(engine.open((0, 0)), [7] * 60)
     (row,) = engine.run(140, 1.0, frozenset())
     steps = [counts for counts in device.captures if counts.by_kernel["_choose"]]
-    assert len(row.ids) == 80 and row.stop_reason == "context" and len(steps) == 1
+    assert len(row.ids) == 72 and row.stop_reason == "context" and len(steps) == 1
     assert [len(x) for x in engine._cache.keys] == [3] * 2
 
 
