@@ -29,7 +29,12 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+LONG = ("qwen3",)  # "windows" and "adapted" are of the same kind
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.full] * (name in LONG)) for name in MODELS]
+)
 def model(request):
     return MODELS[request.param]()
 

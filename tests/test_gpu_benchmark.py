@@ -146,7 +146,14 @@ def test_a_peer_without_memory_is_dropped_and_our_rows_stay(monkeypatch):
     assert not common.is_out_of_memory(ValueError("memory"))
 
 
-@pytest.mark.parametrize("name", ["head", "LoRA layers", "mixed rollouts", "GRPO step", "group prefix sharing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "head",
+        "LoRA layers",
+        *(pytest.param(x, marks=FULL) for x in ("mixed rollouts", "GRPO step", "group prefix sharing")),
+    ],
+)
 def test_our_rows_stay_when_a_peer_of_a_gpu_part_has_no_memory(name, monkeypatch):
     monkeypatch.setattr(common, "absent", lambda *_: [])
     monkeypatch.setattr(logprob, "peers", lambda *_, **__: ({"naive": out_of_memory}, []))

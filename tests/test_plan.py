@@ -30,7 +30,11 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
         ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
         pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "quant=int8"], marks=pytest.mark.full),
-        ("0.5b", [*LARGER, "checkpoint=block", "quant=nf4-double", "ppo.entropy_coef=0.01"]),
+        pytest.param(
+            "0.5b",
+            [*LARGER, "checkpoint=block", "quant=nf4-double", "ppo.entropy_coef=0.01"],
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_planned_peaks_are_within_5_percent_of_measured_ones(name, words, monkeypatch):

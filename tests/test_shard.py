@@ -16,10 +16,10 @@ from rl.config import parse
 from rl.ranks import join, start
 from rl.ranks.pieces import Pieces, file_name, share_of
 
-COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=384 episodes=12 batch_size=8 out=OUT"
+COMMON = "epochs=1 eval_episodes=0 max_turns=2 max_new_tokens=12 micro_tokens=256 episodes=8 batch_size=8 out=OUT"
 LORA = {  # case: words
-    "ppo": f"algo=ppo {COMMON} products=onednn epochs=2 eval_episodes=2",
-    "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} reward.rule=shaped fails strict=false",
+    "ppo": f"algo=ppo {COMMON} products=onednn epochs=2 eval_episodes=1 reward.rule=shaped",
+    "grpo": f"algo=grpo grpo.kl_coef=0.01 grpo.group_size=4 {COMMON} episodes=12 reward.rule=shaped fails strict=false",
     "reinforce": f"algo=reinforce env=textcraft:2,sat:1 {COMMON} checkpoint=block products=plain",
     "sft": f"algo=sft lora.dropout=0.1 {COMMON} dtype=bfloat16",
 }
