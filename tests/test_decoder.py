@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -86,7 +87,7 @@ def test_sharded_and_single_files_load_the_same(pair, tmp_path):
         assert torch.equal(ours.state_dict()[name], value) and torch.equal(sharded[name], value), name
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.full)], ids=str)
 def test_logits_and_gradients_match_transformers(pair, dtype):
     theirs, ours, folder = pair
     if dtype == torch.float64:
@@ -384,7 +385,12 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+QUICK_SHAPES = ("one head of 24, odd widths", "wide", "window of 70, every other layer")
+
+
+@pytest.mark.parametrize(
+    "shape", [pytest.param(name, marks=[pytest.mark.full] * (name not in QUICK_SHAPES)) for name in SHAPES]
+)
 @torch.no_grad()
 def test_hidden_states_are_bitwise_independent_of_the_layout(shape):
     model = random_model("qwen3", **SHAPES[shape])
@@ -518,8 +524,13 @@ def test_attention_in_half_precision_errs_no_more_than_torchs(dtype, window):
         assert mine.dtype == dtype and (mine - true).abs().mean() <= (theirs - true).abs().mean() * 1.05
 
 
-@pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize(("H", "K", "T", "L"), [(2, 1, 3, 3), (4, 2, 2, 5), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    ("window", "H", "K", "T", "L"),
+    [
+        (None, 2, 1, 3, 3), (2, 4, 2, 2, 5), (2, 1, 1, 1, 1),
+        *(pytest.param(*x, marks=pytest.mark.full) for x in ((2, 2, 1, 3, 3), (None, 4, 2, 2, 5), (None, 1, 1, 1, 1))),
+    ],
+)  # fmt: skip
 def test_attention_passes_gradcheck(H, K, T, L, window):
     q, k, v, positions_BT = attention_inputs(2, H, K, T, L, 4)
     assert torch.autograd.gradcheck(
@@ -527,9 +538,24 @@ def test_attention_passes_gradcheck(H, K, T, L, window):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("window", [None, 1, 8, 64, 70])
-@pytest.mark.parametrize(("L", "E"), [(300, 8), (300, 13), (2000, 64)])
+UNSEEN = [
+    (300, 13, None, torch.float32), (300, 13, 1, torch.float32), (300, 13, 64, torch.bfloat16),
+    (300, 8, 8, torch.float16), (300, 8, 70, torch.bfloat16), (300, 8, 70, torch.float32),
+    (2000, 64, None, torch.float32), (2000, 64, None, torch.bfloat16), (2000, 64, 70, torch.float16),
+]  # fmt: skip
+EVERY_UNSEEN = [
+    (L, E, window, dtype)
+    for (L, E), window, dtype in itertools.product(
+        ((300, 8), (300, 13), (2000, 64)), (None, 1, 8, 64, 70), (torch.float32, torch.bfloat16, torch.float16)
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("L", "E", "window", "dtype"),
+    [pytest.param(*case, marks=[pytest.mark.full] * (case not in UNSEEN)) for case in EVERY_UNSEEN],
+    ids=str,
+)
 def test_a_query_is_bitwise_independent_of_unseen_keys(L, E, window, dtype):
     q, k, v, positions_BT = attention_inputs(2, 4, 2, L, L, E, dtype)
     run = lambda q, k, v, positions_BT: attend(q, in_blocks(k).mT, in_blocks(v), positions_BT, window)  # noqa: E731

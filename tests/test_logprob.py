@@ -106,8 +106,10 @@ def test_large_logits_do_not_overflow():
 
 @pytest.mark.parametrize("V", [640, 97, 4099])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_rows_result_is_bitwise_independent_of_the_other_rows(chunks, V, dtype):
+def test_a_rows_result_is_bitwise_independent_of_the_other_rows(chunks, V, dtype, monkeypatch):
     """So is the gradient of its hidden state."""
+    if logprob.SLAB < V // 100:
+        monkeypatch.setattr(logprob, "SLAB", 100)  # hundreds of chunks take seconds
     hidden, weight, targets = problem(100, V, D=64, dtype=torch.float32)
     hidden, weight = hidden.to(dtype).requires_grad_(), weight.to(dtype)
     full = torch.stack(token_logprobs(hidden, weight, targets, 0.8))

@@ -81,23 +81,25 @@ def run_out_on_cuda(*_words, **_keys):
     raise torch.OutOfMemoryError(CUDA)
 
 
-@pytest.mark.parametrize(
-    ("phase", "place", "advised"),
-    [
-        (
-            "load",
-            "rl.setup.load_model",
-            "quant=nf4 stores the base in 4.5 bits a weight; dtype=bfloat16 halves the base",
-        ),
-        ("trial", trial, "products=plain makes no copies of float32 weights"),
-        ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
-        ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
-        ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),
-        ("evaluate", "rl.evaluate.rollouts", "rollout_batch_size below 128 takes less"),
-        ("save", "rl.checkpoint.save_file", "quant=nf4"),
-    ],
-)
-@pytest.mark.parametrize("fail", [run_out, run_out_on_cuda])
+PHASES = [
+    ("load", "rl.setup.load_model", "quant=nf4 stores the base in 4.5 bits a weight; dtype=bfloat16 halves the base"),
+    ("trial", trial, "products=plain makes no copies of float32 weights"),
+    ("collect", "rl.rollout.Engine", "rollout_batch_size below 128 takes less"),
+    ("score", "rl.batch.add_values", "micro_tokens below 8192 takes less"),
+    ("learn", "torch.optim.AdamW.step", "checkpoint=block keeps less of each layer for the backward; micro_tokens"),
+    ("evaluate", "rl.evaluate.rollouts", "rollout_batch_size below 128 takes less"),
+    ("save", "rl.checkpoint.save_file", "quant=nf4"),
+]
+
+
+def failures():
+    """Yield the parameters (phase, place, advised, fail). Quick tests take one failure of each phase, by turns."""
+    for i, phase in enumerate(PHASES):
+        for j, fail in enumerate((run_out, run_out_on_cuda)):
+            yield pytest.param(*phase, fail, marks=[pytest.mark.full] * (i % 2 != j), id=f"{phase[0]}-{fail.__name__}")
+
+
+@pytest.mark.parametrize(("phase", "place", "advised", "fail"), failures())
 def test_out_of_memory_is_one_line_in_every_phase(phase, place, advised, fail, monkeypatch, tmp_path):
     if phase == "trial":
         monkeypatch.setattr(trial, "first_difference", fail)
@@ -118,10 +120,10 @@ def test_a_run_goes_on_after_out_of_memory(monkeypatch, tmp_path):
         calls.append(1)
         return run_out() if len(calls) == 2 else real(*args)
 
-    monkeypatch.setattr(update, "accumulate", second)
-    code, _, err = run_program(*words, f"out={tmp_path}/run")
+    with monkeypatch.context() as patch:  # undo() would undo conftest.py's one_rank too
+        patch.setattr(update, "accumulate", second)
+        code, _, err = run_program(*words, f"out={tmp_path}/run")
     assert code == 1 and f"python train.py resume={tmp_path}/run goes on from its newest checkpoint" in err
-    monkeypatch.undo()
     assert run_program("train.py", f"resume={tmp_path}/run", "rollout_batch_size=4")[0] == 0
     assert run_program(*words, f"out={tmp_path}/whole")[0] == 0
     runs = [(tmp_path / name / "epoch_2" / "adapter_model.safetensors").read_bytes() for name in ("run", "whole")]

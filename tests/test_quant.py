@@ -221,8 +221,14 @@ def test_only_block_linears_are_quantised():
 @pytest.mark.parametrize(
     ("kind", "r", "number", "dtype"),
     [
-        ("nf4", 16, 1, torch.float32), ("nf4", 1, 3, torch.bfloat16), ("nf4", 0, 2, torch.float32),
-        ("nf4-double", 3, 3, torch.float32), ("int8", 16, 3, torch.float32), ("int8", 0, 1, torch.bfloat16),
+        ("nf4-double", 3, 3, torch.float32), ("int8", 0, 1, torch.bfloat16),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in (
+                ("nf4", 16, 1, torch.float32), ("nf4", 1, 3, torch.bfloat16), ("nf4", 0, 2, torch.float32),
+                ("int8", 16, 3, torch.float32),
+            )
+        ),
     ],
 )  # fmt: skip
 @torch.no_grad()

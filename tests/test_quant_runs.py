@@ -14,7 +14,8 @@ import lora
 from models import load_model
 from models.quant import QuantLinear, block_linears
 
-SHORT = ["episodes=8", "batch_size=8", "eval_episodes=0", "lora.r=4", "max_new_tokens=16"]
+TURNS = ["max_new_tokens=16", "textcraft.max_turns=4"]  # some games are won, some lost
+SHORT = ["episodes=8", "batch_size=8", "eval_episodes=0", "lora.r=4", *TURNS]
 TINY = Path("models/tiny").resolve()
 
 
@@ -29,7 +30,9 @@ def train(folder, *words) -> tuple[str, list[dict]]:
 def trained(tmp_path_factory):
     """Return the folder of a run over nf4."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    train(folder, "algo=grpo", "quant=nf4", "epochs=2", "lr=0.01", "grpo.group_size=4")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rl.ranks.start.cores", lambda: 1)  # conftest.py's one_rank comes later than this
+        train(folder, "algo=grpo", "quant=nf4", "epochs=2", "lr=0.01", "grpo.group_size=4")
     return folder
 
 
@@ -37,7 +40,7 @@ def trained(tmp_path_factory):
     "words",
     [
         ["algo=ppo", "quant=nf4"],
-        ["algo=grpo", "quant=nf4-double", "grpo.kl_coef=0.1", "dtype=bfloat16"],
+        ["algo=grpo", "quant=nf4-double", "grpo.kl_coef=0.1", "dtype=bfloat16", "textcraft.max_turns=8"],
         pytest.param(
             ["algo=grpo", "quant=nf4", "grpo.kl_coef=0.1", "env=planner", "planner.worker=model"],
             marks=pytest.mark.full,
@@ -71,7 +74,7 @@ def test_resumed_run_has_the_same_bytes(trained, tmp_path):
 
 def test_adapter_trains_on_as_its_own_reference(trained, tmp_path):
     words = ["algo=grpo", "quant=nf4", f"resume_from={trained}/epoch_2", "grpo.kl_coef=0.1", "epochs=1"]
-    status, out, err = run_program("train.py", *words, *SHORT[:3], f"out={tmp_path}/run")
+    status, out, err = run_program("train.py", *words, *SHORT[:3], *TURNS, f"out={tmp_path}/run")
     assert status == 0 and "exact: yes" in out, err
 
 
@@ -97,7 +100,7 @@ def test_evaluation_quantises_as_the_run_did(trained, tmp_path):
     results = {}
     for name, words in {"run": [], "nf4": ["quant=nf4"], "none": ["quant=none"]}.items():
         path = tmp_path / f"{name}.json"
-        words = [f"adapter={trained}/epoch_2", "n=3", "max_new_tokens=8", f"json={path}", *words]
+        words = [f"adapter={trained}/epoch_2", "n=2", *TURNS, f"json={path}", *words]
         assert run_program("eval.py", *words)[0] == 0
         results[name] = json.loads(path.read_text())
     assert results["run"] == results["nf4"] and results["run"]["config"]["quant"] == "nf4"

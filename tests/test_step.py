@@ -41,10 +41,19 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(("rows", "more"), [(1, 0), (1, 3), (16, 0), (16, 3), (23, 0)])
+ROWS = [(1, 0), (1, 3), (16, 0), (16, 3), (23, 0)]
+
+
+def sizes_and_models():
+    """Yield the parameters (rows, more, name). Quick tests take two sizes of each model, all of them in turn."""
+    for i, name in enumerate(MODELS):
+        for j, size in enumerate(ROWS):
+            yield pytest.param(*size, name, marks=[pytest.mark.full] * ((j - i) % len(ROWS) not in (0, 2)))
+
+
+@pytest.mark.parametrize(("rows", "more", "name"), sizes_and_models())
 @torch.no_grad()
-def test_a_step_is_bitwise_the_decoder(name, rows, more):
+def test_a_step_is_bitwise_the_decoder(rows, more, name):
     """Over the whole cache, and over its first rows, whose keys have other strides."""
     model, generator = MODELS[name](), torch.Generator().manual_seed(rows)
     step, caches = decode.CPUStep(model), [KVCache(model, rows + more) for _ in range(2)]

@@ -1,5 +1,6 @@
 """Models computed, written and merged block by block: the bytes of whole models, in the memory of one block."""
 
+import itertools
 import json
 import os
 import shutil
@@ -77,8 +78,13 @@ def compute(_path, block, *inputs):
     return block(*inputs)
 
 
-@pytest.mark.parametrize("quant", ["none", *KINDS])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "quant"),
+    [
+        pytest.param(family, quant, marks=[pytest.mark.full] * (quant != "none" and family != "qwen3"))
+        for family, quant in itertools.product(FAMILIES, ("none", *KINDS))
+    ],
+)
 @torch.no_grad()
 def test_log_probabilities_are_the_whole_models(family, quant, tmp_path):
     """Bit for bit, with an adapter, from a file in bfloat16; the vocabulary has two slabs."""
@@ -179,7 +185,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("untied", "tied shards", "float16", "patterns of rslora", "nf4-double", "int8")
+
+
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.full] * (x not in QUICK)) for x in CASES])
 def test_bytes_are_those_of_the_whole_model(name, tmp_path):
     case = CASES[name]
     sizes = {"tie_word_embeddings": case.tied, "hidden_size": 64}

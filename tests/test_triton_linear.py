@@ -33,6 +33,8 @@ from models.linear import Linear
 from rl import batch
 from rl.records import Episode, Turn
 
+QUICK = [*FLOATS[:2], pytest.param(torch.float16, marks=pytest.mark.full)]
+
 
 @needs_no_device
 def test_under_the_interpreter():
@@ -98,7 +100,7 @@ def test_greedy_ids_match_float64_where_bfloat16_would_tie():
 
 
 @runs
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", QUICK, ids=str)
 def test_a_rows_bits_are_its_own(dtype):
     x_ND, weight, bias = problem(150, 100, 150, dtype)
     whole = product(x_ND, weight, bias)
@@ -111,7 +113,7 @@ def test_a_rows_bits_are_its_own(dtype):
 
 
 @runs
-@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+@pytest.mark.parametrize("dtype", QUICK[1:], ids=str)
 def test_a_tiles_width_does_not_change_a_bit(dtype):
     """Also for rows that are parts of longer rows, as the engine's stacked products have them."""
     x_ND, weight, bias = problem(70, 200, 150, dtype)
@@ -149,7 +151,7 @@ def exact_everywhere(monkeypatch):
 
 
 @runs
-@pytest.mark.parametrize("temperature", [0.8, 0])
+@pytest.mark.parametrize("temperature", [0.8, pytest.param(0, marks=pytest.mark.full)])
 def test_exact_model_samples_and_trains_with_equal_bits(temperature, exact_everywhere):
     """With adapters, several turns, a varying number of rows per step, and shared prefixes."""
     small = {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 1}
@@ -205,7 +207,10 @@ def launched(N, D, outputs, dtype, monkeypatch):
 @pytest.mark.parametrize(
     ("arch", "dtype"),
     [
-        (80, torch.bfloat16), (90, torch.bfloat16), (100, torch.bfloat16), (90, torch.float16), (90, torch.float32),
+        (90, torch.bfloat16), (90, torch.float32),
+        pytest.param(80, torch.bfloat16, marks=pytest.mark.full),
+        pytest.param(100, torch.bfloat16, marks=pytest.mark.full),
+        pytest.param(90, torch.float16, marks=pytest.mark.full),
         pytest.param(80, torch.float32, marks=pytest.mark.full),
         pytest.param(100, torch.float32, marks=pytest.mark.full),
     ],

@@ -101,11 +101,11 @@ def test_wide_models_and_long_vocabularies(monkeypatch):
     ("dtype", "order"),
     [
         (torch.float32, "rising"),
-        (torch.float32, "falling"),
-        (torch.bfloat16, "rising"),
         (torch.bfloat16, None),
         (torch.float16, "falling"),
+        pytest.param(torch.float32, "falling", marks=pytest.mark.full),
         pytest.param(torch.float32, None, marks=pytest.mark.full),
+        pytest.param(torch.bfloat16, "rising", marks=pytest.mark.full),
         pytest.param(torch.bfloat16, "falling", marks=pytest.mark.full),
         pytest.param(torch.float16, "rising", marks=pytest.mark.full),
         pytest.param(torch.float16, None, marks=pytest.mark.full),
@@ -281,7 +281,9 @@ def launches_of(dtype, arch, monkeypatch, N=2000):
 @pytest.mark.parametrize(
     ("arch", "dtype"),
     [
-        (80, torch.bfloat16), (90, torch.float32), pytest.param(100, torch.bfloat16, marks=pytest.mark.full),
+        (90, torch.float32),
+        pytest.param(80, torch.bfloat16, marks=pytest.mark.full),
+        pytest.param(100, torch.bfloat16, marks=pytest.mark.full),
         pytest.param(90, torch.float16, marks=pytest.mark.full),
         pytest.param(90, torch.bfloat16, marks=pytest.mark.full),
     ],
@@ -301,8 +303,9 @@ def test_every_launch_compiles_and_fits_the_chip(arch, dtype, monkeypatch, tmp_p
 
 
 @compiles
+@pytest.mark.full
 def test_a_chip_with_little_shared_memory_gets_tiles_that_fit(monkeypatch, tmp_path):
-    """sm_120 is newer than sm_90 and has less."""
+    """sm_120 is newer than sm_90 and has less. In the quick tests test_triton_compiled.py compiles them for sm_89."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     launches = [launch for launch in launches_of(torch.bfloat16, 120, monkeypatch) if launch[0].__name__ != "_fold"]
     for compile_ in dict(compiled(*launch, 120) for launch in launches).values():

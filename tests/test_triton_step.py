@@ -139,9 +139,9 @@ def launched(monkeypatch, N, D, H, K, E, inner, rank, dtype=torch.bfloat16):
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
-        ((64, 896, 14, 2, 64, 4864, 16), torch.bfloat16),
+        pytest.param((64, 896, 14, 2, 64, 4864, 16), torch.bfloat16, marks=pytest.mark.full),
         ((256, 8192, 64, 8, 128, 28672, 64), torch.bfloat16),
-        ((64, 3584, 28, 4, 128, 18944, 16), torch.float32),
+        pytest.param((64, 3584, 28, 4, 128, 18944, 16), torch.float32, marks=pytest.mark.full),
     ],
     ids=["0.5B", "70B", "7B float32"],
 )
