@@ -47,10 +47,12 @@ SMALL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_rank(monkeypatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _one_rank():
     """Let programs that run in the tests' process stay in it."""
-    monkeypatch.setattr("rl.ranks.start.cores", lambda: 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rl.ranks.start.cores", lambda: 1)
+        yield
 
 
 def reference(*parts: str) -> Path:
