@@ -120,7 +120,7 @@ def test_a_run_goes_on_after_out_of_memory(monkeypatch, tmp_path):
         calls.append(1)
         return run_out() if len(calls) == 2 else real(*args)
 
-    with monkeypatch.context() as patch:  # undo() would undo conftest.py's one_rank too
+    with monkeypatch.context() as patch:
         patch.setattr(update, "accumulate", second)
         code, _, err = run_program(*words, f"out={tmp_path}/run")
     assert code == 1 and f"python train.py resume={tmp_path}/run goes on from its newest checkpoint" in err

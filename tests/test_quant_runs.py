@@ -30,9 +30,7 @@ def train(folder, *words) -> tuple[str, list[dict]]:
 def trained(tmp_path_factory):
     """Return the folder of a run over nf4."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rl.ranks.start.cores", lambda: 1)  # conftest.py's one_rank comes later than this
-        train(folder, "algo=grpo", "quant=nf4", "epochs=2", "lr=0.01", "grpo.group_size=4")
+    train(folder, "algo=grpo", "quant=nf4", "epochs=2", "lr=0.01", "grpo.group_size=4")
     return folder
 
 
