@@ -63,7 +63,8 @@ def expected(model):
 
 
 @pytest.mark.parametrize(
-    ("max_rows", "temperature"), [(3, 0.8), pytest.param(24, 0.8, marks=pytest.mark.full), (24, 0)]
+    ("max_rows", "temperature"),
+    [(3, 0.8), *(pytest.param(24, temperature, marks=pytest.mark.full) for temperature in (0.8, 0))],
 )
 def test_episodes_match_the_plain_engine_bitwise(model, expected, max_rows, temperature):
     """Prompts and observations of all lengths, several turns, every stop reason, reused slots."""

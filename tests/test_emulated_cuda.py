@@ -246,6 +246,7 @@ def test_launches_of_a_rollout_of_24_layers(exact, launches, device, monkeypatch
     assert (most(loads, "kernels"), most(computed, "kernels"), step.kernels) == launches
 
 
+@pytest.mark.full
 def test_one_capture_reaches_max_len_in_a_cache_of_its_size(device):
     """A turn goes on over three blocks of keys; no block is allocated beyond max_len."""
     model, _ = on_device(random_model("qwen2"))
@@ -325,7 +326,9 @@ WITH_CRITIC, WITH_KL = (308, 20, 24), (303, 19, 21)
     ("words", "learning"),
     [
         (("algo=ppo", *TEXTCRAFT), WITH_CRITIC),
-        (("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT), WITH_KL),
+        pytest.param(
+            ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT), WITH_KL, marks=pytest.mark.full
+        ),
         pytest.param(("algo=ppo", "env=planner", "rollout_batch_size=4"), WITH_CRITIC, marks=pytest.mark.full),
     ],
     ids=["ppo", "grpo with KL", "planner"],

@@ -25,6 +25,8 @@ SCALE = replace(
 
 ELSEWHERE = ("tests", "text", "epoch")  # in processes of their own, or nothing without peers
 LONG = (
+    "head",
+    "attention",
     "decode, large",
     "exact path",
     "LoRA layers",

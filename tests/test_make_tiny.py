@@ -1,5 +1,6 @@
 """models/tiny/make_tiny.py teaches a model of random weights to copy."""
 
+import pytest
 import torch
 
 from models.config import parse_config
@@ -7,6 +8,7 @@ from models.decoder import CausalLM
 from models.tiny.make_tiny import CONFIG, teach_copying
 
 
+@pytest.mark.full
 def test_copying_generalises_beyond_its_training_lines():
     torch.manual_seed(0)
     small = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 24, "vocab_size": 40}

@@ -99,7 +99,7 @@ def failures():
             yield pytest.param(*phase, fail, marks=[pytest.mark.full] * (i % 2 != j), id=f"{phase[0]}-{fail.__name__}")
 
 
-@pytest.mark.parametrize(("phase", "place", "advised", "fail"), failures())
+@pytest.mark.parametrize(("phase", "place", "advised", "fail"), list(failures()))
 def test_out_of_memory_is_one_line_in_every_phase(phase, place, advised, fail, monkeypatch, tmp_path):
     if phase == "trial":
         monkeypatch.setattr(trial, "first_difference", fail)

@@ -38,7 +38,10 @@ def trained(tmp_path_factory):
     "words",
     [
         ["algo=ppo", "quant=nf4"],
-        ["algo=grpo", "quant=nf4-double", "grpo.kl_coef=0.1", "dtype=bfloat16", "textcraft.max_turns=8"],
+        pytest.param(
+            ["algo=grpo", "quant=nf4-double", "grpo.kl_coef=0.1", "dtype=bfloat16", "textcraft.max_turns=8"],
+            marks=pytest.mark.full,
+        ),
         pytest.param(
             ["algo=grpo", "quant=nf4", "grpo.kl_coef=0.1", "env=planner", "planner.worker=model"],
             marks=pytest.mark.full,

@@ -30,7 +30,7 @@ ALL = {
 }
 GROUPS = 5  # of the embedded model: four blocks, and embedding, norm and head
 KINDS = {"zero2": "shard=zero2", "zero3": "shard=zero3", "lockstep": "shard=zero3 lockstep"}
-FEW = {("ppo", "zero3"), ("grpo", "lockstep"), ("reinforce", "zero2"), ("sft", "zero3"), ("all-grpo", "zero3")}
+FEW = {("ppo", "zero3"), ("grpo", "lockstep"), ("reinforce", "zero2"), ("all-grpo", "zero3")}
 EVERY = {(case, kind) for case in LORA | ALL for kind in KINDS}
 
 

@@ -379,6 +379,7 @@ print(status("VmHWM") - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not count peaks")
 def test_peak_memory_is_that_of_a_block(tmp_path):
     """Merging takes as much for 16 layers as for 4: less than half of the model in float32, which whole models took

@@ -43,7 +43,7 @@ RESUMED = {  # with what each carries from epoch to epoch
 }
 
 
-LONG = ("reinforce", "grpo")  # of which other resumed runs have the parts
+LONG = ("reinforce", "grpo", "sft", "grpo of every weight, in bfloat16")  # of which other resumed runs have the parts
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.full] * (x in LONG)) for x in RESUMED])

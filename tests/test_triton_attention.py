@@ -236,6 +236,7 @@ def test_sampled_logprobs_match_training_bitwise(window, layers, B, everywhere):
     assert torch.equal(torch.tensor([x for _, _, logprobs in turns.values() for x in logprobs]), expected)
 
 
+@pytest.mark.full
 @runs
 @pytest.mark.skipif(DEVICE == "cuda", reason="compares with the CPU's path")
 def test_a_models_gradients_match_the_cpu_path(request):

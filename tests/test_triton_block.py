@@ -33,8 +33,9 @@ HALVES = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)]
 
 
 @needs_no_device
-def test_under_the_interpreter():
-    run_under_the_interpreter(__file__, at_least=12)
+@pytest.mark.parametrize(("at_least", "marks"), [(12, "not full"), pytest.param(1, "full", marks=pytest.mark.full)])
+def test_under_the_interpreter(at_least, marks):
+    run_under_the_interpreter(__file__, at_least, marks)
 
 
 def draw(*shape, dtype=torch.float32, seed=0):
@@ -194,6 +195,7 @@ def test_layers_that_do_not_fuse_are_computed_apart(kind, packing, monkeypatch):
         assert (plain - fused).norm() < 0.03 * plain.norm()
 
 
+@pytest.mark.full
 @runs
 def test_bytes_that_a_token_keeps_of_a_layer(packing, monkeypatch):
     """Attention is left out, which keeps its output and log-sum-exp besides: 2Dq + 4H more."""

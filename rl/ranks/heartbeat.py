@@ -57,14 +57,14 @@ class Heartbeat:
     def _run(self) -> None:
         from rl.out_of_memory import phase_of_frames
 
-        idle, used, seen, silent = 0, 0.0, {}, [0] * self.world
+        idle, used, seen, silent, phase = 0, 0.0, {}, [0] * self.world, "start"
         while not self.stopped.wait(TURN):
             self.turn += 1
             names = _functions(self.main)
             before, used = used, time.clock_gettime(self.clock)
             works = used - before > LEAST or ranks.here.waiting or WAITS_FOR_WORLDS in names
             idle = 0 if works else idle + 1
-            phase = phase_of_frames(names)
+            phase = phase_of_frames(names) or phase  # between two phases: the one before
             try:
                 self.store.set(f"beat {self.rank}", json.dumps({"turn": self.turn, "phase": phase, "pid": os.getpid()}))
                 if idle >= LIMIT:
