@@ -26,7 +26,7 @@ CUT = {"num_hidden_layers": 2, "vocab_size": 2048, "hidden_size": 384, "intermed
     ("name", "words"),
     [
         ("tiny", [*TINY, "products=plain"]),
-        ("tiny", [*TINY, "products=onednn", "checkpoint=block"]),
+        pytest.param("tiny", [*TINY, "products=onednn", "checkpoint=block"], marks=pytest.mark.full),
         ("tiny", [*TINY, "products=plain", "checkpoint=block", "lora.r=0"]),
         pytest.param("0.5b", [*LARGER, "products=plain"], marks=pytest.mark.full),
         pytest.param("0.5b", [*LARGER, "quant=int8"], marks=pytest.mark.full),

@@ -32,7 +32,7 @@ MIB = 2**20
 
 
 @needs_no_device
-@pytest.mark.parametrize(("at_least", "marks"), [(23, "not full"), pytest.param(6, "full", marks=pytest.mark.full)])
+@pytest.mark.parametrize(("at_least", "marks"), [(22, "not full"), pytest.param(6, "full", marks=pytest.mark.full)])
 def test_under_the_interpreter(at_least, marks):
     run_under_the_interpreter(__file__, at_least, marks)
 
@@ -88,6 +88,7 @@ def test_errors_are_at_most_those_of_the_reference(dtype, mode, monkeypatch):
         compare(problem(N, V, D, dtype, size=3), temperature=temperature, **mode)
 
 
+@pytest.mark.full
 @runs
 def test_wide_models_and_long_vocabularies(monkeypatch):
     monkeypatch.setattr(logprob_triton, "SLAB", 2048)
