@@ -120,11 +120,10 @@ def _intact(there: dict[str, Node], programs: dict[str, bytes]) -> bool:
     """Return whether a folder still has its original system programs and nothing else under their names."""
     if len(there) > len(programs) and _names() & (there.keys() - programs.keys()):
         return False
-    for name, data in programs.items():
-        node = there.get(name)
-        if node is None or node.data != data or node.mode != 0o755:
-            return False
-    return True
+    if not programs.keys() <= there.keys():
+        return False
+    nodes = [there[name] for name in programs]
+    return [node.data for node in nodes] == [*programs.values()] and {node.mode for node in nodes} <= {0o755}
 
 
 def failing(machine: Machine, conditions: list[str]) -> list[str]:

@@ -62,12 +62,14 @@ class Expressions(Operators, Windows):
         self.aggregates = False  # whether one may stand there
         self.within = False  # whether this is what an aggregate is called with
         self.windows: dict = {}  # of the WINDOW clause
+        self.rolls = False  # WITH ROLLUP
+        self.rolled: dict[str, Typed] = {}  # the SQL of a group, and its value where rows sum over it
 
     def typed(self, node: tuple) -> Typed:
         value = getattr(self, f"_{node[0]}")(*node[1:])
         if len(value.sql) > MAX_SQL:
             raise too_deep()
-        return value
+        return self.rolled.get(value.sql, value) if self.rolled and not self.within else value
 
     def truth(self, node: tuple) -> str:
         return as_number(self.typed(node))

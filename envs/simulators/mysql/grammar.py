@@ -67,11 +67,13 @@ class Grammar:
 
     def accept(self, *words: str) -> bool:
         """Consume these words or signs if all of them come next, and return whether they did."""
-        for i, word in enumerate(words):
-            kind, text, _ = self.tokens[min(self.at + i, len(self.tokens) - 1)]
+        at = self.at
+        for word in words:
+            kind, text, _ = self.tokens[at]
             if text != word or kind not in ("word", "sign"):
                 return False
-        self.at += len(words)
+            at += 1  # the last token is no word
+        self.at = at
         return True
 
     def expect(self, *words: str) -> None:

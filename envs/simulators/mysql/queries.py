@@ -44,8 +44,6 @@ class Block(Expressions):
         self.assigned: dict[str, Typed] = {}  # what UPDATE has set so far
         self.visible: set[str] | None = None  # SQL of the columns that HAVING may name; None: any
         self.numbered = False  # whether derived tables number their rows, which ROW names
-        self.rolls = False  # WITH ROLLUP
-        self.rolled: dict[str, Typed] = {}  # the SQL of a group, and its value where rows sum over it
         self.variables: dict[str, tuple] = outer.variables if outer else {}  # @name -> (value, Type)
         self.recursive: dict[str, Columns] = outer.recursive if outer else {}  # names of WITH RECURSIVE being read
 
@@ -281,10 +279,6 @@ class Block(Expressions):
             self.rolled[sql] = Typed(f"(CASE WHEN {LEVEL} > {i} THEN {sql} END)", kind)
         self.clause, self.aggregates = "select", True
         return f" {word} ({levels}) AS {LEVEL.partition('.')[0]}"
-
-    def typed(self, node: tuple) -> Typed:
-        value = super().typed(node)
-        return value if self.within else self.rolled.get(value.sql, value)
 
     def items(self, query: Select) -> list:
         """Return the SELECT list, with every * expanded to its columns."""
