@@ -206,6 +206,7 @@ COMBINED = [
     ("WITH t (x, y) AS (SELECT id, pay FROM staff) SELECT y FROM t WHERE x = 1", [(30,)]),
     ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT * FROM n", [(1,), (2,), (3,)]),
     ("WITH RECURSIVE n (a, b) AS (SELECT 1, 1 UNION ALL SELECT b, a + b FROM n LIMIT 5) SELECT MAX(a) FROM n", [(5,)]),
+    ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 1000) SELECT COUNT(*) FROM n", [(1000,)]),
     ("WITH RECURSIVE n AS (SELECT 1 i UNION SELECT (i + 1) % 4 FROM n) SELECT * FROM n", [(1,), (2,), (3,), (0,)]),
     (
         "WITH RECURSIVE c AS (SELECT id, name FROM staff WHERE id = 3 UNION ALL SELECT s.id, s.name FROM staff s "
@@ -226,6 +227,7 @@ ROLLED = [
     ("SELECT city, COUNT(*) n FROM staff GROUP BY city WITH ROLLUP ORDER BY n DESC, city LIMIT 2",
      [(None, 5), ("Lima", 2)]),
     ("SELECT pay, MAX(name) FROM staff WHERE pay > 99 GROUP BY pay WITH ROLLUP", []),
+    ("SELECT pay, COUNT(*) FROM staff WHERE id = 1 GROUP BY pay, pay WITH ROLLUP", [(30, 1), (None, 1)]),
 ]  # fmt: skip
 
 

@@ -274,6 +274,7 @@ class Block(Expressions):
     def roll(self, groups: list[Typed], word: str) -> str:
         """WITH ROLLUP: from here on a group is NULL where rows sum over it. Return what FROM needs for that, after the
         word: every row once for each number of groups that count."""
+        groups = list(dict.fromkeys(groups))
         levels = " UNION ALL ".join(f"SELECT {i} AS n" for i in range(len(groups) + 1))
         for i, (sql, kind) in enumerate(groups):
             self.rolled[sql] = Typed(f"(CASE WHEN {LEVEL} > {i} THEN {sql} END)", kind)
