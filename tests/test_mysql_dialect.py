@@ -1,5 +1,6 @@
 """MySQL 8's dialect, statement by statement: the rows that a server with its default settings gives."""
 
+import contextlib
 import datetime
 from decimal import Decimal as D
 
@@ -246,6 +247,8 @@ SESSIONS = [
     (("BEGIN; DELETE FROM staff WHERE id = 1; COMMIT; ROLLBACK; SELECT COUNT(*) FROM staff",), [(4,)]),
     (("BEGIN; DELETE FROM staff", "ROLLBACK; SELECT COUNT(*) FROM staff"), [(0,)]),
     (("BEGIN; DELETE FROM staff LIMIT 1; BEGIN; DELETE FROM staff; ROLLBACK; SELECT COUNT(*) FROM staff",), [(4,)]),
+    (("SET autocommit = 0; DELETE FROM staff; ROLLBACK; SELECT COUNT(*) FROM staff",), [(5,)]),
+    (("SET autocommit = OFF; DELETE FROM staff; SET autocommit = 1; ROLLBACK; SELECT COUNT(*) FROM staff",), [(0,)]),
     (
         ("SHOW CREATE TABLE staff",),
         [("staff", "CREATE TABLE `staff` (\n  `id` int DEFAULT NULL,\n  `name` text,\n  `city` text,\n"
@@ -260,12 +263,30 @@ def test_a_session_has_variables_and_transactions(statements, expected):
     check(rows(*statements), expected)
 
 
+def test_a_new_table_begins_a_new_session():
+    database = Database().load("staff", COLUMNS, ROWS)
+    database.run("SET @a = 1, autocommit = 0")
+    database.load("staff", COLUMNS, ROWS)
+    assert database.run("DELETE FROM staff; ROLLBACK; SELECT COUNT(*), @a FROM staff") == [(0, None)]
+
+
+@pytest.mark.parametrize("sql", [sql for sql, _ in COMBINED + ROLLED] + [sql for said, _ in SESSIONS for sql in said])
+def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
+    words = sql.split()
+    for count in range(1, len(words)):
+        with contextlib.suppress(MySQLError):
+            rows(" ".join(words[:count]))
+
+
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
         ("SELECT JSON_EXTRACT(name, '$') FROM staff", 1235),
         ("SET sql_mode = ''", 1235),
         ("SAVEPOINT a", 1235),
+        ("ROLLBACK TO SAVEPOINT a", 1235),
+        ("START TRANSACTION READ ONLY", 1235),
+        ("SET NAMES", 1064),
         ("SELECT @x := 1", 1235),
         ("SELECT GROUPING(pay) FROM staff GROUP BY city", 3602),
         ("SELECT name, COUNT(*) FROM staff GROUP BY city WITH ROLLUP", 1055),
@@ -274,6 +295,9 @@ def test_a_session_has_variables_and_transactions(statements, expected):
         ("WITH RECURSIVE n AS (SELECT i FROM n) SELECT * FROM n", 3573),
         ("WITH RECURSIVE n AS (SELECT i FROM n UNION SELECT 1) SELECT * FROM n", 3574),
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT MAX(i) FROM n) SELECT * FROM n", 3575),
+        ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i FROM n GROUP BY i) SELECT * FROM n", 3575),
+        ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT RANK() OVER () FROM n) SELECT * FROM n", 3575),
+        ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL (SELECT i FROM n LIMIT 1)) SELECT * FROM n", 1235),
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT a.i FROM n a, n b) SELECT * FROM n", 3577),
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i FROM n) SELECT * FROM n LIMIT 1", 3636),
         ("LOCK TABLES staff READ", 1235),

@@ -7,15 +7,18 @@
 README.md: the files, the dialect, the differences from MySQL 8, and how it is tested.
 """
 
+import re
 import sqlite3
 from datetime import date, datetime, timedelta
 from hashlib import md5
 
 from envs.simulators.mysql.calls import Calls
 from envs.simulators.mysql.changes import ChangeBlock
+from envs.simulators.mysql.combining import no_aggregation
 from envs.simulators.mysql.dates import seconds_of
 from envs.simulators.mysql.functions import FUNCTIONS, SPREAD, GroupConcat, decimal
-from envs.simulators.mysql.parse import Change, Parser, Select
+from envs.simulators.mysql.parse import Change, Parser
+from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
 from envs.simulators.mysql.types import Type, quoted
 
@@ -49,6 +52,7 @@ class Database:
         self.name, self.calls = "", Calls()
         self.columns: list[tuple[str, Type]] = []
         self.variables: dict[str, tuple] = {}  # @name -> (value as SQLite has it, Type)
+        self.commits = True  # whether each change does: MySQL's autocommit
         self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for function, code in FUNCTIONS.items():
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
@@ -73,6 +77,7 @@ class Database:
         if self.name:
             self.sqlite.execute(f"DROP TABLE {quoted(self.name)}")
         self.name, self.columns, self.calls.steps = name, [(column, TYPES[kind]) for column, kind in columns], 0
+        self.variables, self.commits = {}, True
         listed = ", ".join(f"{quoted(column)} {DECLARED[kind]}" for column, kind in columns)
         self.sqlite.execute(f"CREATE TABLE {quoted(name)} ({listed})")
         self.sqlite.executemany(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -110,6 +115,8 @@ class Database:
             return getattr(self, f"_{statement[0]}")(block, *statement[1:])
         if isinstance(statement, Change):
             self.calls.ignores = statement.ignores
+            if not self.commits and not self.sqlite.in_transaction:
+                self._control("BEGIN")
             self._execute(block.change(statement), parameters)
             return []
         text, columns = block.query(statement)
@@ -129,7 +136,12 @@ class Database:
             block.parameters.clear()
             sql, columns = block.inner().query(Select([(expression, None, name)]))
             [[value]] = self._execute(sql, block.parameters)
-            self.variables[name] = value, columns[0][1]
+            if name != "@@autocommit":
+                self.variables[name] = value, columns[0][1]
+                continue
+            self.commits = bool(value)
+            if self.commits:
+                self._control("COMMIT")
         return []
 
     def _transaction(self, block: ChangeBlock, word: str) -> list[tuple]:
@@ -177,16 +189,20 @@ def _permit(action: int, *details) -> int:
 def _as_mysql(error: sqlite3.Error, table: str, sql: str) -> MySQLError:
     """Return the MySQL error for an error of SQLite."""
     text = str(error)
-    if "interrupted" in text and "WITH RECURSIVE" in sql:
+    recursion = re.search('WITH RECURSIVE "(.+?)~"', sql)
+    if "interrupted" in text and recursion:
         message = "Recursive query aborted after 1001 iterations. Try increasing @@cte_max_recursion_depth to a larger "
         return MySQLError(3636, "HY000", message + "value.")
     if "interrupted" in text:
         message = "Query execution was interrupted, maximum statement execution time exceeded"
         return MySQLError(3024, "HY000", message)
-    if "recursive" in text or "circular" in text:
-        said = "A recursive query block can contain neither aggregation nor window functions"
-        once = "In a recursive query block the recursive table must be referenced only once, and not in any subquery"
-        return MySQLError(3575, "HY000", said) if "aggregate" in text else MySQLError(3577, "HY000", once)
+    if recursion and "recursive" in text and ("aggregate" in text or "window" in text):
+        return no_aggregation(recursion[1])
+    if recursion and ("recursive" in text or "circular" in text):
+        message = (
+            f"In recursive query block of Recursive Common Table Expression '{recursion[1]}', the recursive table "
+        )
+        return MySQLError(3577, "HY000", message + "must be referenced only once, and not in any subquery")
     if "too many columns" in text:
         return too_many_columns()
     if "full" in text:

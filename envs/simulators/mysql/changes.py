@@ -1,7 +1,9 @@
 """Translate MySQL's INSERT, UPDATE and DELETE to SQLite: the changed columns, the stored values, the order of rows."""
 
-from envs.simulators.mysql.parse import Change, Select
-from envs.simulators.mysql.queries import ROW, Block, Columns, Table, limited, unique
+from envs.simulators.mysql.combining import ROW, Columns, limited, unique
+from envs.simulators.mysql.parse import Change
+from envs.simulators.mysql.queries import Block, Table
+from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
 from envs.simulators.mysql.types import NULL, TEXTUAL, Type, Typed, as_number, as_text, quoted
 

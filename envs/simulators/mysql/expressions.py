@@ -29,6 +29,7 @@ from envs.simulators.mysql.windows import WINDOWED, Windows, check_arguments
 from envs.simulators.mysql.words import NATIVE
 
 MAX_SQL = 20_000  # characters of an expression of SQLite's: NULLIF, BETWEEN and CASE write some of it twice
+LEVEL = '"_level_".n'  # of WITH ROLLUP: how many of the groups count in a row, 0 in the last
 WIDE = 20  # digits from which CEIL and FLOOR of a decimal give a decimal
 CLAUSES = {"select": "field list", "where": "where clause", "group": "group statement", "having": "having clause"}
 CLAUSES |= {"order": "order clause", "on": "on clause", "set": "field list"}
@@ -263,7 +264,7 @@ class Expressions(Operators, Windows):
             sql = self.typed(argument).sql
             if sql not in rolled:
                 raise MySQLError(3602, "HY000", f"Argument #{i} of GROUPING function is not in GROUP BY")
-            bits.append(f'(("_level_".n <= {rolled.index(sql)}) << {len(arguments) - 1 - i})')
+            bits.append(f"(({LEVEL} <= {rolled.index(sql)}) << {len(arguments) - 1 - i})")
         return Typed(f"({' + '.join(bits)})", COUNT)
 
     def _mod(self, name: str, arguments: list) -> Typed:

@@ -34,7 +34,7 @@ MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has
 
 class Grammar:
     """One statement, `self.at` of its tokens read. Every method reads what its name says, or raises MySQLError. Queries
-    are read by its subclass, envs.simulators.mysql.parse.Parser."""
+    are read by its subclass, envs.simulators.mysql.selects.Selects."""
 
     def __init__(self, sql: str):
         self.sql = sql
