@@ -303,6 +303,29 @@ def test_a_rank_that_is_slow_does_not_name_itself_lost(monkeypatch, capsys):
     assert "rank 1 ended in phase learn; the other ranks end too" in capsys.readouterr().err
 
 
+class NotedStore(SlowStore):
+    """A store that notes the phases it is told."""
+
+    def __init__(self):
+        self.values, self.phases = {}, []
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+        self.phases.append(json.loads(value)["phase"])
+
+
+def test_between_two_phases_a_rank_is_in_the_one_before(monkeypatch):
+    store, phases = NotedStore(), iter(["", "learn"])
+    monkeypatch.setattr(heartbeat, "TURN", 0.05)
+    monkeypatch.setattr("rl.out_of_memory.phase_of_frames", lambda _names: next(phases, ""))
+    monkeypatch.setattr(ranks, "here", ranks.Here(rank=0, world=1, store=store))
+    beating = heartbeat.Heartbeat()
+    while len(store.phases) < 3 and beating.thread.is_alive():
+        time.sleep(0.01)
+    beating.stop()
+    assert store.phases[:3] == ["start", "learn", "learn"] and store.phases[-1] == heartbeat.ENDED
+
+
 def test_a_rank_that_joins_alone_ends_in_one_line(monkeypatch):
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr(start, "MEETING", timedelta(seconds=1))
