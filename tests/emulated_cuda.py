@@ -276,8 +276,8 @@ class _Functions(TorchFunctionMode):
             return function(*args, **kwargs).to(INNER)
         if function is torch.Tensor.cuda:
             function, args = torch.Tensor.to, (args[0], INNER)
-        translate = lambda x: INNER if is_cuda(x) else x  # noqa: E731
-        args, kwargs = tree_map(translate, args), tree_map(translate, kwargs)
+        args = tuple(INNER if is_cuda(x) else x for x in args)
+        kwargs = {name: INNER if is_cuda(x) else x for name, x in kwargs.items()}
         if function in (torch.Tensor.__setitem__, torch.Tensor.__getitem__) and isinstance(args[1], list):
             args = args[0], torch.tensor(args[1], dtype=torch.long), *args[2:]
         if function is torch.Tensor.__setitem__ and not isinstance(args[2], torch.Tensor):
@@ -298,6 +298,13 @@ def is_cuda(x) -> bool:
     return type(x) in (str, torch.device) and str(x).startswith("cuda")
 
 
+@contextmanager
+def on_host():
+    """Context of operations on CPU tensors alone, which nothing here needs to see."""
+    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
 class StandIn:
     """A plain function in the place of a kernel, `kernel[grid](...)`, or of a function that launches kernels."""
 
@@ -316,7 +323,7 @@ class StandIn:
             self.device.keep(tensors_in((args, kwargs)))
         for _ in range(self.launches):
             self.device.launch(self.name)
-        with torch.no_grad():
+        with on_host():
             out = self.function(*args, **kwargs)
         if self.device.tape is not None:
             self.device.tape.append((self.function, args, kwargs, out))
@@ -328,7 +335,7 @@ class _Graph:
         self.tape = []
 
     def replay(self) -> None:
-        with torch.no_grad(), torch._C._DisableTorchDispatch():
+        with on_host():
             for function, args, kwargs, out in self.tape:
                 again = tensors_in(run(function, args, kwargs))
                 for old, new in zip(tensors_in(out), again, strict=True):
