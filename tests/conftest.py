@@ -20,6 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 from hypothesis import settings
+from shared_trials import shared_trials
 
 from models.config import parse_config
 from models.decoder import CausalLM
@@ -34,7 +35,6 @@ for number, handler in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP
         signal.signal(number, handler)
 ROOT = Path(__file__).parents[1]
 
-PASSED = set()  # the trials of exactness that this process has passed
 SMALL = {
     "vocab_size": 97,
     "hidden_size": 48,
@@ -142,31 +142,9 @@ _restored_by_test = pytest.fixture(autouse=True)(_restored_products)
 
 @pytest.fixture(scope="module", autouse=True)
 def _shared_trials(request):
-    """Let a run take the trials of exactness of an earlier run in this process with the same model and kernels, if they
-    found no difference: they take a second or two. A module with EACH_TRIAL, which tests trials, repeats them."""
-    trial, step, onednn = (sys.modules.get(f"models.fast.{name}") for name in ("trial", "step", "onednn"))
-    if not (trial and step) or hasattr(request.module, "EACH_TRIAL"):
-        yield
-        return
-    first_difference, agrees = trial.first_difference, step._agrees
-
-    def key(name: str, model) -> int:
-        parts = name, str(model.config), str(model), *((p.dtype, p.device, p.shape) for p in model.parameters())
-        return hash((*parts, model.exact, torch.get_num_threads(), onednn.float32, onednn.least_batch))
-
-    def shared_difference(model):
-        found = None if (passed := key("trial", model)) in PASSED else first_difference(model)
-        PASSED.update(() if found else [passed])
-        return found
-
-    def shared_agreement(tried, model):
-        found = (passed := key("step", model)) in PASSED or agrees(tried, model)
-        PASSED.update([passed] if found else ())
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "first_difference", shared_difference)
-        patch.setattr(step, "_agrees", shared_agreement)
+    """Share trials of exactness, but in a module with EACH_TRIAL, which tests them."""
+    loaded = {"models.fast.trial", "models.fast.step"} <= sys.modules.keys()
+    with contextlib.nullcontext() if hasattr(request.module, "EACH_TRIAL") or not loaded else shared_trials():
         yield
 
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import torch
+from shared_trials import shared_trials
 
 import envs
 import train
@@ -25,7 +26,6 @@ from rl.ranks import start
 
 MEASURED = 6  # passes: the trial, an evaluation, a rollout, values or the reference, an update
 FAILS = 3  # every so many tasks one fails
-TRIED = {}  # {model and kernels: what the trial of exactness found}
 
 
 @contextmanager
@@ -48,24 +48,6 @@ def no_room() -> Iterator[None]:
     from rl.ranks import shard
 
     with mock.patch.object(shard, "memory", lambda _device: 0), mock.patch.object(shard.Shards, "whole", None):
-        yield
-
-
-@contextmanager
-def shared_trials() -> Iterator[None]:
-    """Context in which a run takes the trial of exactness of an earlier one with the same model and kernels."""
-    from models.fast import onednn, trial
-
-    first = trial.first_difference
-
-    def shared(model: torch.nn.Module) -> str | None:
-        parts = str(model.config), str(model), *((p.dtype, p.requires_grad, p.shape) for p in model.parameters())
-        key = (*parts, model.exact, torch.get_num_threads(), onednn.float32, onednn.least_batch)
-        if key not in TRIED:
-            TRIED[key] = first(model)
-        return TRIED[key]
-
-    with mock.patch.object(trial, "first_difference", shared):
         yield
 
 
