@@ -326,9 +326,7 @@ WITH_CRITIC, WITH_KL = (308, 20, 24), (303, 19, 21)
     ("words", "learning"),
     [
         (("algo=ppo", *TEXTCRAFT), WITH_CRITIC),
-        pytest.param(
-            ("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT), WITH_KL, marks=pytest.mark.full
-        ),
+        (("algo=grpo", "grpo.kl_coef=0.01", "grpo.group_size=4", *TEXTCRAFT), WITH_KL),
         pytest.param(("algo=ppo", "env=planner", "rollout_batch_size=4"), WITH_CRITIC, marks=pytest.mark.full),
     ],
     ids=["ppo", "grpo with KL", "planner"],

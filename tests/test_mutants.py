@@ -1,4 +1,4 @@
-"""The planted bugs of tests/mutants.py: two that no check saw at first here, all of them with the marker full."""
+"""The planted bugs of tests/mutants.py: the four that no check saw at first here, all of them with the marker full."""
 
 from dataclasses import replace
 
@@ -11,6 +11,8 @@ EACH_TRIAL = True
 
 SAMPLE = [
     "train samples at temperature 1",
+    "dropout in reinforcement learning",
+    "failed environments are learned from",
     "the count of groups does not move",
 ]
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
@@ -22,9 +24,7 @@ def test_a_planted_bug_is_caught(name):
     assert in_a_fork(verdict, BY_NAME[name], seconds=300) == BY_NAME[name].caught_by
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("train samples at temperature 1", marks=pytest.mark.full), "whitening keeps the mean"]
-)
+@pytest.mark.parametrize("name", ["train samples at temperature 1", "whitening keeps the mean"])
 def test_no_bug_is_not_caught(name):
     """By a run, and by a test."""
     assert in_a_fork(verdict, replace(BY_NAME[name], wrong=lambda right: right), seconds=300) == ""

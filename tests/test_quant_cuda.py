@@ -56,7 +56,6 @@ def uploads(device) -> int:
     return sum("models/fast/triton/quant.py" in at for _, at in device.total.waits)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
