@@ -7,6 +7,7 @@ sampled token gives its log-probability and its value.
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -73,25 +74,28 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
     """Yield pieces of whole episodes with at most micro_tokens ids each (or one longer episode), of about equal size.
 
     Groups are sorted by their longest episode. A group's episodes stay together, because a piece computes a shared
-    prompt once; the limit can still split a group.
+    prompt once; the limit can still split a group. Pieces of long and short episodes alternate, and are an even number
+    where lengths allow it: ranks take adjacent pieces, and should have as much to do.
     """
     longest: dict[int, int] = {}
     for e in batch.episodes:
         longest[e.group] = max(len(e.ids_T), longest.get(e.group, 0))
     groups = [e.group for e in batch.episodes]
     order = sorted(range(len(groups)), key=lambda i: (longest[groups[i]], groups[i]))
-    left = sum(len(e.ids_T) for e in batch.episodes)
-    pieces, piece, size = -(-left // micro_tokens), [], 0
+    left, cut, piece, size = sum(len(e.ids_T) for e in batch.episodes), [], [], 0
+    pieces = -(-left // micro_tokens)
+    pieces += pieces % 2 if pieces > 1 else 0
     for i in order:
         length = len(batch.episodes[i].ids_T)
         even = left / pieces  # what each of the pieces that remain should have
         if piece and (size + length > micro_tokens or size + length / 2 > even):
-            yield select(batch, piece)
+            cut.append(piece)
             piece, size, left = [], 0, left - size
-            pieces = -(-left // micro_tokens)
+            pieces = max(pieces - 1, -(-left // micro_tokens))
         piece.append(i)
         size += length
-    if piece:
+    cut += [piece] if piece else []
+    for piece in list(chain.from_iterable(zip(cut, reversed(cut), strict=True)))[: len(cut)]:
         yield select(batch, piece)
 
 

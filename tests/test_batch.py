@@ -7,7 +7,7 @@ import torch
 from test_lora import adapted_model
 
 import lora
-from rl import grpo, ppo, sft
+from rl import grpo, ppo, ranks, sft
 from rl.batch import _hidden, add_values, forward, make_batch, micro_batches, optimizer_steps, select
 from rl.critic import Critic
 from rl.groups import drop_zero_advantage
@@ -314,3 +314,16 @@ def test_micro_batches_are_whole_episodes_of_bounded_length(micro_tokens):
         assert len(piece.episodes) == 1 or sum(len(e.ids_T) for e in piece.episodes) <= micro_tokens
         assert piece.total_tokens == batch.total_tokens
     assert len(pieces) == {1: 8, 10**6: 1}.get(micro_tokens, len(pieces))
+
+
+@pytest.mark.parametrize("micro_tokens", [250, 900])
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_have_about_as_many_and_as_long_pieces(world, micro_tokens):
+    """Attention costs the square of a length; in the order of lengths the last of two ranks would have 1.7 times
+    that of the first, the last of four 3 times."""
+    episodes = [play(i, i, turns=2 + i % 29, truncated=False) for i in range(58)]
+    pieces = list(micro_batches(make_batch(episodes), micro_tokens))
+    mine = [[pieces[n] for n in ranks.share(len(pieces), rank, world)] for rank in range(world)]
+    costs = [sum(len(e.ids_T) ** 2 for piece in some for e in piece.episodes) for some in mine]
+    assert len(pieces) % 2 == 0
+    assert max(costs) < (1.25 if world == 2 else 1.8) * min(costs)

@@ -6,11 +6,13 @@ from conftest import random_model, randomize
 from make_fixtures import YARN
 
 import lora
+from models import load_model
 from models.cache import KVCache
 from models.engine import Engine
 from models.fast import onednn
 from models.fast import step as decode
 from models.fast.onednn import usable
+from models.fast.products import random_factors
 from models.kernels import kernels
 from models.logprob import token_logprobs
 
@@ -129,6 +131,27 @@ def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
     monkeypatch.setattr(decode, "rotate", lambda x, cos, sin: x * (1 + 2**-23))
     assert decode.exact_step(model) is not None, "it was tried before"
     assert decode.exact_step(adapted("qwen3")) is None
+
+
+@torch.no_grad()
+def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
+    """The embedded model's step gives the decoder's bits for 1 to 17 rows; where four rows differ it takes sixteen."""
+    model = load_model("tiny")
+    lora.inject(model, 16)
+    with random_factors(model):
+        for rows in range(1, 18):
+            caches = [KVCache(model, 20) for _ in range(2)]
+            for cache in caches:
+                cache.reserve(3)
+                decode._fill(cache)
+            ids_B, positions_B = torch.arange(rows), torch.arange(rows) * 7 % 140
+            views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
+            expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
+            assert torch.equal(decode.exact_step(model)(ids_B, positions_B, views[1]), expected), rows
+    tried = []
+    monkeypatch.setattr(decode, "_agrees", lambda step, _: tried.append(step.row_multiple) or step.row_multiple == 16)
+    assert decode.exact_step(load_model("tiny")).row_multiple == 16 and tried == [4, 16]
+    assert decode.exact_step(adapted("qwen3")).row_multiple == 16 and tried == [4, 16, 16], "too narrow for four rows"
 
 
 def test_layers_of_a_stack_may_have_scales_of_their_own():

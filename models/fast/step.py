@@ -13,17 +13,18 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, masked, score, span, weigh
+from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, masked, score, span, weigh
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
 from models.fast import onednn
 from models.fast.onednn import batch_matmul, weight_copy
 from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, random_factors
-from models.linear import ROW_MULTIPLE
+from models.linear import ROW_MULTIPLE, LinearParts
 
-_agreed = WeakKeyDictionary()  # {model: {kind of model: whether its CPUStep gives the decoder's bits}}
+_agreed = WeakKeyDictionary()  # {model: {kind of model: the row_multiple of an exact CPUStep, or None}}
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
+FEW_ROWS = 4  # libraries take other kernels for one to three rows
 FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
 
 
@@ -99,18 +100,18 @@ class Step:
 
 
 class CPUStep(Step):
-    """A stacked copy of a model as it is now."""
+    """A stacked copy of a model as it is now. row_multiple: rows are padded to a multiple of it."""
 
     @torch.inference_mode()
-    def __init__(self, model: CausalLM):
-        small = _size(model) < SMALL
+    def __init__(self, model: CausalLM, row_multiple: int = ROW_MULTIPLE):
+        small, self.row_multiple = _size(model) < SMALL, row_multiple
         super().__init__(model, lambda layers: StackedOnCPU(layers, small))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: CacheView) -> torch.Tensor:
         """Return hidden states [B, D] of one more token for each row of the view."""
         rows = len(ids_B)
-        N = -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+        N = -(-rows // self.row_multiple) * self.row_multiple
         positions_N = _padded(positions_B, N)
         tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
         rotary = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
@@ -160,9 +161,10 @@ def _padded(x: torch.Tensor, N: int) -> torch.Tensor:
 
 @torch.no_grad()
 def exact_step(model: CausalLM) -> CPUStep | None:
-    """Return a CPUStep if it agrees with the model in every bit on five or six tokens of 1, 16 and 64 rows.
+    """Return a CPUStep that agrees with the model in every bit on five or six tokens of 1 to 64 rows, or None.
 
-    The trial runs once for each model, number of threads and shape of the adapters, with random B factors.
+    Rows are padded to FEW_ROWS if that agrees, which takes half of the time of ROW_MULTIPLE for so few rows. The trial
+    runs once for each model, number of threads and shape of the adapters, with random B factors.
     """
     weight = model.lm_head.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
@@ -173,16 +175,22 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     layers = [layer for group in inputs for layer in group]
     shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
     agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), onednn.float32, onednn.least_batch, shapes)
-    if agreed.get(kind) is False:
-        return None
     if kind not in agreed:
         with random_factors(model):
-            agreed[kind] = _agrees(CPUStep(model), model)
-    return CPUStep(model) if agreed[kind] else None
+            fits = (multiple for multiple in _row_multiples(layers) if _agrees(CPUStep(model, multiple), model))
+            agreed[kind] = next(fits, None)
+    return CPUStep(model, agreed[kind]) if agreed[kind] else None
+
+
+def _row_multiples(layers: list[LinearParts]) -> list[int]:
+    """Return the numbers of rows to try. Products of FEW_ROWS rows that torch counts as small take another library."""
+    narrowest = min(min(layer.weight.shape) for layer in layers)
+    return [FEW_ROWS, ROW_MULTIPLE] if FEW_ROWS * ROW_MULTIPLE * narrowest > SMALL_PRODUCT else [ROW_MULTIPLE]
 
 
 def _agrees(step: CPUStep, model: CausalLM) -> bool:
-    for rows, more in itertools.product((1, 16, 64), (0, 1)):  # a whole cache has other strides than a part of it
+    counts = (1, 16, 64) if step.row_multiple == ROW_MULTIPLE else (1, 7, 9, 16, 64)
+    for rows, more in itertools.product(counts, (0, 1)):  # a whole cache has other strides than a part of it
         longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
         caches = [KVCache(model, rows + more) for _ in range(2)]
         for cache in caches:
