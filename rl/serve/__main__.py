@@ -83,6 +83,7 @@ def serve(model: str, keys: Keys, sampler: Sampler, server: Server) -> None:
     print(f"{names} at {place}, {sampler.rows} sequences at once; Ctrl-C stops it", flush=True)
     if not keys.key and not is_local(keys.host):
         print("rl.serve: other machines can reach this server, and it asks for no key: set key=", file=sys.stderr)
+    sys.setswitchinterval(1e-4)  # torch drops Python's lock in each call: the sampler's thread should have it back soon
     sampler.start()
     try:
         server.serve_forever()
