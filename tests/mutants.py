@@ -217,14 +217,14 @@ arguments(
 )  # fmt: skip
 arguments(
     "log-probabilities stand at the token before", "masks", Episode, "append_turn", "sampler_gap",
-    lambda self, ids, logprobs, stop_reason: (self, ids, logprobs[1:] + logprobs[:1], stop_reason),
+    lambda self, ids, logprobs, *more: (self, ids, logprobs[1:] + logprobs[:1], *more),
 )  # fmt: skip
 
 
 @mutant("the action mask is one token early", "masks", Episode, "append_turn", "sampler_gap")
 def _(right):
-    def wrong(self, ids, logprobs, stop_reason):
-        right(self, ids, logprobs, stop_reason)
+    def wrong(self, ids, *more):
+        right(self, ids, *more)
         if ids:
             self.action_mask_T[self.turns[-1].start - 1], self.action_mask_T[-1] = 1, 0
 
@@ -639,7 +639,7 @@ no_op(
 
 @mutant(
     "the checkpoint is the adapter before the update", "checkpoints", checkpoint, "save_checkpoint",
-    "tests/test_train.py::test_resumed_run_equals_the_uninterrupted_one_bitwise[grpo]",
+    "tests/test_train.py::test_resumed_run_equals_the_uninterrupted_one_bitwise[sft from a file]",
 )  # fmt: skip
 def _(right):
     before = {}
@@ -682,7 +682,7 @@ arguments(
 arguments(
     "greedy evaluation samples", "evaluation", evaluate, "evaluate",
     "tests/test_rollout.py::test_evaluation_plays_held_out_tasks_with_the_adapter",
-    lambda model, tokenizer, cfg, temperature, *more: (model, tokenizer, cfg, 1.0, *more),
+    lambda model, tokenizer, cfg, temperatures, *more: (model, tokenizer, cfg, [1.0] * len(temperatures), *more),
 )  # fmt: skip
 
 
@@ -693,7 +693,7 @@ arguments(
 def _(right):
     def wrong(model, *args):
         with lora.adapters_off(model):
-            return right(model, *args)
+            yield from right(model, *args)
 
     return wrong
 
@@ -725,11 +725,14 @@ class Planted:
     """A pytest plugin that plants a mutant once the tests are imported, and keeps the error that ended a test."""
 
     def __init__(self, chosen: Mutant):
-        self.chosen = chosen
+        self.chosen, self.ran = chosen, False
         self.error: BaseException | None = None
 
     def pytest_collection_finish(self, session) -> None:
         plant(pytest.MonkeyPatch(), self.chosen.owner, self.chosen.function, self.chosen.wrong)
+
+    def pytest_runtest_call(self) -> None:
+        self.ran = True
 
     def pytest_exception_interact(self, call) -> None:
         self.error = call.excinfo.value
@@ -755,7 +758,7 @@ def failed_test(chosen: Mutant) -> str:
     words = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", str(ROOT / chosen.caught_by)]
     planted = Planted(chosen)
     status = pytest.main(words, plugins=[planted])
-    if status not in (0, 1):
+    if status not in (0, 1) or not planted.ran:
         raise RuntimeError(f"{chosen.caught_by}: pytest ended with {status!r}")
     if planted.error and not isinstance(planted.error, AssertionError | pytest.fail.Exception):
         raise planted.error  # a mutant that crashes would be noticed without a test
