@@ -136,8 +136,9 @@ def test_a_step_that_differs_in_a_bit_is_not_used(monkeypatch):
 @torch.no_grad()
 def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     """The embedded model's step gives the decoder's bits for 1 to 17 rows; where four rows differ it takes sixteen."""
-    model = load_model("tiny")
+    threads, model = torch.get_num_threads(), load_model("tiny")
     lora.inject(model, 16)
+    torch.set_num_threads(1)
     with random_factors(model):
         for rows in range(1, 18):
             caches = [KVCache(model, 20) for _ in range(2)]
@@ -152,6 +153,9 @@ def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     monkeypatch.setattr(decode, "_agrees", lambda step, _: tried.append(step.row_multiple) or step.row_multiple == 16)
     assert decode.exact_step(load_model("tiny")).row_multiple == 16 and tried == [4, 16]
     assert decode.exact_step(adapted("qwen3")).row_multiple == 16 and tried == [4, 16, 16], "too narrow for four rows"
+    torch.set_num_threads(2)
+    assert decode.exact_step(load_model("tiny")).row_multiple == 16 and tried == [4, 16, 16, 16], "threads share rows"
+    torch.set_num_threads(threads)
 
 
 def test_layers_of_a_stack_may_have_scales_of_their_own():

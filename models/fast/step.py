@@ -183,9 +183,11 @@ def exact_step(model: CausalLM) -> CPUStep | None:
 
 
 def _row_multiples(layers: list[LinearParts]) -> list[int]:
-    """Return the numbers of rows to try. Products of FEW_ROWS rows that torch counts as small take another library."""
+    """Return the numbers of rows to try. FEW_ROWS only where neither threads share them, which leaves shares of other
+    kernels, nor torch counts a product of them as small and gives it to another library."""
     narrowest = min(min(layer.weight.shape) for layer in layers)
-    return [FEW_ROWS, ROW_MULTIPLE] if FEW_ROWS * ROW_MULTIPLE * narrowest > SMALL_PRODUCT else [ROW_MULTIPLE]
+    few = torch.get_num_threads() == 1 and FEW_ROWS * ROW_MULTIPLE * narrowest > SMALL_PRODUCT
+    return [FEW_ROWS, ROW_MULTIPLE] if few else [ROW_MULTIPLE]
 
 
 def _agrees(step: CPUStep, model: CausalLM) -> bool:
