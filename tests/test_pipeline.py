@@ -101,6 +101,52 @@ def test_rl_starts_from_the_best_epoch_of_sft(commands, tmp_path):
     assert word(commands[1], "adapter") == f"base,{tmp_path}/p/sft/epoch_2"
 
 
+@pytest.fixture
+def in_process(monkeypatch) -> list[str]:
+    """Run the stages' programs in this process. Record which were run."""
+    programs = []
+
+    def run(command):
+        _, *words = command
+        file, words = ("envs/__main__.py", words[2:]) if words[0] == "-m" else (words[0], words[1:])
+        programs.append(Path(file).name)
+        status, _, err = run_program(file, *words)
+        assert status == 0, err
+        return SimpleNamespace(returncode=status)
+
+    monkeypatch.setattr(pipeline.subprocess, "run", run)
+    return programs
+
+
+TINY = "sft=algo=sft env=sat eval_every=1", "rl=algo=ppo env=sat lr=1e-3 eval_every=1", "demos=12", "n=4", "epochs=1"
+TINY += "episodes=8", "batch_size=8", "eval_episodes=2", "max_new_tokens=8", "products=plain", *SHORT
+
+
+def test_all_stages_run_and_are_not_repeated(in_process, tmp_path, capsys):
+    out = tmp_path / "p"
+    pipeline.main([f"out={out}", *TINY])
+    assert in_process == ["__main__.py", "train.py", "train.py", "eval.py"]
+    assert len((out / "demos.jsonl").read_text().splitlines()) == 12
+    sft, rl = (json.loads((out / stage / "config.json").read_text()) for stage in ("sft", "rl"))
+    assert sft["data"] == f"{out}/demos.jsonl" and rl["resume_from"] == f"{out}/sft/epoch_1"
+    found = json.loads((out / "evaluation.json").read_text())
+    assert list(found["results"]) == ["base", f"{out}/sft/epoch_1", f"{out}/rl/epoch_1"]
+    tasks = [[task["seed"] for task in one["tasks"]] for several in found["results"].values() for one in several]
+    assert len(tasks) == 6 and len(tasks[0]) == 4 and all(one == tasks[0] for one in tasks)
+    table = capsys.readouterr().out.splitlines()
+    assert table[-5].split() == ["sampled", "n", "base", "SFT", "RL"] and table[-4].count(" to ") == 3
+    pipeline.main([f"out={out}", "stages=demos,sft,rl", *TINY])
+    assert in_process[4:] == []
+
+
+def test_stages_run_without_those_before_them(in_process, tmp_path):
+    """RL alone, and its evaluation without SFT."""
+    out = tmp_path / "p"
+    pipeline.main([f"out={out}", "stages=rl,evaluate", *TINY])
+    assert json.loads((out / "rl" / "config.json").read_text())["resume_from"] == ""
+    assert list(json.loads((out / "evaluation.json").read_text())["results"]) == ["base", f"{out}/rl/epoch_1"]
+
+
 def test_guide_runs_that_differ_are_evaluated_as_rl_played(tmp_path):
     words = ["guide=true", "device=cpu"]
     whole = pipeline.Pipeline(pipeline.Keys(out=str(tmp_path)), words)
