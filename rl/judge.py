@@ -88,17 +88,22 @@ def compared(name: str, found: dict, other: str, reference: dict) -> dict:
     Raise ArgumentError if they did not play the same tasks.
     """
     check_same_tasks(name, found, other, reference)
-    pairs = list(zip(found["tasks"], reference["tasks"], strict=True))
-    pairs = [(a, b) for a, b in pairs if a["success"] and b["success"]]
-    if not pairs:
+    success, score = (task_differences(found, reference, key) for key in ("success", "score"))
+    if not success:
         raise ArgumentError(f"{other} and {name} have no task that both finished")
-    line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(pairs)}
-    success, score = ([fmean(a[key]) - fmean(b[key]) for a, b in pairs] for key in ("success", "score"))
+    line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(success)}
     line["success"], line["score"] = fmean(success), fmean(score)
     line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
+    pairs = [pair for pair in zip(found["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
     seen = {value for pair in pairs for task in pair for value in task["score"]}
     line["score_low"], line["score_high"] = score_interval(score, seen)
     return line
+
+
+def task_differences(found: dict, reference: dict, key: str) -> list[float]:
+    """Return found - reference of each task that both finished; key: "success" or "score"."""
+    pairs = zip(found["tasks"], reference["tasks"], strict=True)
+    return [fmean(a[key]) - fmean(b[key]) for a, b in pairs if all(_whole((a, b)))]
 
 
 def check_same_tasks(name: str, found: dict, other: str, reference: dict) -> None:
