@@ -218,6 +218,27 @@ def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
     assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
 
 
+@pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not_evaluated"])
+def test_a_process_killed_after_its_last_checkpoint_leaves_a_whole_run(evaluated, run, tmp_path):
+    """The resumed process writes the line of phases and the report of the last epoch."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [r for r in records if r["epoch"] < 2 or not ("phases" in r or ("eval" in r and not evaluated))]
+    assert len(kept) == len(records) - (1 if evaluated else 3)
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in kept))
+    lines = (folder / page.DATA).read_text().splitlines(keepends=True)
+    (folder / page.DATA).write_text("".join(lines[:2]))
+    for _ in range(2):  # a second time adds nothing
+        train.main(config.parse([f"resume={folder}"]))
+        after = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [list(r) for r in after] == [list(r) for r in records]
+        assert list(after[-1]["phases"]) == ["load", "trial", *["evaluate"] * (not evaluated)]
+    shown = page_data(folder / "report.html", "runs")[0]["metrics"]
+    played = [[r["eval"]["success"] for r in found if "eval" in r] for found in (shown, records)]
+    assert len(played[0]) == 4 and played[0] == played[1]
+    assert [s["episodes"] for s in page_data(folder / "report.html", "episodes")] == [1, 2]
+
+
 def test_best_numbers_are_of_trained_epochs():
     """Epoch 0 has no folder that could be loaded."""
     found = [{"temperature": 1.0, "success": success, "low": 0.0, "high": 1.0} for success in (0.9, 0.5, 0.6)]
