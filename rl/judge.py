@@ -116,14 +116,19 @@ def check_same_tasks(name: str, found: dict, other: str, reference: dict) -> Non
 
 def describe_difference(line: dict) -> str:
     """Return `compared` as one line."""
-    verdict = "better" if line["success_low"] > 0 else "worse" if line["success_high"] < 0 else "no difference shown"
     bounds = f"80 % interval {line['success_low']:+.1%} to {line['success_high']:+.1%}"
     score = f"score {line['score']:+.3f} ({line['score_low']:+.3f} to {line['score_high']:+.3f})"
     if line["score_low"] == line["score_high"]:  # equal differences have no spread to draw from
         score = f"score {line['score']:+.3f} on each task"
     kind = "greedy" if line["temperature"] == 0 else "sampled"
-    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks: {verdict}"
-    return f"{head}; success {line['success']:+.1%} ({bounds}), {score}"
+    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks"
+    found = verdict(line["success_low"], line["success_high"])
+    return f"{head}: {found}; success {line['success']:+.1%} ({bounds}), {score}"
+
+
+def verdict(low: float, high: float) -> str:
+    """Return what the interval of a difference shows."""
+    return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
 
 def pareto(results: dict[str, dict]) -> dict:

@@ -16,10 +16,10 @@ from conftest import page_data, run_program
 
 import train
 from models import load_tokenizer
-from rl import config, replay
+from rl import compare, config, replay
 from rl.batch import forward, make_batch
 from rl.look import episodes as look
-from rl.look import page, runs
+from rl.look import page, paired, runs
 from rl.records import Episode
 
 TOKENIZER = load_tokenizer("tiny")
@@ -216,6 +216,56 @@ def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
     assert status == 0, err
     assert [r["name"] for r in page_data(tmp_path / "both.html", "runs")] == ["run", "other"]
     assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
+
+
+def write_evaluations(folder: Path, successes: dict[int, list], **options) -> Path:
+    """Write the files of a run that was evaluated after these epochs, sampled and greedily."""
+    make_run(
+        folder, {1: [make_episode("a")]}, eval_split="val", order="random", textcraft={"difficulty": "2", **options}
+    )
+    with open(folder / "metrics.jsonl", "a") as file:
+        for epoch, won in successes.items():
+            for temperature in (1.0, 0.0):
+                part = {
+                    "success": 0.5,
+                    "low": 0.4,
+                    "high": 0.6,
+                    "score_mean": 0.5,
+                    "turns_mean": 1,
+                    "episodes": len(won),
+                }
+                found = {**part, "temperature": temperature, "by_env": {"textcraft": part}, "successes": won}
+                file.write(f"{json.dumps({'epoch': epoch, 'step': epoch, 'eval': found})}\n")
+    return folder
+
+
+def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
+    """Each run's last evaluation counts, on the tasks that both finished; the interval is that of eval.py."""
+    won, lost = [True] * 30 + [False] * 10, [False] * 20 + [True] * 10 + [False] * 10
+    first = write_evaluations(tmp_path / "first", {0: won, 2: [*lost[:-1], None]})
+    second = write_evaluations(tmp_path / "second", {0: lost, 4: [None, *won[1:], True]})
+    runs.main([str(first), str(second), f"out={tmp_path}/both.html"])
+    said = [line for line in capsys.readouterr().out.splitlines() if " against " in line]
+    assert [line.split(":")[0] for line in said] == [
+        f"second, epoch 4, against first, epoch 2, {kind}, the same 38 tasks" for kind in ("sampled", "greedy")
+    ]
+    differences = [float(a) - float(b) for a, b in zip(won[1:-1], lost[1:-1], strict=True)]
+    low, high = compare.interval(compare.bootstrap(differences, compare.DIFFERENCE))
+    assert said[0].endswith(f"better; success +50.0% (80 % interval {low:+.1%} to {high:+.1%})") and 0.3 < low < 0.5
+    assert page_data(tmp_path / "both.html", "compared") == said
+    assert "successes" not in (tmp_path / "both.html").read_text()
+
+
+def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
+    first = write_evaluations(tmp_path / "first", {2: [True, False]})
+    other = write_evaluations(tmp_path / "other", {2: [True, False]}, difficulty="1")
+    (line,) = paired.lines([first, other])
+    assert line == "other against first: not the same held-out tasks: textcraft.difficulty=1, not 2"
+    (line,) = paired.lines([first, write_evaluations(tmp_path / "none", {})])
+    assert line == "none against first: no evaluation of both has the success of each task"
+    shutil.copytree(run, tmp_path / "copy")
+    for line, kind in zip(paired.lines([run, tmp_path / "copy"]), ("sampled", "greedy"), strict=True):
+        assert f"{kind}, the same 2 tasks: no difference shown; success +0.0%" in line
 
 
 @pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not_evaluated"])
