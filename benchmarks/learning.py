@@ -123,7 +123,7 @@ def run(folder: Path, words: list[str]) -> str:
     try:
         with open(folder / "log.txt", "a") as log:
             python = [sys.executable, "-m", "rl.pipeline", *words, f"out={folder.absolute()}"]
-            status = subprocess.run(python, cwd=pipeline.ROOT, stdout=log, stderr=subprocess.STDOUT).returncode
+            status = pipeline.run(python, cwd=pipeline.ROOT, stdout=log, stderr=subprocess.STDOUT)
     finally:
         with open(folder / "seconds.jsonl", "a") as file:  # a line for each attempt
             file.write(f"{json.dumps({'wall': time.monotonic() - began, 'cpu': processor_seconds() - before})}\n")

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -42,11 +41,11 @@ def pipelines(monkeypatch) -> dict[str, int]:
         runs[env] = runs.get(env, 0) + 1
         if env == "ded":
             stdout.write("train.py: no | such file\nrl.pipeline: stage sft ended with status 2; the same command ...\n")
-            return SimpleNamespace(returncode=2)
+            return 2
         write_results(out, env)
-        return SimpleNamespace(returncode=0)
+        return 0
 
-    monkeypatch.setattr(learning.subprocess, "run", run)
+    monkeypatch.setattr(learning.pipeline, "run", run)
     return runs
 
 

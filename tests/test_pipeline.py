@@ -2,9 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import run_program
@@ -28,9 +29,9 @@ def commands(monkeypatch) -> list[list[str]]:
 
     def run(command):
         found.append(command[1:])
-        return SimpleNamespace(returncode=0)
+        return 0
 
-    monkeypatch.setattr(pipeline.subprocess, "run", run)
+    monkeypatch.setattr(pipeline, "run", run)
     monkeypatch.setattr(pipeline, "table", lambda *_: [])
     return found
 
@@ -112,9 +113,9 @@ def in_process(monkeypatch) -> list[str]:
         programs.append(Path(file).name)
         status, _, err = run_program(file, *words)
         assert status == 0, err
-        return SimpleNamespace(returncode=status)
+        return status
 
-    monkeypatch.setattr(pipeline.subprocess, "run", run)
+    monkeypatch.setattr(pipeline, "run", run)
     return programs
 
 
@@ -181,11 +182,27 @@ def test_a_finished_stage_is_skipped_unless_its_settings_differ(commands, tmp_pa
 
 
 def test_a_failing_stage_ends_the_pipeline_with_its_status(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pipeline.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=3))
+    monkeypatch.setattr(pipeline, "run", lambda *_: 3)
     with pytest.raises(SystemExit) as caught:
         pipeline.main([f"out={tmp_path}/p", *SHORT])
     assert caught.value.code == 3
     assert capsys.readouterr().err == "rl.pipeline: stage demos ended with status 3; the same command goes on\n"
+
+
+def test_an_interrupted_command_ends_before_the_pipeline(tmp_path, monkeypatch):
+    """A training run saves on Ctrl-C, which may take longer than the quarter of a second of subprocess.run."""
+    wait, interrupts = subprocess.Popen.wait, iter([KeyboardInterrupt])
+
+    def interrupted(process):
+        for error in interrupts:
+            raise error
+        return wait(process)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    saves = f"import time; time.sleep(0.7); open({str(tmp_path / 'saved')!r}, 'w')"
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run([sys.executable, "-c", saves])
+    assert (tmp_path / "saved").is_file()
 
 
 def test_table_has_every_policy_and_environment(tmp_path):
