@@ -19,12 +19,13 @@ EVAL_STREAM = 2**31  # tasks and random numbers of evaluations: the same in ever
 def evaluate(
     model: CausalLM, tokenizer: Tokenizer, cfg: Common, temperatures: Sequence[float], split: str, episodes: int
 ) -> Iterator[dict]:
-    """Play `episodes` tasks of a split at each temperature (0: greedy), the same tasks every time. Yield `judged`."""
+    """Play the same `episodes` tasks at each temperature (0: greedy). Yield `judged` and each task's "successes"."""
     tasks = make_tasks(cfg, 0, episodes, 1, split, EVAL_STREAM, cfg.order)
     with progress_bar(episodes * len(temperatures), f"evaluate on {split}") as bar:
         for at, played in zip(temperatures, rollouts(model, tokenizer, tasks, cfg, temperatures, bar), strict=True):
             bar.clear()  # its line, for the caller's
-            yield judged(played, at, split)
+            won = [None if e.infrastructure_failed else e.success for e in played]
+            yield judged(played, at, split) | {"successes": won}
 
 
 def judged(played: list[Episode], temperature: float, split: str) -> dict:

@@ -88,17 +88,22 @@ def compared(name: str, found: dict, other: str, reference: dict) -> dict:
     Raise ArgumentError if they did not play the same tasks.
     """
     check_same_tasks(name, found, other, reference)
-    pairs = list(zip(found["tasks"], reference["tasks"], strict=True))
-    pairs = [(a, b) for a, b in pairs if a["success"] and b["success"]]
-    if not pairs:
+    success, score = (task_differences(found, reference, key) for key in ("success", "score"))
+    if not success:
         raise ArgumentError(f"{other} and {name} have no task that both finished")
-    line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(pairs)}
-    success, score = ([fmean(a[key]) - fmean(b[key]) for a, b in pairs] for key in ("success", "score"))
+    line = {"policy": name, "reference": other, "temperature": found["temperature"], "tasks": len(success)}
     line["success"], line["score"] = fmean(success), fmean(score)
     line["success_low"], line["success_high"] = interval(bootstrap(success, DIFFERENCE))
+    pairs = [pair for pair in zip(found["tasks"], reference["tasks"], strict=True) if all(_whole(pair))]
     seen = {value for pair in pairs for task in pair for value in task["score"]}
     line["score_low"], line["score_high"] = score_interval(score, seen)
     return line
+
+
+def task_differences(found: dict, reference: dict, key: str) -> list[float]:
+    """Return found - reference of each task that both finished; key: "success" or "score"."""
+    pairs = zip(found["tasks"], reference["tasks"], strict=True)
+    return [fmean(a[key]) - fmean(b[key]) for a, b in pairs if all(_whole((a, b)))]
 
 
 def check_same_tasks(name: str, found: dict, other: str, reference: dict) -> None:
@@ -111,14 +116,19 @@ def check_same_tasks(name: str, found: dict, other: str, reference: dict) -> Non
 
 def describe_difference(line: dict) -> str:
     """Return `compared` as one line."""
-    verdict = "better" if line["success_low"] > 0 else "worse" if line["success_high"] < 0 else "no difference shown"
     bounds = f"80 % interval {line['success_low']:+.1%} to {line['success_high']:+.1%}"
     score = f"score {line['score']:+.3f} ({line['score_low']:+.3f} to {line['score_high']:+.3f})"
     if line["score_low"] == line["score_high"]:  # equal differences have no spread to draw from
         score = f"score {line['score']:+.3f} on each task"
     kind = "greedy" if line["temperature"] == 0 else "sampled"
-    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks: {verdict}"
-    return f"{head}; success {line['success']:+.1%} ({bounds}), {score}"
+    head = f"{line['policy']} against {line['reference']}, {kind}, the same {line['tasks']} tasks"
+    found = verdict(line["success_low"], line["success_high"])
+    return f"{head}: {found}; success {line['success']:+.1%} ({bounds}), {score}"
+
+
+def verdict(low: float, high: float) -> str:
+    """Return what the interval of a difference shows."""
+    return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
 
 def pareto(results: dict[str, dict]) -> dict:

@@ -118,8 +118,8 @@ class Pipeline:
     def call(self, stage: str, command: list[str]) -> None:
         """Run a stage's command. Exit with its status if it fails."""
         try:
-            status = subprocess.run([sys.executable, *command]).returncode
-        except KeyboardInterrupt:  # the command has had the signal too
+            status = run([sys.executable, *command])
+        except KeyboardInterrupt:
             status = 130
         if status:
             print(f"rl.pipeline: stage {stage} ended with status {status}; the same command goes on", file=sys.stderr)
@@ -218,6 +218,16 @@ class Pipeline:
         if other:
             raise ArgumentError(f"{run} has finished with other settings ({'; '.join(other[:3])}); choose another out=")
         return True
+
+
+def run(command: list[str], **options: Any) -> int:
+    """Run a command and return its status. On Ctrl-C, which the command has had too, wait until it has ended, because a
+    training run saves first; then raise KeyboardInterrupt. options: of subprocess.Popen."""
+    process = subprocess.Popen(command, **options)
+    try:
+        return process.wait()
+    finally:
+        process.wait()
 
 
 def table(path: Path, policies: dict[str, str]) -> Iterator[str]:

@@ -2,9 +2,10 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import run_program
@@ -28,9 +29,9 @@ def commands(monkeypatch) -> list[list[str]]:
 
     def run(command):
         found.append(command[1:])
-        return SimpleNamespace(returncode=0)
+        return 0
 
-    monkeypatch.setattr(pipeline.subprocess, "run", run)
+    monkeypatch.setattr(pipeline, "run", run)
     monkeypatch.setattr(pipeline, "table", lambda *_: [])
     return found
 
@@ -101,6 +102,52 @@ def test_rl_starts_from_the_best_epoch_of_sft(commands, tmp_path):
     assert word(commands[1], "adapter") == f"base,{tmp_path}/p/sft/epoch_2"
 
 
+@pytest.fixture
+def in_process(monkeypatch) -> list[str]:
+    """Run the stages' programs in this process. Record which were run."""
+    programs = []
+
+    def run(command):
+        _, *words = command
+        file, words = ("envs/__main__.py", words[2:]) if words[0] == "-m" else (words[0], words[1:])
+        programs.append(Path(file).name)
+        status, _, err = run_program(file, *words)
+        assert status == 0, err
+        return status
+
+    monkeypatch.setattr(pipeline, "run", run)
+    return programs
+
+
+TINY = "sft=algo=sft env=sat eval_every=1", "rl=algo=ppo env=sat lr=1e-3 eval_every=1", "demos=12", "n=4", "epochs=1"
+TINY += "episodes=8", "batch_size=8", "eval_episodes=2", "max_new_tokens=8", "products=plain", *SHORT
+
+
+def test_all_stages_run_and_are_not_repeated(in_process, tmp_path, capsys):
+    out = tmp_path / "p"
+    pipeline.main([f"out={out}", *TINY])
+    assert in_process == ["__main__.py", "train.py", "train.py", "eval.py"]
+    assert len((out / "demos.jsonl").read_text().splitlines()) == 12
+    sft, rl = (json.loads((out / stage / "config.json").read_text()) for stage in ("sft", "rl"))
+    assert sft["data"] == f"{out}/demos.jsonl" and rl["resume_from"] == f"{out}/sft/epoch_1"
+    found = json.loads((out / "evaluation.json").read_text())
+    assert list(found["results"]) == ["base", f"{out}/sft/epoch_1", f"{out}/rl/epoch_1"]
+    tasks = [[task["seed"] for task in one["tasks"]] for several in found["results"].values() for one in several]
+    assert len(tasks) == 6 and len(tasks[0]) == 4 and all(one == tasks[0] for one in tasks)
+    table = capsys.readouterr().out.splitlines()
+    assert table[-5].split() == ["sampled", "n", "base", "SFT", "RL"] and table[-4].count(" to ") == 3
+    pipeline.main([f"out={out}", "stages=demos,sft,rl", *TINY])
+    assert in_process[4:] == []
+
+
+def test_stages_run_without_those_before_them(in_process, tmp_path):
+    """RL alone, and its evaluation without SFT."""
+    out = tmp_path / "p"
+    pipeline.main([f"out={out}", "stages=rl,evaluate", *TINY])
+    assert json.loads((out / "rl" / "config.json").read_text())["resume_from"] == ""
+    assert list(json.loads((out / "evaluation.json").read_text())["results"]) == ["base", f"{out}/rl/epoch_1"]
+
+
 def test_guide_runs_that_differ_are_evaluated_as_rl_played(tmp_path):
     words = ["guide=true", "device=cpu"]
     whole = pipeline.Pipeline(pipeline.Keys(out=str(tmp_path)), words)
@@ -135,11 +182,27 @@ def test_a_finished_stage_is_skipped_unless_its_settings_differ(commands, tmp_pa
 
 
 def test_a_failing_stage_ends_the_pipeline_with_its_status(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pipeline.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=3))
+    monkeypatch.setattr(pipeline, "run", lambda *_: 3)
     with pytest.raises(SystemExit) as caught:
         pipeline.main([f"out={tmp_path}/p", *SHORT])
     assert caught.value.code == 3
     assert capsys.readouterr().err == "rl.pipeline: stage demos ended with status 3; the same command goes on\n"
+
+
+def test_an_interrupted_command_ends_before_the_pipeline(tmp_path, monkeypatch):
+    """A training run saves on Ctrl-C, which may take longer than the quarter of a second of subprocess.run."""
+    wait, interrupts = subprocess.Popen.wait, iter([KeyboardInterrupt])
+
+    def interrupted(process):
+        for error in interrupts:
+            raise error
+        return wait(process)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    saves = f"import time; time.sleep(0.7); open({str(tmp_path / 'saved')!r}, 'w')"
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run([sys.executable, "-c", saves])
+    assert (tmp_path / "saved").is_file()
 
 
 def test_table_has_every_policy_and_environment(tmp_path):

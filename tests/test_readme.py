@@ -73,6 +73,7 @@ def test_every_command_exists(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_key_in_a_command_is_a_key(page, capsys):
     import merge
+    from benchmarks import learning
     from envs import __main__ as envs_program
     from envs.serve import __main__ as serve
     from eval import Keys
@@ -87,6 +88,7 @@ def test_every_key_in_a_command_is_a_key(page, capsys):
     known |= {
         *keys_of(envs_program.Keys),
         *keys_of(pipeline.Keys),
+        *keys_of(learning.Keys),
         *keys_of(merge.Keys),
         *keys_of(serve.Keys),
         *keys_of(rl_serve.Keys),

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import json
+import random
 import re
+import resource
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -16,10 +18,10 @@ from conftest import page_data, run_program
 
 import train
 from models import load_tokenizer
-from rl import config, replay
+from rl import compare, config, replay
 from rl.batch import forward, make_batch
 from rl.look import episodes as look
-from rl.look import page, runs
+from rl.look import page, paired, runs
 from rl.records import Episode
 
 TOKENIZER = load_tokenizer("tiny")
@@ -218,6 +220,77 @@ def test_the_command_lists_runs_and_writes_pages(run, tmp_path):
     assert [len(s["rows"]) for s in page_data(tmp_path / "both.html", "episodes")] == [8, 8, 1]
 
 
+def write_evaluations(folder: Path, successes: dict[int, list], **options) -> Path:
+    """Write the files of a run that was evaluated after these epochs, sampled and greedily."""
+    make_run(
+        folder, {1: [make_episode("a")]}, eval_split="val", order="random", textcraft={"difficulty": "2", **options}
+    )
+    with open(folder / "metrics.jsonl", "a") as file:
+        for epoch, won in successes.items():
+            for temperature in (1.0, 0.0):
+                part = {
+                    "success": 0.5,
+                    "low": 0.4,
+                    "high": 0.6,
+                    "score_mean": 0.5,
+                    "turns_mean": 1,
+                    "episodes": len(won),
+                }
+                found = {**part, "temperature": temperature, "by_env": {"textcraft": part}, "successes": won}
+                file.write(f"{json.dumps({'epoch': epoch, 'step': epoch, 'eval': found})}\n")
+    return folder
+
+
+def test_runs_side_by_side_have_their_paired_difference(tmp_path, capsys):
+    """Each run's last evaluation counts, on the tasks that both finished; the interval is that of eval.py."""
+    won, lost = [True] * 30 + [False] * 10, [False] * 20 + [True] * 10 + [False] * 10
+    first = write_evaluations(tmp_path / "first", {0: won, 2: [*lost[:-1], None]})
+    second = write_evaluations(tmp_path / "second", {0: lost, 4: [None, *won[1:], True]})
+    runs.main([str(first), str(second), f"out={tmp_path}/both.html"])
+    said = [line for line in capsys.readouterr().out.splitlines() if " against " in line]
+    assert [line.split(":")[0] for line in said] == [
+        f"second, epoch 4, against first, epoch 2, {kind}, the same 38 tasks" for kind in ("sampled", "greedy")
+    ]
+    differences = [float(a) - float(b) for a, b in zip(won[1:-1], lost[1:-1], strict=True)]
+    low, high = compare.interval(compare.bootstrap(differences, compare.DIFFERENCE))
+    assert said[0].endswith(f"better; success +50.0% (80 % interval {low:+.1%} to {high:+.1%})") and 0.3 < low < 0.5
+    assert page_data(tmp_path / "both.html", "compared") == said
+    assert "successes" not in (tmp_path / "both.html").read_text()
+
+
+def test_runs_of_other_tasks_are_not_compared(tmp_path, run):
+    first = write_evaluations(tmp_path / "first", {2: [True, False]})
+    other = write_evaluations(tmp_path / "other", {2: [True, False]}, difficulty="1")
+    (line,) = paired.lines([first, other])
+    assert line == "other against first: not the same held-out tasks: textcraft.difficulty=1, not 2"
+    (line,) = paired.lines([first, write_evaluations(tmp_path / "none", {})])
+    assert line == "none against first: no evaluation of both has the success of each task"
+    shutil.copytree(run, tmp_path / "copy")
+    for line, kind in zip(paired.lines([run, tmp_path / "copy"]), ("sampled", "greedy"), strict=True):
+        assert f"{kind}, the same 2 tasks: no difference shown; success +0.0%" in line
+
+
+@pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not_evaluated"])
+def test_a_process_killed_after_its_last_checkpoint_leaves_a_whole_run(evaluated, run, tmp_path):
+    """The resumed process writes the line of phases and the report of the last epoch."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [r for r in records if r["epoch"] < 2 or not ("phases" in r or ("eval" in r and not evaluated))]
+    assert len(kept) == len(records) - (1 if evaluated else 3)
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in kept))
+    lines = (folder / page.DATA).read_text().splitlines(keepends=True)
+    (folder / page.DATA).write_text("".join(lines[:2]))
+    for _ in range(2):  # a second time adds nothing
+        train.main(config.parse([f"resume={folder}"]))
+        after = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [list(r) for r in after] == [list(r) for r in records]
+        assert list(after[-1]["phases"]) == ["load", "trial", *["evaluate"] * (not evaluated)]
+    shown = page_data(folder / "report.html", "runs")[0]["metrics"]
+    played = [[r["eval"]["success"] for r in found if "eval" in r] for found in (shown, records)]
+    assert len(played[0]) == 4 and played[0] == played[1]
+    assert [s["episodes"] for s in page_data(folder / "report.html", "episodes")] == [1, 2]
+
+
 def test_best_numbers_are_of_trained_epochs():
     """Epoch 0 has no folder that could be loaded."""
     found = [{"temperature": 1.0, "success": success, "low": 0.0, "high": 1.0} for success in (0.9, 0.5, 0.6)]
@@ -273,3 +346,29 @@ def test_chromium_draws_the_page_without_an_error(browser, hostile, run, tmp_pat
     drawn = done.stdout.split("<main>")[1].split("</main>")[0]
     assert drawn.count("<figure>") >= (0 if hostile else 12) and 'class="turn"' in drawn
     assert not re.search(r"<(img|script)", drawn)
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of those that it has waited for."""
+    own, ended = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
+@pytest.mark.full
+def test_ten_thousand_episodes_are_written_and_drawn_in_two_seconds(browser, tmp_path):
+    """Of processor time, with as much text as a page holds; what Chromium takes for an empty page is subtracted."""
+    draw, words = random.Random(0), ["get", "3", "oak", "log", "craft", "4", "planks", "using", "inventory"]
+    own = [make_episode(" ".join(draw.choices(words, k=200)), draw.random(), group=n) for n in range(500)]
+    folder = make_run(tmp_path / "run", {n: own for n in range(1, 21)})
+    (tmp_path / "empty.html").write_text("<!doctype html><html><body></body></html>")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", f"--user-data-dir={tmp_path}/p"]
+    seconds = []
+    for name in ("empty.html", "empty.html", "run/report.html"):  # the first makes the browser's profile
+        before = processor_seconds()
+        if name != "empty.html":
+            page.write(folder)
+        done = subprocess.run([*command, (tmp_path / name).as_uri()], capture_output=True, text=True, timeout=60)
+        seconds.append(processor_seconds() - before)
+    assert 'data-ready="yes"' in done.stdout and (folder / "report.html").stat().st_size > 8 * 2**20
+    assert sum(len(found["rows"]) for found in page_data(folder / "report.html", "episodes")) == 10_000
+    assert seconds[2] - seconds[1] < 2, seconds

@@ -440,7 +440,8 @@
     return el("div", { class: "scroll" }, el("table", {}, el("tr", {}, [greedy ? "greedy" : "sampled", "0 to 100 %", "first (80 % interval)", "best", "last", "score", "turns", "tasks"].map((name, i) => el("th", { class: i > 4 ? "number" : "" }, name))), rows));
   }
   const tables = [evaluationTable(false), evaluationTable(true)].filter(Boolean);
-  section("evaluation", "Evaluation by environment", "Held-out tasks. The hollow point is the first evaluation, the full one the last.", tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
+  section("evaluation", "Evaluation by environment", "Held-out tasks. The hollow point is the first evaluation, the full one the last.",
+    JSON.parse(document.getElementById("compared").textContent).map((line) => el("p", {}, line)), tables.flatMap((table, i) => (i ? [el("p"), table] : [table])));
 
   // ------------------------------------------------------------------------------------------- episode viewer
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -22,7 +22,7 @@ from rl.guard.files import read_json, read_lines, written
 
 HERE = Path(__file__).parent
 DATA = "report.jsonl"
-UNSHOWN = ("tasks", "busy_seconds")  # long, and in no chart
+UNSHOWN = ("tasks", "busy_seconds", "successes")  # long, and in no chart
 
 
 @ranks.first_only
@@ -47,18 +47,17 @@ def write(folder: Path) -> None:
         replace(folder / "report.html", text)
 
 
-def page(folders: list[Path], more: list[dict[int, str]] | None = None) -> str:
+def page(folders: list[Path], more: list[dict[int, str]] | None = None, compared: Sequence[str] = ()) -> str:
     """Return the page of one run, or of several side by side. Raise OSError or ValueError for damaged files.
 
     more: of each run, the lines of epochs that take the place of those in report.jsonl.
+    compared: lines about the runs' differences, shown above the table of evaluations.
     """
-    names = [folder.resolve().name for folder in folders]
-    names = names if len({*names}) == len(names) else [str(folder) for folder in folders]
-    runs, blocks = [], []
+    names, runs, blocks = names_of(folders), [], []
     for index, (name, folder) in enumerate(zip(names, folders, strict=True)):
         metrics = [record for _, record in read_lines(folder / "metrics.jsonl")]
         last = max((record["epoch"] for record in metrics), default=0)
-        metrics = [{key: x for key, x in record.items() if key not in UNSHOWN} for record in metrics]
+        metrics = [shown(record) for record in metrics]
         run = {"name": name, "folder": str(folder), "config": read_json(folder / "config.json"), "metrics": metrics}
         runs.append(run | {"written": time.strftime("%Y-%m-%d %H:%M")})
         own = more[index] if more else {}
@@ -67,11 +66,23 @@ def page(folders: list[Path], more: list[dict[int, str]] | None = None) -> str:
             if epoch <= last:
                 blocks.append(_block(line.strip(), f'class="{kind}" data-run="{index}" data-epoch="{epoch}"'))
     blocks.insert(0, _block(dumps(runs), 'id="runs"'))
+    blocks.insert(1, _block(dumps(list(compared)), 'id="compared"'))
     style, script = asset("page.css"), asset("page.js")
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
     policy += "base-uri 'none'; form-action 'none'"
     parts = {"policy": policy, "title": html.escape(" and ".join(names)), "style": style, "script": script}
     return Template(asset("page.html")).substitute(parts, data="\n".join(blocks))
+
+
+def names_of(folders: list[Path]) -> list[str]:
+    """Return a name for each run: its folder's, or its path where folders have equal names."""
+    names = [folder.resolve().name for folder in folders]
+    return names if len({*names}) == len(names) else [str(folder) for folder in folders]
+
+
+def shown(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of metrics.jsonl without what no chart shows."""
+    return {key: shown(x) if key == "eval" else x for key, x in record.items() if key not in UNSHOWN}
 
 
 def data_lines(path: Path) -> Iterator[tuple[str, int, str]]:

@@ -10,11 +10,12 @@ from rl import arguments, program, replay
 from rl.arguments import ArgumentError, NotNegative
 from rl.guard import keep
 from rl.guard.files import read_json, written
-from rl.look import page
+from rl.look import page, paired
 from rl.look.episodes import BUDGET, epoch_lines, learned_before
 
 ABOUT = """Without a folder: list the runs in runs/ with their best numbers. With the folder of a run: write its
-report.html anew. With several: write one page with the runs side by side.
+report.html anew. With several: write one page with the runs side by side, and print each one's paired difference to the
+first, if their last evaluations played the same tasks.
 
     python -m rl.report
     python -m rl.report runs/x
@@ -57,10 +58,11 @@ def write(folders: list[Path], keys: Keys) -> list[str]:
             raise ArgumentError(f"{folder} is {what}")
     name = "report.html" if len(folders) == 1 else "report_side_by_side.html"
     out = Path(keys.out) if keys.out else folders[0] / name
-    text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders])
+    compared = paired.lines(folders)
+    text = page.page(folders, [lacking(folder, keys.epoch) for folder in folders], compared)
     with written(out):
         page.replace(out, text)
-    return [*table(rows), f"{out}: {len(text) / 2**20:.1f} MiB"]
+    return [*table(rows), *compared, f"{out}: {len(text) / 2**20:.1f} MiB"]
 
 
 def lacking(folder: Path, epoch: int = 0) -> dict[int, str]:
