@@ -46,6 +46,7 @@ class House:
         self.planes = [thing for thing in things if thing.form == "plane"]
         self.clocks = [thing for thing in things if thing.form == "stopwatch"]
         self.parts = [thing for thing in things if thing.form == "part"]
+        self.living = [thing for thing in things if thing.life]
         for thing in things:
             if thing.form == "cooler":
                 thing.on = True

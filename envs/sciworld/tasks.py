@@ -1,6 +1,6 @@
-"""The 24 task families of SciWorld: the random draw, text, setup, goals and solution of each.
+"""The 27 task families of SciWorld: the random draw, text, setup, goals and solution of each.
 
-Families about matter are in matter.py and melting.py, families about electricity in circuits.py.
+Families about matter are in matter.py and melting.py, about electricity in circuits.py, about growth in growing.py.
 """
 
 from functools import partial
@@ -24,6 +24,7 @@ from envs.sciworld.goals import (
     put_in,
     toward,
 )
+from envs.sciworld.growing import grow_plant, life_stages
 from envs.sciworld.house import House
 from envs.sciworld.matter import STATE_TASKS, change_state, mix, paint, thermometer
 from envs.sciworld.melting import melting_point
@@ -193,6 +194,9 @@ FAMILIES = {
     "inclined-plane-friction-unnamed-surfaces": partial(planes, by="unnamed"),
     "measure-melting-point-known-substance": partial(melting_point, unknown=False),
     "measure-melting-point-unknown-substance": partial(melting_point, unknown=True),
+    "identify-life-stages-1": partial(life_stages, what="animal"),
+    "identify-life-stages-2": partial(life_stages, what="plant"),
+    "grow-plant": grow_plant,
 }
 NEAR = tuple(FAMILIES)[:7]  # families of level 1, without the house
 SHORT = tuple(FAMILIES)[:9]  # families of level 2

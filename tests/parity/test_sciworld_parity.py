@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 from envs.sciworld import Config, Env
+from envs.sciworld.life import SHOWN
 from envs.sciworld.tasks import FAMILIES
 from envs.sciworld.things import Thing
 
@@ -42,14 +43,19 @@ def quick(values, some) -> list:
     ]
 
 
-def ours(family: str, description: str, start: str, simplifications: str) -> Env:
-    """Return our episode of the same task text, from the same room, or from any if no room is named."""
+def ours(family: str, description: str, start: str, simplifications: str, key: str = "") -> Env:
+    """Return our episode of the same task text with `key` in its string, from the same room, or any without a name."""
     env = Env(Config(difficulty="4", tasks=family, simplifications=simplifications, prompt="short", max_turns=10_000))
     for split in ("train", "val", "test"):
         for seed in range(4000):
             env.reset(seed, split)
             broken = any(thing.broken for thing in env.house.sources)
-            if env.house.description == description and start in ("", env.progress.start) and not broken:
+            if (
+                env.house.description == description
+                and start in ("", env.progress.start)
+                and not broken
+                and key in env.task
+            ):
                 return env
     raise AssertionError(f"no task of ours says {description!r} from {start}")
 
@@ -206,3 +212,53 @@ def test_words_of_every_action_on_a_thing(original, room):
     same_words(original, env, ["teleport to kitchen", "pick up thermometer", f"teleport to {room}", "look around"])
     for thing in THINGS[room].split(", "):
         same_words(original, env, [" ".join(action.split()).replace("X", thing) for action in MATRIX.split(";")])
+
+
+LIVES = [("identify-life-stages-1", one) for one in range(14)] + [("identify-life-stages-2", one) for one in range(10)]
+
+
+@pytest.mark.parametrize(("family", "variation"), quick(LIVES, {("identify-life-stages-1", 0), LIVES[-1]}))
+def test_lives_take_as_long_as_in_the_original(original, family, variation):
+    """The lines of the task's animal or trees, at each iteration from the agent's arrival on."""
+    original.load(family, variation, "openDoors,teleportAction")
+    original.reset()
+    description = original.get_task_description()
+    env = ours(family, description, "", "openDoors,teleportAction")
+    subject = re.search(r"stages of the ([\w ]+?)( plant)?,", description)[1]
+    subject = SHOWN.get(subject, subject)
+    named = re.compile({"frog": "frog|tadpole", "butterfly": "butterfly|caterpillar"}.get(subject, subject))
+    for iteration in range(61):
+        action = "wait1" if iteration else "teleport to outside"
+        assert env.step(action).observation == original.server.step(action)
+        seen = [
+            sorted(
+                FLOWERS.sub("pot", line)
+                for line in reply.partition("\nYou also")[0].split("\n\t")
+                if named.search(line)
+            )
+            for reply in (env.step("look around").observation, original.server.step("look around"))
+        ]
+        if len(seen[0]) < len(seen[1]):  # the original drew another animal with the same look
+            seen = [sorted(set(lines)) for lines in seen]
+        assert seen[0] == seen[1], iteration
+
+
+GOLD = [(family, one) for family, one in LIVES if family.endswith("1")] + [("grow-plant", one) for one in (0, 1, 7)]
+
+
+@pytest.mark.parametrize(("family", "variation"), quick(GOLD, {("identify-life-stages-1", 0)}))
+def test_the_originals_solutions_win(original, family, variation):
+    original.load(family, variation, "", generateGoldPath=True)
+    original.reset()
+    start = re.search(r"is called the ([\w ]+)\.", original.server.step("look around"))[1]
+    gold = original.get_gold_action_sequence()
+    soil = "loose" if any(action.startswith("move soil") for action in gold) else "potted"
+    env = ours(family, original.get_task_description(), start, "", f":{soil}:" * (family == "grow-plant"))
+    for action in gold:
+        theirs = original.server.step(action)
+        step = env.step(action)
+        if not action.startswith("look"):
+            assert neutral(step.observation) == neutral(theirs), action
+        if step.terminated:
+            break
+    assert step.info["score"] == 100
