@@ -520,7 +520,7 @@ def test_hostile_replies_change_nothing(reply, prompt):
         ({"tasks": "boil", "difficulty": "1"}, "tasks must have a family of level 1: find-animal, "),
         ({"simplifications": "hard"}, "simplifications must be from openDoors, "),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_bad_options_are_one_line(options, line):
