@@ -214,6 +214,16 @@ COMBINED = [
         "JOIN c ON s.id = c.id + 1) SELECT name FROM c",
         [("Cyd",), ("Dee",), ("Eve",)],
     ),
+    (
+        "WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i + 1 FROM n WHERE i < 3 UNION ALL SELECT i + 10 FROM n "
+        "WHERE i < 3) SELECT * FROM n",
+        [(1,), (2,), (11,), (3,), (12,)],
+    ),
+    (
+        "WITH RECURSIVE n AS (SELECT 1 i UNION SELECT 2 UNION SELECT i + 2 FROM n WHERE i < 5 UNION SELECT s.id FROM n "
+        "JOIN staff s ON s.id = n.i + 1) SELECT i FROM n ORDER BY i",
+        [(1,), (2,), (3,), (4,), (5,), (6,)],
+    ),
 ]  # fmt: skip
 ROLLED = [
     (
@@ -249,6 +259,11 @@ SESSIONS = [
     (("BEGIN; DELETE FROM staff LIMIT 1; BEGIN; DELETE FROM staff; ROLLBACK; SELECT COUNT(*) FROM staff",), [(4,)]),
     (("SET autocommit = 0; DELETE FROM staff; ROLLBACK; SELECT COUNT(*) FROM staff",), [(5,)]),
     (("SET autocommit = OFF; DELETE FROM staff; SET autocommit = 1; ROLLBACK; SELECT COUNT(*) FROM staff",), [(0,)]),
+    (("CREATE USER 'bob'@'localhost' IDENTIFIED BY 'a,b', al", "GRANT SELECT ON staff.* TO al, bob@localhost",
+      "REVOKE ALL ON *.* FROM al; DROP USER al; CREATE USER IF NOT EXISTS bob@localhost; FLUSH PRIVILEGES"), []),
+    (("CREATE DATABASE shop CHARACTER SET utf8mb4; CREATE SCHEMA IF NOT EXISTS shop; USE staff; SHOW DATABASES",),
+     [("shop",), ("staff",)]),
+    (("CREATE DATABASE shop", "DROP DATABASE shop; SHOW DATABASES"), [("staff",)]),
     (
         ("SHOW CREATE TABLE staff",),
         [("staff", "CREATE TABLE `staff` (\n  `id` int DEFAULT NULL,\n  `name` text,\n  `city` text,\n"
@@ -300,7 +315,18 @@ def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL (SELECT i FROM n LIMIT 1)) SELECT * FROM n", 1235),
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT a.i FROM n a, n b) SELECT * FROM n", 3577),
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i FROM n) SELECT * FROM n LIMIT 1", 3636),
+        ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i FROM n UNION ALL SELECT 2) SELECT * FROM n", 3574),
+        ("WITH RECURSIVE n AS (SELECT 1 i UNION SELECT i FROM n UNION ALL SELECT i FROM n) SELECT * FROM n", 1235),
         ("LOCK TABLES staff READ", 1235),
+        ("CREATE TABLE t (a INT)", 1235),
+        ("CREATE USER bob IDENTIFIED", 1064),
+        ("CREATE DATABASE shop; CREATE DATABASE shop", 1007),
+        ("CREATE USER bob; CREATE USER 'bob'@'%'", 1396),
+        ("REVOKE ALL ON *.* FROM bob", 1141),
+        ("CREATE DATABASE shop; USE shop", 1235),
+        ("SHOW INDEX FROM staff", 1235),
+        ("SHOW STAFF", 1064),
+        ("EXPLAIN SELECT 1", 1235),
         ("SELECT name FROM staff FOR UPDATE", 1235),
         ("SELECT @@sql_mode", 1235),
         ("SELECT (1, 2)", 1241),

@@ -40,10 +40,12 @@ LIFESPANS = (  # a task has one animal of each group
     {"beaver": 16, "wolf": 14, "chipmunk": 12, "common toad": 10, "rabbit": 9},
     {"hedgehog": 5, "mouse": 4, "chameleon": 3, "dragonfly": 0.4, "ant": 0.1},
 )
-FRICTION = {  # surface -> loss of the block's pace
-    **{"soap": 0.05, "steel": 0.13, "plastic": 0.21, "glass": 0.29, "paper": 0.37},
-    **{"wood": 0.45, "cloth": 0.53, "brick": 0.61, "rubber": 0.69, "sandpaper": 0.77},
-}
+SURFACES = (  # from the fastest to the slowest
+    *("greenpaint", "soapy water", "caesium", "steel", "brass", "chocolate", "aluminum", "bronze", "copper", "glass"),
+    *("iron", "lead", "paper", "plastic", "platinum", "tin", "titanium", "zinc", "wood", "ceramic", "cloth", "rubber"),
+    "sandpaper",
+)
+FRICTION = {surface: 0.05 + 0.03 * i for i, surface in enumerate(SURFACES)}  # surface -> loss of the block's pace
 PACE = 9.0  # per cent of a plane per iteration without loss
 
 
@@ -123,14 +125,14 @@ def planes(rng: Random, bare: bool, by: str) -> Task:
     """Draw a task: let a block slide down two planes and focus on the one described by angle or friction."""
     start = rng.choice(ROOMS)
     if by == "angle":
-        names = rng.sample("BCDEFGH", 2)
+        names = rng.sample("BCDEFGHJ", 2)
         angles = rng.sample((20, 30, 40, 50, 60), 2)
         pace = [PACE * angle / 70 for angle in angles]
         which = rng.choice(("steepest", "shallowest"))
         labels = [f"inclined plane {name}" for name in names]
     else:
         surfaces = rng.sample(list(FRICTION), 2)
-        names = surfaces if by == "named" else [f"unknown material {letter}" for letter in rng.sample("BCDEFGH", 2)]
+        names = surfaces if by == "named" else [f"unknown material {letter}" for letter in rng.sample("BCDEFGHJ", 2)]
         pace = [PACE * (1 - FRICTION[surface]) for surface in surfaces]
         which = rng.choice(("most", "least"))
         labels = [f"inclined plane with a {name} surface" for name in names]
