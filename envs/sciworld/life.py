@@ -13,7 +13,7 @@ SHOWN = {"common toad": "frog", "moth": "butterfly"}  # the animal as which the 
 LABELS = {  # animal: its labels by stage; the others hatch from eggs
     "frog": {"egg": "frog egg", "tadpole": "tadpole", "adult": "adult frog"},
     "butterfly": {
-        **{"egg": "butterfly egg", "larva": "caterpillar", "pupa": "butterfly pupa", "adult": "adult butterfly"},
+        **{"egg": "butterfly egg", "caterpillar": "caterpillar", "pupa": "butterfly pupa", "adult": "adult butterfly"},
     },
     **{
         name: {stage: f"{stage} {name}" for stage in ("baby", "juvenile", "adult")}
@@ -36,9 +36,10 @@ class Stage(NamedTuple):
 def animal_stages(animal: str) -> tuple[Stage, ...]:
     """Return the stages of an animal, from the earliest to its death."""
     name = SHOWN.get(animal, animal)
+    lasts = lambda stage: LIVES if stage == "adult" else GROWS  # noqa: E731
     hatching = {"egg": f"{name} egg", **{stage: f"{stage} {name}" for stage in ("hatchling", "juvenile", "adult")}}
     living = [
-        Stage(stage, name, label, "a {}", (label, f"{stage} {name}"), LIVES if stage == "adult" else GROWS)
+        Stage(stage, name, label, "a {}", (label, f"{stage} {name}", f"{stage} {animal}"), lasts(stage))
         for stage, label in LABELS.get(name, hatching).items()
     ]
     return *living, Stage("dead", name, f"dead {name}", "a {}", (f"dead {name}",))

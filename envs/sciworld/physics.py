@@ -31,8 +31,9 @@ def tick(house) -> None:
             thing.number = min(100, thing.number + plane.number)
     for clock in house.clocks:
         clock.number += bool(clock.on)
+    connected = house.connected() if house.living else set()
     for thing in house.living:
-        if house.room in thing.chain():  # as in the original, nothing grows where the agent is not
+        if connected.intersection(thing.chain()):  # as in the original, nothing grows behind a closed door
             grow(thing)
     power(house)
 

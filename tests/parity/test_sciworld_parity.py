@@ -61,7 +61,7 @@ def ours(family: str, description: str, start: str, simplifications: str, key: s
 
 
 def match_house(env: Env, workshop: str, studio: str) -> None:
-    """Give our house the parts that each house draws anew: colours of bulbs and wires, and the paints to mix."""
+    """Give our house the parts that each house draws anew: colours, a cup, and the paints to mix."""
     table = re.search(r"On the table is: ([^\n]*)", workshop)[1]
     tables = {room: next(t for t in env.house.rooms[room].inside if t.kind == "table") for room in STUDIOS}
     for kind in ("light bulb", "wire"):
@@ -70,6 +70,12 @@ def match_house(env: Env, workshop: str, studio: str) -> None:
         for thing, name in zip(things, names, strict=True):
             thing.called = (name, *[word for word in thing.called if word != thing.name])
             thing.name = name
+    if cup := re.search(r"a (\w+ cup) \(", table):
+        old = next(thing for thing in tables["workshop"].inside if thing.kind.endswith(" cup"))
+        tables["workshop"].inside.remove(old)
+        new = Thing(cup[1]).put(tables["workshop"])
+        for thing in list(old.inside):
+            thing.put(new)
     vessel = Thing(re.search(r"On the table is: a ([\w ]+) \(", studio)[1])
     old = tables["art studio"].inside.pop()
     vessel.put(tables["art studio"])
