@@ -36,8 +36,9 @@ Replies.  The door is now open. | The door is already open. | The door is not op
 Time.     One iteration passes with each executed action, ten with `wait`, none with look around, inventory, task,
           reset task and teleport. In a device that is on, things get warmer or colder by a fixed step up to the
           device's temperature; other temperatures stay. An open tap fills a vessel in its sink; a block slides at a
-          steady pace; a part is on while its anode connects to the cathode of a power source and its cathode to an anode.
-          The animals and plants of a task about life grow in rooms to which open doors lead from the agent (life.py).
+          steady pace; a part is on while its anode connects to the cathode of a power source and its cathode to an
+          anode.
+          Animals and plants of a task about life grow in rooms to which open doors lead from the agent (life.py).
 
 Prompts.  native: instructions, an "OK.", the task and a description of the room. A reply is `Thought:\\n...\\n\\n
           Action:\\n...`; the action is everything after the last `Action:`, or empty without one.
