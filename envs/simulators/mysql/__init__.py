@@ -122,9 +122,21 @@ class Database:
                 self._control("BEGIN")
             self._execute(block.change(statement), parameters)
             return []
-        text, columns = block.query(statement)
-        kinds = [kind for _, kind in columns]
-        return [tuple(map(_read, row, kinds)) for row in self._execute(text, parameters)]
+        return self._store(block, statement, {}, [])
+
+    def _store(self, block: ChangeBlock, query: Select, columns: dict[int, str], into: list[str]) -> list[tuple]:
+        """Return the rows of a query; store its last row's values in variables. INTO stores the only row instead."""
+        text, named = block.query(query)
+        kinds = [kind for _, kind in named]
+        rows = self._execute(text, block.parameters)
+        if into and len(into) != len(kinds):
+            raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
+        if into and len(rows) > 1:
+            raise MySQLError(1172, "42000", "Result consisted of more than one row")
+        for row in rows[-1:]:
+            stored = [*columns.items(), *enumerate(into)]
+            self.variables.update({name: (row[column], kinds[column]) for column, name in stored})
+        return [] if into else [tuple(map(_read, row, kinds)) for row in rows]
 
     def _execute(self, sql: str, parameters: dict[str, int]) -> list[tuple]:
         self.calls.failure = None
