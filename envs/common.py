@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 
+from envs import prompt_file
 from envs.base import Step
 
 SPLITS = ("train", "val", "test")
@@ -30,10 +31,12 @@ def check_running(running: bool) -> None:
         raise RuntimeError("no episode is running: call reset() first, and again after each end")
 
 
-def check_prompt(prompt: str) -> None:
-    """Raise ValueError if `prompt` is not one of PROMPTS."""
-    if prompt not in PROMPTS:
-        raise ValueError(f"prompt must be 'native' or 'short', not {prompt!r}")
+def check_prompt(prompt: str, *needed: str) -> None:
+    """Raise ValueError if `prompt` is not one of PROMPTS, nor a file with {name} for each needed name."""
+    if prompt.endswith(prompt_file.ENDINGS):
+        prompt_file.check(prompt, needed)
+    elif prompt not in PROMPTS:
+        raise ValueError(f"prompt must be 'native' or 'short', not {prompt!r}; or a file that ends in .txt or .md")
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:
@@ -93,10 +96,10 @@ def only_step(observation: str, success: bool, valid: bool) -> Step:
 
 
 def opening(form: str, observation: str, instructions: str, agreed: str, short: str) -> list[dict]:
-    """Return the messages up to the agent's first turn: one in the short form, AgentGym's three in the native form."""
+    """Return the messages up to the agent's first turn: one in the short form, else AgentGym's three."""
     if form == "short":
         return [{"role": "user", "content": f"{short}\n{observation}"}]
-    messages = ("user", instructions), ("assistant", agreed), ("user", observation)
+    messages = ("user", prompt_file.chosen(form, instructions)), ("assistant", agreed), ("user", observation)
     return [{"role": role, "content": text} for role, text in messages]
 
 

@@ -406,7 +406,7 @@ def test_unusable_file_is_one_line(rows, line, tmp_path):
     [
         ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
         ({"difficulty": ""}, "difficulty must be a comma list of 1, 2, 3, not ''"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"seconds": 0}, "seconds must be a whole number of at least 1, not 0"),
         ({"cpu_seconds": 1.5}, "cpu_seconds must be a whole number of at least 1, not 1.5"),
     ],

@@ -658,7 +658,7 @@ def test_difficulty_is_drawn_from_the_list_by_weight():
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
         ({"max_turns": "9"}, "max_turns must be a whole number of at least 1, not '9'"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"dialect": "0.5"}, "dialect must be '0.4' or '0.3', not '0.5'"),
     ],
 )

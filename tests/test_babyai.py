@@ -791,7 +791,7 @@ LEVEL = "level must be a comma list of numbers 1 to 40 or of names"
         ({"level": "5,"}, f"{LEVEL}, not '5,'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_bad_options_name_the_field(options, line):

@@ -443,7 +443,7 @@ def test_command_is_quiet_on_a_closed_pipe():
         ({"skill": "selects"}, "skill must be a comma list of the 22 skills, not 'selects'; the nearest is 'select'"),
         ({"skill": ","}, "skill must be a comma list of skills, or empty for all, not ','"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"data": "/nowhere"}, "data must be a file of LifelongAgentBench's entries: no file '/nowhere'"),
     ],
 )

@@ -377,7 +377,7 @@ def test_cases_may_stand_without_their_object():
     ("options", "line"),
     [
         ({"difficulty": "0"}, "difficulty must be a comma list of 1, 2, 3, not '0'"),
-        ({"prompt": ""}, "prompt must be 'native' or 'short', not ''"),
+        ({"prompt": ""}, "prompt must be 'native' or 'short', not ''; or a file that ends in .txt or .md"),
         ({"cases": 1}, "cases must be a whole number of at least 2, not 1"),
         ({"cases": 0}, "cases must be a whole number of at least 2, not 0"),
     ],

@@ -668,7 +668,7 @@ def test_http_has_no_expert():
         ({"url": "http://a:b"}, "url must be http://host:port, not 'http://a:b'"),
         ({"url": "http://a b"}, "url must be http://host:port, not 'http://a b'"),
         ({"url": "file:///etc/passwd"}, "url must be http://host:port, not 'file:///etc/passwd'"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"tasks": 9}, "tasks must be at least 10, for a train, a val and a test split, not 9"),
         ({"tasks": 399, "kind": "babyai"}, "tasks must be at least 400, for a train, a val and a test split, not 399"),
         ({"max_turns": -1}, "max_turns must be a whole number of at least 0, not -1"),

@@ -704,7 +704,7 @@ def test_task_is_its_instruction_and_in_its_split():
         ({"max_output": -1}, "max_output must be a whole number of at least 0, not -1"),
         ({"max_output": 20}, "max_output must be 0 or more than 20, or nothing is left, not 20"),
         ({"scripts": "/tmp"}, "scripts needs data=problems.json, and data is empty"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"data": "no/file"}, "data must be a file of LifelongAgentBench or AgentBench: no file 'no/file'"),
     ],
 )

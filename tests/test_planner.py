@@ -668,7 +668,7 @@ def test_golden_transcripts():
         ({"worker_temperature": -0.5}, "worker_temperature must be a number of at least 0, not -0.5"),
         ({"token_weight": float("nan")}, "token_weight must be a number of at least 0, not nan"),
         ({"independence_weight": "1"}, "independence_weight must be a number of at least 0, not '1'"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_wrong_options_are_one_line(options, line):

@@ -303,7 +303,7 @@ def test_a_split_without_a_formula_is_one_line():
         ({"ratio": 0.05}, "ratio must give a clause at least: 0.05 times n=10 gives none"),
         ({"k": "3-11"}, "k must be at most n: level guide has k up to 11 and n from 10"),
         ({"difficulty": "original,1", "k": 4}, "k must be at most n: level 1 has k up to 4 and n from 3"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_wrong_options_are_one_line(options, line):

@@ -1365,7 +1365,7 @@ def test_long_arguments_take_linear_time():
     [
         ({"difficulty": "4"}, "difficulty must be a comma list of 1, 2, 3, not '4'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
         ({"user": "human"}, "user must be 'rules' or 'model', not 'human'"),
         ({"user": ""}, "user must be 'rules' or 'model', not ''"),
     ],

@@ -383,7 +383,7 @@ def test_random_play_keeps_the_inventory_consistent():
         ({"distractors": "3"}, "distractors must be a whole number of at least 0, not '3'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_bad_options_name_the_field(options, line):

@@ -644,7 +644,7 @@ def test_truncation_at_the_turn_limit():
         ({"difficulty": "1,,2"}, "difficulty must be a comma list of 1, 2, 3, not '1,,2'"),
         ({"max_turns": 0}, "max_turns must be a whole number of at least 1, not 0"),
         ({"max_turns": True}, "max_turns must be a whole number of at least 1, not True"),
-        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'"),
+        ({"prompt": "long"}, "prompt must be 'native' or 'short', not 'long'; or a file that ends in .txt or .md"),
     ],
 )
 def test_bad_options_name_the_field(options, line):

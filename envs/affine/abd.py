@@ -42,7 +42,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import common, rows
+from envs import common, prompt_file, rows
 from envs.affine import programs
 from envs.base import Environment, Step
 from envs.common import split_of
@@ -82,7 +82,7 @@ class Config:
     sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
 
     def __post_init__(self):
-        programs.check_config(self, task_of_row)
+        programs.check_config(self, task_of_row, "program", "output")
 
 
 class Env(Environment):
@@ -110,7 +110,8 @@ class Env(Environment):
             self._draw(rng, split)
         self.running = True
         form = SHORT if self.config.prompt == "short" else NATIVE
-        return [{"role": "user", "content": form.format(program=self.program, output=self.output.rstrip("\n"))}]
+        shown = {"program": self.program, "output": self.output.rstrip("\n")}
+        return [{"role": "user", "content": prompt_file.filled(self.config.prompt, form, **shown)}]
 
     def step(self, action_text: str) -> Step:
         """Run the program on the agent's input; the episode is over."""

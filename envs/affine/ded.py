@@ -41,7 +41,7 @@ From the DED task of Affine's validators. The differences:
 from dataclasses import dataclass
 from random import Random
 
-from envs import common, rows
+from envs import common, prompt_file, rows
 from envs.affine import programs
 from envs.base import Environment, Step
 from envs.common import split_of
@@ -69,7 +69,7 @@ class Config:
     sandbox: str = "isolated"  # "isolated"; "unsafe": run programs even where the system cannot isolate them
 
     def __post_init__(self):
-        programs.check_config(self, task_of_row)
+        programs.check_config(self, task_of_row, "problem")
         common.check_count("cases", self.cases, 2)  # with one case, a program with a constant output would pass
 
 
@@ -102,7 +102,8 @@ class Env(Environment):
         else:
             example = self._draw(rng, split)
         self.running = True
-        content = SHORT + self.words if self.config.prompt == "short" else self.words + example + FOOTER
+        native = prompt_file.filled(self.config.prompt, "{problem}" + FOOTER, problem=self.words + example)
+        content = SHORT + self.words if self.config.prompt == "short" else native
         return [{"role": "user", "content": content}]
 
     def step(self, action_text: str) -> Step:

@@ -16,14 +16,17 @@ MOST_SECONDS = 3600  # of a program
 TRIES = 1000  # draws before a split counts as empty
 
 
-def check_config(config, task_of_row: Callable[[dict], str]) -> None:
-    """Raise ValueError for a bad option that abd and ded share, or for bad rows in `data`."""
+def check_config(config, task_of_row: Callable[[dict], str], *needed: str) -> None:
+    """Raise ValueError for a bad option that abd and ded share, or for bad rows in `data`.
+
+    needed: the names that a file of prompt= must have in braces.
+    """
     common.set_fields(config, difficulty=common.level_list(config.difficulty, LEVELS))
     for name in ("seconds", "cpu_seconds"):
         common.check_count(name, seconds := getattr(config, name))
         if seconds > MOST_SECONDS:
             raise ValueError(f"{name} must be at most {MOST_SECONDS}, not {seconds}")
-    common.check_prompt(config.prompt)
+    common.check_prompt(config.prompt, *needed)
     sandbox.start(config.sandbox)
     if config.data:
         rows.row_places(config.data, task_of_row)

@@ -37,7 +37,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from envs import common
+from envs import common, prompt_file
 from envs.base import Environment, Step
 from envs.common import split_of
 
@@ -77,7 +77,7 @@ class Config:
                 raise ValueError(f"k must be at most n: level {level} has k up to {k[1]} and n from {n[0]}")
             if int(ratio[0] * n[0]) < 1:
                 raise ValueError(f"ratio must give a clause at least: {ratio[0]:g} times n={n[0]} gives none")
-        common.check_prompt(self.prompt)
+        common.check_prompt(self.prompt, "formula")
 
     def sizes(self, level: str) -> list[tuple]:
         """Return the lowest and the highest n, k and ratio at a level."""
@@ -114,7 +114,8 @@ class Env(Environment):
         if self.config.prompt == "short":
             content = SHORT.format(n=n, formula="\n".join(" ".join(map(str, clause)) for clause in clauses))
         else:
-            content = NATIVE.format(n=n, k=k, formula=" ∧ ".join(map(_symbols, clauses)))
+            symbols = " ∧ ".join(map(_symbols, clauses))
+            content = prompt_file.filled(self.config.prompt, NATIVE, n=n, k=k, formula=symbols)
         return [{"role": "user", "content": content}]
 
     def step(self, action_text: str) -> Step:

@@ -142,7 +142,7 @@ class Env(Environment):
         wording = rng.choice(TEMPLATES[self.goal.task]).format(kind=self.goal.kind, target=self.goal.target)
         around = f"You are in the middle of a room. Looking quickly around you, you see {listed(self.room.spots)}."
         observation = f"{around}\nYour task is to: {wording}."
-        if self.config.prompt == "native":
+        if self.config.prompt != "short":
             observation += f"\nAVAILABLE ACTIONS: {','.join(self.admissible())}"
         instructions, short = INSTRUCTIONS, SHORT
         if self.config.dialect == "0.3":

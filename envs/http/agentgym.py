@@ -172,7 +172,8 @@ class Client:
             if said in (greeting, greeting + SHORT) and kind != self.kind:
                 raise ValueError(f"{self.config.address} serves {kind}, but http.kind={self.kind}")
         served = "short" if said == GREETING[self.kind] + SHORT else "native"
-        if served != self.config.prompt and (served == "short" or self.kind in OURS):  # else perhaps AgentGym's
+        wanted = "short" if self.config.prompt == "short" else "native"
+        if served != wanted and (served == "short" or self.kind in OURS):  # else perhaps AgentGym's
             asked = f"http.prompt={self.config.prompt}"
             raise ValueError(f"{self.config.address} serves {self.kind}.prompt={served}, but {asked}")
 
@@ -203,7 +204,7 @@ class Client:
             actions = reply.get("available_actions")
             if not isinstance(actions, list):
                 raise Lost(f"/reset answered {short(reply)}, where available_actions is no list")
-            opening += ACTIONS + ",".join(map(str, actions)) if self.config.prompt == "native" else ""
+            opening += ACTIONS + ",".join(map(str, actions)) if self.config.prompt != "short" else ""
         return opening
 
     def _step(self, action: str) -> dict:

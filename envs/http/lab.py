@@ -19,7 +19,7 @@ from collections import defaultdict
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
-from envs import common
+from envs import common, prompt_file
 from envs.base import Step
 from envs.http.exchange import Lost, plain, short
 from envs.http.wire import NEVER, ServerFailed, request
@@ -101,7 +101,9 @@ class Client:
         if (self.config.prompt == "short") != (len(said) == 1):
             raise ServerFailed(f"{self.config.address} serves another prompt than http.prompt={self.config.prompt}")
         self._keep(session)
-        return [{"role": ROLES[item["role"]], "content": item["content"]} for item in said]
+        messages = [{"role": ROLES[item["role"]], "content": item["content"]} for item in said]
+        messages[0]["content"] = prompt_file.chosen(self.config.prompt, messages[0]["content"])
+        return messages
 
     def act(self, text: str, last: bool) -> Step:
         """Return the answer to the agent's reply, which is its last one if so said."""

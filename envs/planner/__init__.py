@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from random import Random
 
-from envs import common, rows
+from envs import common, prompt_file, rows
 from envs.base import Step
 from envs.common import split_of
 from envs.own_splits import OwnSplits, check_splits, file_of, files_of
@@ -139,7 +139,7 @@ class Config:
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
-        common.check_prompt(self.prompt)
+        common.check_prompt(self.prompt, "question")
         check_splits(self)
         for path in set(files_of(self.data).values()) if self.splits == "own" else [self.data] if self.data else []:
             rows.row_places(path, task_of_row)
@@ -183,7 +183,8 @@ class Env(OwnSplits):
             self.problem = next(problem for problem in drawn if split_of(problem.task) == split)
         self.running, self.work = True, None
         form = SHORT if self.config.prompt == "short" else NATIVE
-        content = form.format(question=self.problem.question, helper=HELPERS[self.config.worker])
+        shown = {"question": self.problem.question, "helper": HELPERS[self.config.worker]}
+        content = prompt_file.filled(self.config.prompt, form, **shown)
         return [{"role": "user", "content": content}]
 
     def own_tasks(self, split: str) -> list[int]:

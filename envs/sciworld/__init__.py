@@ -1,8 +1,9 @@
 """SciWorld: do an experiment of elementary science in a house of ten rooms.
 
 Task.     Find a living thing and bring it to a box; boil, melt or freeze a substance; measure a temperature or a
-          melting point; close a circuit; test conductivity; mix paints; compare slopes or life spans. The 24 families
-          are in tasks.py, the things in things.py, the actions in actions.py. The rooms, every connection with a door:
+          melting point; close a circuit; test conductivity; mix paints; compare slopes or life spans; name the stages
+          of a life; grow a plant. The 27 families are in tasks.py, the things in things.py, the actions in
+          actions.py. The rooms, every connection with a door:
     hallway - kitchen, living room, bedroom, workshop, greenhouse, art studio; kitchen - bathroom, outside;
     greenhouse - outside; outside - foundry.
 
@@ -32,10 +33,12 @@ Replies.  The door is now open. | The door is already open. | The door is not op
     Ambiguous request: Please enter the number for the action you intended (or blank to cancel):
     No known action matches that input.            and many more, all in actions.py
 
-Time.     One iteration passes with each executed action, ten with `wait`, none with look around, inventory, task and
-          reset task. In a device that is on, things get warmer or colder by a fixed step up to the device's
-          temperature; other temperatures stay. An open tap fills a vessel in its sink; a block slides at a steady
-          pace; a part is on while its anode connects to the cathode of a power source and its cathode to an anode.
+Time.     One iteration passes with each executed action, ten with `wait`, none with look around, inventory, task,
+          reset task and teleport. In a device that is on, things get warmer or colder by a fixed step up to the
+          device's temperature; other temperatures stay. An open tap fills a vessel in its sink; a block slides at a
+          steady pace; a part is on while its anode connects to the cathode of a power source and its cathode to an
+          anode.
+          Animals and plants of a task about life grow in rooms to which open doors lead from the agent (life.py).
 
 Prompts.  native: instructions, an "OK.", the task and a description of the room. A reply is `Thought:\\n...\\n\\n
           Action:\\n...`; the action is everything after the last `Action:`, or empty without one.
@@ -57,11 +60,12 @@ Levels.   1  find and lifespan tasks in rooms that contain only the task's thing
 
 From AllenAI's ScienceWorld 1.2.3 and AgentGym's server for it (Apache-2.0 and MIT): the map, the grammar, the words,
 the rule of ambiguity and the score are theirs. The differences:
-- Missing families: grow-plant, grow-fruit, identify-life-stages-1 and -2, mendelian-genetics-known-plant and
-  -unknown-plant. Melting points: water is no subject, and an unknown substance is solid at the start.
+- Missing families: grow-fruit, mendelian-genetics-known-plant and -unknown-plant: nothing is pollinated, and traits are
+  not inherited. Melting points: water is no subject, and an unknown substance is solid at the start.
 - The tasks are drawn by our own generator, with fewer substances; every task can be solved within 30 turns.
 - Heat follows the rule above and does not pass between things. Only some substances burn, and they keep burning.
-  Nothing lives, grows, breaks or moves by itself, and bees stay in their hive. Book shelves are empty. Drains are not
+  Nothing breaks or moves by itself, only the animals and plants of tasks about life grow, and bees stay in their hive.
+  A flower is no thing, and soil cannot be dug up: the greenhouse has some. Book shelves are empty. Drains are not
   things; a sink's drain is always open.
 - Things, and the readings of an ambiguous action, are listed by name or by the order within reach; the original has no
   particular order. At most 30 readings are listed.

@@ -72,7 +72,7 @@ def power(rng: Random, bare: bool, renewable: bool) -> Task:
 def conductivity(rng: Random, bare: bool, unknown: bool) -> Task:
     """Draw a task: test with a circuit whether a thing conducts and put it into the matching box."""
     kind = "unknown substance" if unknown else rng.choice(list(CONDUCTS))
-    name = f"{kind} {rng.choice('BCDEFGH')}" if unknown else kind
+    name = f"{kind} {rng.choice('BCDEFGHJKLMNOPQRSTUVWXYZ')}" if unknown else kind
     conducts = rng.random() < 0.5 if unknown else CONDUCTS[kind]
     room = "workshop" if unknown else rng.choice(("workshop", "kitchen", "living room"))
     start, i = rng.choice(ROOMS), rng.randrange(len(BOXES) - 1)

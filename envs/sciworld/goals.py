@@ -146,6 +146,21 @@ def at(room: str, after: str = ""):
     return lambda p: p.house.room.name == room and (not after or after in p.visited)
 
 
+def stay(room: str, iterations: int):
+    """Return the goal to have been in a room for this many iterations without leaving it."""
+    arrived: int | None = None
+
+    def goal(p: Progress) -> bool:
+        nonlocal arrived
+        if p.house.room.name != room:
+            arrived = None
+        elif arrived is None:
+            arrived = p.house.iteration
+        return arrived is not None and p.house.iteration - arrived >= iterations
+
+    return goal
+
+
 def near(*names: str):
     """Return the goal that one of these things is in the agent's room."""
     return lambda p: any(thing.name in names or thing.label in names for thing in p.house.room.everything())

@@ -7,7 +7,7 @@ from envs.sciworld.physics import SOURCES, power, tick
 from envs.sciworld.rooms import DOORS, ROOMS
 from envs.sciworld.things import Door, Room, Thing, plain
 
-FREE = {"look around", "inventory", "task", "reset task"}  # actions that take no time
+FREE = {"look around", "inventory", "task", "reset task", "teleport"}  # actions that take no time
 SIMPLIFICATIONS = ("openDoors", "openContainers", "teleportAction", "selfWateringFlowerPots", "noElectricalAction")
 EASY = ("openDoors", "teleportAction", "selfWateringFlowerPots", "noElectricalAction")
 
@@ -46,6 +46,7 @@ class House:
         self.planes = [thing for thing in things if thing.form == "plane"]
         self.clocks = [thing for thing in things if thing.form == "stopwatch"]
         self.parts = [thing for thing in things if thing.form == "part"]
+        self.living = [thing for thing in things if thing.life]
         for thing in things:
             if thing.form == "cooler":
                 thing.on = True
@@ -65,6 +66,14 @@ class House:
     def room_of(self, thing: Thing) -> Thing:
         """Return the room that a thing is in."""
         return ([thing, *thing.chain()])[-1]
+
+    def connected(self) -> set[Room]:
+        """Return the agent's room and all rooms to which open doors lead from it."""
+        found = [self.room]
+        for room in found:
+            beyond = [door.other(room) for door in room.doors.values() if door.open]
+            found += [other for other in beyond if other not in found]
+        return set(found)
 
     def reach(self) -> list[Thing]:
         """Return all things that the agent can name: in its room or carried, the doors, and the rooms behind them."""

@@ -39,13 +39,11 @@ KEPT = {  # location of the substance of a state-of-matter task
     **{"water": "", "ice cream": "freezer", "marshmallow": "cupboard", "soap": "kitchen"},
     **dict.fromkeys(("mercury", "gallium", "caesium", "tin", "lead"), "workshop"),
 }
-STATE_TASKS = {  # family: (states to reach in turn, substances)
-    "boil": (("liquid", "gas"), ("water", "orange juice", "apple juice", "mercury")),
-    "melt": (
-        *(("solid", "liquid"),),
-        ("chocolate", "marshmallow", "ice cream", "soap", "gallium", "caesium", "tin", "lead"),
-    ),
-    "freeze": (("liquid", "solid"), ("water", "orange juice", "apple juice", "mercury")),
+METALS = ("gallium", "caesium", "tin", "lead")
+STATE_TASKS = {  # family: (states to reach in turn, substances, such that 30 turns are enough)
+    "boil": (("liquid", "gas"), (*(name for name in KEPT if name not in METALS), "caesium")),
+    "melt": (("solid", "liquid"), tuple(KEPT)),
+    "freeze": (("liquid", "solid"), tuple(name for name in KEPT if name not in METALS)),
     "change-the-state-of-matter-of": ((), tuple(KEPT)),
 }
 HEATERS = ("stove", "blast furnace", "oven", "hot plate")  # the text names a hot plate, which the house does not have
@@ -153,6 +151,8 @@ def change_state(rng: Random, bare: bool, family: str) -> Task:
                 return fill(house, pot)
         if p.done == 0:
             return access(house, thing) or ("focus", thing)
+        if family == "freeze" and thing.state == "solid" and p.done == 1 and thing.holder.form != "vessel":
+            return deliver(house, thing, called(house, "metal pot"))  # nobody can move it once it is liquid
         return heat_or_cool(p, thing, states[p.done - 1] if states else "")
 
     says = f"{family.replace('-', ' ')} {name}. {BOIL_TOO * (family == 'boil')}{THEN_CHANGE}"
@@ -247,10 +247,10 @@ def _make(p: Progress, made: str, vessel: Thing) -> tuple | None:
 def heat_or_cool(p: Progress, thing: Thing, state: str) -> tuple:
     """Return the next action to bring a thing to a state; without one, to the nearest other state."""
     house = p.house
-    melts, boils, *_ = thing.matter
+    melts, boils, burns, _ = thing.matter
     now = STATES.index(thing.state)
     hotter = STATES.index(state) > now if state else now == 0
-    aim = melts if now == 0 or not hotter else boils
+    aim = melts if now == 0 or not hotter else min(boils, burns or boils)
     fits = [
         device
         for device in house.sources

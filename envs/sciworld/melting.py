@@ -32,7 +32,7 @@ APART = 5, 15  # least degrees between a known and an unknown melting point and 
 def melting_point(rng: Random, bare: bool, unknown: bool) -> Task:
     """Draw a task: measure a melting point and focus on the matching box. All is in the kitchen."""
     start, limit = rng.choice(ROOMS), rng.choice(LIMITS)
-    name = f"solid unknown substance {rng.choice('BCDEFGH')}" if unknown else rng.choice(KNOWN)
+    name = f"solid unknown substance {rng.choice('BCFGHLNOPQRSUWYZ')}" if unknown else rng.choice(KNOWN)
     melts = rng.choice([each for each in UNKNOWN if abs(each - limit) >= APART[1]]) if unknown else MATTER[name][0]
     cup, i = rng.choice(("glass cup", "paper cup", "plastic cup")), rng.randrange(len(BOXES) - 1)
     above, below = f"{BOXES[i]} box", f"{BOXES[i + 1]} box"

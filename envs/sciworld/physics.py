@@ -1,5 +1,6 @@
-"""Advance time in SciWorld's house: heat, water, sliding blocks, clocks and circuits."""
+"""Advance time in SciWorld's house: heat, water, sliding blocks, clocks, growth and circuits."""
 
+from envs.sciworld.life import grow
 from envs.sciworld.things import Thing, remove
 
 FLUSH = 3  # iterations for which a toilet flushes
@@ -30,6 +31,10 @@ def tick(house) -> None:
             thing.number = min(100, thing.number + plane.number)
     for clock in house.clocks:
         clock.number += bool(clock.on)
+    connected = house.connected() if house.living else set()
+    for thing in house.living:
+        if connected.intersection(thing.chain()):  # as in the original, nothing grows behind a closed door
+            grow(thing)
     power(house)
 
 

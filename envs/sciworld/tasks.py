@@ -1,6 +1,6 @@
-"""The 24 task families of SciWorld: the random draw, text, setup, goals and solution of each.
+"""The 27 task families of SciWorld: the random draw, text, setup, goals and solution of each.
 
-Families about matter are in matter.py and melting.py, families about electricity in circuits.py.
+Families about matter are in matter.py and melting.py, about electricity in circuits.py, about growth in growing.py.
 """
 
 from functools import partial
@@ -24,6 +24,7 @@ from envs.sciworld.goals import (
     put_in,
     toward,
 )
+from envs.sciworld.growing import grow_plant, life_stages
 from envs.sciworld.house import House
 from envs.sciworld.matter import STATE_TASKS, change_state, mix, paint, thermometer
 from envs.sciworld.melting import melting_point
@@ -39,10 +40,12 @@ LIFESPANS = (  # a task has one animal of each group
     {"beaver": 16, "wolf": 14, "chipmunk": 12, "common toad": 10, "rabbit": 9},
     {"hedgehog": 5, "mouse": 4, "chameleon": 3, "dragonfly": 0.4, "ant": 0.1},
 )
-FRICTION = {  # surface -> loss of the block's pace
-    **{"soap": 0.05, "steel": 0.13, "plastic": 0.21, "glass": 0.29, "paper": 0.37},
-    **{"wood": 0.45, "cloth": 0.53, "brick": 0.61, "rubber": 0.69, "sandpaper": 0.77},
-}
+SURFACES = (  # from the fastest to the slowest
+    *("greenpaint", "soapy water", "caesium", "steel", "brass", "chocolate", "aluminum", "bronze", "copper", "glass"),
+    *("iron", "lead", "paper", "plastic", "platinum", "tin", "titanium", "zinc", "wood", "ceramic", "cloth", "rubber"),
+    "sandpaper",
+)
+FRICTION = {surface: 0.05 + 0.03 * i for i, surface in enumerate(SURFACES)}  # surface -> loss of the block's pace
 PACE = 9.0  # per cent of a plane per iteration without loss
 
 
@@ -122,14 +125,14 @@ def planes(rng: Random, bare: bool, by: str) -> Task:
     """Draw a task: let a block slide down two planes and focus on the one described by angle or friction."""
     start = rng.choice(ROOMS)
     if by == "angle":
-        names = rng.sample("BCDEFGH", 2)
+        names = rng.sample("BCDEFGHJ", 2)
         angles = rng.sample((20, 30, 40, 50, 60), 2)
         pace = [PACE * angle / 70 for angle in angles]
         which = rng.choice(("steepest", "shallowest"))
         labels = [f"inclined plane {name}" for name in names]
     else:
         surfaces = rng.sample(list(FRICTION), 2)
-        names = surfaces if by == "named" else [f"unknown material {letter}" for letter in rng.sample("BCDEFGH", 2)]
+        names = surfaces if by == "named" else [f"unknown material {letter}" for letter in rng.sample("BCDEFGHJ", 2)]
         pace = [PACE * (1 - FRICTION[surface]) for surface in surfaces]
         which = rng.choice(("most", "least"))
         labels = [f"inclined plane with a {name} surface" for name in names]
@@ -193,6 +196,9 @@ FAMILIES = {
     "inclined-plane-friction-unnamed-surfaces": partial(planes, by="unnamed"),
     "measure-melting-point-known-substance": partial(melting_point, unknown=False),
     "measure-melting-point-unknown-substance": partial(melting_point, unknown=True),
+    "identify-life-stages-1": partial(life_stages, what="animal"),
+    "identify-life-stages-2": partial(life_stages, what="plant"),
+    "grow-plant": grow_plant,
 }
 NEAR = tuple(FAMILIES)[:7]  # families of level 1, without the house
 SHORT = tuple(FAMILIES)[:9]  # families of level 2

@@ -15,7 +15,7 @@ class Thing:
     __slots__ = (
         *("kind", "name", "label_", "form", "called", "reads", "fixed", "lid", "open", "on", "switchable", "broken"),
         *("temperature", "matter", "burning", "edible", "alive", "conducts", "number", "text"),
-        *("holder", "inside", "terminals_"),
+        *("holder", "inside", "terminals_", "life", "stage"),
     )
 
     def __init__(self, kind: str, name: str = "", label: str = "", called: tuple = (), **given):
@@ -32,6 +32,7 @@ class Thing:
         self.alive = self.text = None
         self.number = 0  # ticks, per cent of the plane, per cent per iteration
         self.holder, self.inside, self.terminals_ = None, [], None
+        self.life, self.stage = (), 0  # the stages of life, and which of them it is in
         names = (self.name, *called, *CALLED.get(kind, ()), *(self.matter[3] if self.matter else ()))
         if self.form == "substance" or self.matter:
             names += ("substance",)
@@ -170,6 +171,7 @@ class Terminal(Thing):
         self.fixed, self.lid, self.open, self.on = True, False, None, None
         self.switchable = self.broken = self.burning = self.edible = self.conducts = False
         self.temperature = self.matter = self.alive = self.text = self.terminals_ = self.link = None
+        self.life, self.stage = (), 0
         self.holder, self.inside = owner, []
         self.called = tuple(map(plain, ("terminal", name, f"{name} on {owner.name}", f"{owner.name} {name}")))
 

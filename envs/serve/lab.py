@@ -94,7 +94,7 @@ class Game:
     def outcome(self, kind: str) -> str:
         """Return the episode's outcome; grade an unfinished one as if the agent had finished."""
         if not self.ended and not (self.last and self.last.truncated):
-            self.play(FINISH[kind, self.env.config.prompt])
+            self.play(FINISH[kind, "short" if self.env.config.prompt == "short" else "native"])
         said = self.last.info["outcome"]
         return said if said in OUTCOMES else "incorrect"  # timeout
 

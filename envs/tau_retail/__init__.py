@@ -73,7 +73,7 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from envs import common
+from envs import common, prompt_file
 from envs.base import Step
 from envs.own_splits import OwnSplits, check_splits
 from envs.requests import Request, Result
@@ -146,7 +146,8 @@ class Env(OwnSplits):
         opening = self.chat[-1]["content"] if self.config.user == "model" else self.customer.opening()
         if self.config.prompt == "short":
             return [{"role": "user", "content": f"{SHORTEST if self.errand.easy else SHORT}\n{opening}"}]
-        return [{"role": "system", "content": NATIVE}, {"role": "user", "content": opening}]
+        system = prompt_file.chosen(self.config.prompt, NATIVE)
+        return [{"role": "system", "content": system}, {"role": "user", "content": opening}]
 
     def own_tasks(self, split: str) -> list[Task]:
         """Return the folder's tasks of a split. Raise ValueError if there are none."""
@@ -185,7 +186,7 @@ class Env(OwnSplits):
         """Return an expert's reply in the current state."""
         common.check_running(self.running)
         name, arguments, thought = next_action(self.errand, self.customer, self.db, self.known, self.done)
-        if self.config.prompt == "native":
+        if self.config.prompt != "short":
             action = json.dumps({"name": name, "arguments": arguments})
             return f"Thought:\n{thought}\nAction:\n{action}"
         return _line(name, arguments)

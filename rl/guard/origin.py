@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from envs.prompt_file import ENDINGS
 from models.weights import resolve
 from rl.guard.files import read_json, sha256, verify, write_text
 from rl.tasks import mixture
@@ -43,6 +44,8 @@ def task_files(cfg: Any) -> dict[str, str]:
     """Return a digest of each file or folder that the environments' options name, by the option and its value."""
     options = {f"{env}.{key}": value for env in mixture(cfg.env) for key, value in vars(getattr(cfg, env)).items()}
     paths = {f"{key}={value}": Path(value) for key, value in options.items() if value and key.endswith(TASK_FILES)}
+    prompts = {key: value for key, value in options.items() if key.endswith(".prompt")}
+    paths |= {f"{key}={value}": Path(value) for key, value in prompts.items() if value.endswith(ENDINGS)}
     if cfg.system_prompt:
         from rl.system_prompt import file_of
 

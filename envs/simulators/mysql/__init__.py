@@ -18,6 +18,7 @@ from envs.simulators.mysql.combining import no_aggregation
 from envs.simulators.mysql.dates import seconds_of
 from envs.simulators.mysql.functions import FUNCTIONS, SPREAD, GroupConcat, decimal
 from envs.simulators.mysql.parse import Change, Parser
+from envs.simulators.mysql.root import ROOTS, Server
 from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tokens import MySQLError, too_deep, too_many_columns
 from envs.simulators.mysql.types import Type, quoted
@@ -49,7 +50,7 @@ class Database:
     """A database with one table, both of the same name; `load` replaces them."""
 
     def __init__(self):
-        self.name, self.calls = "", Calls()
+        self.name, self.calls, self.server = "", Calls(), Server()
         self.columns: list[tuple[str, Type]] = []
         self.variables: dict[str, tuple] = {}  # @name -> (value as SQLite has it, Type)
         self.commits = True  # whether each change does: MySQL's autocommit
@@ -77,7 +78,7 @@ class Database:
         if self.name:
             self.sqlite.execute(f"DROP TABLE {quoted(self.name)}")
         self.name, self.columns, self.calls.steps = name, [(column, TYPES[kind]) for column, kind in columns], 0
-        self.variables, self.commits = {}, True
+        self.variables, self.commits, self.server = {}, True, Server(name)
         listed = ", ".join(f"{quoted(column)} {DECLARED[kind]}" for column, kind in columns)
         self.sqlite.execute(f"CREATE TABLE {quoted(name)} ({listed})")
         self.sqlite.executemany(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -108,6 +109,8 @@ class Database:
         return self.sqlite.execute(f"SELECT * FROM {quoted(self.name)}").fetchall()
 
     def _statement(self, sql: str) -> list[tuple]:
+        if ROOTS.match(sql) and self.server.answers(sql):
+            return []
         statement, parameters = Parser(sql).statement(), {}
         block = ChangeBlock(self.name, {self.name: self.columns}, parameters)
         block.variables = self.variables
@@ -119,9 +122,21 @@ class Database:
                 self._control("BEGIN")
             self._execute(block.change(statement), parameters)
             return []
-        text, columns = block.query(statement)
-        kinds = [kind for _, kind in columns]
-        return [tuple(map(_read, row, kinds)) for row in self._execute(text, parameters)]
+        return self._store(block, statement, {}, [])
+
+    def _store(self, block: ChangeBlock, query: Select, columns: dict[int, str], into: list[str]) -> list[tuple]:
+        """Return the rows of a query; store its last row's values in variables. INTO stores the only row instead."""
+        text, named = block.query(query)
+        kinds = [kind for _, kind in named]
+        rows = self._execute(text, block.parameters)
+        if into and len(into) != len(kinds):
+            raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
+        if into and len(rows) > 1:
+            raise MySQLError(1172, "42000", "Result consisted of more than one row")
+        for row in rows[-1:]:
+            stored = [*columns.items(), *enumerate(into)]
+            self.variables.update({name: (row[column], kinds[column]) for column, name in stored})
+        return [] if into else [tuple(map(_read, row, kinds)) for row in rows]
 
     def _execute(self, sql: str, parameters: dict[str, int]) -> list[tuple]:
         self.calls.failure = None
@@ -159,7 +174,9 @@ class Database:
             self.sqlite.set_authorizer(_permit)
 
     def _show(self, block: ChangeBlock, what: str, table: str | None) -> list[tuple]:
-        if what not in ("COLUMNS", "CREATE"):
+        if what == "DATABASES":
+            return [(name,) for name in sorted({self.name, *self.server.databases})]
+        if what == "TABLES":
             return [(self.name,)]
         name, columns = block.known(table)
         if what == "CREATE":

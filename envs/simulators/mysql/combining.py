@@ -25,26 +25,35 @@ class Combining:
         return f"SELECT {renamed} FROM ({sql})", list(zip(query.names, kinds, strict=True))
 
     def recursion(self, query: Select) -> tuple[str, Columns]:
-        """Return the SQL of WITH RECURSIVE. The types are those of its first parts, as in MySQL."""
+        """Return the SQL of WITH RECURSIVE. The types are those of its parts before the recursive ones, as in MySQL."""
         name = query.recursive
         if len(query.parts) < 2 or query.parts[-1][1] not in ("UNION", "UNION ALL"):
             raise MySQLError(3573, "HY000", f"Recursive Common Table Expression '{name}' should contain a UNION")
+        begins = next((i for i, (part, _) in enumerate(query.parts) if i and reads(part.source)), len(query.parts) - 1)
+        first, steps = query.parts[:begins], query.parts[begins:]
+        word = steps[0][1]
+        if len({word for _, word in steps}) > 1:
+            raise not_spoken("UNION and UNION ALL between recursive parts of a Common Table Expression")
         if query.order:
             raise not_spoken("ORDER BY over UNION in recursive Common Table Expression")
-        *first, (last, word) = query.parts
-        if last.order or last.limit:
+        if any(part.order or part.limit for part, _ in steps):
             raise not_spoken("ORDER BY or LIMIT in the recursive part of a Common Table Expression")
-        if last.groups:
+        if any(part.groups for part, _ in steps):
             raise no_aggregation(name)
         seed, columns = self.inner().query(first[0][0] if len(first) == 1 else Select(parts=first))
         names = unique(query.names or [name for name, _ in columns])
-        block = self.inner()
-        block.recursive = {**self.recursive, name: [(a, kind) for a, (_, kind) in zip(names, columns, strict=False)]}
-        step, others = block.query(last)
-        if len(others) != len(columns):
-            raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
+        recursive = {**self.recursive, name: [(a, kind) for a, (_, kind) in zip(names, columns, strict=False)]}
         table, listed = quoted(f"{name}~"), ", ".join(map(quoted, names))
-        sql = f"WITH RECURSIVE {table} ({listed}) AS ({seed} {word} {step}{limited(query.limit)}) SELECT {listed} FROM "
+        for part, _ in steps:
+            if len(steps) > 1 and not reads(part.source):
+                raise no_seed(name)
+            block = self.inner()
+            block.recursive = recursive
+            step, others = block.query(part)
+            if len(others) != len(columns):
+                raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
+            seed += f" {word} {step}"
+        sql = f"WITH RECURSIVE {table} ({listed}) AS ({seed}{limited(query.limit)}) SELECT {listed} FROM "
         sql += f"(SELECT *, COUNT(*) OVER () FROM {table})"  # which computes every row before it gives the first
         return sql, [(a, kind) for a, (_, kind) in zip(names, columns, strict=True)]
 
@@ -81,6 +90,18 @@ class Combining:
             if word == "UNION" and follows != "UNION":  # SQLite's UNION sorts its rows; only the last DISTINCT counts
                 found = [f"SELECT DISTINCT * FROM ({' UNION ALL '.join(found)})"]
         return " UNION ALL ".join(found), list(zip(names, kinds, strict=True))
+
+
+def reads(source: tuple | None) -> bool:
+    """Return whether FROM has the name of the common table expression that is being read."""
+    if source and source[0] == "join":
+        return reads(source[2]) or reads(source[3])
+    return bool(source) and source[0] == "recursive"
+
+
+def no_seed(name: str) -> MySQLError:
+    text = f"Recursive Common Table Expression '{name}' should have one or more non-recursive query blocks followed by "
+    return MySQLError(3574, "HY000", text + "one or more recursive ones")
 
 
 def no_aggregation(name: str) -> MySQLError:

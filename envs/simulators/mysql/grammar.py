@@ -40,6 +40,7 @@ class Grammar:
         self.sql = sql
         self.tokens = []  # (kind, text; of words and signs in capitals, where it begins)
         self.at, self.depth = 0, 0
+        self.read: set[str] = set()  # names of @variables
         place = 0
         while place < len(sql):
             match = TOKEN.match(sql, place)
@@ -190,6 +191,7 @@ class Grammar:
             return "text", "".join(parts)
         if kind == "variable" and not text.startswith("@@") and self.tokens[self.at + 1][1] != ":=":
             self.at += 1
+            self.read.add(text[1:].lower())
             return "variable", text[1:].lower()
         if self.accept("("):
             if self.sees("SELECT", "WITH"):

@@ -1,11 +1,15 @@
-"""Parse a MySQL statement to a Select, a Change, ("show", what, table), ("set", [(variable, expression)]), or
-("transaction", word)."""
+"""Parse a MySQL statement to a Select, a Change, ("show", what, table), ("set", [(variable, expression)]),
+("store", Select, {column: variable}, variables of INTO), or ("transaction", word)."""
 
 from dataclasses import dataclass, field
 
 from envs.simulators.mysql.selects import Select, Selects
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
 
+SHOWN = {"BINARY", "CHARACTER", "COLLATION", "COUNT", "CREATE", "ENGINE", "ENGINES", "ERRORS", "EVENTS", "EXTENDED"}
+SHOWN |= {"FUNCTION", "GLOBAL", "GRANTS", "INDEX", "INDEXES", "KEYS", "MASTER", "OPEN", "PLUGINS", "PRIVILEGES"}
+SHOWN |= {"PROCEDURE", "PROCESSLIST", "PROFILES", "SCHEMAS", "SESSION", "STATUS", "STORAGE", "TABLE", "TRIGGERS"}
+SHOWN |= {"VARIABLES", "WARNINGS"}  # by MySQL, and not here
 IDLE_SETTINGS = {"FOREIGN_KEY_CHECKS", "SQL_SAFE_UPDATES", "UNIQUE_CHECKS"}  # that change nothing here
 
 
@@ -38,6 +42,7 @@ class Parser(Selects):
             raise MySQLError(1065, "42000", "Query was empty")
         if self.sees("SELECT", "WITH", "("):
             found = self.query()
+            self.into_variables()
         elif self.accept("INSERT") or self.accept("REPLACE"):
             found = self.insert()
         elif self.accept("UPDATE"):
@@ -53,16 +58,33 @@ class Parser(Selects):
             found = "set", [pair for pair in self.listed(self.setting) if pair]
         elif self.sees("START", "BEGIN", "COMMIT", "ROLLBACK"):
             found = "transaction", self.transaction()
+        elif self.sees("EXPLAIN", "DESCRIBE", "DESC") and self.explains():
+            raise not_spoken("EXPLAIN")
         elif self.accept("DESCRIBE") or self.accept("DESC") or self.accept("EXPLAIN"):
             found = ("show", "COLUMNS", self.table_name())
-        elif self.sees("CREATE", "DROP", "ALTER"):
-            verb = self.tokens[0][1]
-            raise MySQLError(1142, "42000", f"{verb} command denied to user 'agent'@'localhost'")
+        elif self.sees("CREATE", "DROP", "ALTER", "RENAME"):  # of tables; root.py answers the others
+            raise not_spoken(" ".join(self.sql.split()[:2])[:80])
         else:
             raise self.error()
         if self.tokens[self.at][0] != "end":
             raise self.error()
-        return found
+        return self.storing(found) if self.assigned or self.into else found
+
+    def storing(self, found) -> tuple:
+        """Return ("store", Select, {column: variable} of :=, variables of INTO), whose values the last row gives."""
+        for name in self.assigned:
+            whole = isinstance(found, Select) and not found.parts and all(node[0] != "star" for node, *_ in found.items)
+            if name in self.read or not whole:  # the rows would depend on the order in which they are found
+                raise not_spoken(f"@{name} :=")
+        places = [node for node, *_ in found.items] if self.assigned else []
+        columns = {i: name for name, node in self.assigned.items() for i, each in enumerate(places) if each is node}
+        return "store", found, columns, self.into
+
+    def explains(self) -> bool:
+        """Return whether the word that comes next asks for the plan of a statement, not for a table's columns."""
+        kind, text, _ = self.tokens[self.at + 1]
+        plans = ("SELECT", "WITH", "UPDATE", "DELETE", "INSERT", "REPLACE", "ANALYZE", "FORMAT", "EXTENDED", "(")
+        return kind in ("word", "sign") and text in plans
 
     def show(self) -> tuple:
         if self.accept("TABLES"):
@@ -72,6 +94,8 @@ class Parser(Selects):
         if self.accept("CREATE", "TABLE"):
             return "show", "CREATE", self.table_name()
         self.accept("FULL")
+        if self.sees(*SHOWN):
+            raise not_spoken(f"SHOW {self.tokens[self.at][1]}")
         if not (self.accept("COLUMNS") or self.accept("FIELDS")):
             raise self.error()
         if not (self.accept("FROM") or self.accept("IN")):

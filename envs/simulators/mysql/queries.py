@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from envs.simulators.mysql.combining import ROW, Columns, Combining, limited, unique
+from envs.simulators.mysql.combining import ROW, Columns, Combining, limited, no_seed, unique
 from envs.simulators.mysql.expressions import CLAUSES, LEVEL, Expressions, calls
 from envs.simulators.mysql.selects import NATURAL, Select
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
@@ -111,8 +111,7 @@ class Block(Expressions, Combining):
             alias, sql = alias or name, quoted(name)
         elif source[0] == "recursive":
             if what not in self.recursive:  # in the part that must not
-                text = f"Recursive Common Table Expression '{what}' should have one or more non-recursive query blocks "
-                raise MySQLError(3574, "HY000", text + "followed by one or more recursive ones")
+                raise no_seed(what)
             sql, columns = quoted(f"{what}~"), self.recursive[what]
         else:
             block = self.inner()

@@ -40,6 +40,8 @@ class Selects(Grammar):
         super().__init__(sql)
         self.tables = 0  # that are joined so far, derived ones too
         self.named: dict[str, tuple[Select, int]] = {}  # WITH: a query, and how many tables it joins
+        self.assigned: dict[str, tuple] = {}  # @name := expression, in the statement's own SELECT list
+        self.into: list[str] = []  # names of the @variables of INTO
         self.recurring: dict[str, bool] = {}  # WITH RECURSIVE being read: a name, and whether it was read inside
 
     def query(self) -> Select:
@@ -106,6 +108,7 @@ class Selects(Grammar):
         if not found.distinct:
             self.accept("ALL")
         found.items = self.listed(self.item)
+        self.into_variables()
         if self.accept("FROM") and not self.accept("DUAL"):
             found.source = self.sources()
         found.where = self.expression() if self.accept("WHERE") else None
@@ -118,6 +121,18 @@ class Selects(Grammar):
             found.windows = dict(self.listed(self.named_window))
         return found
 
+    def into_variables(self) -> None:
+        """Read INTO @a, @b of the whole statement, before FROM or at its end."""
+        if self.depth > 1 or self.into or not self.sees("INTO") or self.tokens[self.at + 1][0] != "variable":
+            return
+        self.at += 1
+        while self.tokens[self.at][0] == "variable" and not self.tokens[self.at][1].startswith("@@"):
+            self.into.append(self.tokens[self.at][1][1:].lower())
+            self.at += 1
+            if not self.accept(","):
+                return
+        raise self.error()
+
     def named_window(self) -> tuple:
         name = self.name()
         self.expect("AS")
@@ -125,10 +140,15 @@ class Selects(Grammar):
 
     def item(self) -> tuple:
         """Read an expression of the SELECT list, its alias and its text."""
-        start = self.tokens[self.at][2]
+        kind, text, start = self.tokens[self.at]
         if self.accept("*"):
             return ("star", None), None, "*"
+        name = ""
+        if kind == "variable" and self.tokens[self.at + 1][1] == ":=" and self.depth == 1:
+            name, self.at = text[1:].lower(), self.at + 2
         expression = self.expression()
+        if name:
+            self.assigned[name] = expression
         end = self.tokens[self.at][2]
         return expression, self.alias(texts=True), self.sql[start:end].strip()
 
