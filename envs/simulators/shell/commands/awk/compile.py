@@ -1,15 +1,13 @@
 """Compile awk's syntax tree to Python closures: statements and rules (evaluate.py compiles expressions).
 
-Variables live in `awk.vars`, a function's local variables in the last of `awk.frames`; arrays are dicts keyed by
-strings.
+Variables live in `awk.vars`; arrays are dicts keyed by strings.
 """
 
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.commands.awk.evaluate import Expressions, Return
+from envs.simulators.shell.commands.awk.evaluate import Expressions
 from envs.simulators.shell.commands.awk.values import (
     Field,
-    Unset,
     key_order,
     sprintf,
     text_of,
@@ -48,53 +46,11 @@ class Compiler(Expressions):
 
     def __init__(self, awk):
         self.awk = awk
-        self.parameters: list[str] = []
-        self.functions: dict[str, tuple[list[str], list]] = {}  # parameters, and the body in a list once it is made
-        self.arrays: dict[str, set[int]] = {}  # which parameters are arrays
 
     def program(self, program) -> Compiled:
-        for name, (parameters, _) in program.functions.items():
-            self.functions[name] = (parameters, [])
-        self.find_arrays(program.functions)
-        for name, (parameters, body) in program.functions.items():
-            self.parameters = parameters
-            self.functions[name][1].append(self.statement(body))
-        self.parameters = []
         compiled = Compiled([self.statement(s) for s in program.begin], [], [self.statement(s) for s in program.end])
         compiled.rules = [self.rule(*rule) for rule in program.rules]
         return compiled
-
-    # -- which parameters are arrays
-
-    def find_arrays(self, functions: dict) -> None:
-        self.arrays = {name: set() for name in functions}
-        calls: list[tuple] = []
-
-        def walk(node, name: str, parameters: list[str]) -> None:
-            if isinstance(node, list):
-                for part in node:
-                    walk(part, name, parameters)
-            elif isinstance(node, tuple) and node:
-                used = {"index": 1, "delete": 1, "in": 2, "forin": 2}.get(node[0])
-                array = node[used] if used else node[2][1][1] if node[:2] == ("builtin", "split") else None
-                if isinstance(array, str) and array in parameters:
-                    self.arrays[name].add(parameters.index(array))
-                if node[0] == "call":
-                    calls.append((name, parameters, node[1], node[2]))
-                for part in node[1:]:
-                    walk(part, name, parameters)
-
-        for name, (parameters, body) in functions.items():
-            walk(body, name, parameters)
-        changed = True
-        while changed:
-            changed = False
-            for name, parameters, called, arguments in calls:
-                for at in self.arrays.get(called, ()):
-                    if at < len(arguments) and arguments[at][0] == "var" and arguments[at][1] in parameters:
-                        place = parameters.index(arguments[at][1])
-                        changed = changed or place not in self.arrays[name]
-                        self.arrays[name].add(place)
 
     # -- rules and statements
 
@@ -140,20 +96,6 @@ class Compiler(Expressions):
 
     def do_while(self, condition, body):
         return self.do_for(None, condition, None, body)
-
-    def do_do(self, body, condition):
-        loop, once = self.do_for(None, condition, None, body), self.statement(body)
-
-        def run() -> None:
-            try:
-                once()
-            except Continue:
-                pass
-            except Break:
-                return
-            loop()
-
-        return run
 
     def do_for(self, first, condition, after, body):
         nothing = lambda: None  # noqa: E731
@@ -211,14 +153,6 @@ class Compiler(Expressions):
             if made:
                 self.awk.status = whole(made()) & 255
             raise Leave
-
-        return run
-
-    def do_return(self, value):
-        made = self.expression(value) if value else lambda: Unset.value
-
-        def run() -> None:
-            raise Return(made())
 
         return run
 

@@ -3,6 +3,7 @@
 from envs.simulators.shell.commands.awk.lexer import Lexer
 from envs.simulators.shell.commands.options import Fail
 
+ABSENT = ("function", "func", "getline", "do", "return")  # keywords of statements that awk does not know here
 MOST_NESTED = 60  # expressions and statements within one another
 ARGUMENTS = {"length": (0, 1), "substr": (2, 3), "index": (2, 2), "split": (2, 3), "sub": (2, 3), "gsub": (2, 3)}
 ARGUMENTS |= {"match": (2, 2), "sprintf": (1, 1000), "atan2": (2, 2), "rand": (0, 0), "srand": (0, 1), "fflush": (0, 1)}
@@ -30,6 +31,9 @@ class Expressions:
 
     def error(self, missing: str = "") -> Fail:
         kind, text, line = self.tokens[self.at]
+        for _, word, _ in self.tokens[self.at : self.at + 2]:  # getline follows a |
+            if word in ABSENT:
+                return Fail(f"line {line}: {word} is not simulated", 2)
         near = {"end": "end of file", "newline": "end of line"}.get(kind, text)
         if missing:
             return Fail(f"line {line}: missing {missing} near {near}", 2)
@@ -125,9 +129,6 @@ class Expressions:
         found = self.concatenation()
         while self.token in ("<", "<=", "==", "!=", ">", ">=") and not (self.token == ">" and self.no_gt):
             found = ("compare", self.accept(self.token), found, self.concatenation())
-        while self.token == "|" and self.tokens[self.at + 1][:2] == ("keyword", "getline"):
-            self.at += 2
-            found = ("getline", "command", found, self.target())
         return found
 
     def concatenation(self) -> tuple:
@@ -205,12 +206,6 @@ class Expressions:
             return self.step_before()
         if token == "(":
             return self.parenthesis()
-        if token == "getline":
-            self.at += 1
-            target = self.target()
-            if self.accept("<"):
-                return ("getline", "file", self.postfix(), target)
-            return ("getline", "input", None, target)
         raise self.error()
 
     def step_before(self) -> tuple:
@@ -221,12 +216,6 @@ class Expressions:
         if target[0] not in ("var", "field", "index"):
             raise self.error()
         return ("step", True, amount, target)
-
-    def target(self) -> tuple | None:
-        """Read the variable or field that getline sets."""
-        if self.kind == "name" or self.token == "$":
-            return self.primary()
-        return None
 
     def parenthesis(self) -> tuple:
         self.at += 1

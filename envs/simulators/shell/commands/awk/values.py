@@ -103,24 +103,13 @@ def key_order(keys) -> list[str]:
     return [key for bucket in sorted(buckets) for key in reversed(buckets[bucket])]
 
 
-class Regexes:
-    """Compiled expressions, and how their steps are counted."""
-
-    def __init__(self, tick):
-        self.tick = tick
-
-    def get(self, pattern: str) -> Regex:
-        try:
-            return compile_regex(pattern, "awk")
-        except RegexError as error:
-            reason = str(error) if str(error) == "missing operand" else "bad class -- [], [^] or ["
-            raise Fail(f"line 1: regular expression compile failed ({reason})\n{pattern}", 2) from None
-
-    def test(self, pattern: str, subject: str) -> bool:
-        return self.get(pattern).test(subject, self.tick)
-
-    def search(self, pattern: str, subject: str, start: int = 0):
-        return self.get(pattern).search(subject, start, self.tick)
+def compiled(pattern: str) -> Regex:
+    """Return a compiled expression; Fail as mawk does for an invalid one."""
+    try:
+        return compile_regex(pattern, "awk")
+    except RegexError as error:
+        reason = str(error) if str(error) == "missing operand" else "bad class -- [], [^] or ["
+        raise Fail(f"line 1: regular expression compile failed ({reason})\n{pattern}", 2) from None
 
 
 def split_fields(awk, subject: str, separator: str) -> list:
@@ -143,7 +132,7 @@ def _pieces(awk, subject: str, separator: str) -> list[str]:
         if text_of(awk.vars["RS"], "%.6g") == "" and separator not in "\n|":
             parts = [piece for part in parts for piece in part.split("\n")]
         return parts
-    regex = awk.regexes.get(separator if len(separator) > 1 else "\\" + separator)
+    regex = compiled(separator if len(separator) > 1 else "\\" + separator)
     found, at, start = [], 0, 0
     while at <= len(subject):
         hit = regex.search(subject, at, awk.p.tick)

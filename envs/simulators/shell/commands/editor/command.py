@@ -10,7 +10,7 @@ from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.editor.keys import ESCAPE, Keys, Quit, Wrong
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.sed.text import replacement
+from envs.simulators.shell.commands.sed.text import substitute
 from envs.simulators.shell.files import raw, text
 from envs.simulators.shell.process import Process
 
@@ -357,7 +357,7 @@ class Editor(Keys):
         parts = _parts(with_)
         count = 0
         for row in range(min(high, len(self.lines)) - 1, low - 2, -1):
-            changed, many = self.replaced(regex, self.lines[row], parts, "g" in flags)
+            changed, many = substitute(regex, self.lines[row], parts, self.p.tick, "g" in flags)
             if many:
                 self.lines[row : row + 1] = changed.split("\n")
                 self.row = row if not count else self.row
@@ -366,20 +366,6 @@ class Editor(Keys):
             raise Wrong(f"E486: Pattern not found: {pattern}")
         self.changed = self.changed or bool(count)
         return after
-
-    def replaced(self, regex, line: str, parts: list, everywhere: bool) -> tuple[str, int]:
-        shown, at, copied, count = [], 0, 0, 0
-        while at <= len(line):
-            found = regex.search(line, at, self.p.tick)
-            if not found:
-                break
-            count += 1
-            shown += [line[copied : found[0]], replacement(parts, line, found)]
-            copied = found[1]
-            at = found[1] if found[1] > found[0] else found[1] + 1
-            if not everywhere or (found[1] == len(line) and found[1] > found[0]):
-                break
-        return "".join(shown) + line[copied:], count
 
     def globally(self, rest: str, lines: tuple[int, int], inverted: bool, depth: int) -> None:
         """Run a command on each line that matches (:g) or does not (:v)."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from envs.simulators.shell.commands.options import Fail, getopt, read
 from envs.simulators.shell.commands.sed.parse import Command, Script
 from envs.simulators.shell.commands.sed.select import Selection
-from envs.simulators.shell.commands.sed.text import replacement, visible
+from envs.simulators.shell.commands.sed.text import substitute, visible
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
 
@@ -361,32 +361,11 @@ class Sed(Selection):
         return regex
 
     def substitute(self, command: Command) -> None:
-        regex, text = self.regex(command.regex), self.space
-        at, count, copied, shown, size = 0, 0, 0, [], 0
-        last_end = -1
-        while at <= len(text):
-            found = regex.search(text, at, self.p.tick)
-            if not found:
-                break
-            begin, end = found[0], found[1]
-            if begin == end == last_end:  # nothing, right behind a match, is no match
-                at = end + 1
-                continue
-            count += 1
-            if count >= command.nth:
-                shown += [text[copied:begin], replacement(command.parts, text, found)]
-                copied = end
-                size += len(shown[-2]) + len(shown[-1])
-                self.p.tick((len(command.parts) >> 3) + (len(shown[-1]) >> 10))
-                if size > MAX_TEXT:
-                    raise Timeout
-                if not command.everywhere:
-                    break
-            last_end = end
-            at = end if end > begin else end + 1
-        if not shown:
+        regex = self.regex(command.regex)
+        changed, count = substitute(regex, self.space, command.parts, self.p.tick, command.everywhere, command.nth)
+        if not count:
             return
-        self.space = "".join(shown) + text[copied:]
+        self.space = changed
         self.replaced = True
         for _ in range(command.prints):
             self.print(self.space)

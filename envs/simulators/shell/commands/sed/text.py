@@ -1,4 +1,29 @@
-"""Strings for sed: replacements with case conversion (\\U, \\l, ...), and the output of the l command."""
+"""Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...), and the output of l."""
+
+from envs.simulators.shell.files import MAX_TEXT, Timeout
+
+
+def substitute(regex, text: str, parts: list, tick, everywhere: bool, nth: int = 1) -> tuple[str, int]:
+    """Return a text with its nth match, or this and all later ones, replaced, and their number."""
+    at, seen, copied, shown, size, last_end = 0, 0, 0, [], 0, -1
+    while at <= len(text) and (found := regex.search(text, at, tick)):
+        begin, end = found[0], found[1]
+        if begin == end == last_end:  # nothing, right behind a match, is no match
+            at = end + 1
+            continue
+        seen += 1
+        if seen >= nth:
+            shown += [text[copied:begin], replacement(parts, text, found)]
+            size += len(shown[-2]) + len(shown[-1])
+            tick((len(parts) >> 3) + (len(shown[-1]) >> 10))
+            if size > MAX_TEXT:
+                raise Timeout
+            copied = end
+            if not everywhere:
+                break
+        last_end = end
+        at = end if end > begin else end + 1
+    return "".join(shown) + text[copied:], len(shown) // 2
 
 
 def replacement(parts: list, text: str, found: tuple) -> str:
