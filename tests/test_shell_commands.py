@@ -183,6 +183,7 @@ def test_back_references_are_bounded_by_the_step_budget():
     [
         ("awk 'BEGIN { getline x }'", "awk: line 1: getline is not simulated"),
         ("awk 'BEGIN { \"date\" | getline x }'", "awk: line 1: getline is not simulated"),
+        ("tree", "bash: line 1: tree: command not found"),
         ("awk 'function f(n) { print n } { f($1) }'", "awk: line 1: function is not simulated"),
     ],
 )

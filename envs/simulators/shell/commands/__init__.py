@@ -5,8 +5,8 @@ awk/, sed/, find/, editor/ (vi, vim, ex), grep.py, expr.py, xargs.py, diff.py (d
 text.py     whole texts: cat, head, tail, wc, tee, nl, tac, rev, seq, yes
 lists.py    lines and fields: cut, paste, tr, uniq, comm, fold         sort.py  sort, shuf
 files.py    create and remove files, handle names: mkdir, touch, rm, basename, readlink, mktemp, ...
-copy.py     cp, mv, ln, install                                       modes.py  chmod, chown, chgrp
-listing.py  ls, tree, du                                              stat.py   stat, df
+copy.py     cp, mv, ln                                                modes.py  chmod, chown, chgrp
+listing.py  ls, du                                                    stat.py   stat, df
 system.py   date, env, sleep, which, uname, ...                       sums.py   md5sum, sha256sum, base64, ...
 processes.py  ps, pgrep, pkill, free, who, ...
 tar.py, gzip.py                                                       sizes.py  dd, truncate, fallocate

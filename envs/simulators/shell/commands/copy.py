@@ -1,16 +1,15 @@
-"""cp, mv, ln and install."""
+"""cp, mv and ln."""
 
 import errno
 
 from envs.simulators.shell.commands.files import ask, relative
-from envs.simulators.shell.commands.modes import parse_mode, parse_owner
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, quote
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
 CP = {"archive": "a", "force": "f", "interactive": "i", "link": "l", "dereference": "L", "no-clobber": "n"}
 CP |= {"no-dereference": "P", "preserve::": "p", "recursive": "R", "symbolic-link": "s", "target-directory:": "t"}
-CP |= {"no-target-directory": "T", "update": "u", "verbose": "v", "parents": "D", "backup::": "b", "suffix:": "S"}
+CP |= {"no-target-directory": "T", "update": "u", "verbose": "v", "backup::": "b", "suffix:": "S"}
 CP |= {"remove-destination": "F", "no-preserve:": "N", "strip-trailing-slashes": "Z", "one-file-system": "x"}
 MV = {"force": "f", "interactive": "i", "no-clobber": "n", "target-directory:": "t", "no-target-directory": "T"}
 MV |= {"update": "u", "verbose": "v", "backup::": "b", "suffix:": "S", "strip-trailing-slashes": "Z"}
@@ -39,7 +38,7 @@ def places(p: Process, names: list[str], chosen: dict, follow: bool = True) -> l
                 _require_folder(p, folder, "target")
             return [(names[0], folder)]
         names = names[:-1]
-    return [(name, f"{folder.rstrip('/') or ''}/{_last(name, 'D' in chosen)}") for name in names]
+    return [(name, f"{folder.rstrip('/') or ''}/{name.rstrip('/').rpartition('/')[2]}") for name in names]
 
 
 def _require_folder(p: Process, folder: str, what: str) -> None:
@@ -49,11 +48,6 @@ def _require_folder(p: Process, folder: str, what: str) -> None:
         raise Fail(f"{what} {quote(folder)}: {error.strerror}") from None
     if node.kind != "dir":
         raise Fail(f"{what} {quote(folder)}: Not a directory")
-
-
-def _last(name: str, parents: bool) -> str:
-    bare = name.rstrip("/")
-    return bare.lstrip("/") if parents else bare.rpartition("/")[2]
 
 
 def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
@@ -70,27 +64,11 @@ def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
 def cp(p: Process) -> int:
     options, names = getopt(p.argv, "abdfHilLnPprRst:TuvxS:Z", CP)
     flags, chosen = [flag for flag, _ in options], dict(options)
-    if "D" in chosen and len(names) > 1 and "t" not in chosen and not _is_folder(p, names[-1]):
-        raise Fail("with --parents, the destination must be a directory", try_help=True)
     pairs = places(p, names, chosen)
     copy = Copy(p, flags, chosen)
     for source, into in pairs:
-        if "D" in chosen:
-            _make_parents(p, into)
         copy.start(source, into)
     return copy.status
-
-
-def _is_folder(p: Process, name: str) -> bool:
-    return p.exists(name) and p.lookup(name).kind == "dir"
-
-
-def _make_parents(p: Process, into: str) -> None:
-    parts = into.split("/")[:-1]
-    for i in range(1, len(parts) + 1):
-        part = "/".join(parts[:i])
-        if part and not p.exists(part):
-            p.mkdir(part)
 
 
 class Copy:
@@ -360,34 +338,4 @@ def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
     return 0
 
 
-def install(p: Process) -> int:
-    long = {"directory": "d", "mode:": "m", "owner:": "o", "group:": "g", "verbose": "v", "target-directory:": "t"}
-    options, names = getopt(p.argv, "cdDm:o:g:pst:Tv", long)
-    chosen = dict(options)
-    mode = parse_mode(chosen.get("m", "755"))
-    if mode is None:
-        raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
-    uid = parse_owner(p, chosen["o"])[0] if "o" in chosen else -1
-    gid = parse_owner(p, ":" + chosen["g"])[1] if "g" in chosen else -1
-    if "d" in chosen:
-        made = []
-        for name in names:
-            _make_parents(p, name)
-            made.append(p.lookup(name) if p.exists(name) else p.mkdir(name))
-    else:
-        pairs = places(p, names, chosen)
-        copy = Copy(p, ["f", *(["v"] if "v" in chosen else [])], {})
-        for source, into in pairs:
-            if "D" in chosen:
-                _make_parents(p, into)
-            copy.start(source, into)
-        if copy.status:
-            return copy.status
-        made = [p.lookup(into) for _, into in pairs]
-    for node in made:
-        p.chown(node, uid, gid)
-        p.chmod(node, mode(0, node.kind == "dir", 0))
-    return 0
-
-
-COMMANDS = {"cp": cp, "mv": mv, "ln": ln, "install": install}
+COMMANDS = {"cp": cp, "mv": mv, "ln": ln}

@@ -1,4 +1,4 @@
-"""mkdir, rmdir, touch, rm, unlink, and the commands on path names: basename, dirname, readlink, realpath, mktemp."""
+"""mkdir, rmdir, touch, rm, and the commands on path names: basename, dirname, readlink, realpath, mktemp."""
 
 import errno
 import string
@@ -225,19 +225,6 @@ class Removal:
         return True
 
 
-def unlink(p: Process) -> int:
-    _, names = getopt(p.argv, "")
-    if not names:
-        raise Fail("missing operand", try_help=True)
-    if len(names) > 1:
-        raise Fail(f"extra operand {quote_locale(names[1])}", try_help=True)
-    try:
-        p.unlink(names[0])
-    except OSError as error:
-        raise Fail(f"cannot unlink {quote(names[0])}: {error.strerror}") from None
-    return 0
-
-
 def basename(p: Process) -> int:
     options, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False)
     chosen = dict(options)
@@ -377,7 +364,6 @@ COMMANDS = {
     "rmdir": rmdir,
     "touch": touch,
     "rm": rm,
-    "unlink": unlink,
     "basename": basename,
     "dirname": dirname,
     "readlink": readlink,

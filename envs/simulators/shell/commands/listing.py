@@ -1,4 +1,4 @@
-"""ls, dir, tree and du."""
+"""ls, dir and du."""
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
 from envs.simulators.shell.commands.options import getopt, quote
@@ -276,36 +276,4 @@ def du(p: Process) -> int:
     return status
 
 
-def tree(p: Process) -> int:
-    options, names = getopt(p.argv, "adfiL:nNC", {"noreport": "r"})
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    deepest = int(chosen["L"][:9]) if chosen.get("L", "").isdecimal() else 10**6
-    counts = [0, 0]
-
-    def walk(path: str, node: Node, indent: str, depth: int) -> None:
-        entries = [name for name in sorted(node.data) if "a" in flags or name[0] != "."]
-        entries = [name for name in entries if node.data[name].kind == "dir" or "d" not in flags]
-        for name in entries:
-            p.tick()
-            below = node.data[name]
-            last = name == entries[-1]
-            arrow = f" -> {below.data}" if below.kind == "link" else ""
-            shown = f"{path}/{name}" if "f" in flags else name
-            p.out(f"{indent}{'`-- ' if last else '|-- '}{shown}{arrow}\n")
-            counts[below.kind != "dir"] += 1
-            if below.kind == "dir" and depth < deepest:
-                walk(f"{path}/{name}", below, indent + ("    " if last else "|   "), depth + 1)
-
-    for name in names or ["."]:
-        node = p.lookup(name) if p.exists(name) else None
-        if node is None or node.kind != "dir":
-            p.out(f"{name}  [error opening dir]\n")
-            continue
-        p.out(f"{name}\n")
-        walk(name.rstrip("/"), node, "", 1)
-    folders = f"{counts[0]} director{'y' if counts[0] == 1 else 'ies'}"
-    p.out(f"\n{folders}" + ("" if "d" in flags else f", {counts[1]} file{'' if counts[1] == 1 else 's'}") + "\n")
-    return 0
-
-
-COMMANDS = {"ls": ls, "du": du, "tree": tree, "dir": ls}
+COMMANDS = {"ls": ls, "du": du, "dir": ls}

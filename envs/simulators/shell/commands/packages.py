@@ -1,8 +1,8 @@
-"""apt-get, apt and dpkg on a machine without a network and without package lists: nothing can be installed."""
+"""apt-get and apt on a machine without a network and without package lists: nothing can be installed."""
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.options import getopt
 from envs.simulators.shell.process import Process
 
 INSTALLED = {
@@ -19,13 +19,12 @@ LOCK = """E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Pe
 E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), are you root?
 """
 LONG = {"yes": "y", "assume-yes": "y", "quiet": "q", "option:": "o", "no-install-recommends": "n", "fix-broken": "f"}
-LONG |= {"fix-missing": "m", "purge": "p", "allow-unauthenticated": "a", "reinstall": "r", "installed": "i"}
-LONG |= {"upgradable": "g"}
+LONG |= {"fix-missing": "m", "purge": "p", "allow-unauthenticated": "a", "reinstall": "r"}
 
 
 def apt(p: Process) -> int:
     program = p.argv[0].rpartition("/")[2]
-    options, words = getopt(p.argv, "yqfmdsVuo:t:", LONG)
+    _, words = getopt(p.argv, "yqfmdsVuo:t:", LONG)
     if program == "apt":
         p.stderr.write("\nWARNING: apt does not have a stable CLI interface. Use with caution in scripts.\n\n")
     command, names = (words[0] if words else ""), words[1:]
@@ -47,16 +46,6 @@ def apt(p: Process) -> int:
         return status
     if command in ("clean", "autoclean"):
         return 0
-    if command == "list":
-        p.out("Listing...\n")
-        p.out(
-            "".join(
-                f"{name}/now {INSTALLED[name]} amd64 [installed,local]\n"
-                for name in INSTALLED
-                if ("g", None) not in options
-            )
-        )
-        return 0
     p.stderr.write(f"E: Invalid operation {command}\n")
     return 100
 
@@ -77,25 +66,4 @@ def _update(p: Process) -> int:
     return 0
 
 
-def dpkg(p: Process) -> int:
-    options, names = getopt(p.argv, "lsLSi:r:P:", {"list": "l", "status": "s", "listfiles": "L", "install:": "i"})
-    flags = {flag for flag, _ in options}
-    if "s" in flags:
-        for name in names:
-            if name not in INSTALLED:
-                p.stderr.write(f"dpkg-query: package '{name}' is not installed and no information is available\n")
-                p.stderr.write("Use dpkg --info (= dpkg-deb --info) to examine archive files.\n")
-                return 1
-            p.out(f"Package: {name}\nStatus: install ok installed\nVersion: {INSTALLED[name]}\n")
-        return 0
-    if "l" in flags:
-        found = [name for name in INSTALLED if not names or name in names]
-        if not found:
-            p.stderr.write(f"dpkg-query: no packages found matching {names[0]}\n")
-            return 1
-        p.out("".join(f"ii  {name:<14} {INSTALLED[name]:<24} amd64\n" for name in found))
-        return 0
-    raise Fail("error: need an action option", 2, try_help=True)
-
-
-COMMANDS = {"apt-get": apt, "apt": apt, "dpkg": dpkg}
+COMMANDS = {"apt-get": apt, "apt": apt}

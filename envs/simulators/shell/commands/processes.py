@@ -1,4 +1,4 @@
-"""Commands on processes and the system's state: ps, pgrep, pkill, pidof, kill, free, uptime, who and users."""
+"""Commands on processes and the system's state: ps, pgrep, pkill, kill, free, who and users."""
 
 import re
 
@@ -176,14 +176,6 @@ def pgrep(p: Process) -> int:
     return 0 if found else 1
 
 
-def pidof(p: Process) -> int:
-    options, names = getopt(p.argv, "so:xzn")
-    found = [str(row.pid) for row in reversed(rows(p)) if row.command in names or row.text.split(" ")[0] in names]
-    if found:
-        p.out(" ".join(found[:1] if ("s", None) in options else found) + "\n")
-    return 0 if found else 1
-
-
 def kill(p: Process) -> int:
     words, signal = p.argv[1:], "TERM"
     if words and words[0].startswith("-") and words[0] != "--":
@@ -221,28 +213,10 @@ def _human(value: int) -> str:
     return f"{value}B"
 
 
-def uptime(p: Process) -> int:
-    if "-p" in p.argv[1:]:
-        p.out("up 1 minute\n")
-    elif "-s" in p.argv[1:]:
-        p.out(show("%Y-%m-%d %H:%M:%S\n", p.machine.clock - 60))
-    else:
-        p.out(show(" %H:%M:%S up 1 min,  0 user,  load average: 0.00, 0.00, 0.00\n", p.machine.clock))
-    return 0
-
-
 def who(p: Process) -> int:
-    """who, users, last and w: nobody is logged in."""
-    name = p.argv[0].rpartition("/")[2]
-    if name == "w":
-        uptime(p)
-        p.out("USER     TTY      FROM             LOGIN@   IDLE   JCPU   PCPU WHAT\n")
-    elif name == "who" and "-q" in p.argv[1:]:
-        p.out("# users=0\n")
-    elif name == "last":
-        p.out(show("\nwtmp begins %a %b %e %H:%M:%S %Y\n", p.machine.clock))
+    """who and users: nobody is logged in."""
     return 0
 
 
-COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "pidof": pidof, "kill": kill, "free": free, "uptime": uptime}
-COMMANDS |= dict.fromkeys(("who", "users", "w", "last"), who)
+COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free}
+COMMANDS |= {"who": who, "users": who}

@@ -2,20 +2,17 @@
 
 import base64 as encoding
 import hashlib
-import re
 
-from envs.simulators.shell.commands.options import Fail, getopt, inputs, quote_if, read
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
 
 def _sum(name: str):
     def command(p: Process) -> int:
-        long = {"check": "c", "binary": "b", "text": "t", "tag": "T", "quiet": "q", "status": "s", "zero": "z"}
-        options, names = getopt(p.argv, "bctzw", long | {"warn": "w", "ignore-missing": "i", "strict": "S"})
+        long = {"binary": "b", "text": "t", "tag": "T"}
+        options, names = getopt(p.argv, "bt", long)
         flags = {flag for flag, _ in options}
-        if "c" in flags:
-            return _checked(p, names, name, flags)
         status = 0
         for file, data in inputs(p, names):
             if data is None:
@@ -30,30 +27,6 @@ def _sum(name: str):
         return status
 
     return command
-
-
-def _checked(p: Process, names: list[str], name: str, flags: set) -> int:
-    failed = missing = 0
-    for list_name in names or ["-"]:
-        for line in read(p, list_name).split("\n"):
-            found = re.fullmatch(r"\\?([0-9a-fA-F]+) [ *](.+)", line)
-            if not found:
-                continue
-            try:
-                good = hashlib.new(name, raw(read(p, found[2]))).hexdigest() == found[1].lower()
-            except OSError as error:
-                p.fail(f"{quote_if(found[2])}: {error.strerror}")
-                p.out(f"{found[2]}: FAILED open or read\n")
-                missing += 1
-                continue
-            failed += not good
-            if "s" not in flags and not (good and "q" in flags):
-                p.out(f"{found[2]}: {'OK' if good else 'FAILED'}\n")
-    if missing:
-        p.fail(f"WARNING: {missing} listed file{'s' if missing > 1 else ''} could not be read")
-    if failed and "s" not in flags:
-        p.fail(f"WARNING: {failed} computed checksum{'s' if failed > 1 else ''} did NOT match")
-    return int(bool(failed or missing))
 
 
 def base64(p: Process) -> int:

@@ -1,4 +1,4 @@
-"""passwd, chpasswd, chage (password ageing), chsh (login shell) and chfn (full name)."""
+"""passwd, chpasswd, chage (password ageing) and chsh (login shell)."""
 
 import re
 from base64 import b64encode
@@ -55,17 +55,11 @@ def chage(p: Process) -> int:
         _aging(p, shadow, "%Y-%m-%d" if "i" in chosen else "%b %d, %Y")
         return 0
     if not values:
-        return _ask_aging(p, name)
+        raise usage_error(p, usage)
     for flag, column in (("d", 2), ("m", 3), ("M", 4), ("W", 5), ("I", 6), ("E", 7)):
         shadow[column] = values.get(flag, shadow[column])
     accounts.save()
     return 0
-
-
-def _ask_aging(p: Process, name: str) -> int:
-    p.out(f"Changing the aging information for {name}\nEnter the new value, or press ENTER for the default\n\n")
-    p.out("\tMinimum Password Age [0]: ")
-    return p.fail("error changing fields")
 
 
 def _aging(p: Process, record: list[str], form: str) -> None:
@@ -124,24 +118,6 @@ def _as_root(p: Process, accounts: Accounts) -> None:
     uid, p.uid = p.uid, 0
     accounts.save()
     p.uid = uid
-
-
-def chfn(p: Process) -> int:
-    usage = "chfn [options] [LOGIN]"
-    long = {"full-name:": "f", "home-phone:": "h", "other:": "o", "room:": "r", "work-phone:": "w"}
-    options, names = usage_options(p, "f:h:o:r:w:u", long, usage)
-    accounts = Accounts(p)
-    user = accounts.user(names[0]) if names else find(accounts.passwd, str(p.uid), 2)
-    if not user:
-        raise Fail(f"user '{names[0]}' does not exist", 1)
-    if p.uid and int(user[2]) != p.uid:
-        raise Fail("Permission denied.")
-    fields = (user[4].split(",") + [""] * 5)[:5]
-    for flag, value in options:
-        fields["frwho".index(flag)] = value
-    user[4] = ",".join(fields).rstrip(",") if any(fields[1:]) else fields[0]
-    accounts.save()
-    return 0
 
 
 def secret(password: str, name: str) -> str:
@@ -238,4 +214,4 @@ def chpasswd(p: Process) -> int:
     return 0
 
 
-COMMANDS = {"chage": chage, "chsh": chsh, "chfn": chfn, "passwd": passwd, "chpasswd": chpasswd}
+COMMANDS = {"chage": chage, "chsh": chsh, "passwd": passwd, "chpasswd": chpasswd}
