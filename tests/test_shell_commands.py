@@ -183,6 +183,7 @@ def test_back_references_are_bounded_by_the_step_budget():
     [
         ("awk 'BEGIN { getline x }'", "awk: line 1: getline is not simulated"),
         ("awk 'BEGIN { \"date\" | getline x }'", "awk: line 1: getline is not simulated"),
+        ("diff -y a.txt b.txt", "diff: invalid option -- 'y'"),
         ("tree", "bash: line 1: tree: command not found"),
         ("awk 'function f(n) { print n } { f($1) }'", "awk: line 1: function is not simulated"),
     ],
@@ -344,11 +345,6 @@ def test_vi_search_in_an_empty_file_finds_nothing():
 )
 def test_signed_numbers_in_dates_shift_or_set_the_time_zone(said, shown):
     assert Shell(base_machine()).run(f"date -d '{said}' '+%F %T'").output == f"{shown}\n"
-
-
-def test_side_by_side_diff_shows_equal_files():
-    shown = Shell(base_machine()).run("echo a > /f; diff -y /f{,}; diff -yq /f{,}; diff -y --suppress /f{,}")
-    assert (shown.output, shown.status) == ("a" + "\t" * 8 + "a\n", 0)
 
 
 def test_a_compressed_file_that_is_too_large_is_a_timeout():
