@@ -9,12 +9,12 @@ from envs.simulators.shell.process import Process
 
 CP = {"archive": "a", "force": "f", "interactive": "i", "link": "l", "dereference": "L", "no-clobber": "n"}
 CP |= {"no-dereference": "P", "preserve::": "p", "recursive": "R", "symbolic-link": "s", "target-directory:": "t"}
-CP |= {"no-target-directory": "T", "update": "u", "verbose": "v", "backup::": "b", "suffix:": "S"}
-CP |= {"remove-destination": "F", "no-preserve:": "N", "strip-trailing-slashes": "Z", "one-file-system": "x"}
+CP |= {"no-target-directory": "T", "update": "u", "verbose": "v"}
+CP |= {"remove-destination": "F", "no-preserve:": "N", "one-file-system": "x"}
 MV = {"force": "f", "interactive": "i", "no-clobber": "n", "target-directory:": "t", "no-target-directory": "T"}
-MV |= {"update": "u", "verbose": "v", "backup::": "b", "suffix:": "S", "strip-trailing-slashes": "Z"}
+MV |= {"update": "u", "verbose": "v"}
 LN = {"force": "f", "interactive": "i", "symbolic": "s", "no-dereference": "n", "target-directory:": "t"}
-LN |= {"no-target-directory": "T", "verbose": "v", "relative": "r", "logical": "L", "physical": "P", "backup::": "b"}
+LN |= {"no-target-directory": "T", "verbose": "v", "relative": "r", "logical": "L", "physical": "P"}
 
 
 def places(p: Process, names: list[str], chosen: dict, follow: bool = True) -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
 
 
 def cp(p: Process) -> int:
-    options, names = getopt(p.argv, "abdfHilLnPprRst:TuvxS:Z", CP)
+    options, names = getopt(p.argv, "adfHilLnPprRst:Tuvx", CP)
     flags, chosen = [flag for flag, _ in options], dict(options)
     pairs = places(p, names, chosen)
     copy = Copy(p, flags, chosen)
@@ -83,14 +83,11 @@ class Copy:
         self.plain_mode = "mode" in (chosen.get("N") or "")
         self.keep -= set((chosen.get("N") or "").split(","))
         follows = [flag for flag in flags if flag in "LPdaH"]
-        self.follow_first = (not self.recursive and "P" not in follows and "d" not in follows) or follows[-1:] in (
-            ["L"],
-            ["H"],
-        )
-        self.follow_below = follows[-1:] == ["L"]
+        last = follows[-1] if follows else ""
+        self.follow_first = last in ("L", "H") or not (self.recursive or {"P", "d"} & set(follows))
+        self.follow_below = last == "L"
         self.made: dict[int, str] = {}  # ids of the nodes that this call made -> their paths
         self.links: dict[int, str] = {}
-        self.started: set[tuple[int, str]] = set()
         self.top = ("", "")  # the operand that is copied, and where to
 
     def start(self, source: str, into: str) -> None:
@@ -104,11 +101,6 @@ class Copy:
             self.status = p.fail(f"-r not specified; omitting directory {quote(source)}")
             return
         self.top = (source, into)
-        if (id(node), into) in self.started:
-            kind = "directory" if node.kind == "dir" else "file"
-            p.fail(f"warning: source {kind} {quote(source)} specified more than once")
-            return
-        self.started.add((id(node), into))
         self.copy(source, into, node)
 
     def copy(self, source: str, into: str, node: Node) -> None:
@@ -184,9 +176,6 @@ class Copy:
         """Copy a file or a link to a name that is not a folder."""
         p, flags = self.p, self.flags
         self.tell(source, into)
-        if link is not None and "b" in flags:
-            p.rename(into, into + "~")
-            link = None
         if "s" in flags or "l" in flags:
             if link is not None and "f" in flags:
                 p.unlink(into)
@@ -238,7 +227,7 @@ class Copy:
 
 
 def mv(p: Process) -> int:
-    options, names = getopt(p.argv, "bfint:TuvZS:", MV)
+    options, names = getopt(p.argv, "fint:Tuv", MV)
     flags, chosen = [flag for flag, _ in options], dict(options)
     status = 0
     made: set[int] = set()
@@ -265,8 +254,6 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
             return p.fail(f"cannot overwrite non-directory {quote(into)} with directory {quote(source)}")
         if not _overwrites(p, into, node, flags):
             return 0
-        if "b" in flags:
-            p.rename(into, into + "~")
     try:
         if node.kind != "dir" and into.endswith("/"):
             raise OSError(errno.ENOTDIR, "Not a directory")
@@ -285,7 +272,7 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
 
 
 def ln(p: Process) -> int:
-    options, names = getopt(p.argv, "bdfFiLnPrst:TvS:", LN)
+    options, names = getopt(p.argv, "fiLnPrst:Tv", LN)
     flags, chosen = [flag for flag, _ in options], dict(options)
     if len(names) == 1 and "t" not in chosen and "T" not in chosen:
         names = [names[0], "."]
@@ -309,7 +296,7 @@ def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
         if node.kind == "dir":
             return p.fail(f"{source}: hard link not allowed for directory")
     there = p.lookup(into, follow=False) if p.exists(into, follow=False) else None
-    if there is not None and ("f" in flags or "i" in flags or "b" in flags):
+    if there is not None and ("f" in flags or "i" in flags):
         if id(there) in made:
             return p.fail(f"will not overwrite just-created {quote(into)} with {quote(source)}")
         if there.kind == "dir":
@@ -318,10 +305,7 @@ def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
             return p.fail(f"{quote(source)} and {quote(into)} are the same file")
         if "f" not in flags and "i" in flags and not ask(p, f"replace {quote(into)}?"):
             return 0
-        if "b" in flags:
-            p.rename(into, into + "~")
-        else:
-            p.unlink(into)
+        p.unlink(into)
     try:
         if symbolic:
             target = source

@@ -83,7 +83,7 @@ def rmdir(p: Process) -> int:
 
 
 def touch(p: Process) -> int:
-    long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h", "time:": "T"}
+    long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h"}
     options, names = getopt(p.argv, "acd:fhmr:t:", long)
     chosen, flags = dict(options), {flag for flag, _ in options}
     when = mtime = atime = p.machine.clock
@@ -100,10 +100,6 @@ def touch(p: Process) -> int:
             mtime = atime = parse_stamp(chosen["t"], when)
     except TimeError:
         raise Fail(f"invalid date format {quote_locale(chosen['d' if 'd' in chosen else 't'])}") from None
-    if chosen.get("T") in ("access", "atime", "use"):
-        flags.add("a")
-    elif chosen.get("T") in ("modify", "mtime"):
-        flags.add("m")
     if not names:
         raise Fail("missing file operand", try_help=True)
     status = 0
@@ -131,20 +127,15 @@ def touch(p: Process) -> int:
 
 
 def rm(p: Process) -> int:
-    long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive::": "i"}
+    long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive": "i"}
     long |= {"no-preserve-root": "N", "preserve-root::": "P", "one-file-system": "x"}
-    options, names = getopt(p.argv, "dfirRvI", long)
+    options, names = getopt(p.argv, "dfirRv", long)
     flags = {flag.replace("R", "r") for flag, _ in options}
-    asking = next((flag for flag, _ in reversed(options) if flag in "fiI"), "")
+    asking = next((flag for flag, _ in reversed(options) if flag in "fi"), "") == "i"
     if not names:
         if "f" in flags:
             return 0
         raise Fail("missing operand", try_help=True)
-    if asking == "I" and (len(names) > 3 or "r" in flags):
-        plural = "argument" if len(names) == 1 else "arguments"
-        how = " recursively" if "r" in flags else ""
-        if not ask(p, f"remove {len(names)} {plural}{how}?"):
-            return 0
     removal = Removal(p, flags, asking)
     for name in names:
         removal.start(name)
@@ -160,8 +151,8 @@ def ask(p: Process, question: str) -> bool:
 class Removal:
     """The options of one rm, and its exit status so far."""
 
-    def __init__(self, p: Process, flags: set, asking: str):
-        self.p, self.flags, self.asking, self.status = p, flags, asking == "i", 0
+    def __init__(self, p: Process, flags: set, asking: bool = False):
+        self.p, self.flags, self.asking, self.status = p, flags, asking, 0
         self.verbose = "v" in flags
 
     def start(self, name: str) -> None:
@@ -302,7 +293,7 @@ def normal(path: str) -> str:
 
 def realpath(p: Process) -> int:
     long = {"canonicalize-existing": "e", "canonicalize-missing": "m", "no-symlinks": "s", "strip": "s", "quiet": "q"}
-    options, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r", "relative-base:": "b"})
+    options, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r"})
     chosen = dict(options)
     if not names:
         raise Fail("missing operand", try_help=True)

@@ -218,7 +218,7 @@ def deluser(p: Process) -> int:
         say("Looking for files to backup/remove ...")
         say("Removing files ...")
         if p.exists(user[5]) and p.lookup(user[5]) is not p.machine.root:
-            Removal(p, {"r", "f"}, "").start(user[5])
+            Removal(p, {"r", "f"}).start(user[5])
     say(f"Removing user `{name}' ...")
     accounts.remove_user(name)
     accounts.save()

@@ -152,7 +152,7 @@ def _remove_home(p: Process, name: str, home: str) -> None:
     else:
         p.unlink(f"/var/mail/{name}")
     if p.exists(home) and p.lookup(home) is not p.machine.root:
-        Removal(p, {"r", "f"}, "").start(home)
+        Removal(p, {"r", "f"}).start(home)
     else:
         p.fail(f"{name} home directory ({home}) not found")
 
