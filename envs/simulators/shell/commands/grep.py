@@ -236,9 +236,7 @@ class Search:
         mark = ":" if hit else "-"
         prefix = (label + ("\0" if "Z" in self.flags else mark)) if self.named else ""
         if "n" in self.flags:
-            prefix += f"{at + 1:{4 if 'T' in self.flags else 0}}{mark}"
-        if "T" in self.flags:
-            prefix += "\t"
+            prefix += f"{at + 1}{mark}"
         place = (lambda begin: f"{offsets[at] + begin}{mark}") if offsets else lambda begin: ""
         if "o" not in self.flags:
             return [f"{prefix}{place(0)}{line}{self.end}"]

@@ -7,17 +7,16 @@ from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
-SHORT = "aAbBcCdDfFgGhHiIklLmnNopqQrRsStTuUvw:xXZ1"
+SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUvx1"
 LONG = {"all": "a", "almost-all": "A", "directory": "d", "classify::": "F", "human-readable": "h", "inode": "i"}
 LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "R", "size": "s", "sort:": "1s"}
-LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t", "group-directories-first": "1g", "format:": "1F"}
-LONG |= {"quote-name": "Q", "literal": "N", "dereference": "L", "time:": "1T", "file-type": "p", "ignore:": "I"}
-LONG |= {"si": "h", "author": "1a", "escape": "b", "hide:": "I", "width:": "w", "block-size:": "k"}
+LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t"}
+LONG |= {"dereference": "L", "file-type": "p"}
 RECENT = 31556952 / 2  # seconds: half a year
 
 
 def ls(p: Process) -> int:
-    options, names = getopt(p.argv, SHORT.replace("I", "I:"), LONG, status=2)
+    options, names = getopt(p.argv, SHORT, LONG, status=2)
     listing = Listing(p, options)
     files, folders = [], []
     for name in names or ["."]:
@@ -45,24 +44,22 @@ class Listing:
     """The options of one ls, its output, and its exit status so far."""
 
     def __init__(self, p: Process, options: list):
-        self.p, self.status, self.printed, self.here = p, 0, False, "."
+        self.p, self.status, self.printed = p, 0, False
         self.names: dict = {}
         self.flags = {flag for flag, _ in options}
         chosen = dict(options)
-        forms = [flag for flag, _ in options if flag in "lgon1Cmx" or flag == "1f"]
+        forms = [flag for flag, _ in options if flag in "lgon1Cx" or flag == "1f"]
         self.long = (bool(forms) and forms[-1] in ("l", "g", "o", "n", "1f")) or bool(self.flags & {"l", "g", "o", "n"})
         self.style = "full-iso" if "1f" in self.flags else chosen.get("1t", "")
-        orders = [flag for flag, _ in options if flag in "StUvXf"]
-        word = {"size": "S", "time": "t", "none": "U", "version": "v", "extension": "X"}.get(chosen.get("1s", ""))
+        orders = [flag for flag, _ in options if flag in "StUvf"]
+        word = {"size": "S", "time": "t", "none": "U", "version": "v"}.get(chosen.get("1s", ""))
         self.order = word or (orders[-1] if orders else "")
         self.all = "a" in self.flags or "f" in self.flags
         self.deref = "L" in self.flags
-        self.quoted = "Q" in self.flags
-        self.atime = "u" in self.flags or chosen.get("1T") in ("atime", "access", "use")
-        self.across = ", " if forms[-1:] == ["m"] else ""
+        self.atime = "u" in self.flags
 
     def folder(self, name: str, node: Node, heading: bool) -> None:
-        p, self.here = self.p, name
+        p = self.p
         p.tick()
         if not p.may(node, 4):
             worst = 2 if not self.printed else 1
@@ -71,8 +68,6 @@ class Listing:
         if heading:
             p.out(("\n" if self.printed else "") + f"{name}:\n")
         names = [entry for entry in node.data if self.all or "A" in self.flags or not entry.startswith(".")]
-        if "B" in self.flags:
-            names = [entry for entry in names if not entry.endswith("~")]
         entries = [(entry, self.node(name, entry, node.data[entry])) for entry in names]
         entries = self.ordered(entries)
         if self.all:
@@ -100,21 +95,11 @@ class Listing:
             entries.sort(key=lambda entry: -_size(entry[1]))
         elif self.order == "t":
             entries.sort(key=lambda entry: -(entry[1].atime if self.atime else entry[1].mtime))
-        elif self.order == "X":
-            entries.sort(key=lambda entry: "." + entry[0].rpartition(".")[2] if "." in entry[0] else "")
         elif self.order == "v":
             entries.sort(key=lambda entry: version_key(entry[0]))
         if "r" in self.flags:
             entries.reverse()
-        if "1g" in self.flags:
-            entries.sort(key=lambda entry: not self.is_folder(entry[1]))
         return entries
-
-    def is_folder(self, node: Node) -> bool:
-        """Return whether a node is a folder or a link to one."""
-        if node.kind == "link" and self.p.exists(f"{self.here}/{node.data}" if node.data[:1] != "/" else node.data):
-            node = self.p.lookup(f"{self.here}/{node.data}" if node.data[:1] != "/" else node.data)
-        return node.kind == "dir"
 
     def show(self, entries: list, folder: str) -> None:
         if not entries:
@@ -122,15 +107,6 @@ class Listing:
         self.printed = True
         self.p.tick(len(entries) * (4 if self.long else 1))
         names = [self.name(entry, node, folder) for entry, node in entries]
-        if self.across:
-            line = ""
-            for name in names:
-                if line and len(line) + len(name) + 3 > 80:
-                    self.p.out(line + ",\n")
-                    line = ""
-                line += (", " if line else "") + name
-            self.p.out(line + "\n")
-            return
         before = [[] for _ in entries]
         if "i" in self.flags:
             before = [[str(node.ino)] for _, node in entries]
@@ -190,8 +166,7 @@ class Listing:
         return show(forms.get(self.style, "%b %e %H:%M" if recent else "%b %e  %Y"), when)
 
     def name(self, entry: str, node: Node, folder: str) -> str:
-        shown = '"' + entry.replace("\\", "\\\\").replace('"', '\\"') + '"' if self.quoted else entry
-        target = None
+        shown, target = entry, None
         path = f"{folder}/{entry}" if folder else entry
         if node.kind == "link" and self.long:
             shown += f" -> {node.data}"

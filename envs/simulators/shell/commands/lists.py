@@ -10,7 +10,7 @@ from envs.simulators.shell.process import Process
 
 def cut(p: Process) -> int:
     long = {"bytes:": "b", "characters:": "c", "fields:": "f", "delimiter:": "d", "only-delimited": "s"}
-    long |= {"complement": "C", "output-delimiter:": "O", "zero-terminated": "z"}
+    long |= {"output-delimiter:": "O", "zero-terminated": "z"}
     options, files = getopt(p.argv, "b:c:f:d:snz", long)
     modes = [(flag, value) for flag, value in options if flag in "bcf"]
     chosen = dict(options)
@@ -27,8 +27,6 @@ def cut(p: Process) -> int:
         message = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
         raise Fail(message, try_help=True)
     wanted = _ranges(spec, mode == "f")
-    if "C" in chosen:
-        wanted = _complement(wanted)
     delimiter = (chosen.get("d", "\t") or "\0") if mode == "f" else ""
     end = "\0" if "z" in chosen else "\n"
     status = 0
@@ -82,17 +80,6 @@ def _merged(ranges: list) -> list[tuple[int, int | None]]:
         else:
             merged.append((low, high))
     return merged
-
-
-def _complement(ranges: list) -> list[tuple[int, int | None]]:
-    found, start = [], 1
-    for low, high in ranges:
-        if low > start:
-            found.append((start, low - 1))
-        if high is None:
-            return found
-        start = high + 1
-    return [*found, (start, None)]
 
 
 def paste(p: Process) -> int:
@@ -167,7 +154,7 @@ def tr(p: Process) -> int:
     if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
         extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
         raise Fail(f"extra operand {quote_locale(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
-    first = _set(p, sets[0], None)
+    first = _set(p, sets[0])
     if "c" in flags:
         members = set(first)
         first = [char for char in map(chr, range(256)) if char not in members]
@@ -175,12 +162,12 @@ def tr(p: Process) -> int:
     p.tick(1 + (len(data) >> 8))
     if "d" in flags:
         data = data.translate({ord(char): None for char in first})
-        p.out(_squeezed(p, data, set(_set(p, sets[1], None))) if "s" in flags else data)
+        p.out(_squeezed(p, data, set(_set(p, sets[1]))) if "s" in flags else data)
         return 0
     if len(sets) == 1:
         p.out(_squeezed(p, data, set(first)))
         return 0
-    second = _set(p, sets[1], len(first))
+    second = _set(p, sets[1])
     if not second and "t" not in flags:
         raise Fail("when not truncating set1, string2 must be non-empty")
     if len(second) < len(first) and "t" not in flags:
@@ -200,12 +187,12 @@ def _squeezed(p: Process, data: str, members: set[str]) -> str:
     return "".join(shown)
 
 
-def _set(p: Process, spec: str, fill: int | None) -> list[str]:
-    """Return the characters of tr's set; [x*] fills up to `fill`."""
+def _set(p: Process, spec: str) -> list[str]:
+    """Return the characters of tr's set."""
     chars = _literals(spec)
     p.tick(1 + (len(chars) >> 2))
     plain = "".join(char for char, _ in chars)
-    colon, bracket = plain.rfind(":]"), plain.rfind("]")  # behind them no construct is closed
+    colon = plain.rfind(":]")  # behind it no class is closed
     found: list[str] = []
     at = 0
     while at < len(chars):
@@ -218,17 +205,6 @@ def _set(p: Process, spec: str, fill: int | None) -> list[str]:
             order = string.ascii_uppercase + string.ascii_lowercase
             found += order[:26] if name == "upper" else order[26:] if name == "lower" else sorted(CLASSES[name])
             at += len(name) + 4
-        elif opens and plain.startswith("[=", at) and plain[at + 3 : at + 5] == "=]":
-            found.append(plain[at + 2])
-            at += 5
-        elif opens and plain[at + 2 : at + 3] == "*" and at + 3 <= bracket:
-            count = plain[at + 3 : plain.index("]", at + 3)]
-            if count and not count.isdecimal():
-                raise Fail(f"invalid repeat count {quote_locale(count)} in [c*n] construct")
-            times = int(count[:6], 8 if count.startswith("0") else 10) if count else 0
-            found += [plain[at + 1]] * min(times or max(0, (fill or 0) - len(found)), 65536)
-            p.tick(len(found) >> 6)
-            at += 4 + len(count)
         elif at + 2 < len(chars) and chars[at + 1] == ("-", False):
             low, high = char, chars[at + 2][0]
             if low > high:

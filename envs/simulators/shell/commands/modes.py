@@ -83,23 +83,17 @@ def chmod(p: Process) -> int:
             given = word
         else:
             argv.append(word)
-    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v", "reference:": "1"}
+    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
     options, operands = getopt(argv, "Rcfv", long | {"preserve-root": "p", "no-preserve-root": "p"})
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    if "1" in chosen:
-        wanted = _reference(p, chosen["1"]).mode
-        change = lambda mode, folder, umask: wanted  # noqa: E731
-    else:
-        text = given if given is not None else operands.pop(0) if operands else None
-        if text is None:
-            raise Fail("missing operand", try_help=True)
-        if not operands:
-            raise Fail(f"missing operand after {quote_locale(text)}", try_help=True)
-        change = parse_mode(text)
-        if change is None:
-            raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
-    if not operands:
+    flags = {flag for flag, _ in options}
+    text = given if given is not None else operands.pop(0) if operands else None
+    if text is None:
         raise Fail("missing operand", try_help=True)
+    if not operands:
+        raise Fail(f"missing operand after {quote_locale(text)}", try_help=True)
+    change = parse_mode(text)
+    if change is None:
+        raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
     status = 0
     for name in operands:
         status |= _chmod_one(p, name, change, flags)
@@ -132,13 +126,6 @@ def _chmod_one(p: Process, name: str, change, flags: set) -> int:
         elif "v" in flags:
             p.out(f"mode of {quote(path)} retained as {new:04o} ({mode_text(new)})\n")
     return status
-
-
-def _reference(p: Process, name: str) -> Node:
-    try:
-        return p.lookup(name)
-    except OSError as error:
-        raise Fail(f"failed to get attributes of {quote(name)}: {error.strerror}") from None
 
 
 def user_id(p: Process, name: str) -> int | None:
@@ -192,26 +179,19 @@ def parse_owner(p: Process, spec: str) -> tuple[int, int]:
 
 def chown(p: Process) -> int:
     group_only = p.argv[0].endswith("chgrp")
-    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v", "reference:": "1"}
+    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
     long |= {"no-dereference": "h", "dereference": "d", "from:": "2", "preserve-root": "p", "no-preserve-root": "p"}
     options, operands = getopt(p.argv, "RcfvhHLP", long)
     flags, chosen = {flag for flag, _ in options}, dict(options)
     flags |= {"h"} if "R" in flags else set()
-    if "1" in chosen:
-        node = _reference(p, chosen["1"])
-        uid, gid = -1 if group_only else node.uid, node.gid
-    else:
-        if not operands:
-            raise Fail("missing operand", try_help=True)
-        spec = operands.pop(0)
-        if not operands:
-            raise Fail(f"missing operand after {quote_locale(spec)}", try_help=True)
-        if group_only:
-            uid, gid = -1, group_id(p, spec) if spec else -1
-            if gid is None:
-                raise Fail(f"invalid group: {quote_locale(spec)}")
-        else:
-            uid, gid = parse_owner(p, spec)
+    if not operands:
+        raise Fail("missing operand", try_help=True)
+    spec = operands.pop(0)
+    if not operands:
+        raise Fail(f"missing operand after {quote_locale(spec)}", try_help=True)
+    uid, gid = (-1, group_id(p, spec) if spec else -1) if group_only else parse_owner(p, spec)
+    if gid is None:
+        raise Fail(f"invalid group: {quote_locale(spec)}")
     required = parse_owner(p, chosen["2"]) if "2" in chosen else (-1, -1)
     status = 0
     for name in operands:

@@ -16,8 +16,8 @@ DISK = 64 << 20  # kilobytes that the disk is said to have
 
 
 def stat(p: Process) -> int:
-    long = {"dereference": "L", "file-system": "f", "format:": "c", "printf:": "P", "terse": "t", "cached:": "C"}
-    options, names = getopt(p.argv, "Lfc:t", long)
+    long = {"dereference": "L", "format:": "c", "printf:": "P"}
+    options, names = getopt(p.argv, "Lc:", long)
     flags, chosen = {flag for flag, _ in options}, dict(options)
     if not names:
         raise Fail("missing operand", try_help=True)
@@ -33,8 +33,6 @@ def stat(p: Process) -> int:
             p.out(_filled(p, _unescaped(chosen["P"]), name, node))
         elif "c" in chosen:
             p.out(_filled(p, chosen["c"], name, node) + "\n")
-        elif "t" in flags:
-            p.out(_filled(p, "%n %s %b %f %u %g %D %i %h %t %T %X %Y %Z %W %o", name, node) + "\n")
         else:
             p.out(_filled(p, _whole(node), name, node))
     return status

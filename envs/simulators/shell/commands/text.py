@@ -248,20 +248,13 @@ def tee(p: Process) -> int:
 
 
 def nl(p: Process) -> int:
-    long = {"body-numbering:": "b", "number-width:": "w", "number-separator:": "s", "starting-line-number:": "v"}
-    long |= {"line-increment:": "i", "number-format:": "n"}
-    options, files = getopt(p.argv, "b:w:s:v:i:n:h:f:d:l:p", long)
-    chosen = {"b": "t", "w": "6", "s": "\t", "v": "1", "i": "1", "n": "rn"} | dict(options)
+    long = {"body-numbering:": "b", "number-width:": "w", "number-separator:": "s"}
+    options, files = getopt(p.argv, "b:w:s:", long)
+    chosen = {"b": "t", "w": "6", "s": "\t"} | dict(options)
     if chosen["b"][:1] not in ("a", "t", "n"):
         raise Fail(f"invalid body numbering style: {quote_locale(chosen['b'])}", try_help=True)
-    if chosen["n"] not in ("ln", "rn", "rz"):
-        raise Fail(f"invalid line numbering format: {quote_locale(chosen['n'])}", try_help=True)
     width = min(number(chosen["w"], "line number field width"), 1000)
-    for flag, what in (("v", "starting line number"), ("i", "line number increment")):
-        if not re.fullmatch(r"[-+]?\d{1,18}", chosen[flag]):
-            raise Fail(f"invalid {what}: {quote_locale(chosen[flag])}")
-    count, by = int(chosen["v"]), int(chosen["i"])
-    status, shown = 0, []
+    status, shown, count = 0, [], 0
     for _, data in inputs(p, files):
         if data is None:
             status = 1
@@ -269,9 +262,8 @@ def nl(p: Process) -> int:
         for line in lines(data):
             p.tick(1 + (width + len(chosen["s"]) + len(line) >> 8))
             if chosen["b"][0] == "a" or (chosen["b"][0] == "t" and line):
-                form = {"ln": "<", "rn": ">", "rz": "0>"}[chosen["n"]]
-                shown.append(f"{count:{form}{width}}{chosen['s']}{line}\n")
-                count += by
+                count += 1
+                shown.append(f"{count:{width}}{chosen['s']}{line}\n")
             else:
                 shown.append(" " * (width + len(chosen["s"])) + line + "\n")
     p.out("".join(shown))

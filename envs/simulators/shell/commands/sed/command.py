@@ -65,34 +65,19 @@ class Sed(Selection):
         self.missing_end = False  # the last line read had no newline
         self.out: list[str] = []
         self.open_line = False
-        self.later: list[tuple[str, str]] = []  # what a, r and R leave for the end of the cycle
-        self.written: dict[str, list[str]] = {}  # the files of w
-        self.pending: dict[str, Iterator[str]] = {}  # the files of R
+        self.later: list[tuple[str, str]] = []  # what a and r leave for the end of the cycle
         self.last_regex = None
         self.replaced = False
         self.lines: Iterator | None = None
         self.ahead: tuple[str, bool] | None = None
 
     def run(self) -> int:
-        for command in self.commands:  # the files of w are emptied first
-            for path in (command.file, command.text if command.name in "wW" else None):
-                if path and path not in ("/dev/stdout", "/dev/stderr") and path not in self.written:
-                    self.written[path] = []
-                    self.save(path)
         groups = [[name] for name in self.files] if self.separate else [self.files]
         quitting = None
         for names in groups:
             if quitting is None or self.in_place:
                 quitting = self.edit(names, quitting)
-        for path in self.written:
-            self.save(path)
         return self.status if quitting is None else quitting
-
-    def save(self, path: str) -> None:
-        try:
-            self.p.write(path, raw("".join(self.written[path])))
-        except OSError as error:
-            raise Fail(f"couldn't open file {path}: {error.strerror}", 4) from None
 
     def edit(self, names: list[str], quitting: int | None) -> int | None:
         """Edit one stream of lines to its end; return the status if q ended it."""
@@ -304,10 +289,6 @@ class Sed(Selection):
             self.put(command.text)
         elif name == "r":
             self.later.append(("file", command.text))
-        elif name == "R":
-            self.next_of(command.text)
-        elif name in "wW":
-            self.write(command.text, self.space if name == "w" else self.space.partition("\n")[0])
         elif name == "g":
             self.space = self.hold
         elif name == "G":
@@ -327,29 +308,6 @@ class Sed(Selection):
             self.put(visible(self.space, command.status))
         elif name == "y":
             self.space = self.space.translate(command.table)
-        elif name == "z":
-            self.space = ""
-        elif name == "F":
-            self.put(f"{self.files[0]}\n")
-
-    def next_of(self, path: str) -> None:
-        if path not in self.pending:
-            try:
-                data = read(self.p, path)
-            except OSError:
-                data = ""
-            self.pending[path] = iter(data.removesuffix("\n").split("\n") if data else [])
-        line = next(self.pending[path], None)
-        if line is not None:
-            self.later.append(("text", line + "\n"))
-
-    def write(self, path: str, text: str) -> None:
-        if path == "/dev/stdout":
-            self.print(text)
-        elif path == "/dev/stderr":
-            self.p.stderr.write(text + self.end)
-        else:
-            self.written[path].append(text + self.end)
 
     def regex(self, regex):
         """Return the regular expression, or the last one used if it is empty."""
@@ -369,8 +327,6 @@ class Sed(Selection):
         self.replaced = True
         for _ in range(command.prints):
             self.print(self.space)
-        if command.file:
-            self.write(command.file, self.space)
 
 
 COMMANDS = {"sed": sed}

@@ -28,13 +28,12 @@ class Command:
     first: Address | None = None
     second: Address | None = None
     negated: bool = False
-    text: str = ""  # of a, i, c; the label of b, t, T; the file of r, R, w, W
+    text: str = ""  # of a, i, c; the label of b, t, T; the file of r
     regex: Regex | None = None
     parts: list = field(default_factory=list)  # of the replacement: str, a group's number, or a case's letter
     nth: int = 1
     everywhere: bool = False
     prints: int = 0
-    file: str | None = None
     table: dict | None = None  # of y
     target: int = 0  # of {, b, t, T: the command to go on with
     status: int = 0  # of q, Q
@@ -163,7 +162,7 @@ class Script:
 
     def arguments(self, command: Command) -> None:
         name = command.name
-        if name in "=dDgGhHnNpPxzF":
+        if name in "=dDgGhHnNpPx":
             self.ending()
         elif name in "aic":
             self.appended(command)
@@ -173,7 +172,7 @@ class Script:
             while self.at < len(self.text) and self.text[self.at] not in "\n;}":
                 self.at += 1
             command.text = self.text[start : self.at].rstrip()
-        elif name in "rRwW":
+        elif name == "r":
             self.skip(" \t")
             command.text = self.until_newline()
             if not command.text:
@@ -188,8 +187,6 @@ class Script:
             self.substitution(command)
         elif name == "y":
             self.transliteration(command)
-        elif name == "v":
-            self.until_newline()
         else:
             raise self.error(f"unknown command: `{name}'")
 
@@ -315,7 +312,7 @@ class Script:
         flags = ""
         while True:
             char = self.text[self.at : self.at + 1]
-            if char in ("g", "p", "i", "I", "m", "M", "e"):
+            if char in ("g", "p", "i", "I", "m", "M"):
                 self.at += 1
                 if char in "gp" and char in flags:
                     raise self.error(f"multiple `{char}' options to `s' command")
@@ -326,12 +323,6 @@ class Script:
                 if not command.nth:
                     self.at = start + 1
                     raise self.error("number option to `s' command may not be zero")
-            elif char == "w":
-                self.at += 1
-                self.skip(" \t")
-                command.file = self.until_newline()
-                if not command.file:
-                    raise self.error("missing filename in r/R/w/W commands")
             elif char in ("", "\n", ";", "}", "#", " ", "\t"):
                 self.skip(" \t")
                 if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
