@@ -2,9 +2,10 @@
 
 import re
 
-from envs.simulators.shell.commands.accounts.groups import group_number, names_in, remove_group
+from envs.simulators.shell.commands.accounts.groups import group_number, remove_group
 from envs.simulators.shell.commands.accounts.passwords import secret
-from envs.simulators.shell.commands.accounts.tables import Accounts, fill_home, find
+from envs.simulators.shell.commands.accounts.tables import Accounts, find, names_in
+from envs.simulators.shell.commands.accounts.users import add
 from envs.simulators.shell.commands.files import Removal
 from envs.simulators.shell.commands.options import Fail, getopt
 from envs.simulators.shell.files import text
@@ -40,12 +41,11 @@ def adduser(p: Process) -> int:
     accounts = Accounts(p)
     if for_group:
         return _new_group(p, accounts, name, system, chosen, say)
+    if system:
+        raise Fail("--system is only simulated for groups; useradd -r makes a system user.")
     if accounts.user(name):
-        if system:
-            p.fail(f"The system user `{name}' already exists. Exiting.")
-            return 0
         raise Fail(f"The user `{name}' already exists.")
-    return _new_user(p, accounts, name, system, chosen, say)
+    return _new_user(p, accounts, name, chosen, say)
 
 
 DIGITS = """To avoid ambiguity with numerical UIDs, usernames which
@@ -101,80 +101,46 @@ def _new_group(p: Process, accounts: Accounts, name: str, system: bool, chosen: 
     return 0
 
 
-def _new_user(p: Process, accounts: Accounts, name: str, system: bool, chosen: dict, say) -> int:
-    ids = [record[2] for record in accounts.passwd]
-    gids = [record[2] for record in accounts.group]
+def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> int:
+    """Add a user with a group of the same name or --ingroup, a home, and a password from standard input."""
     joined = chosen.get("G")
     if joined and not find(accounts.group, joined):
         raise Fail(f"The group `{joined}' does not exist.")
-    own = not joined and (not system or "r" in chosen)
+    ids, gids = ([record[2] for record in table] for table in (accounts.passwd, accounts.group))
     if chosen.get("u") in ids:
         raise Fail(f"The UID {chosen['u']} is already in use.")
-    uid = (
-        int(chosen["u"])
-        if re.fullmatch(r"\d{1,9}", chosen.get("u", ""))
-        else _first_free(ids + (gids if own else []), 100 if system else 1000)
+    given = re.fullmatch(r"\d{1,9}", chosen.get("u", ""))
+    uid = int(given[0]) if given else _first_free(ids + ([] if joined else gids), 1000)
+    home, gecos = chosen.get("h") or f"/home/{name}", chosen.get("g", "")
+    there = p.exists(home)
+    values = {"c": gecos if "," in gecos else gecos + ",,,", "d": home, "g": joined} | (
+        {} if "H" in chosen or there else {"m": ""}
     )
-    kind = "system user" if system else "user"
-    say(f"Adding {kind} `{name}'{f' (UID {uid})' if system else ''} ...")
-    if not own and not joined:
-        joined = "nogroup"
-    if own:
-        gid = uid if str(uid) not in gids else _first_free(gids, 100 if system else 1000)
-        say(f"Adding new group `{name}' ({'GID ' if system else ''}{gid}) ...")
-        accounts.new_group(name, gid)
-    else:
-        gid = int(find(accounts.group, joined)[2])
-    into = joined or name
-    who = f"(UID {uid}) with group `{into}'" if system else f"({uid}) with group `{into} ({gid})'"
-    say(f"Adding new user `{name}' {who} ...")
-    home = chosen.get("h") or ("/nonexistent" if system else f"/home/{name}")
-    shell = chosen.get("s") or ("/usr/sbin/nologin" if system or "l" in chosen else "/bin/bash")
-    gecos = (
-        ""
-        if system and "g" not in chosen
-        else (chosen.get("g", "") + ",,,")
-        if "," not in chosen.get("g", "")
-        else chosen["g"]
-    )
-    accounts.passwd.append([name, "x", str(uid), str(gid), gecos, home, shell])
-    age = ["", "", ""] if system else ["0", "99999", "7"]
-    accounts.shadow.append([name, "!", accounts.today(), *age, "", "", ""])
-    if not system:
-        accounts.subordinate(name)
-    accounts.save()
-    _home(p, accounts, home, uid, gid, system, chosen, say)
-    if not system:
-        if not {"p", "l"} & set(chosen):
-            _first_password(p, accounts, name)
-        if find(accounts.group, "users"):
-            say(f"Adding new user `{name}' to supplemental / extra groups `users' ...")
-            say(f"Adding user `{name}' to group `users' ...")
-            accounts.join(name, "users")
-            accounts.save()
-    return 0
-
-
-def _home(p: Process, accounts: Accounts, home: str, uid: int, gid: int, system: bool, chosen: dict, say) -> None:
-    if home == "/nonexistent":
-        say(f"Not creating `{home}'.")
-    elif "H" in chosen:
+    values["s"] = chosen.get("s") or ("/usr/sbin/nologin" if "l" in chosen else "/bin/bash")
+    add(p, accounts, name, uid, not joined, {flag: value for flag, value in values.items() if value is not None})
+    gid = accounts.user(name)[3]
+    say(f"Adding user `{name}' ...")
+    if not joined:
+        say(f"Adding new group `{name}' ({gid}) ...")
+    say(f"Adding new user `{name}' ({uid}) with group `{joined or name} ({gid})' ...")
+    if "H" in chosen:
         say(f"Not creating home directory `{home}'.")
-    elif p.exists(home):
+    elif there:
         p.fail(f"The home directory `{home}' already exists.  Not copying from `/etc/skel'.")
     else:
-        say(f"Creating home directory `{home}' ...")
-        if not system:
-            say("Copying files from `/etc/skel' ...")
-        fill_home(p, home, uid, gid, accounts.home_mode(), "/nonexistent" if system else "/etc/skel")
-
-
-def _first_password(p: Process, accounts: Accounts, name: str) -> None:
-    p.stderr.write("New password: Retype new password: ")
-    first, second = (text(p.stream(0).readline()).rstrip("\n") for _ in range(2))
-    if first and first == second:
-        find(accounts.shadow, name)[1] = secret(first, name)
-        p.stderr.write("passwd: password updated successfully\n")
+        say(f"Creating home directory `{home}' ...\nCopying files from `/etc/skel' ...")
+    if not {"p", "l"} & set(chosen):
+        p.stderr.write("New password: Retype new password: ")
+        first, second = (text(p.stream(0).readline()).rstrip("\n") for _ in range(2))
+        if first and first == second:
+            accounts.secrets(name)[1] = secret(first, name)
+            p.stderr.write("passwd: password updated successfully\n")
+    if find(accounts.group, "users"):
+        say(f"Adding new user `{name}' to supplemental / extra groups `users' ...")
+        say(f"Adding user `{name}' to group `users' ...")
+        accounts.join(name, "users")
+    accounts.save()
+    return 0
 
 
 def deluser(p: Process) -> int:

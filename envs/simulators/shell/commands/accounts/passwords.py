@@ -26,7 +26,7 @@ PASSWD |= {"status": "S", "unlock": "u", "warndays:": "w", "maxdays:": "x", "kee
 
 def chage(p: Process) -> int:
     usage = "chage [options] LOGIN"
-    options, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage)
+    options, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage, least=1)
     chosen = dict(options)
     values = {}
     for flag, value in options:
@@ -38,8 +38,6 @@ def chage(p: Process) -> int:
             if not re.fullmatch(r"-1|\d{1,9}", value):
                 raise usage_error(p, usage, f"invalid numeric argument '{value}'")
             values[flag] = "" if value == "-1" else str(int(value))
-    if len(names) != 1:
-        raise usage_error(p, usage)
     if "l" in chosen and values:
         raise usage_error(p, usage, 'do not include "l" with other flags')
     accounts = Accounts(p)
@@ -86,8 +84,6 @@ def _aging(p: Process, record: list[str], form: str) -> None:
 def chsh(p: Process) -> int:
     usage = "chsh [options] [LOGIN]"
     options, names = usage_options(p, "s:", {"shell:": "s"}, usage)
-    if len(names) > 1:
-        raise usage_error(p, usage)
     accounts = Accounts(p)
     me = find(accounts.passwd, str(p.uid), 2)
     user = accounts.user(names[0]) if names else me
@@ -95,12 +91,9 @@ def chsh(p: Process) -> int:
         raise Fail(f"user '{names[0]}' does not exist" if names else "Cannot determine your user name.", 1)
     if p.uid and int(user[2]) != p.uid:
         raise Fail(f"You may not change the shell for '{user[0]}'.")
-    shell = dict(options).get("s")
-    if shell is None:
-        p.out(f"Changing the login shell for {user[0]}\nEnter the new value, or press ENTER for the default\n")
-        p.out(f"\tLogin Shell [{user[6]}]: ")
-        shell = text(p.stream(0).readline()).strip() or user[6]
-        p.out("\n")
+    if not options:
+        raise usage_error(p, usage)
+    shell = dict(options)["s"]
     listed = text(p.machine.content("/etc/shells") or b"").split("\n")
     if p.uid and shell not in listed:
         raise Fail(f"{shell} is an invalid shell")
