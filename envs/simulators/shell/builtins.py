@@ -10,7 +10,7 @@ from envs.simulators.shell import expand
 from envs.simulators.shell.conditions import test
 from envs.simulators.shell.declaring import declare, export, local, put_checked, readonly_, unset
 from envs.simulators.shell.places import cd, dirs, popd, pushd, pwd, pwd_program, umask
-from envs.simulators.shell.printing import declared, echo, formatted, printf, traced
+from envs.simulators.shell.printing import echo, formatted, printf, traced
 from envs.simulators.shell.reading import getopts, mapfile, read
 from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
 from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
@@ -59,11 +59,10 @@ def _jump(sh, argv) -> int:
         sh.fail("only meaningful in a `for', `while', or `until' loop")
         return 0
     count = whole(sh, argv, 1)
-    if count is None:
+    if count is None or count < 1:
+        if count is not None:
+            sh.fail(f"{argv[1]}: loop count out of range")
         raise Exit(128)
-    if count < 1:
-        sh.fail(f"{argv[1]}: loop count out of range")
-        raise LoopJump(sh.loops, False)
     raise LoopJump(min(count, sh.loops), argv[0] == "continue")
 
 
@@ -126,8 +125,6 @@ def source(sh, argv) -> int:
 def exec_(sh, argv) -> int:
     """Run a program in the shell's place; without one, keep the redirections."""
     args = argv[1:]
-    if args[:1] == ["-a"]:
-        args = args[2:]
     if not args:
         return 0
     try:
@@ -144,13 +141,8 @@ def set_(sh, argv) -> int:
     """Set options and positional parameters."""
     args, at = argv[1:], 0
     if not args:
-        for name in sorted(sh.vars):
-            var = sh.vars[name]
-            if isinstance(var.value, dict):
-                inside = " ".join(f"[{key}]={declared(var.value[key])}" for key in var.indices())
-                sh.out(f"{name}=({inside})\n")
-            elif var.value is not None:
-                sh.out(f"{name}={traced(var.value) if var.value else ''}\n")
+        values = {name: var.scalar() for name, var in sorted(sh.vars.items())}
+        sh.out("".join(f"{name}={value and traced(value)}\n" for name, value in values.items() if value is not None))
         return 0
     while at < len(args):
         word = args[at]
@@ -165,9 +157,7 @@ def set_(sh, argv) -> int:
             name = letter
             if letter == "o":
                 if at >= len(args):
-                    for long in sorted(LONG_OPTIONS):
-                        sh.out(f"{long:<15}\t{'on' if sh.options.get(LONG_OPTIONS[long], False) else 'off'}\n")
-                    return 0
+                    return shopt(sh, ["shopt", "-o"])
                 name = LONG_OPTIONS.get(args[at])
                 if name is None:
                     return sh.fail(f"{args[at]}: invalid option name")

@@ -5,12 +5,13 @@ import time
 
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
-from envs.simulators.shell.words import ESCAPES, encoded
+from envs.simulators.shell.words import ESCAPES, unescaped
 
 ECHO = re.compile(r"\\(0[0-7]{0,3}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[abceEfnrtv\\])")
 FORMAT = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|[abceEfnrtv\\\"'?])")
 SPEC = re.compile(r"%([-+ 0#']*)(\*|\d+)?(?:\.(\*|-?\d*))?(?:[hlLqjzt]*(?=[a-zA-Z]))?([a-zA-Z%]|\([^)]*\)T)?")
 METAS = re.compile(r"[ \t\n'\"\\|&;()<>!{}*\[\]?^$`]|^[#~]|[=:]~")
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\xff]")
 MAX_WIDTH = 100_000  # of a printf field
 INTEGER = re.compile(r"\s*([-+]?)(0[xX][0-9a-fA-F]+|\d+)")
 
@@ -38,17 +39,7 @@ def unescape(text: str, escapes: re.Pattern = ECHO) -> tuple[str, bool]:
     stop = re.search(r"(?:[^\\]|^)(?:\\\\)*(\\c)", text, re.DOTALL) if escapes is ECHO else None
     if stop:
         text = text[: stop.start(1)]
-    return escapes.sub(_escape, text), stop is not None
-
-
-def _escape(match: re.Match) -> str:
-    code = match.group(1)
-    if code[0] in "xuU" and len(code) > 1:
-        number = int(code[1:], 16)
-        return chr(number) if code[0] == "x" or number < 128 else encoded(number)
-    if code[0] in "01234567":
-        return chr(int(code, 8) & 255)
-    return ESCAPES.get(code, code)
+    return escapes.sub(unescaped, text), stop is not None
 
 
 class Printf:
@@ -76,7 +67,7 @@ class Printf:
         base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" and len(digits) > 1 else 10
         if base == 8 and digits.strip("01234567"):
             self.complain(f"{text}: invalid octal number")
-            digits = re.match(r"[0-7]*", digits).group() or "0"
+            return 0
         if len(digits) > 40:
             digits = "9" * 20
         value = int(digits, base)
@@ -86,8 +77,6 @@ class Printf:
     def real(self, text: str | None) -> float:
         if not text:
             return 0.0
-        if text[0] in "'\"":
-            return float(ord(text[1])) if len(text) > 1 else 0.0
         match = re.match(r"\s*[-+]?(?:\d{1,400}\.?\d*|\.\d+)(?:[eE][-+]?\d{1,4})?|\s*[-+]?(?:inf|nan)", text)
         if not match or match.end() != len(text):
             self.complain(f"{text}: invalid number")
@@ -221,7 +210,7 @@ def traced(text: str) -> str:
     """Return a word as `set -x` prints it."""
     if not text:
         return "''"
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
+    if CONTROL.search(text):
         return dollar_quoted(text)
     return "'" + text.replace("'", "'\\''") + "'" if METAS.search(text) else text
 
@@ -230,23 +219,19 @@ def shown(text: str) -> str:
     """Return a word as `printf %q` prints it."""
     if not text:
         return "''"
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
+    if CONTROL.search(text):
         return dollar_quoted(text)
     return re.sub(r"([ \t'\"\\|&;()<>!{}*\[\]?^$`,]|^[#~]|(?<=[=:])~)", r"\\\1", text)
 
 
 def declared(text: str) -> str:
     """Return a value as `declare -p` prints it."""
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
+    if CONTROL.search(text):
         return dollar_quoted(text)
     return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
 
 
 def dollar_quoted(text: str) -> str:
     """Return a text as $'...'."""
-    names = {v: k for k, v in ESCAPES.items() if k != "e"} | {"'": "'", "\\": "\\"}
-    return "$'" + "".join(_one(c, names) for c in text) + "'"
-
-
-def _one(c: str, names: dict) -> str:
-    return "\\" + names[c] if c in names else c if " " <= c <= "~" else f"\\{raw(c)[0]:03o}"
+    names = {v: "\\" + k for k, v in ESCAPES.items() if k != "e"} | {"'": "\\'", "\\": "\\\\"}
+    return "$'" + "".join(names.get(c) or (c if " " <= c <= "~" else f"\\{raw(c)[0]:03o}") for c in text) + "'"

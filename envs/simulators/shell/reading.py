@@ -2,8 +2,15 @@
 
 import re
 
+from envs.simulators.shell.commands.options import Fail, getopt
 from envs.simulators.shell.declaring import put_checked
 from envs.simulators.shell.words import NAME
+
+USAGE = {
+    "read": "read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt] [-t timeout] [-u fd] "
+    "[name ...]",
+    "mapfile": "mapfile [-d delim] [-n count] [-O origin] [-s count] [-t] [-u fd] [array]",
+}
 
 
 def small_number(text: str) -> int:
@@ -11,32 +18,23 @@ def small_number(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
 
 
+def parsed(sh, argv: list[str], short: str) -> tuple[dict | None, list[str]]:
+    """Return a builtin's options and operands; None, with bash's message, for an invalid option."""
+    try:
+        found, operands = getopt(argv, short, permute=False)
+    except Fail as failure:
+        what, _, letter = failure.message.partition(" -- ")
+        sh.fail(f"-{letter[1:-1]}: {what}")
+        sh.error(f"{argv[0]}: usage: {USAGE[argv[0].replace('readarray', 'mapfile')]}\n")
+        return None, []
+    return dict(found), operands
+
+
 def read(sh, argv) -> int:
     """Read a line into variables."""
-    options, names = {}, []
-    at = 1
-    while at < len(argv) and argv[at][:1] == "-" and len(argv[at]) > 1:
-        word = argv[at]
-        at += 1
-        if word == "--":
-            break
-        for place, letter in enumerate(word[1:], 2):
-            if letter not in "ersadinNptu":
-                sh.fail(f"-{letter}: invalid option", 2)
-                sh.error(
-                    "read: usage: read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt]"
-                    " [-t timeout] [-u fd] [name ...]\n"
-                )
-                return 2
-            options[letter] = ""
-            if letter in "adinNptu":
-                if not word[place:] and at >= len(argv):
-                    sh.fail(f"-{letter}: option requires an argument", 2)
-                    return 2
-                options[letter] = word[place:] or argv[at]
-                at += not word[place:]
-                break
-    names = argv[at:]
+    options, names = parsed(sh, argv, "ersa:d:i:n:N:p:t:u:")
+    if options is None:
+        return 2
     for name in names:
         if not NAME.fullmatch(name.partition("[")[0]):
             return sh.fail(f"`{name}': not a valid identifier")
@@ -136,23 +134,18 @@ def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
 
 def mapfile(sh, argv: list) -> int:
     """Read the lines of the input into an array."""
-    args, strip, at, given = argv[1:], False, 0, {}
-    while at < len(args) and re.fullmatch("-t*[tncsOCud].*", args[at], re.DOTALL):
-        word = args[at].lstrip("-t")
-        strip = strip or args[at][1] == "t"
-        at += 1
-        if word:
-            at += not word[1:]
-            given[word[0]] = word[1:] or (args[at - 1] if at <= len(args) else "")
+    given, names = parsed(sh, argv, "td:n:O:s:u:")
+    if given is None:
+        return 2
     count, skip, first = (small_number(given.get(flag, "0")) for flag in "nsO")
     end = (given.get("d", "\n") or "\0")[:1].encode("latin-1")
-    name = args[at] if at < len(args) else "MAPFILE"
+    name = names[0] if names else "MAPFILE"
     if not NAME.fullmatch(name):
         return sh.fail(f"`{name}': not a valid identifier")
     found = []
     while line := sh.stream(small_number(given.get("u", "0"))).readline(end):
         sh.machine.tick()
-        found.append((line.removesuffix(end) if strip else line).replace(b"\0", b"").decode("latin-1"))
+        found.append((line.removesuffix(end) if "t" in given else line).replace(b"\0", b"").decode("latin-1"))
         if count and len(found) == count + skip:
             break
     old = sh.vars.get(sh.target(name)) if "O" in given else None

@@ -313,10 +313,11 @@ def _run(stops: str, double: bool) -> re.Pattern:
 
 def ansi(body: str) -> str:
     """Return the text of $'...'."""
-    return ANSI.sub(_unescape, body).partition("\0")[0]
+    return ANSI.sub(unescaped, body).partition("\0")[0]
 
 
-def _unescape(match: re.Match) -> str:
+def unescaped(match: re.Match) -> str:
+    """Return the character of an escape: \\n, \\101, \\x41, \\u00e9 or \\cA; others stay as they are."""
     code = match.group(1)
     if code[0] in "xuU" and len(code) > 1:
         number = int(code[1:], 16)
