@@ -2,7 +2,7 @@
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.options import Fail, ordered
 from envs.simulators.shell.declaring import put_checked
 from envs.simulators.shell.words import NAME
 
@@ -21,7 +21,7 @@ def small_number(text: str) -> int:
 def parsed(sh, argv: list[str], short: str) -> tuple[dict | None, list[str]]:
     """Return a builtin's options and operands; None, with bash's message, for an invalid option."""
     try:
-        found, operands = getopt(argv, short, permute=False)
+        found, operands = ordered(argv, short, permute=False)
     except Fail as failure:
         what, _, letter = failure.message.partition(" -- ")
         sh.fail(f"-{letter[1:-1]}: {what}")

@@ -3,7 +3,7 @@
 import errno
 
 from envs.simulators.shell.commands.files import ask, relative
-from envs.simulators.shell.commands.options import Fail, getopt, quote
+from envs.simulators.shell.commands.options import Fail, ordered, quote
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
@@ -62,7 +62,7 @@ def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
 
 
 def cp(p: Process) -> int:
-    options, names = getopt(p.argv, "adfHilLnPprRst:Tuvx", CP)
+    options, names = ordered(p.argv, "adfHilLnPprRst:Tuvx", CP)
     flags, chosen = [flag for flag, _ in options], dict(options)
     pairs = places(p, names, chosen)
     copy = Copy(p, flags, chosen)
@@ -227,7 +227,7 @@ class Copy:
 
 
 def mv(p: Process) -> int:
-    options, names = getopt(p.argv, "fint:Tuv", MV)
+    options, names = ordered(p.argv, "fint:Tuv", MV)
     flags, chosen = [flag for flag, _ in options], dict(options)
     status = 0
     made: set[int] = set()
@@ -272,7 +272,7 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
 
 
 def ln(p: Process) -> int:
-    options, names = getopt(p.argv, "fiLnPrst:Tv", LN)
+    options, names = ordered(p.argv, "fiLnPrst:Tv", LN)
     flags, chosen = [flag for flag, _ in options], dict(options)
     if len(names) == 1 and "t" not in chosen and "T" not in chosen:
         names = [names[0], "."]

@@ -1,6 +1,6 @@
 """diff (normal, unified, recursive) and cmp."""
 
-from envs.simulators.shell.commands.options import Fail, getopt, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote_locale, read
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -20,7 +20,7 @@ MISSING = "\\ No newline at end of file\n"
 
 def diff(p: Process) -> int:
     try:
-        options, names = getopt(p.argv, "qsuU:iwbraN", LONG, status=2)
+        options, names = ordered(p.argv, "qsuU:iwbraN", LONG, status=2)
     except Fail as failure:
         raise Fail(f"diff: {failure.message}\ndiff: Try 'diff --help' for more information.", 2, plain=True) from None
     if len(names) != 2:

@@ -5,7 +5,7 @@ import string
 from random import Random
 
 from envs.simulators.shell.commands.modes import parse_mode
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote, quote_if, quote_locale
 from envs.simulators.shell.commands.times import TimeError, parse_stamp, parse_time
 from envs.simulators.shell.files import Node, fault
 from envs.simulators.shell.process import Process
@@ -14,10 +14,7 @@ KINDS = {"file": "regular file", "dir": "directory", "link": "symbolic link", "d
 
 
 def mkdir(p: Process) -> int:
-    options, names = getopt(p.argv, "pm:vZ", {"parents": "p", "mode:": "m", "verbose": "v", "context::": "Z"})
-    chosen = dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "pm:v", {"parents": "p", "mode:": "m", "verbose": "v"}, least=1)
     change = parse_mode(chosen["m"]) if "m" in chosen else None
     if "m" in chosen and not change:
         raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
@@ -61,10 +58,7 @@ def _parents(p: Process, name: str, verbose: bool) -> None:
 
 def rmdir(p: Process) -> int:
     long = {"parents": "p", "verbose": "v", "ignore-fail-on-non-empty": "i"}
-    options, names = getopt(p.argv, "pv", long)
-    flags = {flag for flag, _ in options}
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    flags, names = getopt(p.argv, "pv", long, least=1)
     status = 0
     for name in names:
         path = name
@@ -84,8 +78,8 @@ def rmdir(p: Process) -> int:
 
 def touch(p: Process) -> int:
     long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h"}
-    options, names = getopt(p.argv, "acd:fhmr:t:", long)
-    chosen, flags = dict(options), {flag for flag, _ in options}
+    chosen, names = getopt(p.argv, "acd:fhmr:t:", long)
+    flags = set(chosen)
     when = mtime = atime = p.machine.clock
     if "r" in chosen:
         try:
@@ -129,7 +123,7 @@ def touch(p: Process) -> int:
 def rm(p: Process) -> int:
     long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive": "i"}
     long |= {"no-preserve-root": "N", "preserve-root::": "P", "one-file-system": "x"}
-    options, names = getopt(p.argv, "dfirRv", long)
+    options, names = ordered(p.argv, "dfirRv", long)
     flags = {flag.replace("R", "r") for flag, _ in options}
     asking = next((flag for flag, _ in reversed(options) if flag in "fi"), "") == "i"
     if not names:
@@ -217,10 +211,7 @@ class Removal:
 
 
 def basename(p: Process) -> int:
-    options, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False)
-    chosen = dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False, least=1)
     several, suffix = "a" in chosen or "s" in chosen, chosen.get("s", "")
     if not several:
         if len(names) > 2:
@@ -235,9 +226,7 @@ def basename(p: Process) -> int:
 
 
 def dirname(p: Process) -> int:
-    options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False, least=1)
     for name in names:
         bare = name.rstrip("/") or name[:1]
         folder = bare.rpartition("/")[0] if "/" in bare else "."
@@ -247,14 +236,12 @@ def dirname(p: Process) -> int:
 
 def readlink(p: Process) -> int:
     long = {"canonicalize": "f", "canonicalize-existing": "e", "canonicalize-missing": "m", "no-newline": "n"}
-    options, names = getopt(p.argv, "femnqsvz", long | {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"})
-    flags = {flag for flag, _ in options}
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    long |= {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"}
+    flags, names = getopt(p.argv, "femnqsvz", long, least=1)
     status, end = 0, "" if "n" in flags and len(names) == 1 else "\0" if "z" in flags else "\n"
     for name in names:
         try:
-            if flags & {"f", "e", "m"}:
+            if flags.keys() & {"f", "e", "m"}:
                 p.out(_canonical(p, name, next(flag for flag in "emf" if flag in flags)) + end)
             else:
                 node = p.lookup(name, follow=False)
@@ -293,10 +280,7 @@ def normal(path: str) -> str:
 
 def realpath(p: Process) -> int:
     long = {"canonicalize-existing": "e", "canonicalize-missing": "m", "no-symlinks": "s", "strip": "s", "quiet": "q"}
-    options, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r"})
-    chosen = dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r"}, least=1)
     status = 0
     for name in names:
         try:
@@ -322,8 +306,7 @@ def relative(path: str, start: str) -> str:
 
 def mktemp(p: Process) -> int:
     long = {"directory": "d", "dry-run": "u", "quiet": "q", "suffix:": "s", "tmpdir::": "p"}
-    options, names = getopt(p.argv, "dqtup:", long)
-    chosen = dict(options)
+    chosen, names = getopt(p.argv, "dqtup:", long)
     template = (names[0] if names else "tmp.XXXXXXXXXX") + chosen.get("s", "")
     at = template.rfind("X") + 1
     count = at - len(template[:at].rstrip("X"))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fnmatch import translate
 
 from envs.simulators.regex.match import RegexError, compile_regex
-from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.commands.options import Fail, ordered, read
 from envs.simulators.shell.process import Process
 
 SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZbTd:D:0123456789"
@@ -24,7 +24,7 @@ def grep(p: Process) -> int:
     kind = {"egrep": "E", "fgrep": "F"}.get(p.argv[0].rpartition("/")[2], "G")
     p.argv = ["grep" if kind != "G" else p.argv[0], *p.argv[1:]]  # they are scripts that run grep
     try:
-        options, operands = getopt(p.argv, SHORT, LONG, status=2)
+        options, operands = ordered(p.argv, SHORT, LONG, status=2)
     except Fail as failure:
         raise Fail(f"{p.argv[0]}: {failure.message}\n{USAGE}", 2, plain=True) from None
     flags = {flag for flag, _ in options}

@@ -44,8 +44,8 @@ def gzip(p: Process) -> int:
         "list": "l",
     }
     long |= {"recursive": "r", "test": "t", "verbose": "v", "quiet": "q", "no-name": "n", "fast": "1", "best": "9"}
-    options, names = getopt(p.argv, "dckfltrvqnNS:123456789", long)
-    flags = {flag for flag, _ in options}
+    flags, names = getopt(p.argv, "dckfltrvqnNS:123456789", long)
+    flags = set(flags)
     flags |= {"gunzip": {"d"}, "zcat": {"d", "c"}}.get(program, set())
     p.argv = ["gzip", *p.argv[1:]]  # the others are scripts that run gzip
     status = 0

@@ -1,7 +1,7 @@
 """ls, dir and du."""
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, quote
+from envs.simulators.shell.commands.options import getopt, ordered, quote
 from envs.simulators.shell.commands.sort import version_key
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
@@ -16,7 +16,7 @@ RECENT = 31556952 / 2  # seconds: half a year
 
 
 def ls(p: Process) -> int:
-    options, names = getopt(p.argv, SHORT, LONG, status=2)
+    options, names = ordered(p.argv, SHORT, LONG, status=2)
     listing = Listing(p, options)
     files, folders = [], []
     for name in names or ["."]:
@@ -212,17 +212,16 @@ def human(size: int) -> str:
 def du(p: Process) -> int:
     long = {"all": "a", "bytes": "b", "total": "c", "human-readable": "h", "summarize": "s", "max-depth:": "d"}
     long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "X", "null": "0", "separate-dirs": "S"}
-    options, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    deepest = 0 if "s" in flags else int(chosen["d"][:9]) if chosen.get("d", "").isdecimal() else 10**6
+    chosen, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
+    deepest = 0 if "s" in chosen else int(chosen["d"][:9]) if chosen.get("d", "").isdecimal() else 10**6
 
     def size(node: Node) -> int:
-        return _size(node) if flags & {"A", "b"} else _blocks(node) * 1024
+        return _size(node) if chosen.keys() & {"A", "b"} else _blocks(node) * 1024
 
     def text(total: int) -> str:
-        if "h" in flags:
+        if "h" in chosen:
             return human(total)
-        return str(total if "b" in flags else -(-total // 2**20) if "m" in flags else -(-total // 1024))
+        return str(total if "b" in chosen else -(-total // 2**20) if "m" in chosen else -(-total // 1024))
 
     seen: set[int] = set()
 
@@ -236,7 +235,7 @@ def du(p: Process) -> int:
             total += sum(
                 walk(f"{path if path != '/' else ''}/{name}", node.data[name], depth + 1) for name in sorted(node.data)
             )
-        if depth <= deepest and (node.kind == "dir" or "a" in flags or not depth):
+        if depth <= deepest and (node.kind == "dir" or "a" in chosen or not depth):
             p.out(f"{text(total)}\t{path}\n")
         return total
 
@@ -246,7 +245,7 @@ def du(p: Process) -> int:
             everything += walk(name, p.lookup(name, follow=False), 0)
         except OSError as error:
             status = p.fail(f"cannot access {quote(name)}: {error.strerror}")
-    if "c" in flags:
+    if "c" in chosen:
         p.out(f"{text(everything)}\ttotal\n")
     return status
 

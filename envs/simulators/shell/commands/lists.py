@@ -3,7 +3,7 @@
 import string
 
 from envs.simulators.regex.syntax import CLASSES
-from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote_if, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_locale, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
@@ -11,9 +11,8 @@ from envs.simulators.shell.process import Process
 def cut(p: Process) -> int:
     long = {"bytes:": "b", "characters:": "c", "fields:": "f", "delimiter:": "d", "only-delimited": "s"}
     long |= {"output-delimiter:": "O", "zero-terminated": "z"}
-    options, files = getopt(p.argv, "b:c:f:d:snz", long)
-    modes = [(flag, value) for flag, value in options if flag in "bcf"]
-    chosen = dict(options)
+    options, files = ordered(p.argv, "b:c:f:d:snz", long)
+    modes, chosen = [(flag, value) for flag, value in options if flag in "bcf"], dict(options)
     if len(modes) > 1:
         raise Fail("only one list may be specified", try_help=True)
     if not modes:
@@ -29,11 +28,7 @@ def cut(p: Process) -> int:
     wanted = _ranges(spec, mode == "f")
     delimiter = (chosen.get("d", "\t") or "\0") if mode == "f" else ""
     end = "\0" if "z" in chosen else "\n"
-    status = 0
     for _, data in inputs(p, files):
-        if data is None:
-            status = 1
-            continue
         shown = []
         for line in lines(data, end):
             p.tick(1 + (len(line) >> 8) + (len(wanted) * (8 + len(chosen.get("O", ""))) >> 8))
@@ -47,7 +42,7 @@ def cut(p: Process) -> int:
                 kept = [field for low, high in wanted for field in fields[low - 1 : high]]
                 shown.append(chosen.get("O", delimiter).join(kept) + end)
         p.out("".join(shown))
-    return status
+    return p.failed
 
 
 def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
@@ -84,35 +79,20 @@ def _merged(ranges: list) -> list[tuple[int, int | None]]:
 
 def paste(p: Process) -> int:
     long = {"delimiters:": "d", "serial": "s"}
-    options, files = getopt(p.argv, "d:s", long)
-    chosen = dict(options)
+    chosen, files = getopt(p.argv, "d:s", long)
     spec = chosen.get("d", "\t")
     delimiters = _unescaped(spec) or [""]
-    columns = []
-    stdin = None
-    names = files or ["-"]
-    for name in names:
-        if name == "-":
-            if stdin is None:
-                stdin = lines(read(p, name))
-            columns.append(stdin)
-            continue
-        try:
-            columns.append(lines(read(p, name)))
-        except OSError as error:
-            status = p.fail(f"{quote_if(name)}: {error.strerror}")
-            if "s" not in chosen:
-                return status
-            columns.append([])
+    found = [(name, lines(data)) for name, data in inputs(p, files)]
+    columns = [column for _, column in found]
     if "s" in chosen:
         for column in columns:
             p.out(_joined(column, delimiters) + "\n")
-        return 0
-    dashes = names.count("-")
-    if dashes > 1:  # standard input gives a line to each dash in turn
-        turns = iter([i for i, name in enumerate(names) if name == "-"])
-        for turn, i in enumerate(turns):
-            columns[i] = (stdin or [])[turn::dashes]
+        return p.failed
+    if p.failed:
+        return 1
+    dashes = [i for i, (name, _) in enumerate(found) if name == "-"]
+    for turn, i in enumerate(dashes):  # standard input, which the first has read, gives a line to each dash in turn
+        columns[i] = found[dashes[0]][1][turn :: len(dashes)]
     height = max(map(len, columns))
     for row in range(height):
         p.tick()
@@ -141,10 +121,8 @@ def _unescaped(spec: str) -> list[str]:
 
 def tr(p: Process) -> int:
     long = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
-    options, sets = getopt(p.argv, "cCdst", long, permute=False)
-    flags = {flag.lower() for flag, _ in options}
-    if not sets:
-        raise Fail("missing operand", try_help=True)
+    options, sets = getopt(p.argv, "cCdst", long, permute=False, least=1)
+    flags = {flag.lower() for flag in options}
     needs = 2 if ("d" not in flags and "s" not in flags) or ("d" in flags and "s" in flags) else 1
     if len(sets) < needs:
         what = "deleting and squeezing repeats" if flags >= {"d", "s"} else "translating"
@@ -244,10 +222,7 @@ def _literals(spec: str) -> list[tuple[str, bool]]:
 def uniq(p: Process) -> int:
     long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "skip-fields:": "f", "skip-chars:": "s"}
     long |= {"check-chars:": "w", "zero-terminated": "z", "all-repeated::": "D"}
-    options, files = getopt(p.argv, "cdDuif:s:w:z", long)
-    chosen = dict(options)
-    if len(files) > 2:
-        raise Fail(f"extra operand {quote_locale(files[2])}", try_help=True)
+    chosen, files = getopt(p.argv, "cdDuif:s:w:z", long, most=2)
     counts = {"f": "number of fields to skip", "s": "number of bytes to skip", "w": "number of bytes to compare"}
     skip, drop, width = (number(chosen[flag], counts[flag]) if flag in chosen else None for flag in "fsw")
     name = files[0] if files else "-"
@@ -291,12 +266,8 @@ def uniq(p: Process) -> int:
 
 
 def comm(p: Process) -> int:
-    options, files = getopt(p.argv, "123", {"check-order": "o", "nocheck-order": "n", "output-delimiter:": "O"})
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    if len(files) < 2:
-        raise Fail(f"missing operand{f' after {quote_locale(files[0])}' if files else ''}", try_help=True)
-    if len(files) > 2:
-        raise Fail(f"extra operand {quote_locale(files[2])}", try_help=True)
+    chosen, files = getopt(p.argv, "123", {"output-delimiter:": "O"}, least=2, most=2)
+    flags = set(chosen)
     sides = [lines(read(p, name)) for name in files]
     tab = chosen.get("O", "\t")
     indent = ["", "" if "1" in flags else tab, tab * (2 - len(flags & {"1", "2"}))]
@@ -323,19 +294,14 @@ def comm(p: Process) -> int:
 
 
 def fold(p: Process) -> int:
-    options, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
-    chosen = dict(options)
+    chosen, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
     width = number(chosen.get("w", "80"), "number of columns")
     if not width:
         raise Fail(f"invalid number of columns: {quote_locale(chosen['w'])}")
-    status = 0
     for _, data in inputs(p, files):
-        if data is None:
-            status = 1
-            continue
         p.tick(len(data) >> 4)
         p.out("\n".join(_folded(line, width, "s" in chosen, "b" in chosen) for line in data.split("\n")))
-    return status
+    return p.failed
 
 
 def _folded(line: str, width: int, at_blanks: bool, count_bytes: bool) -> str:

@@ -84,13 +84,11 @@ def chmod(p: Process) -> int:
         else:
             argv.append(word)
     long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
-    options, operands = getopt(argv, "Rcfv", long | {"preserve-root": "p", "no-preserve-root": "p"})
-    flags = {flag for flag, _ in options}
-    text = given if given is not None else operands.pop(0) if operands else None
-    if text is None:
-        raise Fail("missing operand", try_help=True)
-    if not operands:
-        raise Fail(f"missing operand after {quote_locale(text)}", try_help=True)
+    flags, operands = getopt(
+        argv, "Rcfv", long | {"preserve-root": "p", "no-preserve-root": "p"}, least=1 + (given is None)
+    )
+    flags = set(flags)
+    text = given if given is not None else operands.pop(0)
     change = parse_mode(text)
     if change is None:
         raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
@@ -181,14 +179,10 @@ def chown(p: Process) -> int:
     group_only = p.argv[0].endswith("chgrp")
     long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
     long |= {"no-dereference": "h", "dereference": "d", "from:": "2", "preserve-root": "p", "no-preserve-root": "p"}
-    options, operands = getopt(p.argv, "RcfvhHLP", long)
-    flags, chosen = {flag for flag, _ in options}, dict(options)
+    chosen, operands = getopt(p.argv, "RcfvhHLP", long, least=2)
+    flags = set(chosen)
     flags |= {"h"} if "R" in flags else set()
-    if not operands:
-        raise Fail("missing operand", try_help=True)
     spec = operands.pop(0)
-    if not operands:
-        raise Fail(f"missing operand after {quote_locale(spec)}", try_help=True)
     uid, gid = (-1, group_id(p, spec) if spec else -1) if group_only else parse_owner(p, spec)
     if gid is None:
         raise Fail(f"invalid group: {quote_locale(spec)}")

@@ -139,8 +139,7 @@ def pgrep(p: Process) -> int:
         signal = signal_name(words.pop(1)[1:])
     long = {"full": "f", "exact": "x", "list-name": "l", "list-full": "a", "count": "c", "euid:": "u", "newest": "n"}
     long |= {"oldest": "o", "parent:": "P", "signal:": "s", "ignore-case": "i", "inverse": "v", "delimiter:": "d"}
-    options, patterns = getopt(words, "fxlacu:noP:s:ivd:U:e", long, status=2)
-    chosen = dict(options)
+    chosen, patterns = getopt(words, "fxlacu:noP:s:ivd:U:e", long, status=2)
     signal = signal_name(chosen["s"]) if "s" in chosen else signal
     if len(patterns) > 1 or not (patterns or {"u", "P", "U"} & set(chosen)):
         many = "only one pattern can be provided" if patterns else "no matching criteria specified"
@@ -189,10 +188,9 @@ def kill(p: Process) -> int:
 
 
 def free(p: Process) -> int:
-    options, _ = getopt(
+    flags, _ = getopt(
         p.argv, "bkmghtwl", {"human": "h", "mega": "m", "giga": "g", "total": "t", "kibi": "k", "bytes": "b"}
     )
-    flags = {flag for flag, _ in options}
     unit = 1 if "b" in flags else 1 << 20 if "m" in flags else 1 << 30 if "g" in flags else 1 << 10
     total, used, cache = 8 << 30, 512 << 20, 256 << 20
     rows = [("Mem:", [total, used, total - used - cache, 1 << 20, cache, total - used]), ("Swap:", [0, 0, 0])]

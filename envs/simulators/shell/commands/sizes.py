@@ -93,8 +93,7 @@ def _dd_number(said: str) -> int:
 
 def truncate(p: Process) -> int:
     long = {"size:": "s", "reference:": "r", "no-create": "c", "io-blocks": "o"}
-    options, names = getopt(p.argv, "s:r:co", long)
-    chosen = dict(options)
+    chosen, names = getopt(p.argv, "s:r:co", long)
     if "s" not in chosen and "r" not in chosen:
         raise Fail("you must specify either '--size' or '--reference'", try_help=True)
     if not names:
@@ -126,10 +125,9 @@ def _resize(p: Process, node: Node, size: int, name: str) -> None:
 
 
 def fallocate(p: Process) -> int:
-    options, names = getopt(
+    chosen, names = getopt(
         p.argv, "l:o:nxvdp", {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
     )
-    chosen = dict(options)
     if "l" not in chosen:
         raise Fail("no length argument specified")
     if not names:

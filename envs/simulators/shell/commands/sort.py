@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, quote, quote_if, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_if, quote_locale, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
@@ -27,7 +27,7 @@ class Key:
 
 
 def sort(p: Process) -> int:
-    options, files = getopt(p.argv, "bfhnrVsuzk:t:o:", LONG, status=2)
+    options, files = ordered(p.argv, "bfhnrVsuzk:t:o:", LONG, status=2)
     flags = "".join(flag for flag, _ in options)
     chosen = dict(options)
     separator = _separator(chosen["t"]) if "t" in chosen else None
@@ -207,13 +207,12 @@ def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -
 
 def shuf(p: Process) -> int:
     long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o"}
-    options, operands = getopt(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
-    chosen = dict(options)
+    chosen, operands = getopt(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
     end = "\0" if "z" in chosen else "\n"
     if "i" in chosen:
         found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", chosen["i"])
         if not found or int(found[1]) > int(found[2]) + 1:
-            raise Fail(f"invalid input range: {quote(chosen['i'])}")
+            raise Fail(f"invalid input range: {quote_locale(chosen['i'])}")
         p.tick(int(found[2]) - int(found[1]) >> 2)
         items = [str(n) for n in range(int(found[1]), int(found[2]) + 1)]
     else:

@@ -4,7 +4,7 @@ import re
 
 from envs.simulators.shell.commands.listing import human
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import Fail, getopt, quote
+from envs.simulators.shell.commands.options import getopt, quote
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -17,10 +17,8 @@ DISK = 64 << 20  # kilobytes that the disk is said to have
 
 def stat(p: Process) -> int:
     long = {"dereference": "L", "format:": "c", "printf:": "P"}
-    options, names = getopt(p.argv, "Lc:", long)
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "Lc:", long, least=1)
+    flags = set(chosen)
     status = 0
     for name in names:
         p.tick(8)
@@ -94,8 +92,7 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
 
 def df(p: Process) -> int:
     long = {"human-readable": "h", "inodes": "i", "print-type": "T", "all": "a", "output::": "O", "type:": "t"}
-    options, names = getopt(p.argv, "ahHikTPlt:x:B:", long)
-    flags = {flag for flag, _ in options}
+    flags, names = getopt(p.argv, "ahHikTPlt:x:B:", long)
     status = 0
     for name in names:
         if not p.exists(name):

@@ -11,27 +11,21 @@ from envs.simulators.shell.process import Process
 def _sum(name: str):
     def command(p: Process) -> int:
         long = {"binary": "b", "text": "t", "tag": "T"}
-        options, names = getopt(p.argv, "bt", long)
-        flags = {flag for flag, _ in options}
-        status = 0
+        flags, names = getopt(p.argv, "bt", long)
         for file, data in inputs(p, names):
-            if data is None:
-                status = 1
-                continue
             digest = hashlib.new(name, raw(data)).hexdigest()
             p.out(
                 f"{name.upper()} ({file}) = {digest}\n"
                 if "T" in flags
                 else f"{digest} {'*' if 'b' in flags else ' '}{file}\n"
             )
-        return status
+        return p.failed
 
     return command
 
 
 def base64(p: Process) -> int:
-    options, names = getopt(p.argv, "diw:", {"decode": "d", "ignore-garbage": "i", "wrap:": "w"})
-    chosen = dict(options)
+    chosen, names = getopt(p.argv, "diw:", {"decode": "d", "ignore-garbage": "i", "wrap:": "w"})
     data = read(p, names[0] if names else "-")
     if "d" in chosen:
         try:

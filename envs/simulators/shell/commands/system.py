@@ -3,7 +3,7 @@
 import re
 from math import inf
 
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote, quote_if, quote_locale
 from envs.simulators.shell.commands.times import TimeError, parse_time, show
 from envs.simulators.shell.files import Timeout
 from envs.simulators.shell.jobs import NUMBERS, Expired, signal_name
@@ -17,8 +17,7 @@ KERNEL = {"s": "Linux", "r": "5.15.0", "v": "#1 SMP", "m": "x86_64", "p": "x86_6
 
 
 def date(p: Process) -> int:
-    options, operands = getopt(p.argv, "d:I::Rr:s:u", DATE)
-    chosen = dict(options)
+    chosen, operands = getopt(p.argv, "d:I::Rr:s:u", DATE, most=1)
     tz = "" if "u" in chosen else p.env.get("TZ", "")
     when = p.machine.clock
     form = "%a %b %e %H:%M:%S %Z %Y"
@@ -35,13 +34,9 @@ def date(p: Process) -> int:
         form = "%a, %d %b %Y %H:%M:%S %z"
     if operands:
         if not operands[0].startswith("+"):
-            if len(operands) == 1 and not re.fullmatch(r"\d{8,12}(\.\d\d)?", operands[0]):
+            if not re.fullmatch(r"\d{8,12}(\.\d\d)?", operands[0]):
                 raise Fail(f"invalid date {quote_locale(operands[0])}")
-            if len(operands) == 1:
-                raise Fail("cannot set date: Operation not permitted")
-            raise Fail(f"extra operand {quote_locale(operands[1])}", try_help=True)
-        if len(operands) > 1:
-            raise Fail(f"extra operand {quote_locale(operands[1])}", try_help=True)
+            raise Fail("cannot set date: Operation not permitted")
         form = operands[0][1:]
     try:
         if "d" in chosen:
@@ -57,7 +52,7 @@ def date(p: Process) -> int:
 
 def env(p: Process) -> int:
     long = {"ignore-environment": "i", "null": "0", "unset:": "u", "chdir:": "C"}
-    options, operands = getopt(p.argv, "i0u:C:", long, permute=False, status=125)
+    options, operands = ordered(p.argv, "i0u:C:", long, permute=False, status=125)
     flags, changed = {flag for flag, _ in options}, {} if ("i", None) in options else dict(p.env)
     for flag, value in options:
         if flag == "u":
@@ -90,9 +85,7 @@ def printenv(p: Process) -> int:
 
 
 def sleep(p: Process) -> int:
-    _, operands = getopt(p.argv, "")
-    if not operands:
-        raise Fail("missing operand", try_help=True)
+    _, operands = getopt(p.argv, "", least=1)
     total = 0.0
     for operand in operands:
         found = re.fullmatch(r"(\d+\.?\d*|\.\d+|inf|infinity)([smhd]?)", operand)
@@ -109,8 +102,7 @@ MOST_SLEEP = 86400.0  # seconds that one command may wait: more is for ever
 def timeout(p: Process) -> int:
     """Run a command, which ends at the limit: by the machine's clock, or when it has used up half of the steps."""
     long = {"kill-after:": "k", "signal:": "s", "preserve-status": "p", "foreground": "f", "verbose": "v"}
-    options, operands = getopt(p.argv, "k:s:v", long, False, 125)
-    chosen = dict(options)
+    chosen, operands = getopt(p.argv, "k:s:v", long, permute=False, status=125)
     signal = signal_name(chosen.get("s", "TERM"))
     if signal is None:
         raise Fail(f"{quote_locale(chosen['s'])}: invalid signal", 125, try_help=True)
@@ -149,8 +141,8 @@ def which(p: Process) -> int:
         found = [place for place in places if p.exists(place) and _runs(p, place)]
         if not found:
             status = 1
-        if ("s", None) not in options:
-            p.out("".join(place + "\n" for place in (found if ("a", None) in options else found[:1])))
+        if "s" not in options:
+            p.out("".join(place + "\n" for place in (found if "a" in options else found[:1])))
     return status if names else 1
 
 
@@ -181,10 +173,8 @@ def uname(p: Process) -> int:
         "machine": "m",
     }
     long |= {"operating-system": "o", "processor": "p", "hardware-platform": "i"}
-    options, operands = getopt(p.argv, "asnrvmpio", long)
-    if operands:
-        raise Fail(f"extra operand {quote_locale(operands[0])}", try_help=True)
-    flags = {flag for flag, _ in options} or {"s"}
+    options, _ = getopt(p.argv, "asnrvmpio", long, most=0)
+    flags = options or {"s"}
     values = KERNEL | {"n": p.machine.hostname}
     p.out(" ".join(values[flag] for flag in "snrvmpio" if flag in flags or "a" in flags) + "\n")
     return 0

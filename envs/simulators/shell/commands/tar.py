@@ -5,7 +5,7 @@ import tarfile
 
 from envs.simulators.shell.commands.gzip import packed, unpacked
 from envs.simulators.shell.commands.modes import group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, lines, read
+from envs.simulators.shell.commands.options import lines, ordered, read
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import text
 from envs.simulators.shell.patterns import matches
@@ -99,7 +99,7 @@ def _in_order(p: Process, argv: list[str]):
         else:
             at = next((i for i, c in enumerate(word[1:], 1) if c in "fCTX"), None)
             needs += at is not None and at == len(word) - 1
-        yield from getopt([argv[0], *words[:needs]], "cxtrujzJvf:C:pX:kOaPT:hmwSW", TAR, status=2)[0]
+        yield from ordered([argv[0], *words[:needs]], "cxtrujzJvf:C:pX:kOaPT:hmwSW", TAR, status=2)[0]
         del words[:needs]
 
 

@@ -10,8 +10,7 @@ MOST_ARGUMENTS = 5000  # of one command
 def xargs(p: Process) -> int:
     long = {"null": "0", "arg-file:": "a", "delimiter:": "d", "replace::": "I", "max-lines::": "L", "max-args:": "n"}
     long |= {"no-run-if-empty": "r", "verbose": "t", "max-procs:": "P", "exit": "x", "max-chars:": "s"}
-    options, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
-    chosen = dict(options)
+    chosen, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
     command = command or ["echo"]
     for flag, name in (("n", "n"), ("L", "L"), ("P", "P"), ("s", "s")):
         value = chosen.get(flag)

@@ -20,8 +20,7 @@ ADDUSER |= {"firstuid:": "1", "lastuid:": "2", "debug": "D", "verbose": "v"}
 def adduser(p: Process) -> int:
     """adduser and addgroup: a user, a system user, a group, or a user into a group."""
     program = p.argv[0].rpartition("/")[2]
-    options, names = getopt(p.argv, "q", ADDUSER)
-    chosen = dict(options)
+    chosen, names = getopt(p.argv, "q", ADDUSER)
     say = (lambda line: None) if "q" in chosen else lambda line: p.out(line + "\n")
     if p.uid:
         raise Fail("Only root may add a user or group to the system.")
@@ -154,8 +153,7 @@ def deluser(p: Process) -> int:
         "quiet": "q",
         "only-if-empty": "o",
     }
-    options, names = getopt(p.argv, "q", long | {"backup": "b", "backup-to:": "B"})
-    flags = {flag for flag, _ in options}
+    flags, names = getopt(p.argv, "q", long | {"backup": "b", "backup-to:": "B"})
     say = (lambda line: None) if "q" in flags else lambda line: p.out(line + "\n")
     if p.uid:
         raise Fail("Only root may remove a user or group from the system.")

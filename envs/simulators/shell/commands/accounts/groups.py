@@ -22,8 +22,7 @@ def group_number(value: str) -> str:
 def groupadd(p: Process) -> int:
     usage = "groupadd [options] GROUP"
     long = {"force": "f", "gid:": "g", "key:": "K", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
-    options, names = usage_options(p, "fg:K:op:rU:", long, usage, least=1)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "fg:K:op:rU:", long, usage, least=1)
     gid = group_number(chosen["g"]) if "g" in chosen else None
     name, accounts = names[0], Accounts(p)
     if not valid_name(name):
@@ -68,8 +67,7 @@ def remove_group(p: Process, name: str, force: bool, program: str) -> int:
 def groupmod(p: Process) -> int:
     usage = "groupmod [options] GROUP"
     long = {"gid:": "g", "new-name:": "n", "non-unique": "o"}
-    options, names = usage_options(p, "g:n:o", long, usage, least=1)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "g:n:o", long, usage, least=1)
     gid = group_number(chosen["g"]) if "g" in chosen else None
     accounts, name, new = Accounts(p), names[0], chosen.get("n", names[0])
     group, secrets = find(accounts.group, name), find(accounts.gshadow, name)
@@ -103,8 +101,7 @@ def gpasswd(p: Process) -> int:
         "members:": "M",
         "administrators:": "A",
     }
-    options, names = usage_options(p, "a:d:rRM:A:", long, usage, least=1)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "a:d:rRM:A:", long, usage, least=1)
     if len(set(chosen) - {"A", "M"}) + bool({"A", "M"} & set(chosen)) != 1:
         raise usage_error(p, usage)
     accounts, name = Accounts(p), names[0]

@@ -26,10 +26,9 @@ PASSWD |= {"status": "S", "unlock": "u", "warndays:": "w", "maxdays:": "x", "kee
 
 def chage(p: Process) -> int:
     usage = "chage [options] LOGIN"
-    options, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage, least=1)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage, least=1)
     values = {}
-    for flag, value in options:
+    for flag, value in chosen.items():
         if flag in "dE":
             values[flag] = days(value, p.machine.clock)
             if values[flag] is None:
@@ -93,7 +92,7 @@ def chsh(p: Process) -> int:
         raise Fail(f"You may not change the shell for '{user[0]}'.")
     if not options:
         raise usage_error(p, usage)
-    shell = dict(options)["s"]
+    shell = options["s"]
     listed = text(p.machine.content("/etc/shells") or b"").split("\n")
     if p.uid and shell not in listed:
         raise Fail(f"{shell} is an invalid shell")
@@ -121,8 +120,7 @@ def secret(password: str, name: str) -> str:
 
 def passwd(p: Process) -> int:
     usage = "passwd [options] [LOGIN]"
-    options, names = usage_options(p, "adei:kln:qsSuw:x:", PASSWD, usage, 6)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "adei:kln:qsSuw:x:", PASSWD, usage, 6)
     accounts = Accounts(p)
     me = find(accounts.passwd, str(p.uid), 2) or ["root"]
     name = names[0] if names else me[0]
@@ -200,7 +198,7 @@ def chpasswd(p: Process) -> int:
             p.fail(f"line {at}: user '{name}' does not exist")
             failed = True
         else:
-            shadow[1:3] = password if ("e", None) in options else secret(password, name), accounts.today()
+            shadow[1:3] = password if "e" in options else secret(password, name), accounts.today()
     if failed:
         return p.fail("error detected, changes ignored")
     accounts.save()

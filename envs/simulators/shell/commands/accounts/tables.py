@@ -15,7 +15,7 @@ DAY = 86400
 
 def usage_options(
     p: Process, short: str, long: dict, usage: str, status: int = 2, least: int = 0, most: int = 1
-) -> tuple[list, list[str]]:
+) -> tuple[dict, list[str]]:
     """Parse options as getopt does; print the usage for an invalid one, and for too few or too many operands."""
     try:
         options, names = getopt(p.argv, short, long, status=status)

@@ -29,10 +29,9 @@ USERMOD |= {"password:": "p", "remove": "r", "shell:": "s", "uid:": "u", "unlock
 
 def useradd(p: Process) -> int:
     usage = "useradd [options] LOGIN\n       useradd -D\n       useradd -D [options]"
-    options, names = usage_options(p, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, usage, least=1)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, usage, least=1)
     accounts = Accounts(p)
-    _check(p, accounts, options, "comment")
+    _check(p, accounts, chosen, "comment")
     if "U" in chosen and "g" in chosen:
         raise usage_error(p, usage, "options -U and -g conflict")
     name = names[0]
@@ -57,9 +56,9 @@ def _default_shell(p: Process) -> str:
     return next((line[6:] for line in data.split("\n") if line.startswith("SHELL=")), "/bin/sh")
 
 
-def _check(p: Process, accounts: Accounts, options: list, comment: str) -> None:
+def _check(p: Process, accounts: Accounts, chosen: dict, comment: str) -> None:
     """Fail for invalid values, in the order of the options."""
-    for flag, value in options:
+    for flag, value in chosen.items():
         if flag == "c" and ":" in value:
             raise Fail(f"invalid {comment} '{value}'", 3)
         if flag in "db" and value and not value.startswith("/"):
@@ -122,8 +121,7 @@ def add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen: 
 
 def userdel(p: Process) -> int:
     usage = "userdel [options] LOGIN"
-    options, names = usage_options(p, "frZ", {"force": "f", "remove": "r"}, usage, least=1)
-    name, flags = names[0], {flag for flag, _ in options}
+    flags, (name,) = usage_options(p, "frZ", {"force": "f", "remove": "r"}, usage, least=1)
     accounts = Accounts(p)
     user = accounts.user(name)
     if not user:
@@ -149,15 +147,14 @@ def _remove_home(p: Process, name: str, home: str) -> None:
 
 def usermod(p: Process) -> int:
     usage = "usermod [options] LOGIN"
-    options, names = usage_options(p, "abc:d:e:f:g:G:l:Lmop:rs:u:U", USERMOD, usage, least=1)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "abc:d:e:f:g:G:l:Lmop:rs:u:U", USERMOD, usage, least=1)
     accounts = Accounts(p)
-    _check(p, accounts, options, "field")
+    _check(p, accounts, chosen, "field")
     groups = [accounts.named_group(key)[0] for key in names_in(chosen["G"])] if "G" in chosen else None
     user = accounts.user(names[0])
     if not user:
         raise Fail(f"user '{names[0]}' does not exist", 6)
-    if not options:
+    if not chosen:
         raise usage_error(p, usage, "no options")
     if "a" in chosen and groups is None:
         raise usage_error(p, usage, "-a flag is only allowed with the -G flag")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.commands.options import Fail, ordered, read
 from envs.simulators.shell.commands.sed.parse import Command, Script
 from envs.simulators.shell.commands.sed.select import Selection
 from envs.simulators.shell.commands.sed.text import substitute, visible
@@ -23,7 +23,7 @@ USAGE = "Usage: {name} [OPTION]... {{script-only-if-no-other-script}} [input-fil
 
 def sed(p: Process) -> int:
     try:
-        options, operands = getopt(p.argv, "ne:f:i::Erszl:u", LONG)
+        options, operands = ordered(p.argv, "ne:f:i::Erszl:u", LONG)
     except Fail as failure:
         usage = USAGE.format(name=p.argv[0])
         raise Fail(f"{p.argv[0]}: {failure.message}\n{usage}", failure.status, plain=True) from None
