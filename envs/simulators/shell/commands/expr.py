@@ -55,12 +55,6 @@ def _operand(p: Process, words: list[str], at: int, depth: int = 0) -> tuple[str
     if word == "length" and at + 1 < len(words):
         value, at = _operand(p, words, at + 1)
         return str(len(value)), at
-    if word in ("match", "index") and at + 2 < len(words):
-        first, at = _operand(p, words, at + 1)
-        second, at = _operand(p, words, at)
-        if word == "match":
-            return _applied(p, ":", first, second), at
-        return str(min((first.find(char) + 1 for char in second if char in first), default=0)), at
     if word == "substr" and at + 3 < len(words):
         value, at = _operand(p, words, at + 1)
         start, at = _operand(p, words, at)
@@ -68,8 +62,6 @@ def _operand(p: Process, words: list[str], at: int, depth: int = 0) -> tuple[str
         if not (start.isdecimal() and size.isdecimal() and int(start[:9])):
             return "", at
         return value[int(start[:9]) - 1 :][: int(size[:9])], at
-    if word == "+" and at + 1 < len(words):
-        return words[at + 1], at + 2
     return word, at + 1
 
 

@@ -177,13 +177,5 @@ OF_VALUES |= {
 
 def _replacement(by: str) -> list:
     """Return the parts of a replacement: strings, and 0 for the match itself."""
-    parts: list = []
-    at = 0
-    while at < len(by):
-        if by[at] == "\\" and by[at + 1 : at + 2] in ("&", "\\"):
-            parts.append(by[at + 1])
-            at += 2
-        else:
-            parts.append(0 if by[at] == "&" else by[at])
-            at += 1
-    return parts
+    found = re.findall(r"\\([\\&])|(&)|(\\|[^\\&]+)", by)
+    return [0 if match else escaped or other for escaped, match, other in found]

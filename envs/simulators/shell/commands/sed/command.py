@@ -10,20 +10,13 @@ from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
 
 LONG = {"quiet": "n", "silent": "n", "expression:": "e", "file:": "f", "in-place::": "i", "regexp-extended": "E"}
-LONG |= {
-    "separate": "s",
-    "null-data": "z",
-    "line-length:": "l",
-    "posix": "p",
-    "unbuffered": "u",
-    "follow-symlinks": "F",
-}
+LONG |= {"separate": "s", "null-data": "z", "unbuffered": "u"}
 USAGE = "Usage: {name} [OPTION]... {{script-only-if-no-other-script}} [input-file]..."
 
 
 def sed(p: Process) -> int:
     try:
-        options, operands = ordered(p.argv, "ne:f:i::Erszl:u", LONG)
+        options, operands = ordered(p.argv, "ne:f:i::Erszu", LONG)
     except Fail as failure:
         usage = USAGE.format(name=p.argv[0])
         raise Fail(f"{p.argv[0]}: {failure.message}\n{usage}", failure.status, plain=True) from None
@@ -93,7 +86,8 @@ class Sed(Selection):
             command.end = -1
         try:
             while self.next_line():
-                self.cycle()
+                while self.commands_on_space():
+                    pass
         except Quit as leaving:
             quitting = leaving.args[0]
             if self.in_place:
@@ -204,14 +198,8 @@ class Sed(Selection):
             self.put(data.decode("latin-1"))
         self.later = []
 
-    def cycle(self) -> None:
-        """Run all commands on one line; D starts over without reading."""
-        while True:
-            again = self.commands_on_space()
-            if not again:
-                return
-
     def commands_on_space(self) -> bool:
+        """Run all commands on the pattern space; return whether D starts over without reading."""
         p, pc, many = self.p, 0, len(self.commands)
         self.replaced = False
         while pc < many:
@@ -264,19 +252,14 @@ class Sed(Selection):
     def more(self, name: str) -> bool:
         """Run n and N, which read the next line; without one the script ends."""
         if self.ahead is None:
-            if not self.silent:
-                self.print(self.space)
-            self.leave()
+            self.finish()
             return False
-        if name == "n":
-            if not self.silent:
-                self.print(self.space)
-            self.leave()
-            self.next_line()
-        else:
-            before = self.space
-            self.leave()
-            self.next_line()
+        before = self.space
+        if name == "n" and not self.silent:
+            self.print(self.space)
+        self.leave()
+        self.next_line()
+        if name == "N":
             self.space = before + self.end + self.space
         return True
 

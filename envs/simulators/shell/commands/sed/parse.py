@@ -1,10 +1,12 @@
 """Parse a sed script to a list of commands."""
 
+import re
 from dataclasses import dataclass, field
 
 from envs.simulators.regex.match import Regex, compile_regex
 from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.sed.text import replacement_parts
 
 MOST_COMMANDS = 10_000
 ESCAPES = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -105,12 +107,7 @@ class Script:
                 if second is None:
                     self.at += 1
                     raise self.error("unexpected `,'")
-        if (
-            first is not None
-            and first.kind == "line"
-            and first.number == 0
-            and (second is None or second.kind != "regex")
-        ):
+        if first == Address("line") and (second is None or second.kind != "regex"):
             self.at += 1
             raise self.error("invalid usage of line address 0")
         self.skip(" \t")
@@ -181,7 +178,7 @@ class Script:
             if command.second is not None and name in "qQ":
                 raise self.error("command only uses one address")
             self.skip(" \t")
-            command.status = self.number(0)
+            command.status = self.number()
             self.ending()
         elif name == "s":
             self.substitution(command)
@@ -203,25 +200,25 @@ class Script:
             self.at += 1
             raise self.error("extra characters after command")
 
-    def number(self, default: int) -> int:
+    def number(self) -> int:
         start = self.at
         self.skip("0123456789")
-        return int(self.text[start : self.at][:15]) if self.at > start else default
+        return int(self.text[start : self.at][:15] or 0)
 
     def address(self, first: bool) -> Address | None:
         char = self.text[self.at : self.at + 1]
         if char.isdecimal():
-            number = self.number(0)
+            number = self.number()
             if first and self.text.startswith("~", self.at):
                 self.at += 1
-                return Address("step", number, self.number(0))
+                return Address("step", number, self.number())
             return Address("line", number)
         if char == "$":
             self.at += 1
             return Address("last")
         if char in ("+", "~") and char and not first:
             self.at += 1
-            return Address("plus" if char == "+" else "multiple", self.number(0))
+            return Address("plus" if char == "+" else "multiple", self.number())
         if char == "/" or (char == "\\" and self.at + 1 < len(self.text)):
             self.at += 1 + (char == "\\")
             delimiter = self.text[self.at - 1]
@@ -319,7 +316,7 @@ class Script:
                 flags += char
             elif char.isdecimal():
                 start = self.at
-                command.nth = self.number(0)
+                command.nth = self.number()
                 if not command.nth:
                     self.at = start + 1
                     raise self.error("number option to `s' command may not be zero")
@@ -334,30 +331,10 @@ class Script:
                 raise self.error("unknown option to `s'")
         command.everywhere, command.prints = "g" in flags, flags.count("p")
         command.regex = self.compiled(pattern, flags)
-        command.parts = self.replacement(replacement, command.regex)
-
-    def replacement(self, text: str, regex: Regex | None) -> list:
-        parts: list = []
-        at = 0
-        while at < len(text):
-            char = text[at]
-            at += 1
-            if char == "&":
-                parts.append(0)
-            elif char != "\\":
-                parts.append(char)
-            else:
-                char = text[at : at + 1]
-                at += 1
-                if char.isdecimal():
-                    if regex is not None and int(char) > regex.groups:
-                        raise self.error(f"invalid reference \\{char} on `s' command's RHS")
-                    parts.append(int(char))
-                elif char in ("U", "L", "u", "l", "E") and char:
-                    parts.append(("case", char))
-                else:
-                    parts.append(ESCAPES.get(char, char))
-        return parts
+        command.parts = replacement_parts(replacement, ESCAPES)
+        for part in command.parts if command.regex else ():
+            if isinstance(part, int) and part > command.regex.groups:
+                raise self.error(f"invalid reference \\{part} on `s' command's RHS")
 
     def transliteration(self, command: Command) -> None:
         delimiter = self.char()
@@ -367,15 +344,7 @@ class Script:
         sides = []
         for _ in range(2):
             side = self.delimited(delimiter, unterminated, False)
-            chars, at = [], 0
-            while at < len(side):
-                if side[at] == "\\" and at + 1 < len(side):
-                    at += 1
-                    chars.append(ESCAPES.get(side[at], side[at]))
-                else:
-                    chars.append(side[at])
-                at += 1
-            sides.append(chars)
+            sides.append([ESCAPES.get(c, c) if c else char for char, c in re.findall(r"(\\(.)|.)", side, re.DOTALL)])
         if len(sides[0]) != len(sides[1]):
             raise self.error("strings for `y' command are different lengths")
         command.table = {ord(a): b for a, b in zip(*sides, strict=True)}

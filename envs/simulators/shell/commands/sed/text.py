@@ -1,5 +1,7 @@
 """Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...), and the output of l."""
 
+import re
+
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
 
@@ -24,6 +26,19 @@ def substitute(regex, text: str, parts: list, tick, everywhere: bool, nth: int =
         last_end = end
         at = end if end > begin else end + 1
     return "".join(shown) + text[copied:], len(shown) // 2
+
+
+def replacement_parts(text: str, escapes: dict[str, str]) -> list:
+    """Return the parts of a replacement: strings, the numbers of groups, and ("case", letter) for \\U and its like."""
+    parts: list = []
+    for piece, letter in re.findall(r"(&|[^\\&]+|\\(.?))", text, re.DOTALL):
+        if piece[0] != "\\":
+            parts.append(0 if piece == "&" else piece)
+        elif letter.isdecimal():
+            parts.append(int(letter))
+        else:
+            parts.append(("case", letter) if letter and letter in "ULulE" else escapes.get(letter, letter))
+    return parts
 
 
 def replacement(parts: list, text: str, found: tuple) -> str:
