@@ -322,7 +322,13 @@ def draw(seed) -> str:
 
 
 KNOWN = ("usermod -d /srv/nope -m", "find . -type l")  # how lines begin that are known to differ
-KNOWN += ("cut --complement", "sort -c")  # and those with options that the simulator lacks
+KNOWN += (
+    "cut --complement",
+    "sort -c",
+    "sort -V",
+    "groupmod",
+    "base64",
+)  # and those with options that the simulator lacks
 DRAWN = 1800  # seeds of the lines in the golden file
 
 

@@ -1,6 +1,6 @@
 """The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status.
 
-Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, hash, ulimit and their
+Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, ulimit and their
 like. The others come from declaring.py, reading.py, places.py, printing.py, signals.py and conditions.py.
 """
 
@@ -11,7 +11,7 @@ from envs.simulators.shell.conditions import test
 from envs.simulators.shell.declaring import declare, export, local, put_checked, readonly_, unset
 from envs.simulators.shell.places import cd, dirs, popd, pushd, pwd, pwd_program, umask
 from envs.simulators.shell.printing import echo, formatted, printf, traced
-from envs.simulators.shell.reading import getopts, mapfile, read
+from envs.simulators.shell.reading import mapfile, read
 from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
 from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
 from envs.simulators.shell.words import NAME
@@ -281,24 +281,6 @@ def command(sh, argv) -> int:
     return sh.program(args)
 
 
-def builtin(sh, argv) -> int:
-    if len(argv) < 2:
-        return 0
-    if argv[1] not in BUILTINS:
-        return sh.fail(f"{argv[1]}: not a shell builtin")
-    return sh.call_builtin(BUILTINS[argv[1]], argv[1:])
-
-
-def hash_(sh, argv) -> int:
-    status = 0
-    for name in (word for word in argv[1:] if not word.startswith("-")):
-        if not kind_of(sh, name)[0]:
-            status = sh.fail(f"{name}: not found")
-    if len(argv) == 1:
-        sh.out("hash: hash table empty\n")
-    return status
-
-
 def alias(sh, argv) -> int:
     """Fail for any name: scripts have no aliases."""
     missing = [word for word in argv[1:] if "=" not in word and not word.startswith("-")]
@@ -316,8 +298,8 @@ BUILTINS = {
     ":": colon, "true": colon, "false": false, "cd": cd, "pwd": pwd, "echo": echo, "printf": printf_, "exit": exit_,
     "return": return_, "break": _jump, "continue": _jump, "shift": shift, "eval": eval_, "source": source, ".": source,
     "exec": exec_, "set": set_, "shopt": shopt, "trap": trap, "umask": umask, "read": read, "let": let, "test": test,
-    "[": test, "type": type_, "command": command, "builtin": builtin, "hash": hash_, "wait": wait, "kill": kill,
-    "getopts": getopts, "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
+    "[": test, "type": type_, "command": command, "wait": wait, "kill": kill,
+    "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
     "readonly": readonly_, "unset": unset, "declare": declare, "typeset": declare, "mapfile": mapfile,
     "readarray": mapfile, "jobs": jobs, "disown": disown, "fg": no_control, "bg": no_control,
     "pushd": pushd, "popd": popd, "dirs": dirs,

@@ -129,10 +129,6 @@ class Process(Caller):
         """Return whether a shell variable is set; only a shell (State) has any."""
         return False
 
-    def option(self, name: str) -> bool:
-        """Return whether a shell option is set; only a shell (State) has any."""
-        return False
-
     def out(self, data: bytes | str) -> None:
         """Print to the standard output."""
         self.stream(1).write(data)

@@ -1,4 +1,4 @@
-"""read, mapfile and getopts: builtins that set variables from input or arguments."""
+"""read and mapfile: builtins that set variables from input."""
 
 import re
 
@@ -151,47 +151,4 @@ def mapfile(sh, argv: list) -> int:
     old = sh.vars.get(sh.target(name)) if "O" in given else None
     kept = dict(old.value) if old is not None and isinstance(old.value, dict) else {}
     put_checked(sh, name, kept | dict(enumerate(found[skip:], first)))
-    return 0
-
-
-def getopts(sh, argv) -> int:
-    """Read the next option of the positional parameters."""
-    if len(argv) < 3:
-        sh.error("getopts: usage: getopts optstring name [arg ...]\n")
-        return 2
-    known, name, args = argv[1], argv[2], argv[3:] or sh.args
-    place = small_number(sh.get("OPTIND") or "1") or 1
-    within = small_number(sh.get("_OPTPOS") or "1") if sh.get("_OPTIND") == str(place) else 1
-    word = args[place - 1] if place <= len(args) else ""
-    within = within if 0 < within < len(word) else 1
-    if len(word) < 2 or word[0] != "-" or word == "--":
-        sh.put("OPTIND", str(place + (word == "--")))
-        sh.put(name, "?")
-        sh.vars.pop("OPTARG", None)
-        return 1
-    letter, argument, found = word[within], None, known.find(word[within], int(known[:1] == ":"))
-    place, within = (place + 1, 1) if within + 1 >= len(word) else (place, within + 1)
-    if found < 0 or letter == ":":
-        argument = letter if known[:1] == ":" else None
-        if argument is None:
-            sh.error(f"{sh.shell_name}: illegal option -- {letter}\n")
-        letter = "?"
-    elif known[found + 1 : found + 2] == ":":
-        argument, place, within = (word[within:], place + 1, 1) if within > 1 else (None, place, 1)
-        if argument is None and place <= len(args):
-            argument, place = args[place - 1], place + 1
-        elif argument is None:
-            if known[0] == ":":
-                letter, argument = ":", letter
-            else:
-                sh.error(f"{sh.shell_name}: option requires an argument -- {letter}\n")
-                letter = "?"
-    sh.put("OPTIND", str(place))
-    sh.put("_OPTIND", str(place))
-    sh.put("_OPTPOS", str(within))
-    sh.put(name, letter)
-    if argument is None:
-        sh.vars.pop("OPTARG", None)
-    else:
-        sh.put("OPTARG", argument)
     return 0

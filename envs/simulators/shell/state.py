@@ -274,10 +274,6 @@ class State(Process):
             return bool(self.values(base)) if index in ("@]", "*]") else self.element(base, word) is not None
         return self.get(name) is not None
 
-    def option(self, name: str) -> bool:
-        """Return whether an option is set, for `-o`."""
-        return bool(self.options.get(LONG_OPTIONS.get(name, name), False))
-
     def arithmetic_get(self, name: str, index: str | None) -> str:
         value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
         if value is None and self.options["u"]:

@@ -2,12 +2,11 @@
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
 from envs.simulators.shell.commands.options import getopt, ordered, quote
-from envs.simulators.shell.commands.sort import version_key
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
-SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUvx1"
+SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUx1"
 LONG = {"all": "a", "almost-all": "A", "directory": "d", "classify::": "F", "human-readable": "h", "inode": "i"}
 LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "R", "size": "s", "sort:": "1s"}
 LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t"}
@@ -51,8 +50,8 @@ class Listing:
         forms = [flag for flag, _ in options if flag in "lgon1Cx" or flag == "1f"]
         self.long = (bool(forms) and forms[-1] in ("l", "g", "o", "n", "1f")) or bool(self.flags & {"l", "g", "o", "n"})
         self.style = "full-iso" if "1f" in self.flags else chosen.get("1t", "")
-        orders = [flag for flag, _ in options if flag in "StUvf"]
-        word = {"size": "S", "time": "t", "none": "U", "version": "v"}.get(chosen.get("1s", ""))
+        orders = [flag for flag, _ in options if flag in "StUf"]
+        word = {"size": "S", "time": "t", "none": "U"}.get(chosen.get("1s", ""))
         self.order = word or (orders[-1] if orders else "")
         self.all = "a" in self.flags or "f" in self.flags
         self.deref = "L" in self.flags
@@ -95,8 +94,6 @@ class Listing:
             entries.sort(key=lambda entry: -_size(entry[1]))
         elif self.order == "t":
             entries.sort(key=lambda entry: -(entry[1].atime if self.atime else entry[1].mtime))
-        elif self.order == "v":
-            entries.sort(key=lambda entry: version_key(entry[0]))
         if "r" in self.flags:
             entries.reverse()
         return entries

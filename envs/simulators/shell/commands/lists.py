@@ -1,6 +1,7 @@
 """Commands on lines and fields: cut, paste, tr, uniq, comm, fold."""
 
 import string
+from itertools import groupby
 
 from envs.simulators.regex.syntax import CLASSES
 from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_locale, read
@@ -220,44 +221,20 @@ def _literals(spec: str) -> list[tuple[str, bool]]:
 
 
 def uniq(p: Process) -> int:
-    long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "skip-fields:": "f", "skip-chars:": "s"}
-    long |= {"check-chars:": "w", "zero-terminated": "z", "all-repeated::": "D"}
-    chosen, files = getopt(p.argv, "cdDuif:s:w:z", long, most=2)
-    counts = {"f": "number of fields to skip", "s": "number of bytes to skip", "w": "number of bytes to compare"}
-    skip, drop, width = (number(chosen[flag], counts[flag]) if flag in chosen else None for flag in "fsw")
+    long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "zero-terminated": "z"}
+    chosen, files = getopt(p.argv, "cduiz", long, most=2)
     name = files[0] if files else "-"
     data = read(p, name)
     end = "\0" if "z" in chosen else "\n"
 
-    def key(line: str) -> str:
-        at = 0
-        for _ in range(skip or 0):
-            while at < len(line) and line[at] in " \t":
-                at += 1
-            while at < len(line) and line[at] not in " \t":
-                at += 1
-            if at >= len(line):
-                break
-        line = line[at + (drop or 0) :]
-        line = line if width is None else line[:width]
-        return line.lower() if "i" in chosen else line
-
-    groups: list[list[str]] = []
-    previous = None
-    for line in lines(data, end):
-        p.tick()
-        this = key(line)
-        if groups and this == previous:
-            groups[-1].append(line)
-        else:
-            groups.append([line])
-        previous = this
+    key = str.lower if "i" in chosen else str
     shown = []
-    for group in groups:
-        if (len(group) == 1 and ("d" in chosen or "D" in chosen)) or (len(group) > 1 and "u" in chosen):
+    for _, equal in groupby(lines(data, end), key):
+        group = list(equal)
+        p.tick(len(group))
+        if (len(group) == 1 and "d" in chosen) or (len(group) > 1 and "u" in chosen):
             continue
-        prefix = f"{len(group):7} " if "c" in chosen else ""
-        shown += [line + end for line in group] if "D" in chosen else [prefix + group[0] + end]
+        shown.append((f"{len(group):7} " if "c" in chosen else "") + group[0] + end)
     if len(files) == 2 and files[1] != "-":
         p.write(files[1], raw("".join(shown)))
     else:

@@ -10,9 +10,9 @@ from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
 LONG = {"numeric-sort": "n", "reverse": "r", "unique": "u", "ignore-case": "f", "ignore-leading-blanks": "b"}
-LONG |= {"human-numeric-sort": "h", "version-sort": "V", "stable": "s", "zero-terminated": "z"}
+LONG |= {"human-numeric-sort": "h", "stable": "s", "zero-terminated": "z"}
 LONG |= {"key:": "k", "field-separator:": "t", "output:": "o"}
-ORDERS = "bfhnrV"
+ORDERS = "bfhnr"
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Key:
 
 
 def sort(p: Process) -> int:
-    options, files = ordered(p.argv, "bfhnrVsuzk:t:o:", LONG, status=2)
+    options, files = ordered(p.argv, "bfhnrsuzk:t:o:", LONG, status=2)
     flags = "".join(flag for flag, _ in options)
     chosen = dict(options)
     separator = _separator(chosen["t"]) if "t" in chosen else None
@@ -83,7 +83,7 @@ def _keys(specs: list[str], general: list[str]) -> list[Key]:
 
 
 def _key(spec: str) -> Key:
-    shape = re.compile(r"(\d*)(?:\.(\d*))?([bfhnrV]*)(?:,(\d*)(?:\.(\d*))?([bfhnrV]*))?")
+    shape = re.compile(r"(\d*)(?:\.(\d*))?([bfhnr]*)(?:,(\d*)(?:\.(\d*))?([bfhnr]*))?")
     found = shape.match(spec)
     if not found[1]:
         raise Fail(f"invalid number at field start: invalid count at start of {quote_locale(spec)}", 2)
@@ -166,8 +166,6 @@ def _value(line: str, key: Key, separator: str | None):
         power = "kMGTPEZY".find(found[3].replace("K", "k")) + 1 if found[3] and found[2] else 0
         value, sign = _number(part), -1 if found[1] else 1
         return (sign * power if value else 0, value)
-    if "V" in flags:
-        return version_key(part)
     return part.upper() if "f" in flags else part
 
 
@@ -177,22 +175,6 @@ def _number(part: str):
     if not fraction and len(whole) < 18:
         return int(found[1] + whole) if whole else 0
     return Decimal(f"{found[1]}{whole or 0}.{fraction or 0}")
-
-
-def version_key(name: str) -> tuple[list, list]:
-    """Return the sort key of -V: first the name without its suffix (.tar.gz or the like)."""
-    suffix = re.search(r"(\.[A-Za-z~][A-Za-z0-9~]*)*$", name).start()
-    return _version(name[:suffix] if suffix else name), _version(name)
-
-
-def _version(part: str) -> list:
-    """Return a sort key: digits as numbers, ~ before the end, letters before other characters."""
-    weights = []
-    for text, digits in re.findall(r"([^0-9]*)([0-9]*)", part):
-        weights.append([*(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text), 0])
-        digits = digits.lstrip("0")
-        weights.append([len(digits), digits])
-    return weights
 
 
 def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -> list[str]:

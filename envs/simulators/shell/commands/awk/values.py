@@ -6,6 +6,7 @@ from envs.simulators.regex.match import Regex, compile_regex
 from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import MAX_TEXT, Timeout
+from envs.simulators.shell.printing import conversion
 
 LOOKS = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|0[xX][0-9a-fA-F]+)\s*", re.ASCII)
 PREFIX = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))", re.ASCII)
@@ -194,13 +195,5 @@ def _one(flags: str, width: int, precision: int | None, letter: str, value) -> s
     if value != value or value in (float("inf"), float("-inf")):
         word = "-nan" if value != value else "inf" if value > 0 else "-inf"
         return f"%{side}{width}s" % word
-    size = "" if precision is None else f".{precision}"
-    spec = f"%{flags}{width or ''}{size}"
-    if letter in "di":
-        return (spec + "d") % max(-(2**63), min(2**63 - 1, int(value)))
-    if letter in "ouxX":
-        bits = int(value) & (2**64 - 1)
-        if letter == "o" and "#" in flags:
-            return (spec.replace("#", "") + "s") % f"0{bits:o}"
-        return (spec + letter.replace("u", "d")) % bits
-    return (spec + letter) % value
+    value = max(-(2**63), min(2**63 - 1, int(value))) if letter in "di" else value
+    return conversion(flags, width, precision, letter, value)
