@@ -556,9 +556,9 @@ BROKEN = [
 ]
 ASKING = """id|id root|id -Gn|groups root|whoami|ls -l /|stat -c '%U %G' /|find / -maxdepth 1 -user root|ps -f
 su - root -c id|chown root:staff2 /tmp|chgrp 0 /tmp|useradd -m u|useradd -r -g root v|usermod -u 1234 -L daemon
-userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root|chpasswd <<< root:x
-chsh -s /bin/sh root|groupadd g|groupmod -n h g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
-getent shadow|echo ~root ~staff2|adduser --disabled-password --gecos '' w|addgroup x|adduser root x|deluser w
+userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root
+chsh -s /bin/sh root|groupadd g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
+getent shadow|echo ~root ~staff2|addgroup x
 delgroup x""".replace("\n", "|").split("|")
 
 
@@ -586,14 +586,10 @@ def test_invalid_table_lines_are_ignored_and_preserved():
         ("seq -f % 3", "seq: format '%' ends in %\n", 1),
         ("seq -f %g%g 3", "seq: format '%g%g' has too many % directives\n", 1),
         ("seq -f '%%<%+05.1f>%%' 2", "%<+01.0>%\n%<+02.0>%\n", 0),
-        ("echo a | nl -v --5", "nl: invalid starting line number: '--5'\n", 1),
-        ("echo a | nl -v -5 -i 3", "    -5\ta\n", 0),
-        ("_OPTIND=1 _OPTPOS=99; getopts a x -a; echo $x", "a\n", 0),
         ("echo >&1--", "bash: line 1: 1-: ambiguous redirect\n", 1),
         ("test '" + " " * 500 + "1' -eq 1", "", 0),
         ("head -c 1M /dev/zero > /f; stat -c %s /f; head -c 100000 < /dev/urandom | wc -c", "1048576\n100000\n", 0),
         ("head -c 5M /dev/zero > /f", "", 124),
-        ("printf 'a%s\\n' " + "1" * 5000 + " 2 | sort -V | head -c 3", "a2\n", 0),
         ("touch -d @999999999999 f", "touch: invalid date format '@999999999999'\n", 1),
         ("awk 'BEGIN { x = 1e300 ^ 2; printf \"%*d|%c|\", x, 3, x; exit x }' | tail -c 4", "3|\0|", 0),
         ("awk 'BEGIN { FNR = \"x\"; $-1 }' 2>&1 | head -n 1", "awk: run time error: negative field index $-1\n", 0),

@@ -322,13 +322,8 @@ def draw(seed) -> str:
 
 
 KNOWN = ("usermod -d /srv/nope -m", "find . -type l")  # how lines begin that are known to differ
-KNOWN += (
-    "cut --complement",
-    "sort -c",
-    "sort -V",
-    "groupmod",
-    "base64",
-)  # and those with options that the simulator lacks
+# and those with commands and options that the simulator lacks
+KNOWN += ("cut --complement", "sort -c", "sort -V", "groupmod", "base64", "adduser", "deluser")
 DRAWN = 1800  # seeds of the lines in the golden file
 
 

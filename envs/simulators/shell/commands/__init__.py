@@ -1,6 +1,6 @@
 """The commands in the machine's /usr/bin. COMMANDS maps a name to a function from a Process to an exit status.
 
-accounts/   useradd, usermod, userdel, groupadd, adduser, passwd, chage, id, getent, su and their relatives
+accounts/   useradd, usermod, userdel, groupadd, addgroup, passwd, chage, id, getent, su and their relatives
 awk/, sed/, find/, editor/ (vi, vim, ex), grep.py, expr.py, xargs.py, diff.py (diff, cmp)
 text.py     whole texts: cat, head, tail, wc, tee, nl, tac, rev, seq, yes
 lists.py    lines and fields: cut, paste, tr, uniq, comm, fold         sort.py  sort, shuf

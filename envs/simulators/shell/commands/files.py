@@ -108,6 +108,7 @@ def touch(p: Process) -> int:
             node = p.lookup(name, follow="h" not in flags)
             if not p.may(node, 2) or {"d", "t", "r"} & flags:
                 p.utime(node, node.mtime, node.atime)
+            p.machine.change()
             only_a, only_m = "a" in flags and "m" not in flags, "m" in flags and "a" not in flags
             node.mtime, node.atime = node.mtime if only_a else mtime, node.atime if only_m else atime
         except OSError as error:

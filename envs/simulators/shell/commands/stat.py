@@ -91,34 +91,23 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
 
 
 def df(p: Process) -> int:
-    long = {"human-readable": "h", "inodes": "i", "print-type": "T", "all": "a", "output::": "O", "type:": "t"}
-    flags, names = getopt(p.argv, "ahHikTPlt:x:B:", long)
-    status = 0
+    flags, names = getopt(p.argv, "ahkTP", {"human-readable": "h", "print-type": "T", "all": "a"})
     for name in names:
         if not p.exists(name):
-            status = p.fail(f"{name}: No such file or directory")
-    if names and status:
-        return status
+            return p.fail(f"{name}: No such file or directory")
     used = p.machine.bytes // 1024 + 4 * p.machine.nodes
-    rows = [["overlay", *(["overlay"] if "T" in flags else [])]]
-    head = ["Filesystem", *(["Type"] if "T" in flags else [])]
-    if "i" in flags:
-        head += ["Inodes", "IUsed", "IFree", "IUse%"]
-        total, taken = p.machine.max_nodes, p.machine.nodes
-        rows[0] += [str(total), str(taken), str(total - taken), f"{-(-taken * 100 // total)}%"]
-    else:
-        head += ["Size", "Used", "Avail", "Use%"] if "h" in flags else ["1K-blocks", "Used", "Available", "Use%"]
-        cells = [DISK, used, DISK - used]
-        rows[0] += [human(cell * 1024) if "h" in flags else str(cell) for cell in cells]
-        rows[0].append(f"{-(-used * 100 // DISK)}%")
-    rows = [[*head, "Mounted on"], [*rows[0], "/"]]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    widths[0] = max(widths[0], 14)
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        p.out(" ".join([*cells, row[-1]]) + "\n")
-    return status
+    sizes = [human(size * 1024) if "h" in flags else str(size) for size in (DISK, used, DISK - used)]
+    head = ["Size", "Used", "Avail"] if "h" in flags else ["1K-blocks", "Used", "Available"]
+    kinds = ["Type"], ["overlay"]
+    rows = [
+        ["Filesystem".ljust(14), *(kinds[0] if "T" in flags else []), *head, "Use%", "Mounted on"],
+        ["overlay", *(kinds[1] if "T" in flags else []), *sizes, f"{-(-used * 100 // DISK)}%", "/"],
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *middle, last in rows:
+        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
+        p.out(" ".join([first.ljust(widths[0]), *cells, last]) + "\n")
+    return 0
 
 
 COMMANDS = {"stat": stat, "df": df}
