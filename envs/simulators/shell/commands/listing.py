@@ -104,47 +104,30 @@ class Listing:
         self.printed = True
         self.p.tick(len(entries) * (4 if self.long else 1))
         names = [self.name(entry, node, folder) for entry, node in entries]
-        before = [[] for _ in entries]
-        if "i" in self.flags:
-            before = [[str(node.ino)] for _, node in entries]
-        if "s" in self.flags:
-            size = (lambda n: human(_blocks(n) * 1024)) if "h" in self.flags else lambda n: str(_blocks(n))
-            before = [cells + [size(node)] for cells, (_, node) in zip(before, entries, strict=True)]
-        if self.long:
-            before = [cells + self.details(node) for cells, (_, node) in zip(before, entries, strict=True)]
-        widths = [max(map(len, column)) for column in zip(*before, strict=True)]
+        rows = [self.cells(node) for _, node in entries]
+        widths = [max(len(cell) for cell, _ in column) for column in zip(*rows, strict=True)]
         shown = []
-        for cells, name in zip(before, names, strict=True):
-            sides = [self.is_left(at, len(cells)) for at in range(len(cells))]
-            aligned = [c.ljust(w) if left else c.rjust(w) for c, w, left in zip(cells, widths, sides, strict=True)]
+        for row, name in zip(rows, names, strict=True):
+            aligned = [c.ljust(w) if left else c.rjust(w) for (c, left), w in zip(row, widths, strict=True)]
             shown.append(" ".join([*aligned, name]) + "\n")
         self.p.out("".join(shown))
 
-    def columns(self) -> list[str]:
-        owner = [] if "g" in self.flags else ["owner"]
-        group = [] if self.flags & {"o", "G"} else ["group"]
-        return ["mode", "links", *owner, *group, "size", "time"]
-
-    def is_left(self, at: int, many: int) -> bool:
+    def cells(self, node: Node) -> list[tuple[str, bool]]:
+        """Return the cells before a name, each with whether it is aligned to the left."""
+        flags, sized = self.flags, human if "h" in self.flags else str
+        cells = [(str(node.ino), False)] if "i" in flags else []
+        if "s" in flags:
+            cells.append((sized(_blocks(node) * (1024 if "h" in flags else 1)), False))
         if not self.long:
-            return False
-        names = self.columns()
-        at -= many - len(names)
-        return at >= 0 and names[at] in ("mode", "owner", "group") and not ("n" in self.flags and names[at] != "mode")
-
-    def details(self, node: Node) -> list[str]:
-        """Return the cells of a long line up to the name."""
-        numeric = "n" in self.flags
-        size = "1, 3" if node.kind == "device" else human(_size(node)) if "h" in self.flags else str(_size(node))
-        cells = {
-            "mode": LETTERS[node.kind] + mode_text(node.mode),
-            "links": str(node.nlink),
-            "owner": str(node.uid) if numeric else self.named(user_name, node.uid),
-            "group": str(node.gid) if numeric else self.named(group_name, node.gid),
-            "size": size,
-            "time": self.time(node.atime if self.atime else node.mtime),
-        }
-        return [cells[name] for name in self.columns()]
+            return cells
+        cells += [(LETTERS[node.kind] + mode_text(node.mode), True), (str(node.nlink), False)]
+        named = "n" not in flags
+        if "g" not in flags:
+            cells.append((self.named(user_name, node.uid) if named else str(node.uid), named))
+        if not flags & {"o", "G"}:
+            cells.append((self.named(group_name, node.gid) if named else str(node.gid), named))
+        size = "1, 3" if node.kind == "device" else sized(_size(node))
+        return [*cells, (size, False), (self.time(node.atime if self.atime else node.mtime), False)]
 
     def named(self, naming, number: int) -> str:
         """Return a user's or group's name, cached."""
@@ -156,8 +139,7 @@ class Listing:
         now = self.p.machine.clock
         recent = now - RECENT < when <= now
         if self.style.startswith("+"):
-            form = self.style[1:].split("\n")[-1 if recent else 0]
-            return show(form, when)
+            return show(self.style[1:], when)
         forms = {"full-iso": "%Y-%m-%d %H:%M:%S.%N +0000", "long-iso": "%Y-%m-%d %H:%M"}
         forms["iso"] = "%m-%d %H:%M" if recent else "%Y-%m-%d "
         return show(forms.get(self.style, "%b %e %H:%M" if recent else "%b %e  %Y"), when)

@@ -2,6 +2,7 @@
 
 import re
 
+from envs.simulators.shell.commands.listing import human
 from envs.simulators.shell.commands.modes import user_name
 from envs.simulators.shell.commands.options import Fail, getopt
 from envs.simulators.shell.commands.times import show
@@ -188,27 +189,15 @@ def kill(p: Process) -> int:
 
 
 def free(p: Process) -> int:
-    flags, _ = getopt(
-        p.argv, "bkmghtwl", {"human": "h", "mega": "m", "giga": "g", "total": "t", "kibi": "k", "bytes": "b"}
-    )
+    flags, _ = getopt(p.argv, "bkmgh", {"human": "h", "mega": "m", "giga": "g", "kibi": "k", "bytes": "b"})
     unit = 1 if "b" in flags else 1 << 20 if "m" in flags else 1 << 30 if "g" in flags else 1 << 10
     total, used, cache = 8 << 30, 512 << 20, 256 << 20
     rows = [("Mem:", [total, used, total - used - cache, 1 << 20, cache, total - used]), ("Swap:", [0, 0, 0])]
-    if "t" in flags:
-        rows.append(("Total:", [total, used, total - used - cache]))
     p.out(" " * 15 + "total        used        free      shared  buff/cache   available\n")
     for name, values in rows:
-        cells = [_human(value) if "h" in flags else str(value // unit) for value in values]
+        cells = [human(value) + "i" * (value > 0) if "h" in flags else str(value // unit) for value in values]
         p.out(f"{name:<8}" + "".join(cell.rjust(12) for cell in cells) + "\n")
     return 0
-
-
-def _human(value: int) -> str:
-    for letter, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
-        if value >> power:
-            amount = value / (1 << power)
-            return f"{amount:.1f}{letter}" if amount < 10 else f"{amount:.0f}{letter}"
-    return f"{value}B"
 
 
 def who(p: Process) -> int:

@@ -51,8 +51,8 @@ def date(p: Process) -> int:
 
 
 def env(p: Process) -> int:
-    long = {"ignore-environment": "i", "null": "0", "unset:": "u", "chdir:": "C"}
-    options, operands = ordered(p.argv, "i0u:C:", long, permute=False, status=125)
+    long = {"ignore-environment": "i", "null": "0", "unset:": "u"}
+    options, operands = ordered(p.argv, "i0u:", long, permute=False, status=125)
     flags, changed = {flag for flag, _ in options}, {} if ("i", None) in options else dict(p.env)
     for flag, value in options:
         if flag == "u":
@@ -66,11 +66,15 @@ def env(p: Process) -> int:
         end = "\0" if "0" in flags else "\n"
         p.out("".join(f"{name}={value}{end}" for name, value in changed.items()))
         return 0
-    cwd = {"cwd": p.realpath(dict(options)["C"])} if "C" in flags else {}
+    return launched(p, operands, "", env=changed)
+
+
+def launched(p: Process, argv: list[str], message: str = "failed to run command ", **changes) -> int:
+    """Run a command and return its status; 126 or 127, with a message, if it cannot be run."""
     try:
-        return p.run(operands, env=changed, **cwd)
+        return p.run(argv, **changes)
     except OSError as error:
-        return p.fail(f"{quote(operands[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
+        return p.fail(f"{message}{quote(argv[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
 
 
 def printenv(p: Process) -> int:
@@ -86,14 +90,16 @@ def printenv(p: Process) -> int:
 
 def sleep(p: Process) -> int:
     _, operands = getopt(p.argv, "", least=1)
-    total = 0.0
-    for operand in operands:
-        found = re.fullmatch(r"(\d+\.?\d*|\.\d+|inf|infinity)([smhd]?)", operand)
-        if not found:
-            raise Fail(f"invalid time interval {quote_locale(operand)}", try_help=True)
-        total += float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    total = sum(map(_seconds, operands))
     jobs_sleep(p.machine, total if total <= MOST_SLEEP else inf)
     return 0
+
+
+def _seconds(interval: str, status: int = 1) -> float:
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+|inf|infinity)([smhd]?)", interval)
+    if not found:
+        raise Fail(f"invalid time interval {quote_locale(interval)}", status, try_help=True)
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 MOST_SLEEP = 86400.0  # seconds that one command may wait: more is for ever
@@ -102,24 +108,17 @@ MOST_SLEEP = 86400.0  # seconds that one command may wait: more is for ever
 def timeout(p: Process) -> int:
     """Run a command, which ends at the limit: by the machine's clock, or when it has used up half of the steps."""
     long = {"kill-after:": "k", "signal:": "s", "preserve-status": "p", "foreground": "f", "verbose": "v"}
-    chosen, operands = getopt(p.argv, "k:s:v", long, permute=False, status=125)
+    chosen, operands = getopt(p.argv, "k:s:v", long, permute=False, status=125, least=2)
     signal = signal_name(chosen.get("s", "TERM"))
     if signal is None:
         raise Fail(f"{quote_locale(chosen['s'])}: invalid signal", 125, try_help=True)
-    if len(operands) < 2:
-        raise Fail("missing operand", 125, try_help=True)
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", operands[0])
-    if not found:
-        raise Fail(f"invalid time interval {quote_locale(operands[0])}", 125, try_help=True)
-    limit = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    limit = _seconds(operands[0], 125)
     machine, start = p.machine, p.machine.clock
     outer, steps = machine.deadline, machine.steps
     machine.deadline = min(outer, start + limit) if limit else outer
     share = machine.steps = steps // 2 if limit else steps
     try:
-        return p.run(operands[1:])
-    except OSError as error:
-        return p.fail(f"failed to run command {quote(operands[1])}: {error.strerror}", 127 if error.errno == 2 else 126)
+        return launched(p, operands[1:])
     except (Expired, Timeout):
         if not limit or outer < start + limit:  # another's limit
             raise
@@ -199,10 +198,7 @@ def nohup(p: Process) -> int:
         raise Fail("missing operand", 125, try_help=True)
     if p.machine.job and p.machine.job.fresh:
         p.machine.job.name = " ".join(words)  # which takes this one's place
-    try:
-        return p.run(words)
-    except OSError as error:
-        return p.fail(f"failed to run command {quote(words[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
+    return launched(p, words)
 
 
 COMMANDS = {

@@ -26,7 +26,7 @@ MOST_ARGUMENTS = 5000  # of one command that {} + makes
 def find(p: Process) -> int:
     words = list(p.argv[1:])
     follow = False
-    while words and words[0] in ("-H", "-L", "-P", "-O1", "-O2", "-O3"):
+    while words and words[0] in ("-H", "-L", "-P"):
         follow = words.pop(0) == "-L"
     paths = []
     while words and not ((words[0][:1] == "-" and len(words[0]) > 1) or words[0] in ("(", ")", "!", ",")):
