@@ -328,7 +328,7 @@ DEAR = [  # expensive steps, as many as are allowed
     f"{BIG} while :; do y=${{x^^[a-f]}}; done",
     f"{BIG} while :; do echo $x | sed s/0/0/g; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do sed 's/0*1//' /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do sed y/0/1/ /f; sed -n l /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do sed s/0/1/9 /f; sed -n P /f; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do grep -c 1 /f; grep -E '0(1|2)' /f; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do tr 0 1 < /f; tr -s 1 < /f; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do cut -c 5-9 /f; fold /f; rev /f; nl /f; done > /dev/null",

@@ -191,6 +191,7 @@ def test_back_references_are_bounded_by_the_step_budget():
         ("getopts a x", "bash: line 1: getopts: command not found"),
         ("echo ${HOME@Q}", "bash: line 1: ${HOME@Q}: bad substitution"),
         ("adduser u", "bash: line 1: adduser: command not found"),
+        ("sed y/a/b/ a.txt", "sed: -e expression #1, char 1: unknown command: `y'"),
         ("tree", "bash: line 1: tree: command not found"),
         ("awk 'function f(n) { print n } { f($1) }'", "awk: line 1: function is not simulated"),
     ],

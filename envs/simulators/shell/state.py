@@ -316,8 +316,6 @@ SPECIAL = {
     "PPID": lambda sh: "0",
     "BASHPID": lambda sh: str(sh.own_pid),
     "HOSTNAME": lambda sh: sh.machine.hostname,
-    "HOSTTYPE": lambda sh: "x86_64",
-    "MACHTYPE": lambda sh: "x86_64-pc-linux-gnu",
     "OSTYPE": lambda sh: "linux-gnu",
     "BASH": lambda sh: "/bin/bash",
     "BASH_VERSION": lambda sh: "5.2.21(1)-release",
@@ -331,7 +329,6 @@ SPECIAL = {
     "GROUPS": lambda sh: str(sh.gid),
 }
 LISTS = {
-    "BASH_VERSINFO": lambda sh: ["5", "2", "21", "1", "release", "x86_64-pc-linux-gnu"],
     "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
     "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],
     "GROUPS": lambda sh: [str(group) for group in sh.groups],

@@ -79,7 +79,7 @@ class Copy:
         self.last_word = next((flag for flag in reversed(flags) if flag in "nif"), "f")
         self.recursive = bool({"r", "R", "a"} & set(flags))
         kept = (chosen.get("p") or "mode,ownership,timestamps").split(",") if "p" in flags else []
-        self.keep = {"mode", "ownership", "timestamps", "links"} if "a" in flags or "all" in kept else set(kept)
+        self.keep = {"mode", "ownership", "timestamps"} if "a" in flags or "all" in kept else set(kept)
         self.plain_mode = "mode" in (chosen.get("N") or "")
         self.keep -= set((chosen.get("N") or "").split(","))
         follows = [flag for flag in flags if flag in "LPdaH"]
@@ -87,7 +87,6 @@ class Copy:
         self.follow_first = last in ("L", "H") or not (self.recursive or {"P", "d"} & set(follows))
         self.follow_below = last == "L"
         self.made: dict[int, str] = {}  # ids of the nodes that this call made -> their paths
-        self.links: dict[int, str] = {}
         self.top = ("", "")  # the operand that is copied, and where to
 
     def start(self, source: str, into: str) -> None:
@@ -192,11 +191,6 @@ class Copy:
             if link is not None:
                 p.unlink(into)
             made = p.symlink(node.data, into)
-        elif "links" in self.keep and id(node) in self.links:
-            if link is not None:
-                p.unlink(into)
-            p.link(self.links[id(node)], into)
-            return
         else:
             if not p.may(node, 4):
                 error = OSError(errno.EACCES, "Permission denied")
@@ -209,7 +203,6 @@ class Copy:
                 raise OSError(errno.ENOTDIR, "Not a directory")
             made = p.write(into, data, mode=0o666 if self.plain_mode else node.mode & 0o777)
         self.made[id(made)] = into
-        self.links[id(node)] = into
         self.preserve(node, made)
 
     def preserve(self, node: Node, made: Node) -> None:

@@ -22,10 +22,10 @@ def parse_mode(text: str) -> Callable[[int, bool, int], int] | None:
         return lambda mode, folder, umask: value | (mode & kept if folder else 0)
     clauses = []
     for clause in text.split(","):
-        found = re.fullmatch(r"([ugoa]*)((?:[-+=](?:[0-7]+|[ugo]|[rwxXst]*))+)", clause)
+        found = re.fullmatch(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+)", clause)
         if not found:
             return None
-        for sign, what in re.findall(r"([-+=])([0-7]+|[ugo]|[rwxXst]*)", found[2]):
+        for sign, what in re.findall(r"([-+=])([ugo]|[rwxXst]*)", found[2]):
             clauses.append((found[1], sign, what))
     return lambda mode, folder, umask: _applied(clauses, mode, folder, umask)
 
@@ -35,9 +35,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
         mask = 0
         for letter in who:
             mask |= WHO[letter]
-        if what.isdecimal():
-            bits, mask = int(what, 8), 0o7777
-        elif what and what in "ugo":
+        if what and what in "ugo":
             three = (mode >> {"u": 6, "g": 3, "o": 0}[what]) & 7
             bits = three * 0o111 & (mask or 0o7777 & ~umask)
         else:
@@ -53,7 +51,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
         elif sign == "-":
             mode &= ~bits
         else:
-            kept = 0o6000 if folder and "s" not in what and not what.isdecimal() else 0
+            kept = 0o6000 if folder and "s" not in what else 0
             mode = mode & (~(mask or 0o7777) | kept) | bits
     return mode
 
@@ -152,10 +150,7 @@ def group_name(p: Process, gid: int) -> str:
 
 def parse_owner(p: Process, spec: str) -> tuple[int, int]:
     """Return the numbers of `user`, `user:group`, `:group` or `user:`, -1 for an omitted part."""
-    sign = ":" if ":" in spec else "." if "." in spec and user_id(p, spec) is None else ""
-    if sign == ".":
-        p.fail(f"warning: '.' should be ':': {quote_locale(spec)}")
-    user, _, group = spec.partition(sign) if sign else (spec, "", "")
+    user, sign, group = spec.partition(":")
     uid = gid = -1
     if user:
         found = user_id(p, user)

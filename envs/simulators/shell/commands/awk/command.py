@@ -7,7 +7,7 @@ from random import Random
 from envs.simulators.shell.commands.awk.compile import Compiler, Leave, Next
 from envs.simulators.shell.commands.awk.lexer import unescaped
 from envs.simulators.shell.commands.awk.parse import Parser
-from envs.simulators.shell.commands.awk.values import Unset, compiled, number, split_fields, text_of, whole
+from envs.simulators.shell.commands.awk.values import Unset, number, split_fields, text_of, whole
 from envs.simulators.shell.commands.options import Fail, read
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
@@ -187,25 +187,13 @@ class Awk:
     def split_records(self, data: str):
         """Yield the records of a text, separated by RS as it is when each is read."""
         at = 0
-        separator = text_of(self.vars["RS"], "%.6g")
-        if separator == "":
-            at = len(data) - len(data.lstrip("\n"))
         while at < len(data):
             separator = text_of(self.vars["RS"], "%.6g")
-            if len(separator) == 1:
-                end = data.find(separator, at)
-                after = end + 1
-            else:
-                pattern = separator or "\n\n+"
-                found = compiled(pattern).search(data, at, self.p.tick)
-                while found and found[0] == found[1] < len(data):
-                    found = compiled(pattern).search(data, found[1] + 1, self.p.tick) if found[1] < len(data) else None
-                end, after = (found[0], found[1]) if found else (-1, 0)
-            if end < 0:
-                yield data[at:].removesuffix("\n") if not separator else data[at:]
-                return
-            yield data[at:end]
-            at = after
+            if len(separator) != 1:
+                self.fail("RS is only simulated as one character")
+            end = data.find(separator, at)
+            yield data[at : end if end >= 0 else None]
+            at = end + 1 if end >= 0 else len(data)
 
     # -- the record and its fields
 

@@ -129,10 +129,7 @@ def _pieces(awk, subject: str, separator: str) -> list[str]:
     if separator == "" or not subject:
         return list(subject)
     if len(separator) == 1 and separator not in "\\^$.[()*+?":
-        parts = subject.split(separator, MAX_FIELDS)
-        if text_of(awk.vars["RS"], "%.6g") == "" and separator not in "\n|":
-            parts = [piece for part in parts for piece in part.split("\n")]
-        return parts
+        return subject.split(separator, MAX_FIELDS)
     regex = compiled(separator if len(separator) > 1 else "\\" + separator)
     found, at, start = [], 0, 0
     while at <= len(subject):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from envs.simulators.shell.commands.options import Fail, ordered, read
 from envs.simulators.shell.commands.sed.parse import Command, Script
 from envs.simulators.shell.commands.sed.select import Selection
-from envs.simulators.shell.commands.sed.text import substitute, visible
+from envs.simulators.shell.commands.sed.text import substitute
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
 
@@ -286,11 +286,6 @@ class Sed(Selection):
             self.print(self.space.partition("\n")[0], ending="\n" not in self.space)
         elif name == "=":
             self.put(f"{self.number}\n")
-        elif name == "l":
-            self.p.tick(len(self.space) >> 4)
-            self.put(visible(self.space, command.status))
-        elif name == "y":
-            self.space = self.space.translate(command.table)
 
     def regex(self, regex):
         """Return the regular expression, or the last one used if it is empty."""

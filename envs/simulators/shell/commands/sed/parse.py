@@ -1,6 +1,5 @@
 """Parse a sed script to a list of commands."""
 
-import re
 from dataclasses import dataclass, field
 
 from envs.simulators.regex.match import Regex, compile_regex
@@ -36,7 +35,6 @@ class Command:
     nth: int = 1
     everywhere: bool = False
     prints: int = 0
-    table: dict | None = None  # of y
     target: int = 0  # of {, b, t, T: the command to go on with
     status: int = 0  # of q, Q
     end: int = -1  # while a range is open: its last line, or 0 for one that is not known; -1: closed, -2: for good
@@ -174,16 +172,14 @@ class Script:
             command.text = self.until_newline()
             if not command.text:
                 raise self.error("missing filename in r/R/w/W commands")
-        elif name in "qQlL":
-            if command.second is not None and name in "qQ":
+        elif name in "qQ":
+            if command.second is not None:
                 raise self.error("command only uses one address")
             self.skip(" \t")
             command.status = self.number()
             self.ending()
         elif name == "s":
             self.substitution(command)
-        elif name == "y":
-            self.transliteration(command)
         else:
             raise self.error(f"unknown command: `{name}'")
 
@@ -335,17 +331,3 @@ class Script:
         for part in command.parts if command.regex else ():
             if isinstance(part, int) and part > command.regex.groups:
                 raise self.error(f"invalid reference \\{part} on `s' command's RHS")
-
-    def transliteration(self, command: Command) -> None:
-        delimiter = self.char()
-        unterminated = "unterminated `y' command"
-        if not delimiter or delimiter in "\n\\":
-            raise self.error(unterminated)
-        sides = []
-        for _ in range(2):
-            side = self.delimited(delimiter, unterminated, False)
-            sides.append([ESCAPES.get(c, c) if c else char for char, c in re.findall(r"(\\(.)|.)", side, re.DOTALL)])
-        if len(sides[0]) != len(sides[1]):
-            raise self.error("strings for `y' command are different lengths")
-        command.table = {ord(a): b for a, b in zip(*sides, strict=True)}
-        self.ending()

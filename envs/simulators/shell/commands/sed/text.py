@@ -1,4 +1,4 @@
-"""Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...), and the output of l."""
+"""Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...)."""
 
 import re
 
@@ -71,18 +71,3 @@ def upper(text: str) -> str:
 
 def lower(text: str) -> str:
     return text.encode("latin-1").lower().decode("latin-1")
-
-
-def visible(text: str, width: int) -> str:
-    """Return the output of l: escapes for unprintable characters, long lines folded."""
-    names = {"\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
-    cells = [names.get(c) or (c if " " <= c <= "~" else f"\\{ord(c):03o}") for c in text]
-    width = (width or 70) - 1
-    shown, size = [], 0
-    for cell in cells:
-        if width > 0 and size + len(cell) > width:
-            shown.append("\\\n")
-            size = 0
-        shown.append(cell)
-        size += len(cell)
-    return "".join(shown) + "$\n"
