@@ -1,5 +1,6 @@
 """diff (normal, unified, recursive) and cmp."""
 
+from envs.simulators.shell.commands.files import KINDS
 from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote_locale, read
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
@@ -77,10 +78,7 @@ class Comparison:
                 else:
                     self.p.out(f"Common subdirectories: {paths[0]} and {paths[1]}\n")
             elif a is not None and b is not None and a.kind != b.kind:
-                kinds = {"dir": "directory", "file": "regular file", "link": "symbolic link"}
-                kind = [
-                    kinds.get(n.kind, n.kind) if n.kind != "file" or n.data else "regular empty file" for n in (a, b)
-                ]
+                kind = [KINDS[n.kind] if n.kind != "file" or n.data else "regular empty file" for n in (a, b)]
                 self.p.out(f"File {paths[0]} is a {kind[0]} while file {paths[1]} is a {kind[1]}\n")
                 status = max(status, 1)
             else:

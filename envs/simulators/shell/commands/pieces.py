@@ -11,14 +11,10 @@ MOST_FILES = 5000  # that split may write
 
 def split(p: Process) -> int:
     long = {"lines:": "l", "bytes:": "b", "numeric-suffixes::": "d", "suffix-length:": "a", "additional-suffix:": "s"}
-    chosen, operands = getopt(p.argv, "l:b:da:n:", long | {"number:": "n"})
+    chosen, operands = getopt(p.argv, "l:b:da:", long)
     name, prefix = (operands + ["-", "x"][len(operands) :])[:2]
     data = read(p, name)
-    if "n" in chosen:
-        count = number(chosen["n"].rpartition("/")[2], "number of chunks") or 1
-        size = len(data) // count
-        parts = [data[i * size : (i + 1) * size if i < count - 1 else len(data)] for i in range(min(count, MOST_FILES))]
-    elif "b" in chosen:
+    if "b" in chosen:
         size = max(1, number(chosen["b"], "number of bytes"))
         parts = [data[at : at + size] for at in range(0, len(data), size)]
     else:

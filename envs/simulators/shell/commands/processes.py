@@ -63,19 +63,17 @@ def ps(p: Process) -> int:
                 shown = ["user", "pid", "pcpu", "pmem", "vsz", "rss", "TTY", "stat", "start", "TIME", "args"]
             elif "x" in word or "a" in word:
                 shown = ["pid", "TTY", "stat", "TIME", "args"]
-        elif found := re.fullmatch(
-            r"-([eAafFlwjH]*)([popuUCq]?)(.*)|--(pid|format|no-headers?|user|sort|ppid)=?(.*)", word
-        ):
-            flags, option = found[1] or "", found[2] or {"pid": "p", "format": "o", "user": "u"}.get(found[4], found[4])
+        elif found := re.fullmatch(r"-([eAafFlwjH]*)(?:([opuUC])(.*))?|--(pid|format|user)=?(.*)", word):
+            flags, option = found[1] or "", found[2] or {"pid": "p", "format": "o", "user": "u"}.get(found[4])
             every = every or bool(set("eA") & set(flags))
             if set("fF") & set(flags):
                 shown = ["UID", "pid", "ppid", "c", "stime", "TTY", "time", "cmd"]
             value = found[3] or found[5] or ""
-            if option and option in "popuUCqsortppid" and not value:
+            if option and not value:
                 if not words:
                     raise Fail("error: list of process IDs must follow -p\n\nUsage:\n ps [options]\n", plain=True)
                 value = words.pop(0)
-            if option in ("p", "q"):
+            if option == "p":
                 pids = (pids or []) + re.split("[ ,]+", value)
             elif option == "C":
                 names = value.split(",")
@@ -85,10 +83,6 @@ def ps(p: Process) -> int:
                 shown = shown if titles or plain else []
                 plain = True
                 shown = shown + _columns(p, value, titles)
-            elif option in ("no-header", "no-headers"):
-                titles = dict.fromkeys((*COLUMNS, *titles), "")
-        elif re.fullmatch(r"[\d,]+", word):
-            pids = (pids or []) + word.split(",")
         else:
             raise Fail("error: unsupported option\n\nUsage:\n ps [options]\n", plain=True)
     me = Row(p.machine.next_pid(), p.machine.shell.pid, p.uid, p.machine.clock, " ".join(p.argv))
@@ -138,41 +132,29 @@ def pgrep(p: Process) -> int:
     program = p.argv[0].rpartition("/")[2]
     if program == "pkill" and len(words) > 1 and re.fullmatch(r"-(\d+|(SIG)?[A-Z][A-Z0-9]+)", words[1]):
         signal = signal_name(words.pop(1)[1:])
-    long = {"full": "f", "exact": "x", "list-name": "l", "list-full": "a", "count": "c", "euid:": "u", "newest": "n"}
-    long |= {"oldest": "o", "parent:": "P", "signal:": "s", "ignore-case": "i", "inverse": "v", "delimiter:": "d"}
-    chosen, patterns = getopt(words, "fxlacu:noP:s:ivd:U:e", long, status=2)
+    long = {"full": "f", "exact": "x", "list-name": "l", "list-full": "a", "count": "c", "euid:": "u", "signal:": "s"}
+    chosen, patterns = getopt(words, "fxlacu:s:", long, status=2)
     signal = signal_name(chosen["s"]) if "s" in chosen else signal
-    if len(patterns) > 1 or not (patterns or {"u", "P", "U"} & set(chosen)):
+    if len(patterns) > 1 or not (patterns or "u" in chosen):
         many = "only one pattern can be provided" if patterns else "no matching criteria specified"
         raise Fail(f"{many}", 2, try_help=True)
+    pattern = "".join(patterns)
     try:
-        wanted = (
-            re.compile(f"^(?:{patterns[0]})$" if "x" in chosen else patterns[0], re.IGNORECASE * ("i" in chosen))
-            if patterns
-            else None
-        )
+        wanted = re.compile(f"^(?:{pattern})$" if "x" in chosen else pattern)
     except re.error:
         raise Fail("Invalid preceding regular expression", 2) from None
-    found = [row for row in rows(p)
-             if (wanted is None or wanted.search((row.text if "f" in chosen else row.command)[:500]))
-             and chosen.get("u", chosen.get("U", user_name(p, row.uid))) in (user_name(p, row.uid), str(row.uid))
-             and chosen.get("P", str(row.parent)) == str(row.parent)]  # fmt: skip
-    found = found[-1:] if "n" in chosen else found[:1] if "o" in chosen else found
+    found = [row for row in rows(p) if wanted.search((row.text if "f" in chosen else row.command)[:500])]
+    if "u" in chosen:
+        found = [row for row in found if chosen["u"] in (user_name(p, row.uid), str(row.uid))]
     if program == "pkill":
         for row in found:
             send(p.machine, row.pid, signal)
     elif "c" in chosen:
         p.out(f"{len(found)}\n")
     else:
-        tail = (
-            (lambda row: f" {row.text}")
-            if "a" in chosen
-            else (lambda row: f" {row.command}")
-            if "l" in chosen
-            else lambda row: ""
-        )
-        end = chosen.get("d", "\n")
-        p.out(end.join(f"{row.pid}{tail(row)}" for row in found) + ("\n" if found else ""))
+        for row in found:
+            shown = f" {row.text}" if "a" in chosen else f" {row.command}" if "l" in chosen else ""
+            p.out(f"{row.pid}{shown}\n")
     return 0 if found else 1
 
 
@@ -195,7 +177,7 @@ def free(p: Process) -> int:
     rows = [("Mem:", [total, used, total - used - cache, 1 << 20, cache, total - used]), ("Swap:", [0, 0, 0])]
     p.out(" " * 15 + "total        used        free      shared  buff/cache   available\n")
     for name, values in rows:
-        cells = [human(value) + "i" * (value > 0) if "h" in flags else str(value // unit) for value in values]
+        cells = [human(value) + ("i" if value else "B") if "h" in flags else str(value // unit) for value in values]
         p.out(f"{name:<8}" + "".join(cell.rjust(12) for cell in cells) + "\n")
     return 0
 

@@ -2,6 +2,7 @@
 
 import re
 
+from envs.simulators.shell.commands.files import KINDS
 from envs.simulators.shell.commands.listing import human
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
 from envs.simulators.shell.commands.options import getopt, quote
@@ -9,7 +10,6 @@ from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
-KINDS = {"dir": "directory", "link": "symbolic link", "file": "regular file", "device": "character special file"}
 TYPE_BITS = {"dir": 0o40000, "link": 0o120000, "file": 0o100000, "device": 0o20000}
 STAMP = "%Y-%m-%d %H:%M:%S.%N +0000"
 DISK = 64 << 20  # kilobytes that the disk is said to have

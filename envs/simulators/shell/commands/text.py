@@ -262,31 +262,31 @@ def nl(p: Process) -> int:
 
 def tac(p: Process) -> int:
     _, files = getopt(p.argv, "")
-    status = 0
-    for name in files or ["-"]:
-        try:
-            data = text(p.stdin if name == "-" else p.read(name))
-        except OSError as error:
-            reading = error.strerror == "Is a directory"
-            message = f"{quote_if(name)}: read error" if reading else f"failed to open {quote(name)} for reading"
-            status = p.fail(f"{message}: {'Invalid argument' if reading else error.strerror}")
-            continue
-        kept = _split(data) if data else []
-        p.out("".join(reversed(kept)))
-    return status
+
+    def problem(name: str, error: OSError) -> str:
+        if error.strerror == "Is a directory":
+            return f"{quote_if(name)}: read error: Invalid argument"
+        return f"failed to open {quote(name)} for reading: {error.strerror}"
+
+    for data in _texts(p, files, problem):
+        p.out("".join(reversed(_split(data) if data else [])))
+    return p.failed
 
 
 def rev(p: Process) -> int:
     _, files = getopt(p.argv, "")
-    status = 0
+    for data in _texts(p, files, lambda name, error: f"cannot open {name}: {error.strerror}"):
+        p.out("\n".join(line[::-1] for line in data.split("\n")))
+    return p.failed
+
+
+def _texts(p: Process, files: list[str], problem) -> Iterator[str]:
+    """Yield the text of each input; where one cannot be read, print the problem and set `p.failed`."""
     for name in files or ["-"]:
         try:
-            data = text(p.stdin if name == "-" else p.read(name))
+            yield text(p.stdin if name == "-" else p.read(name))
         except OSError as error:
-            status = p.fail(f"cannot open {name}: {error.strerror}")
-            continue
-        p.out("\n".join(line[::-1] for line in data.split("\n")))
-    return status
+            p.failed = p.fail(problem(name, error))
 
 
 def seq(p: Process) -> int:
