@@ -18,7 +18,11 @@ def expr(p: Process) -> int:
     if rest < len(words):
         raise Fail(f"syntax error: unexpected argument {quote_locale(words[rest])}", 2)
     p.out(f"{value}\n")
-    return int(value in ("", "0") or re.fullmatch("-?0+", value) is not None)
+    return int(_null(value))
+
+
+def _null(value: str) -> bool:
+    return re.fullmatch("-?0+|", value) is not None
 
 
 LEVELS = [("|",), ("&",), ("<", "<=", "=", "==", "!=", ">=", ">"), ("+", "-"), ("*", "/", "%"), (":",)]
@@ -68,10 +72,9 @@ def _operand(p: Process, words: list[str], at: int, depth: int = 0) -> tuple[str
 def _applied(p: Process, op: str, left: str, right: str) -> str:
     numbers = [int(side) if re.fullmatch(r"-?\d{1,400}", side) else None for side in (left, right)]
     if op == "|":
-        return left if left and not re.fullmatch("-?0+", left) else right if right else "0"
+        return right or "0" if _null(left) else left
     if op == "&":
-        both = left and right and not re.fullmatch("-?0+", left) and not re.fullmatch("-?0+", right)
-        return left if both else "0"
+        return "0" if _null(left) or _null(right) else left
     if op == ":":
         try:
             regex = compile_regex(right, "basic")

@@ -12,7 +12,7 @@ Expressions (e) and statements (s) are tuples that begin with their kind:
 
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.commands.awk.expressions import Expressions
+from envs.simulators.shell.commands.awk.expressions import CONCATENATION, Expressions
 from envs.simulators.shell.commands.options import Fail
 
 
@@ -150,7 +150,7 @@ class Parser(Expressions):
         if name == "printf" and not arguments:
             raise self.error()
         redirection = self.accept(">", ">>", "|")
-        target = self.concatenation() if redirection else None
+        target = self.operation(CONCATENATION) if redirection else None
         return (name, arguments, redirection, target)
 
     def condition(self) -> tuple:
@@ -182,15 +182,10 @@ class Parser(Expressions):
 
     def for_(self) -> tuple:
         self.expect("(")
-        kinds = [token[:2] for token in self.tokens[self.at : self.at + 4]]
-        if (
-            len(kinds) == 4
-            and kinds[0][0] == kinds[2][0] == "name"
-            and kinds[1] == ("keyword", "in")
-            and kinds[3] == ("op", ")")
-        ):
-            self.at += 4
-            return ("forin", kinds[0][1], kinds[2][1], self.looped())
+        match [token[:2] for token in self.tokens[self.at : self.at + 4]]:
+            case [("name", name), ("keyword", "in"), ("name", array), ("op", ")")]:
+                self.at += 4
+                return ("forin", name, array, self.looped())
         first = None if self.token == ";" else self.simple()
         self.expect(";")
         self.newlines()
