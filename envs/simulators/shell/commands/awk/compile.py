@@ -3,17 +3,9 @@
 Variables live in `awk.vars`; arrays are dicts keyed by strings.
 """
 
-from dataclasses import dataclass, field
-
 from envs.simulators.shell.commands.awk.evaluate import Expressions
-from envs.simulators.shell.commands.awk.values import (
-    Field,
-    key_order,
-    sprintf,
-    text_of,
-    truth,
-    whole,
-)
+from envs.simulators.shell.commands.awk.parse import Program
+from envs.simulators.shell.commands.awk.values import Field, key_order, sprintf, text_of, truth, whole
 
 
 class Next(Exception):
@@ -32,25 +24,16 @@ class Continue(Exception):
     """Raised by continue."""
 
 
-@dataclass
-class Compiled:
-    """A compiled program."""
-
-    begin: list = field(default_factory=list)
-    rules: list = field(default_factory=list)
-    end: list = field(default_factory=list)
-
-
 class Compiler(Expressions):
     """Compile one program to closures."""
 
     def __init__(self, awk):
         self.awk = awk
 
-    def program(self, program) -> Compiled:
-        compiled = Compiled([self.statement(s) for s in program.begin], [], [self.statement(s) for s in program.end])
-        compiled.rules = [self.rule(*rule) for rule in program.rules]
-        return compiled
+    def program(self, program: Program) -> Program:
+        """Return a program with closures in place of its trees."""
+        begin, end = ([self.statement(tree) for tree in trees] for trees in (program.begin, program.end))
+        return Program(begin, [self.rule(*rule) for rule in program.rules], end)
 
     # -- rules and statements
 
