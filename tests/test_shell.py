@@ -299,11 +299,10 @@ GROWING = [
     'awk \'BEGIN { $0 = "a b"; while (1) { $0 = $0 " " $0; $1 = $1 } }\'',
     'awk \'BEGIN { s = "a"; while (1) { s = s s; n = split(s, t, "") } }\'',
     "seq -f %99999999999f 1",
-    "tr \"$(printf '[a*99999]%.0s' {1..4000})\" b < /etc/passwd",
 ]
 
 
-QUICK = {1, 3, 6, 8, 9, 12, 13, 16, 17}  # each command's; those of awk and of printf that take seconds are in test-full
+QUICK = {1, 3, 6, 8, 9, 12, 13, 16}  # each command's; those of awk and of printf that take seconds are in test-full
 
 
 @pytest.mark.parametrize(
@@ -329,7 +328,7 @@ DEAR = [  # expensive steps, as many as are allowed
     f"{BIG} while :; do y=${{x^^[a-f]}}; done",
     f"{BIG} while :; do echo $x | sed s/0/0/g; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do sed 's/0*1//' /f; done > /dev/null",
-    f"{BIG} echo $x > /f; while :; do sed y/0/1/ /f; sed -n l /f; done > /dev/null",
+    f"{BIG} echo $x > /f; while :; do sed s/0/1/9 /f; sed -n P /f; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do grep -c 1 /f; grep -E '0(1|2)' /f; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do tr 0 1 < /f; tr -s 1 < /f; done > /dev/null",
     f"{BIG} echo $x > /f; while :; do cut -c 5-9 /f; fold /f; rev /f; nl /f; done > /dev/null",
@@ -557,9 +556,9 @@ BROKEN = [
 ]
 ASKING = """id|id root|id -Gn|groups root|whoami|ls -l /|stat -c '%U %G' /|find / -maxdepth 1 -user root|ps -f
 su - root -c id|chown root:staff2 /tmp|chgrp 0 /tmp|useradd -m u|useradd -r -g root v|usermod -u 1234 -L daemon
-userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root|chpasswd <<< root:x
-chsh -s /bin/sh root|groupadd g|groupmod -n h g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
-getent shadow|echo ~root ~staff2|adduser --disabled-password --gecos '' w|addgroup x|adduser root x|deluser w
+userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root
+chsh -s /bin/sh root|groupadd g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
+getent shadow|echo ~root ~staff2|addgroup x
 delgroup x""".replace("\n", "|").split("|")
 
 
@@ -587,14 +586,10 @@ def test_invalid_table_lines_are_ignored_and_preserved():
         ("seq -f % 3", "seq: format '%' ends in %\n", 1),
         ("seq -f %g%g 3", "seq: format '%g%g' has too many % directives\n", 1),
         ("seq -f '%%<%+05.1f>%%' 2", "%<+01.0>%\n%<+02.0>%\n", 0),
-        ("echo a | nl -v --5", "nl: invalid starting line number: '--5'\n", 1),
-        ("echo a | nl -v -5 -i 3", "    -5\ta\n", 0),
-        ("_OPTIND=1 _OPTPOS=99; getopts a x -a; echo $x", "a\n", 0),
         ("echo >&1--", "bash: line 1: 1-: ambiguous redirect\n", 1),
         ("test '" + " " * 500 + "1' -eq 1", "", 0),
         ("head -c 1M /dev/zero > /f; stat -c %s /f; head -c 100000 < /dev/urandom | wc -c", "1048576\n100000\n", 0),
         ("head -c 5M /dev/zero > /f", "", 124),
-        ("printf 'a%s\\n' " + "1" * 5000 + " 2 | sort -V | head -c 3", "a2\n", 0),
         ("touch -d @999999999999 f", "touch: invalid date format '@999999999999'\n", 1),
         ("awk 'BEGIN { x = 1e300 ^ 2; printf \"%*d|%c|\", x, 3, x; exit x }' | tail -c 4", "3|\0|", 0),
         ("awk 'BEGIN { FNR = \"x\"; $-1 }' 2>&1 | head -n 1", "awk: run time error: negative field index $-1\n", 0),

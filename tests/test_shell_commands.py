@@ -175,12 +175,38 @@ def test_back_references_are_bounded_by_the_step_budget():
         Shell(machine()).run(script)
 
 
+# -- what is left out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("awk 'BEGIN { getline x }'", "awk: line 1: getline is not simulated"),
+        ("awk 'BEGIN { \"date\" | getline x }'", "awk: line 1: getline is not simulated"),
+        ("diff -y a.txt b.txt", "diff: invalid option -- 'y'"),
+        ("sort -c a.txt", "sort: invalid option -- 'c'"),
+        ("sed 'w new' a.txt", "sed: -e expression #1, char 1: unknown command: `w'"),
+        ("cp --parents a.txt sub", "cp: unrecognized option '--parents'"),
+        ("find . -samefile a.txt", "find: unknown predicate `-samefile'"),
+        ("getopts a x", "bash: line 1: getopts: command not found"),
+        ("echo ${HOME@Q}", "bash: line 1: ${HOME@Q}: bad substitution"),
+        ("adduser u", "bash: line 1: adduser: command not found"),
+        ("sed y/a/b/ a.txt", "sed: -e expression #1, char 1: unknown command: `y'"),
+        ("tree", "bash: line 1: tree: command not found"),
+        ("awk 'function f(n) { print n } { f($1) }'", "awk: line 1: function is not simulated"),
+    ],
+)
+def test_missing_features_are_named(line, said):
+    result = Shell(machine(), cwd=WORK).run(line)
+    assert result.output.split("\n")[0] == said and result.status not in (0, 139)
+
+
 # -- any input
 
 
 @pytest.mark.parametrize("script", [
     "yes", "tail -f /etc/passwd", "sed ':a;ba' /etc/passwd", "awk 'BEGIN { while (1) x++ }'", "seq 1 1000000000000",
-    "awk 'function f(n) { return f(n + 1) } BEGIN { f(1) }'", "awk 'BEGIN { x = \"ab\"; while (1) x = x x }'",
+    "awk 'BEGIN { x = \"ab\"; while (1) x = x x }'",
     "sleep infinity", "sed ':a;s/^/aaaaaaaa/;ba' /etc/passwd", "yes | sort", "find / -exec yes {} ';'",
     "awk 'BEGIN { while (1) print \"x\" | \"cat\" }'", "yes | sed -n '$p'",
 ])  # fmt: skip
@@ -233,9 +259,8 @@ def test_user_tables_stay_consistent_under_random_commands(seed):
     rng, made = Random(seed), machine()
     users, groups = ["ann", "bob", "u1", "u2", "u3"], ["devs", "sudo", "g1", "g2", "ann", "u1"]
     shapes = """useradd -m {u}|useradd -G {g} {u}|userdel -r {u}|usermod -aG {g} {u}|usermod -G {g},{h} {u}|groupadd {g}
-    usermod -l {v} {u}|groupdel {g}|groupmod -n {g} {h}|gpasswd -a {u} {g}|gpasswd -d {u} {g}|gpasswd -M {u},{v} {g}
-    addgroup {g}|adduser {u} {g}|deluser {u} {g}|usermod -L {u}|passwd -d {u}|chage -M 5 {u}|usermod -u 1{n} {u}
-    groupmod -g 1{n} {g}"""
+    usermod -l {v} {u}|groupdel {g}|gpasswd -a {u} {g}|gpasswd -d {u} {g}|gpasswd -M {u},{v} {g}
+    addgroup {g}|delgroup {g}|usermod -L {u}|passwd -d {u}|chage -M 5 {u}|usermod -u 1{n} {u}"""
     shapes = re.split(r"\||\n *", shapes)
     for _ in range(60):
         u, v = rng.choices(users, k=2)
@@ -292,13 +317,10 @@ def test_output_does_not_depend_on_the_hash_seed():
     [
         ("0d", 0, "b c"),
         ("0,1d", 0, "b c"),
-        ("0>", 0, "\ta b c"),
         ("0t$", 0, "a b c a"),
-        ("0m$", 0, "b c a"),
         ("0j", 0, "a  b c"),
         ("0s/a/X/", 0, "X b c"),
         ("0r f", 0, "a b c a b c"),
-        ("0put", 1, "a b c"),
         ("-</a/d", 1, "a b c"),
         ("/none", 1, "a b c"),
     ],
@@ -327,11 +349,6 @@ def test_vi_search_in_an_empty_file_finds_nothing():
 )
 def test_signed_numbers_in_dates_shift_or_set_the_time_zone(said, shown):
     assert Shell(base_machine()).run(f"date -d '{said}' '+%F %T'").output == f"{shown}\n"
-
-
-def test_side_by_side_diff_shows_equal_files():
-    shown = Shell(base_machine()).run("echo a > /f; diff -y /f{,}; diff -yq /f{,}; diff -y --suppress /f{,}")
-    assert (shown.output, shown.status) == ("a" + "\t" * 8 + "a\n", 0)
 
 
 def test_a_compressed_file_that_is_too_large_is_a_timeout():

@@ -84,10 +84,13 @@ class Expression:
             value = self.assignment()
         return value
 
-    def assignment(self) -> int:
+    def deeper(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.failed("expression recursion level exceeded")
+
+    def assignment(self) -> int:
+        self.deeper()
         value = self.ternary()
         self.depth -= 1
         if self.token in ASSIGNING and self.kind == "operator":
@@ -145,18 +148,14 @@ class Expression:
         token = self.token
         if self.kind == "operator" and token in ("!", "~", "+", "-"):
             self.advance()
-            self.depth += 1
-            if self.depth > MAX_DEPTH:
-                raise self.failed("expression recursion level exceeded")
+            self.deeper()
             value = self.unary()
             self.depth -= 1
             return {"!": int(not value), "~": ~value, "+": value, "-": wrap(-value)}[token]
         if token in ("++", "--"):
             self.advance()
             if self.kind != "name":  # two signs
-                self.depth += 1
-                if self.depth > MAX_DEPTH:
-                    raise self.failed("expression recursion level exceeded")
+                self.deeper()
                 return self.unary()
             name, index = self.variable()
             value = wrap(self.value(name, index) + (1 if token == "++" else -1))

@@ -1,6 +1,6 @@
 """The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status.
 
-Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, hash, ulimit and their
+Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, ulimit and their
 like. The others come from declaring.py, reading.py, places.py, printing.py, signals.py and conditions.py.
 """
 
@@ -10,8 +10,8 @@ from envs.simulators.shell import expand
 from envs.simulators.shell.conditions import test
 from envs.simulators.shell.declaring import declare, export, local, put_checked, readonly_, unset
 from envs.simulators.shell.places import cd, dirs, popd, pushd, pwd, pwd_program, umask
-from envs.simulators.shell.printing import declared, echo, formatted, printf, traced
-from envs.simulators.shell.reading import getopts, mapfile, read
+from envs.simulators.shell.printing import echo, formatted, printf, traced
+from envs.simulators.shell.reading import mapfile, read
 from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
 from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
 from envs.simulators.shell.words import NAME
@@ -59,11 +59,10 @@ def _jump(sh, argv) -> int:
         sh.fail("only meaningful in a `for', `while', or `until' loop")
         return 0
     count = whole(sh, argv, 1)
-    if count is None:
+    if count is None or count < 1:
+        if count is not None:
+            sh.fail(f"{argv[1]}: loop count out of range")
         raise Exit(128)
-    if count < 1:
-        sh.fail(f"{argv[1]}: loop count out of range")
-        raise LoopJump(sh.loops, False)
     raise LoopJump(min(count, sh.loops), argv[0] == "continue")
 
 
@@ -126,8 +125,6 @@ def source(sh, argv) -> int:
 def exec_(sh, argv) -> int:
     """Run a program in the shell's place; without one, keep the redirections."""
     args = argv[1:]
-    if args[:1] == ["-a"]:
-        args = args[2:]
     if not args:
         return 0
     try:
@@ -144,13 +141,8 @@ def set_(sh, argv) -> int:
     """Set options and positional parameters."""
     args, at = argv[1:], 0
     if not args:
-        for name in sorted(sh.vars):
-            var = sh.vars[name]
-            if isinstance(var.value, dict):
-                inside = " ".join(f"[{key}]={declared(var.value[key])}" for key in var.indices())
-                sh.out(f"{name}=({inside})\n")
-            elif var.value is not None:
-                sh.out(f"{name}={traced(var.value) if var.value else ''}\n")
+        values = {name: var.scalar() for name, var in sorted(sh.vars.items())}
+        sh.out("".join(f"{name}={value and traced(value)}\n" for name, value in values.items() if value is not None))
         return 0
     while at < len(args):
         word = args[at]
@@ -165,9 +157,7 @@ def set_(sh, argv) -> int:
             name = letter
             if letter == "o":
                 if at >= len(args):
-                    for long in sorted(LONG_OPTIONS):
-                        sh.out(f"{long:<15}\t{'on' if sh.options.get(LONG_OPTIONS[long], False) else 'off'}\n")
-                    return 0
+                    return shopt(sh, ["shopt", "-o"])
                 name = LONG_OPTIONS.get(args[at])
                 if name is None:
                     return sh.fail(f"{args[at]}: invalid option name")
@@ -291,24 +281,6 @@ def command(sh, argv) -> int:
     return sh.program(args)
 
 
-def builtin(sh, argv) -> int:
-    if len(argv) < 2:
-        return 0
-    if argv[1] not in BUILTINS:
-        return sh.fail(f"{argv[1]}: not a shell builtin")
-    return sh.call_builtin(BUILTINS[argv[1]], argv[1:])
-
-
-def hash_(sh, argv) -> int:
-    status = 0
-    for name in (word for word in argv[1:] if not word.startswith("-")):
-        if not kind_of(sh, name)[0]:
-            status = sh.fail(f"{name}: not found")
-    if len(argv) == 1:
-        sh.out("hash: hash table empty\n")
-    return status
-
-
 def alias(sh, argv) -> int:
     """Fail for any name: scripts have no aliases."""
     missing = [word for word in argv[1:] if "=" not in word and not word.startswith("-")]
@@ -326,8 +298,8 @@ BUILTINS = {
     ":": colon, "true": colon, "false": false, "cd": cd, "pwd": pwd, "echo": echo, "printf": printf_, "exit": exit_,
     "return": return_, "break": _jump, "continue": _jump, "shift": shift, "eval": eval_, "source": source, ".": source,
     "exec": exec_, "set": set_, "shopt": shopt, "trap": trap, "umask": umask, "read": read, "let": let, "test": test,
-    "[": test, "type": type_, "command": command, "builtin": builtin, "hash": hash_, "wait": wait, "kill": kill,
-    "getopts": getopts, "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
+    "[": test, "type": type_, "command": command, "wait": wait, "kill": kill,
+    "alias": alias, "unalias": alias, "ulimit": ulimit, "export": export, "local": local,
     "readonly": readonly_, "unset": unset, "declare": declare, "typeset": declare, "mapfile": mapfile,
     "readarray": mapfile, "jobs": jobs, "disown": disown, "fg": no_control, "bg": no_control,
     "pushd": pushd, "popd": popd, "dirs": dirs,

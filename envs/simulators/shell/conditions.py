@@ -6,7 +6,7 @@ from envs.simulators.shell.files import EXECUTE, READ, SETGID, SETUID, STICKY, W
 from envs.simulators.shell.process import Process
 
 INTEGER = re.compile(r"[ \t]*[-+]?\d+[ \t]*")
-FILES = "abcdefghkprsuwxLNOGS"
+FILES = "abcdefghkprsuwxLS"
 BINARY = ("=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef")
 COMPARE = {
     "-eq": lambda a, b: a == b,
@@ -35,10 +35,6 @@ def unary(p: Process, letter: str, text: str) -> bool:
         return False
     if letter == "v":
         return p.is_set(text)
-    if letter == "R":
-        return False
-    if letter == "o":
-        return p.option(text)
     try:
         node = p.lookup(text, follow=letter not in "hL")
     except OSError:
@@ -53,10 +49,6 @@ def _file(p: Process, letter: str, node: Node) -> bool:
         return bool(node.mode & MODES[letter])
     if letter == "s":
         return node.size > 0
-    if letter in "OG":
-        return node.uid == p.uid if letter == "O" else node.gid == p.gid
-    if letter == "N":
-        return node.mtime > node.atime
     kinds = {"f": "file", "d": "dir", "h": "link", "L": "link", "c": "device", "a": node.kind, "e": node.kind}
     return node.kind == kinds.get(letter)
 
@@ -122,7 +114,7 @@ def _holds(p: Process, args: list[str]) -> bool:
 
 
 def _is_unary(word: str) -> bool:
-    return len(word) == 2 and word[0] == "-" and word[1] in FILES + "nztvoR"
+    return len(word) == 2 and word[0] == "-" and word[1] in FILES + "nztv"
 
 
 def _three(p: Process, args: list[str]) -> bool:

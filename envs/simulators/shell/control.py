@@ -96,18 +96,14 @@ class Control(Launching):
         try:
             while True:
                 self.machine.tick()
-                if self.condition(command.condition) == command.until:
-                    return status
                 try:
+                    if self.condition(command.condition) == command.until:
+                        return status
                     status = self.sequence(command.body)
                 except LoopJump as jump:
                     status = 0
                     if self.leaves(jump):
                         return 0
-        except LoopJump as jump:  # in the condition
-            if self.leaves(jump):
-                return 0
-            return self.while_(command)
         finally:
             self.loops -= 1
 

@@ -67,18 +67,6 @@ def _show(sh, argv: list, names: list, wanted) -> int:
     return status
 
 
-def _functions(sh, names: list, only_names: bool) -> int:
-    status = 0
-    for name in names or sorted(sh.functions):
-        if name not in sh.functions:
-            status = 1
-        elif only_names:
-            sh.out(f"{name}\n" if names else f"declare -f {name}\n")
-        else:
-            sh.out(sh.functions[name][0].source + "\n")
-    return status
-
-
 def _declare(sh, argv: list, on: set, off: set, items: list, scoped: bool) -> int:
     """Give each name its attributes and its value."""
     status = 0
@@ -148,7 +136,9 @@ def declare(sh, argv: list) -> int:
         return 2
     on, off, rest = parsed
     if "f" in on or "F" in on:
-        return _functions(sh, rest, "F" in on)
+        found = [sh.functions[name][0].source for name in rest or sorted(sh.functions) if name in sh.functions]
+        sh.out("".join(source + "\n" for source in found if "f" in on))
+        return int(len(found) < len(rest))
     if "p" in on or not rest:
         kinds = on & {"a", "A"}
         return _show(sh, argv, rest, lambda v: (not kinds or v.kind in kinds) and (v.readonly or "r" not in on)

@@ -200,7 +200,7 @@ def param(sh, p: Param, quoted: bool, whole: bool) -> list:
         return [(kind, value)]
     if p.op == "bad":
         raise ExpansionFailed(f"{p.source}: bad substitution")
-    if p.op in ("indirect", "names") or type(p.index) is Param:
+    if p.op == "indirect":
         return _indirect(sh, p, quoted, whole)
     all_of = p.name if p.name in "@*" else p.index.source if p.index and p.index.source in ("@", "*") else ""
     if p.op == "length":
@@ -284,22 +284,17 @@ def _conditional(sh, p: Param, values: list[str] | None, quoted: bool, whole: bo
 
 
 def _indirect(sh, p: Param, quoted: bool, whole: bool) -> list:
-    """Expand ${!name}, ${!prefix@} and ${!name:-word}; of a nameref the name that it refers to."""
-    if p.op == "indirect" and p.index is None and p.name in sh.vars and sh.vars[p.name].kind == "n":
+    """Expand ${!name}; of a nameref the name that it refers to."""
+    if p.index is None and p.name in sh.vars and sh.vars[p.name].kind == "n":
         return [(QUOTED if quoted else SPLIT, sh.target(p.name))]
-    if p.op == "names":
-        found = sorted(name for name in sh.vars if name.startswith(p.name) and sh.vars[name].value is not None)
-        return _spread(sh, found, "@", QUOTED if quoted else SPLIT, whole)
-    inner = p.index if type(p.index) is Param else p
-    found = _values(sh, inner, "")
+    found = _values(sh, p, "")
     target = found[0] if found else ""
     match = re.fullmatch(r"([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(.*)\])?", target, re.ASCII)
     if not match:
         why = f"{target}: invalid variable name" if target else f"!{p.name}: invalid indirect expansion"
         raise ExpansionFailed(why)
     index = Word([Lit(match.group(2))], match.group(2), match.group(2)) if match.group(2) else None
-    follow = p.op if inner is not p else ""
-    return param(sh, Param(match.group(1), index, follow, p.arg, p.arg2, p.source), quoted, whole)
+    return param(sh, Param(match.group(1), index, source=p.source), quoted, whole)
 
 
 def _operands(sh, p: Param) -> tuple[str, str]:

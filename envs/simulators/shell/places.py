@@ -2,7 +2,7 @@
 
 import re
 
-UMASK = re.compile(r"([ugoa]*)([-+=])([rwxX]*)")
+from envs.simulators.shell.commands.modes import mode_text, parse_mode
 
 
 def cd(sh, argv) -> int:
@@ -87,17 +87,11 @@ def dirs(sh, argv) -> int:
 
 def pushd(sh, argv) -> int:
     here, target = sh.get("PWD") or sh.cwd, next((word for word in argv[1:] if word != "-n"), None)
-    if target is None or (target[:1] in "+-" and target[1:].isdecimal()):
-        whole = [here, *sh.stack]
-        turn = 1 if target is None else int(target[1:3]) if target[0] == "+" else len(whole) - 1 - int(target[1:3])
-        if target is None and not sh.stack:
+    stack = [here, *sh.stack]
+    if target is None:
+        if not sh.stack:
             return sh.fail("no other directory")
-        if not 0 <= turn < len(whole):
-            return sh.fail(f"{target}: directory stack index out of range")
-        whole = whole[turn:] + whole[:turn] if target else [whole[1], whole[0], *whole[2:]]
-        target, stack = whole[0], whole[1:]
-    else:
-        stack = [here, *sh.stack]
+        target, stack = sh.stack[0], [here, *sh.stack[1:]]
     try:
         _enter(sh, target, False, False)
     except OSError as error:
@@ -132,9 +126,8 @@ def pwd_program(process) -> int:
 def umask(sh, argv) -> int:
     args = [word for word in argv[1:] if word not in ("-S", "-p", "--")]
     if not args:
-        kept = [(sh.umask >> shift) & 7 ^ 7 for shift in (6, 3, 0)]
-        names = ["".join(c for c, bit in zip("rwx", (4, 2, 1), strict=True) if bits & bit) for bits in kept]
-        symbolic = "u={},g={},o={}".format(*names)
+        allowed = mode_text(0o777 & ~sh.umask).replace("-", " ")
+        symbolic = f"u={allowed[:3]},g={allowed[3:6]},o={allowed[6:]}".replace(" ", "")
         sh.out(symbolic + "\n" if "-S" in argv else f"{'umask ' if '-p' in argv else ''}{sh.umask:04o}\n")
         return 0
     if args[0][:1].isdecimal():
@@ -142,16 +135,8 @@ def umask(sh, argv) -> int:
             return sh.fail(f"{args[0]}: octal number out of range")
         sh.umask = int(args[0], 8)
         return 0
-    mask = sh.umask
-    for clause in args[0].split(","):
-        match = UMASK.fullmatch(clause)
-        if not match:
-            return sh.fail(f"`{clause[:1]}': invalid symbolic mode operator")
-        who, sign, letters = match.groups()
-        bits = sum({"r": 4, "w": 2, "x": 1, "X": 1}[c] for c in set(letters))
-        for shift in [{"u": 6, "g": 3, "o": 0}[c] for c in (who.replace("a", "ugo") or "ugo")]:
-            allowed = (mask >> shift) & 7 ^ 7
-            allowed = bits if sign == "=" else allowed | bits if sign == "+" else allowed & ~bits
-            mask = mask & ~(7 << shift) | (allowed ^ 7) << shift
-    sh.umask = mask
+    change = parse_mode(args[0])
+    if not change:
+        return sh.fail(f"`{args[0][:1]}': invalid symbolic mode operator")
+    sh.umask = 0o777 & ~change(0o777 & ~sh.umask, False, 0)
     return 0

@@ -1,16 +1,17 @@
 """echo and printf, and strings quoted as `set -x`, `printf %q` and `declare -p` show them."""
 
 import re
-import time
+from math import inf
 
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
-from envs.simulators.shell.words import ESCAPES, encoded
+from envs.simulators.shell.words import ESCAPES, unescaped
 
 ECHO = re.compile(r"\\(0[0-7]{0,3}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[abceEfnrtv\\])")
 FORMAT = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|[abceEfnrtv\\\"'?])")
-SPEC = re.compile(r"%([-+ 0#']*)(\*|\d+)?(?:\.(\*|-?\d*))?(?:[hlLqjzt]*(?=[a-zA-Z]))?([a-zA-Z%]|\([^)]*\)T)?")
+SPEC = re.compile(r"%([-+ 0#']*)(\*|\d+)?(?:\.(\*|-?\d*))?(?:[hlLqjzt]*(?=[a-zA-Z]))?([a-zA-Z%])?")
 METAS = re.compile(r"[ \t\n'\"\\|&;()<>!{}*\[\]?^$`]|^[#~]|[=:]~")
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\xff]")
 MAX_WIDTH = 100_000  # of a printf field
 INTEGER = re.compile(r"\s*([-+]?)(0[xX][0-9a-fA-F]+|\d+)")
 
@@ -38,17 +39,7 @@ def unescape(text: str, escapes: re.Pattern = ECHO) -> tuple[str, bool]:
     stop = re.search(r"(?:[^\\]|^)(?:\\\\)*(\\c)", text, re.DOTALL) if escapes is ECHO else None
     if stop:
         text = text[: stop.start(1)]
-    return escapes.sub(_escape, text), stop is not None
-
-
-def _escape(match: re.Match) -> str:
-    code = match.group(1)
-    if code[0] in "xuU" and len(code) > 1:
-        number = int(code[1:], 16)
-        return chr(number) if code[0] == "x" or number < 128 else encoded(number)
-    if code[0] in "01234567":
-        return chr(int(code, 8) & 255)
-    return ESCAPES.get(code, code)
+    return escapes.sub(unescaped, text), stop is not None
 
 
 class Printf:
@@ -76,7 +67,7 @@ class Printf:
         base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" and len(digits) > 1 else 10
         if base == 8 and digits.strip("01234567"):
             self.complain(f"{text}: invalid octal number")
-            digits = re.match(r"[0-7]*", digits).group() or "0"
+            return 0
         if len(digits) > 40:
             digits = "9" * 20
         value = int(digits, base)
@@ -86,8 +77,6 @@ class Printf:
     def real(self, text: str | None) -> float:
         if not text:
             return 0.0
-        if text[0] in "'\"":
-            return float(ord(text[1])) if len(text) > 1 else 0.0
         match = re.match(r"\s*[-+]?(?:\d{1,400}\.?\d*|\.\d+)(?:[eE][-+]?\d{1,4})?|\s*[-+]?(?:inf|nan)", text)
         if not match or match.end() != len(text):
             self.complain(f"{text}: invalid number")
@@ -152,14 +141,13 @@ def _once(call: Printf, form: str):
         precision = call.integer(call.next()) if precision == "*" else _int(precision)
         if width < 0:
             flags, width = flags + "-", -width
-        made = _convert(call, kind, flags, precision)
+        made = _convert(call, kind, flags.replace("'", ""), min(width, MAX_WIDTH), precision)
         if made is None:
             call.complain(f"`{kind}': invalid format character")
             yield None
             return
-        text, numeric = made
-        yield _pad(text.removesuffix("\0"), flags, min(width, MAX_WIDTH), numeric)
-        if text.endswith("\0"):  # %b met a \c
+        yield made.removesuffix("\0")
+        if made.endswith("\0"):  # %b met a \c
             yield None
 
 
@@ -167,51 +155,38 @@ def _int(text: str | None) -> int | None:
     return None if text is None else int(text[:9]) if re.fullmatch(r"-?\d+", text) else 0
 
 
-def _pad(text: str, flags: str, width: int, numeric: bool) -> str:
-    if len(text) >= width:
-        return text
-    if "-" in flags:
-        return text.ljust(width)
-    if "0" in flags and numeric:
-        sign = re.match(r"[-+ ]?(?:0[xX])?", text).group()
-        return sign + text[len(sign) :].rjust(width - len(sign), "0")
-    return text.rjust(width)
-
-
-def _convert(call: Printf, kind: str, flags: str, precision: int | None) -> tuple[str, bool] | None:
-    """Return the text of one conversion, and whether zeros may pad it; None for an invalid letter."""
+def _convert(call: Printf, kind: str, flags: str, width: int, precision: int | None) -> str | None:
+    """Return the text of one conversion, which NUL ends where a \\c ends all output; None for an invalid letter."""
     if kind in "sbqc":
-        text = call.next() or ""
-        stopped = False
+        text, stopped = call.next() or "", False
         if kind == "b":
             text, stopped = unescape(text)
         elif kind == "q":
             text = shown(text)
         elif kind == "c":
-            text = text[:1]
-        if precision is not None and precision >= 0 and kind != "c":
+            text, precision = text[:1], None
+        if precision is not None and precision >= 0:
             text = text[:precision]
-        return text + "\0" * stopped, False
+        return (text.ljust(width) if "-" in flags else text.rjust(width)) + "\0" * stopped
     if kind in "diouxX":
-        value = call.integer(call.next())
-        if kind in "ouxX":
-            value %= 1 << 64
-        digits = format(abs(value), {"d": "d", "i": "d", "u": "d"}.get(kind, kind))
-        digits = digits.rjust(min(precision or 0, MAX_WIDTH), "0")
-        if "#" in flags and value and kind in "oxX":
-            digits = ("0" if kind == "o" else "0" + kind) + digits
-        plus = ("+" if "+" in flags else " " if " " in flags else "") if kind in "di" else ""
-        return ("-" if value < 0 else plus) + digits, precision is None
-    if kind in "fFeEgG":
-        value = call.real(call.next())
-        sign = "+" if "+" in flags else " " if " " in flags else ""
-        places = 6 if precision is None or precision < 0 else min(precision, 400)
-        return format(value, f"{sign}{'#' if '#' in flags else ''}.{places}{kind}"), True
-    if kind.endswith("T"):
-        text = call.next()
-        when = call.p.machine.clock if text in (None, "-1", "-2") else call.integer(text)
-        return time.strftime(kind[1:-2] or "%H:%M:%S", time.gmtime(max(-(2**40), min(when, 2**40)))), False
-    return None
+        return conversion(flags, width, precision, kind, call.integer(call.next()))
+    return conversion(flags, width, precision, kind, call.real(call.next())) if kind in "fFeEgG" else None
+
+
+def conversion(flags: str, width: int, precision: int | None, kind: str, value: float) -> str:
+    """Return a number as C's printf converts it."""
+    if kind in "diouxX":
+        value = int(value) if kind in "di" else int(value) % (1 << 64)
+        flags = flags if precision is None else flags.replace("0", "")
+        flags = flags if kind in "di" else flags.replace("+", "").replace(" ", "")
+        if "#" in flags and (kind == "o" or not value):
+            flags, digits = flags.replace("#", ""), len(f"{value:o}") + (value != 0)
+            precision = max(precision or 0, digits) if kind == "o" else precision
+        kind = kind.replace("u", "d")
+    elif value != value or value in (inf, -inf):
+        flags = flags.replace("0", "")
+    size = "" if precision is None or precision < 0 else f".{min(precision, MAX_WIDTH if kind in 'dioxX' else 400)}"
+    return f"%{flags}{width or ''}{size}{kind}" % value
 
 
 # -- quoting
@@ -221,7 +196,7 @@ def traced(text: str) -> str:
     """Return a word as `set -x` prints it."""
     if not text:
         return "''"
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
+    if CONTROL.search(text):
         return dollar_quoted(text)
     return "'" + text.replace("'", "'\\''") + "'" if METAS.search(text) else text
 
@@ -230,23 +205,19 @@ def shown(text: str) -> str:
     """Return a word as `printf %q` prints it."""
     if not text:
         return "''"
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
+    if CONTROL.search(text):
         return dollar_quoted(text)
     return re.sub(r"([ \t'\"\\|&;()<>!{}*\[\]?^$`,]|^[#~]|(?<=[=:])~)", r"\\\1", text)
 
 
 def declared(text: str) -> str:
     """Return a value as `declare -p` prints it."""
-    if re.search(r"[\x00-\x08\x0a-\x1f\x7f-\xff]", text):
+    if CONTROL.search(text):
         return dollar_quoted(text)
     return '"' + re.sub(r'([$`"\\])', r"\\\1", text) + '"'
 
 
 def dollar_quoted(text: str) -> str:
     """Return a text as $'...'."""
-    names = {v: k for k, v in ESCAPES.items() if k != "e"} | {"'": "'", "\\": "\\"}
-    return "$'" + "".join(_one(c, names) for c in text) + "'"
-
-
-def _one(c: str, names: dict) -> str:
-    return "\\" + names[c] if c in names else c if " " <= c <= "~" else f"\\{raw(c)[0]:03o}"
+    names = {v: "\\" + k for k, v in ESCAPES.items() if k != "e"} | {"'": "\\'", "\\": "\\\\"}
+    return "$'" + "".join(names.get(c) or (c if " " <= c <= "~" else f"\\{raw(c)[0]:03o}") for c in text) + "'"

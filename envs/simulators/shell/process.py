@@ -96,6 +96,7 @@ class Process(Caller):
     env: dict[str, str] = field(default_factory=dict)  # exported variables
     fds: dict[int, Stream] = field(default_factory=dict)  # 0, 1 and 2 unless they were closed, and others
     launch: Callable | None = None  # set by the interpreter: run() goes through it
+    failed: int = 0  # 1 if an input could not be read
     killed, pid = "", 0  # of a bash that a signal ended: the signal, and its number
 
     @property
@@ -126,10 +127,6 @@ class Process(Caller):
 
     def is_set(self, name: str) -> bool:
         """Return whether a shell variable is set; only a shell (State) has any."""
-        return False
-
-    def option(self, name: str) -> bool:
-        """Return whether a shell option is set; only a shell (State) has any."""
         return False
 
     def out(self, data: bytes | str) -> None:

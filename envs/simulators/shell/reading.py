@@ -1,9 +1,16 @@
-"""read, mapfile and getopts: builtins that set variables from input or arguments."""
+"""read and mapfile: builtins that set variables from input."""
 
 import re
 
+from envs.simulators.shell.commands.options import Fail, ordered
 from envs.simulators.shell.declaring import put_checked
 from envs.simulators.shell.words import NAME
+
+USAGE = {
+    "read": "read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt] [-t timeout] [-u fd] "
+    "[name ...]",
+    "mapfile": "mapfile [-d delim] [-n count] [-O origin] [-s count] [-t] [-u fd] [array]",
+}
 
 
 def small_number(text: str) -> int:
@@ -11,32 +18,23 @@ def small_number(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
 
 
+def parsed(sh, argv: list[str], short: str) -> tuple[dict | None, list[str]]:
+    """Return a builtin's options and operands; None, with bash's message, for an invalid option."""
+    try:
+        found, operands = ordered(argv, short, permute=False)
+    except Fail as failure:
+        what, _, letter = failure.message.partition(" -- ")
+        sh.fail(f"-{letter[1:-1]}: {what}")
+        sh.error(f"{argv[0]}: usage: {USAGE[argv[0].replace('readarray', 'mapfile')]}\n")
+        return None, []
+    return dict(found), operands
+
+
 def read(sh, argv) -> int:
     """Read a line into variables."""
-    options, names = {}, []
-    at = 1
-    while at < len(argv) and argv[at][:1] == "-" and len(argv[at]) > 1:
-        word = argv[at]
-        at += 1
-        if word == "--":
-            break
-        for place, letter in enumerate(word[1:], 2):
-            if letter not in "ersadinNptu":
-                sh.fail(f"-{letter}: invalid option", 2)
-                sh.error(
-                    "read: usage: read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt]"
-                    " [-t timeout] [-u fd] [name ...]\n"
-                )
-                return 2
-            options[letter] = ""
-            if letter in "adinNptu":
-                if not word[place:] and at >= len(argv):
-                    sh.fail(f"-{letter}: option requires an argument", 2)
-                    return 2
-                options[letter] = word[place:] or argv[at]
-                at += not word[place:]
-                break
-    names = argv[at:]
+    options, names = parsed(sh, argv, "ersa:d:i:n:N:p:t:u:")
+    if options is None:
+        return 2
     for name in names:
         if not NAME.fullmatch(name.partition("[")[0]):
             return sh.fail(f"`{name}': not a valid identifier")
@@ -136,69 +134,21 @@ def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
 
 def mapfile(sh, argv: list) -> int:
     """Read the lines of the input into an array."""
-    args, strip, at, given = argv[1:], False, 0, {}
-    while at < len(args) and re.fullmatch("-t*[tncsOCud].*", args[at], re.DOTALL):
-        word = args[at].lstrip("-t")
-        strip = strip or args[at][1] == "t"
-        at += 1
-        if word:
-            at += not word[1:]
-            given[word[0]] = word[1:] or (args[at - 1] if at <= len(args) else "")
+    given, names = parsed(sh, argv, "td:n:O:s:u:")
+    if given is None:
+        return 2
     count, skip, first = (small_number(given.get(flag, "0")) for flag in "nsO")
     end = (given.get("d", "\n") or "\0")[:1].encode("latin-1")
-    name = args[at] if at < len(args) else "MAPFILE"
+    name = names[0] if names else "MAPFILE"
     if not NAME.fullmatch(name):
         return sh.fail(f"`{name}': not a valid identifier")
     found = []
     while line := sh.stream(small_number(given.get("u", "0"))).readline(end):
         sh.machine.tick()
-        found.append((line.removesuffix(end) if strip else line).replace(b"\0", b"").decode("latin-1"))
+        found.append((line.removesuffix(end) if "t" in given else line).replace(b"\0", b"").decode("latin-1"))
         if count and len(found) == count + skip:
             break
     old = sh.vars.get(sh.target(name)) if "O" in given else None
     kept = dict(old.value) if old is not None and isinstance(old.value, dict) else {}
     put_checked(sh, name, kept | dict(enumerate(found[skip:], first)))
-    return 0
-
-
-def getopts(sh, argv) -> int:
-    """Read the next option of the positional parameters."""
-    if len(argv) < 3:
-        sh.error("getopts: usage: getopts optstring name [arg ...]\n")
-        return 2
-    known, name, args = argv[1], argv[2], argv[3:] or sh.args
-    place = small_number(sh.get("OPTIND") or "1") or 1
-    within = small_number(sh.get("_OPTPOS") or "1") if sh.get("_OPTIND") == str(place) else 1
-    word = args[place - 1] if place <= len(args) else ""
-    within = within if 0 < within < len(word) else 1
-    if len(word) < 2 or word[0] != "-" or word == "--":
-        sh.put("OPTIND", str(place + (word == "--")))
-        sh.put(name, "?")
-        sh.vars.pop("OPTARG", None)
-        return 1
-    letter, argument, found = word[within], None, known.find(word[within], int(known[:1] == ":"))
-    place, within = (place + 1, 1) if within + 1 >= len(word) else (place, within + 1)
-    if found < 0 or letter == ":":
-        argument = letter if known[:1] == ":" else None
-        if argument is None:
-            sh.error(f"{sh.shell_name}: illegal option -- {letter}\n")
-        letter = "?"
-    elif known[found + 1 : found + 2] == ":":
-        argument, place, within = (word[within:], place + 1, 1) if within > 1 else (None, place, 1)
-        if argument is None and place <= len(args):
-            argument, place = args[place - 1], place + 1
-        elif argument is None:
-            if known[0] == ":":
-                letter, argument = ":", letter
-            else:
-                sh.error(f"{sh.shell_name}: option requires an argument -- {letter}\n")
-                letter = "?"
-    sh.put("OPTIND", str(place))
-    sh.put("_OPTIND", str(place))
-    sh.put("_OPTPOS", str(within))
-    sh.put(name, letter)
-    if argument is None:
-        sh.vars.pop("OPTARG", None)
-    else:
-        sh.put("OPTARG", argument)
     return 0

@@ -274,10 +274,6 @@ class State(Process):
             return bool(self.values(base)) if index in ("@]", "*]") else self.element(base, word) is not None
         return self.get(name) is not None
 
-    def option(self, name: str) -> bool:
-        """Return whether an option is set, for `-o`."""
-        return bool(self.options.get(LONG_OPTIONS.get(name, name), False))
-
     def arithmetic_get(self, name: str, index: str | None) -> str:
         value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
         if value is None and self.options["u"]:
@@ -320,8 +316,6 @@ SPECIAL = {
     "PPID": lambda sh: "0",
     "BASHPID": lambda sh: str(sh.own_pid),
     "HOSTNAME": lambda sh: sh.machine.hostname,
-    "HOSTTYPE": lambda sh: "x86_64",
-    "MACHTYPE": lambda sh: "x86_64-pc-linux-gnu",
     "OSTYPE": lambda sh: "linux-gnu",
     "BASH": lambda sh: "/bin/bash",
     "BASH_VERSION": lambda sh: "5.2.21(1)-release",
@@ -335,7 +329,6 @@ SPECIAL = {
     "GROUPS": lambda sh: str(sh.gid),
 }
 LISTS = {
-    "BASH_VERSINFO": lambda sh: ["5", "2", "21", "1", "release", "x86_64-pc-linux-gnu"],
     "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
     "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],
     "GROUPS": lambda sh: [str(group) for group in sh.groups],

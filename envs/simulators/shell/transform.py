@@ -1,4 +1,4 @@
-"""The operators of ${name#pattern}, ${name%pattern}, ${name/pattern/new}, ${name^} and ${name@Q}."""
+"""The operators of ${name#pattern}, ${name%pattern}, ${name/pattern/new} and ${name^}."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,6 @@ UPPER = {ord(a): a.upper() for a in "abcdefghijklmnopqrstuvwxyz"}
 
 def transform(op: str, values: list[str], glob: str, new: str, tick: Callable[[int], None]) -> list[str]:
     """Apply the operator of ${name op glob} to each value; NUL in `new`, the replacement of /, marks the match."""
-    if op[0] == "@":
-        return [_at(op[1], value) for value in values]
     if op[0] == "#":
         ends = [patterns.prefix(glob, value, op == "##") for value in values]
         return [value[end or 0 :] for value, end in zip(values, ends, strict=True)]
@@ -38,15 +36,6 @@ def _change_case(table: dict, op: str, glob: str, value: str) -> str:
     if glob != "?":
         table = {code: other for code, other in table.items() if patterns.matches(glob, chr(code))}
     return value.translate(table) if len(op) == 2 else value[:1].translate(table) + value[1:]
-
-
-def _at(letter: str, value: str) -> str:
-    """Apply ${name@U} and its kin."""
-    if letter in "UL":
-        return value.translate(UPPER if letter == "U" else LOWER)
-    if letter == "u":
-        return value[:1].translate(UPPER) + value[1:]
-    return quote(value) if letter in "QK" else value
 
 
 def quote(value: str) -> str:

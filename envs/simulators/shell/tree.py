@@ -40,7 +40,7 @@ class Double:
 
 @dataclass(slots=True)
 class Param:
-    """`$name` and `${...}`: `op` is "" or one of OPERATION's, "length", "indirect", "names", "keys" or "bad"."""
+    """`$name` and `${...}`: `op` is "" or one of OPERATION's, "length", "indirect", "keys" or "bad"."""
 
     name: str
     index: "Word | None" = None

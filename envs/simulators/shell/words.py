@@ -14,7 +14,7 @@ PLAIN = re.compile(r"[^ \t\n;&|<>()'\"\\$`]+")
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PARAMETER = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?$!-]", re.ASCII)
 SHORT = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
-OPERATION = re.compile(r":?[-=+?]|##?|%%?|//?|\^\^?|,,?|:|@[A-Za-z]")
+OPERATION = re.compile(r":?[-=+?]|##?|%%?|//?|\^\^?|,,?|:")
 INSIDE_ARITHMETIC = re.compile(r"[()]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"|[^()\\'\"]+|['\"]", re.DOTALL)
 ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 ANSI = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|c.|.)", re.DOTALL)
@@ -252,31 +252,23 @@ class Words:
             self.i += 1
             index = self.piece("]", False)
             self.i += 1
-        if op == "indirect" and re.compile(r"[@*]\}").match(s, self.i):
-            op, self.i = "names", self.i + 1
-        elif op == "indirect" and index and index.source in ("@", "*"):
+        if op == "indirect" and index and index.source in ("@", "*"):
             op = "keys"
         if s.startswith("}", self.i):
             self.i += 1
             return Param(name, index, op, source=s[start : self.i])
         match = OPERATION.match(s, self.i)
-        if not match or op == "length":
+        if not match or op:
             return self.bad(start)
-        inner = Param(name, index, op) if op else None
         op, self.i = match.group(), match.end()
         arg, arg2 = self.arguments(op, double)
         if self.i >= self.n:
             raise self.unclosed(start, "}")
         self.i += 1
-        param = Param(name, index, op, arg, arg2, s[start : self.i])
-        if inner:  # ${!name:-word}: the indirection comes first
-            param.index = inner
-        return param
+        return Param(name, index, op, arg, arg2, s[start : self.i])
 
     def arguments(self, op: str, double: bool) -> tuple[Word | None, Word | None]:
         """Read the operand of `${name op ...}`."""
-        if op[0] == "@":
-            return None, None
         if op == ":":
             offset = self.piece(":}", True)
             if not self.s.startswith(":", self.i):
@@ -313,10 +305,11 @@ def _run(stops: str, double: bool) -> re.Pattern:
 
 def ansi(body: str) -> str:
     """Return the text of $'...'."""
-    return ANSI.sub(_unescape, body).partition("\0")[0]
+    return ANSI.sub(unescaped, body).partition("\0")[0]
 
 
-def _unescape(match: re.Match) -> str:
+def unescaped(match: re.Match) -> str:
+    """Return the character of an escape: \\n, \\101, \\x41, \\u00e9 or \\cA; others stay as they are."""
     code = match.group(1)
     if code[0] in "xuU" and len(code) > 1:
         number = int(code[1:], 16)

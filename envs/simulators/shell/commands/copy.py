@@ -1,21 +1,20 @@
-"""cp, mv, ln and install."""
+"""cp, mv and ln."""
 
 import errno
 
 from envs.simulators.shell.commands.files import ask, relative
-from envs.simulators.shell.commands.modes import parse_mode, parse_owner
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, ordered, quote
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
 CP = {"archive": "a", "force": "f", "interactive": "i", "link": "l", "dereference": "L", "no-clobber": "n"}
 CP |= {"no-dereference": "P", "preserve::": "p", "recursive": "R", "symbolic-link": "s", "target-directory:": "t"}
-CP |= {"no-target-directory": "T", "update": "u", "verbose": "v", "parents": "D", "backup::": "b", "suffix:": "S"}
-CP |= {"remove-destination": "F", "no-preserve:": "N", "strip-trailing-slashes": "Z", "one-file-system": "x"}
+CP |= {"no-target-directory": "T", "update": "u", "verbose": "v"}
+CP |= {"remove-destination": "F", "no-preserve:": "N", "one-file-system": "x"}
 MV = {"force": "f", "interactive": "i", "no-clobber": "n", "target-directory:": "t", "no-target-directory": "T"}
-MV |= {"update": "u", "verbose": "v", "backup::": "b", "suffix:": "S", "strip-trailing-slashes": "Z"}
+MV |= {"update": "u", "verbose": "v"}
 LN = {"force": "f", "interactive": "i", "symbolic": "s", "no-dereference": "n", "target-directory:": "t"}
-LN |= {"no-target-directory": "T", "verbose": "v", "relative": "r", "logical": "L", "physical": "P", "backup::": "b"}
+LN |= {"no-target-directory": "T", "verbose": "v", "relative": "r", "logical": "L", "physical": "P"}
 
 
 def places(p: Process, names: list[str], chosen: dict, follow: bool = True) -> list[tuple[str, str]]:
@@ -39,7 +38,7 @@ def places(p: Process, names: list[str], chosen: dict, follow: bool = True) -> l
                 _require_folder(p, folder, "target")
             return [(names[0], folder)]
         names = names[:-1]
-    return [(name, f"{folder.rstrip('/') or ''}/{_last(name, 'D' in chosen)}") for name in names]
+    return [(name, f"{folder.rstrip('/') or ''}/{name.rstrip('/').rpartition('/')[2]}") for name in names]
 
 
 def _require_folder(p: Process, folder: str, what: str) -> None:
@@ -49,11 +48,6 @@ def _require_folder(p: Process, folder: str, what: str) -> None:
         raise Fail(f"{what} {quote(folder)}: {error.strerror}") from None
     if node.kind != "dir":
         raise Fail(f"{what} {quote(folder)}: Not a directory")
-
-
-def _last(name: str, parents: bool) -> str:
-    bare = name.rstrip("/")
-    return bare.lstrip("/") if parents else bare.rpartition("/")[2]
 
 
 def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
@@ -68,29 +62,13 @@ def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
 
 
 def cp(p: Process) -> int:
-    options, names = getopt(p.argv, "abdfHilLnPprRst:TuvxS:Z", CP)
+    options, names = ordered(p.argv, "adfHilLnPprRst:Tuvx", CP)
     flags, chosen = [flag for flag, _ in options], dict(options)
-    if "D" in chosen and len(names) > 1 and "t" not in chosen and not _is_folder(p, names[-1]):
-        raise Fail("with --parents, the destination must be a directory", try_help=True)
     pairs = places(p, names, chosen)
     copy = Copy(p, flags, chosen)
     for source, into in pairs:
-        if "D" in chosen:
-            _make_parents(p, into)
         copy.start(source, into)
     return copy.status
-
-
-def _is_folder(p: Process, name: str) -> bool:
-    return p.exists(name) and p.lookup(name).kind == "dir"
-
-
-def _make_parents(p: Process, into: str) -> None:
-    parts = into.split("/")[:-1]
-    for i in range(1, len(parts) + 1):
-        part = "/".join(parts[:i])
-        if part and not p.exists(part):
-            p.mkdir(part)
 
 
 class Copy:
@@ -101,18 +79,14 @@ class Copy:
         self.last_word = next((flag for flag in reversed(flags) if flag in "nif"), "f")
         self.recursive = bool({"r", "R", "a"} & set(flags))
         kept = (chosen.get("p") or "mode,ownership,timestamps").split(",") if "p" in flags else []
-        self.keep = {"mode", "ownership", "timestamps", "links"} if "a" in flags or "all" in kept else set(kept)
+        self.keep = {"mode", "ownership", "timestamps"} if "a" in flags or "all" in kept else set(kept)
         self.plain_mode = "mode" in (chosen.get("N") or "")
         self.keep -= set((chosen.get("N") or "").split(","))
         follows = [flag for flag in flags if flag in "LPdaH"]
-        self.follow_first = (not self.recursive and "P" not in follows and "d" not in follows) or follows[-1:] in (
-            ["L"],
-            ["H"],
-        )
-        self.follow_below = follows[-1:] == ["L"]
+        last = follows[-1] if follows else ""
+        self.follow_first = last in ("L", "H") or not (self.recursive or {"P", "d"} & set(follows))
+        self.follow_below = last == "L"
         self.made: dict[int, str] = {}  # ids of the nodes that this call made -> their paths
-        self.links: dict[int, str] = {}
-        self.started: set[tuple[int, str]] = set()
         self.top = ("", "")  # the operand that is copied, and where to
 
     def start(self, source: str, into: str) -> None:
@@ -126,11 +100,6 @@ class Copy:
             self.status = p.fail(f"-r not specified; omitting directory {quote(source)}")
             return
         self.top = (source, into)
-        if (id(node), into) in self.started:
-            kind = "directory" if node.kind == "dir" else "file"
-            p.fail(f"warning: source {kind} {quote(source)} specified more than once")
-            return
-        self.started.add((id(node), into))
         self.copy(source, into, node)
 
     def copy(self, source: str, into: str, node: Node) -> None:
@@ -206,9 +175,6 @@ class Copy:
         """Copy a file or a link to a name that is not a folder."""
         p, flags = self.p, self.flags
         self.tell(source, into)
-        if link is not None and "b" in flags:
-            p.rename(into, into + "~")
-            link = None
         if "s" in flags or "l" in flags:
             if link is not None and "f" in flags:
                 p.unlink(into)
@@ -225,11 +191,6 @@ class Copy:
             if link is not None:
                 p.unlink(into)
             made = p.symlink(node.data, into)
-        elif "links" in self.keep and id(node) in self.links:
-            if link is not None:
-                p.unlink(into)
-            p.link(self.links[id(node)], into)
-            return
         else:
             if not p.may(node, 4):
                 error = OSError(errno.EACCES, "Permission denied")
@@ -242,7 +203,6 @@ class Copy:
                 raise OSError(errno.ENOTDIR, "Not a directory")
             made = p.write(into, data, mode=0o666 if self.plain_mode else node.mode & 0o777)
         self.made[id(made)] = into
-        self.links[id(node)] = into
         self.preserve(node, made)
 
     def preserve(self, node: Node, made: Node) -> None:
@@ -260,7 +220,7 @@ class Copy:
 
 
 def mv(p: Process) -> int:
-    options, names = getopt(p.argv, "bfint:TuvZS:", MV)
+    options, names = ordered(p.argv, "fint:Tuv", MV)
     flags, chosen = [flag for flag, _ in options], dict(options)
     status = 0
     made: set[int] = set()
@@ -287,8 +247,6 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
             return p.fail(f"cannot overwrite non-directory {quote(into)} with directory {quote(source)}")
         if not _overwrites(p, into, node, flags):
             return 0
-        if "b" in flags:
-            p.rename(into, into + "~")
     try:
         if node.kind != "dir" and into.endswith("/"):
             raise OSError(errno.ENOTDIR, "Not a directory")
@@ -307,7 +265,7 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
 
 
 def ln(p: Process) -> int:
-    options, names = getopt(p.argv, "bdfFiLnPrst:TvS:", LN)
+    options, names = ordered(p.argv, "fiLnPrst:Tv", LN)
     flags, chosen = [flag for flag, _ in options], dict(options)
     if len(names) == 1 and "t" not in chosen and "T" not in chosen:
         names = [names[0], "."]
@@ -331,7 +289,7 @@ def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
         if node.kind == "dir":
             return p.fail(f"{source}: hard link not allowed for directory")
     there = p.lookup(into, follow=False) if p.exists(into, follow=False) else None
-    if there is not None and ("f" in flags or "i" in flags or "b" in flags):
+    if there is not None and ("f" in flags or "i" in flags):
         if id(there) in made:
             return p.fail(f"will not overwrite just-created {quote(into)} with {quote(source)}")
         if there.kind == "dir":
@@ -340,10 +298,7 @@ def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
             return p.fail(f"{quote(source)} and {quote(into)} are the same file")
         if "f" not in flags and "i" in flags and not ask(p, f"replace {quote(into)}?"):
             return 0
-        if "b" in flags:
-            p.rename(into, into + "~")
-        else:
-            p.unlink(into)
+        p.unlink(into)
     try:
         if symbolic:
             target = source
@@ -360,34 +315,4 @@ def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
     return 0
 
 
-def install(p: Process) -> int:
-    long = {"directory": "d", "mode:": "m", "owner:": "o", "group:": "g", "verbose": "v", "target-directory:": "t"}
-    options, names = getopt(p.argv, "cdDm:o:g:pst:Tv", long)
-    chosen = dict(options)
-    mode = parse_mode(chosen.get("m", "755"))
-    if mode is None:
-        raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
-    uid = parse_owner(p, chosen["o"])[0] if "o" in chosen else -1
-    gid = parse_owner(p, ":" + chosen["g"])[1] if "g" in chosen else -1
-    if "d" in chosen:
-        made = []
-        for name in names:
-            _make_parents(p, name)
-            made.append(p.lookup(name) if p.exists(name) else p.mkdir(name))
-    else:
-        pairs = places(p, names, chosen)
-        copy = Copy(p, ["f", *(["v"] if "v" in chosen else [])], {})
-        for source, into in pairs:
-            if "D" in chosen:
-                _make_parents(p, into)
-            copy.start(source, into)
-        if copy.status:
-            return copy.status
-        made = [p.lookup(into) for _, into in pairs]
-    for node in made:
-        p.chown(node, uid, gid)
-        p.chmod(node, mode(0, node.kind == "dir", 0))
-    return 0
-
-
-COMMANDS = {"cp": cp, "mv": mv, "ln": ln, "install": install}
+COMMANDS = {"cp": cp, "mv": mv, "ln": ln}

@@ -18,7 +18,11 @@ def expr(p: Process) -> int:
     if rest < len(words):
         raise Fail(f"syntax error: unexpected argument {quote_locale(words[rest])}", 2)
     p.out(f"{value}\n")
-    return int(value in ("", "0") or re.fullmatch("-?0+", value) is not None)
+    return int(_null(value))
+
+
+def _null(value: str) -> bool:
+    return re.fullmatch("-?0+|", value) is not None
 
 
 LEVELS = [("|",), ("&",), ("<", "<=", "=", "==", "!=", ">=", ">"), ("+", "-"), ("*", "/", "%"), (":",)]
@@ -55,12 +59,6 @@ def _operand(p: Process, words: list[str], at: int, depth: int = 0) -> tuple[str
     if word == "length" and at + 1 < len(words):
         value, at = _operand(p, words, at + 1)
         return str(len(value)), at
-    if word in ("match", "index") and at + 2 < len(words):
-        first, at = _operand(p, words, at + 1)
-        second, at = _operand(p, words, at)
-        if word == "match":
-            return _applied(p, ":", first, second), at
-        return str(min((first.find(char) + 1 for char in second if char in first), default=0)), at
     if word == "substr" and at + 3 < len(words):
         value, at = _operand(p, words, at + 1)
         start, at = _operand(p, words, at)
@@ -68,18 +66,15 @@ def _operand(p: Process, words: list[str], at: int, depth: int = 0) -> tuple[str
         if not (start.isdecimal() and size.isdecimal() and int(start[:9])):
             return "", at
         return value[int(start[:9]) - 1 :][: int(size[:9])], at
-    if word == "+" and at + 1 < len(words):
-        return words[at + 1], at + 2
     return word, at + 1
 
 
 def _applied(p: Process, op: str, left: str, right: str) -> str:
     numbers = [int(side) if re.fullmatch(r"-?\d{1,400}", side) else None for side in (left, right)]
     if op == "|":
-        return left if left and not re.fullmatch("-?0+", left) else right if right else "0"
+        return right or "0" if _null(left) else left
     if op == "&":
-        both = left and right and not re.fullmatch("-?0+", left) and not re.fullmatch("-?0+", right)
-        return left if both else "0"
+        return "0" if _null(left) or _null(right) else left
     if op == ":":
         try:
             regex = compile_regex(right, "basic")

@@ -1,11 +1,11 @@
-"""mkdir, rmdir, touch, rm, unlink, and the commands on path names: basename, dirname, readlink, realpath, mktemp."""
+"""mkdir, rmdir, touch, rm, and the commands on path names: basename, dirname, readlink, realpath, mktemp."""
 
 import errno
 import string
 from random import Random
 
 from envs.simulators.shell.commands.modes import parse_mode
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote, quote_if, quote_locale
 from envs.simulators.shell.commands.times import TimeError, parse_stamp, parse_time
 from envs.simulators.shell.files import Node, fault
 from envs.simulators.shell.process import Process
@@ -14,10 +14,7 @@ KINDS = {"file": "regular file", "dir": "directory", "link": "symbolic link", "d
 
 
 def mkdir(p: Process) -> int:
-    options, names = getopt(p.argv, "pm:vZ", {"parents": "p", "mode:": "m", "verbose": "v", "context::": "Z"})
-    chosen = dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "pm:v", {"parents": "p", "mode:": "m", "verbose": "v"}, least=1)
     change = parse_mode(chosen["m"]) if "m" in chosen else None
     if "m" in chosen and not change:
         raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
@@ -61,10 +58,7 @@ def _parents(p: Process, name: str, verbose: bool) -> None:
 
 def rmdir(p: Process) -> int:
     long = {"parents": "p", "verbose": "v", "ignore-fail-on-non-empty": "i"}
-    options, names = getopt(p.argv, "pv", long)
-    flags = {flag for flag, _ in options}
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    flags, names = getopt(p.argv, "pv", long, least=1)
     status = 0
     for name in names:
         path = name
@@ -83,9 +77,9 @@ def rmdir(p: Process) -> int:
 
 
 def touch(p: Process) -> int:
-    long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h", "time:": "T"}
-    options, names = getopt(p.argv, "acd:fhmr:t:", long)
-    chosen, flags = dict(options), {flag for flag, _ in options}
+    long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h"}
+    chosen, names = getopt(p.argv, "acd:fhmr:t:", long)
+    flags = set(chosen)
     when = mtime = atime = p.machine.clock
     if "r" in chosen:
         try:
@@ -100,10 +94,6 @@ def touch(p: Process) -> int:
             mtime = atime = parse_stamp(chosen["t"], when)
     except TimeError:
         raise Fail(f"invalid date format {quote_locale(chosen['d' if 'd' in chosen else 't'])}") from None
-    if chosen.get("T") in ("access", "atime", "use"):
-        flags.add("a")
-    elif chosen.get("T") in ("modify", "mtime"):
-        flags.add("m")
     if not names:
         raise Fail("missing file operand", try_help=True)
     status = 0
@@ -118,6 +108,7 @@ def touch(p: Process) -> int:
             node = p.lookup(name, follow="h" not in flags)
             if not p.may(node, 2) or {"d", "t", "r"} & flags:
                 p.utime(node, node.mtime, node.atime)
+            p.machine.change()
             only_a, only_m = "a" in flags and "m" not in flags, "m" in flags and "a" not in flags
             node.mtime, node.atime = node.mtime if only_a else mtime, node.atime if only_m else atime
         except OSError as error:
@@ -131,20 +122,15 @@ def touch(p: Process) -> int:
 
 
 def rm(p: Process) -> int:
-    long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive::": "i"}
+    long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive": "i"}
     long |= {"no-preserve-root": "N", "preserve-root::": "P", "one-file-system": "x"}
-    options, names = getopt(p.argv, "dfirRvI", long)
+    options, names = ordered(p.argv, "dfirRv", long)
     flags = {flag.replace("R", "r") for flag, _ in options}
-    asking = next((flag for flag, _ in reversed(options) if flag in "fiI"), "")
+    asking = next((flag for flag, _ in reversed(options) if flag in "fi"), "") == "i"
     if not names:
         if "f" in flags:
             return 0
         raise Fail("missing operand", try_help=True)
-    if asking == "I" and (len(names) > 3 or "r" in flags):
-        plural = "argument" if len(names) == 1 else "arguments"
-        how = " recursively" if "r" in flags else ""
-        if not ask(p, f"remove {len(names)} {plural}{how}?"):
-            return 0
     removal = Removal(p, flags, asking)
     for name in names:
         removal.start(name)
@@ -160,8 +146,8 @@ def ask(p: Process, question: str) -> bool:
 class Removal:
     """The options of one rm, and its exit status so far."""
 
-    def __init__(self, p: Process, flags: set, asking: str):
-        self.p, self.flags, self.asking, self.status = p, flags, asking == "i", 0
+    def __init__(self, p: Process, flags: set, asking: bool = False):
+        self.p, self.flags, self.asking, self.status = p, flags, asking, 0
         self.verbose = "v" in flags
 
     def start(self, name: str) -> None:
@@ -225,24 +211,8 @@ class Removal:
         return True
 
 
-def unlink(p: Process) -> int:
-    _, names = getopt(p.argv, "")
-    if not names:
-        raise Fail("missing operand", try_help=True)
-    if len(names) > 1:
-        raise Fail(f"extra operand {quote_locale(names[1])}", try_help=True)
-    try:
-        p.unlink(names[0])
-    except OSError as error:
-        raise Fail(f"cannot unlink {quote(names[0])}: {error.strerror}") from None
-    return 0
-
-
 def basename(p: Process) -> int:
-    options, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False)
-    chosen = dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False, least=1)
     several, suffix = "a" in chosen or "s" in chosen, chosen.get("s", "")
     if not several:
         if len(names) > 2:
@@ -257,9 +227,7 @@ def basename(p: Process) -> int:
 
 
 def dirname(p: Process) -> int:
-    options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False, least=1)
     for name in names:
         bare = name.rstrip("/") or name[:1]
         folder = bare.rpartition("/")[0] if "/" in bare else "."
@@ -269,14 +237,12 @@ def dirname(p: Process) -> int:
 
 def readlink(p: Process) -> int:
     long = {"canonicalize": "f", "canonicalize-existing": "e", "canonicalize-missing": "m", "no-newline": "n"}
-    options, names = getopt(p.argv, "femnqsvz", long | {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"})
-    flags = {flag for flag, _ in options}
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    long |= {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"}
+    flags, names = getopt(p.argv, "femnqsvz", long, least=1)
     status, end = 0, "" if "n" in flags and len(names) == 1 else "\0" if "z" in flags else "\n"
     for name in names:
         try:
-            if flags & {"f", "e", "m"}:
+            if flags.keys() & {"f", "e", "m"}:
                 p.out(_canonical(p, name, next(flag for flag in "emf" if flag in flags)) + end)
             else:
                 node = p.lookup(name, follow=False)
@@ -315,10 +281,7 @@ def normal(path: str) -> str:
 
 def realpath(p: Process) -> int:
     long = {"canonicalize-existing": "e", "canonicalize-missing": "m", "no-symlinks": "s", "strip": "s", "quiet": "q"}
-    options, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r", "relative-base:": "b"})
-    chosen = dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    chosen, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r"}, least=1)
     status = 0
     for name in names:
         try:
@@ -344,8 +307,7 @@ def relative(path: str, start: str) -> str:
 
 def mktemp(p: Process) -> int:
     long = {"directory": "d", "dry-run": "u", "quiet": "q", "suffix:": "s", "tmpdir::": "p"}
-    options, names = getopt(p.argv, "dqtup:", long)
-    chosen = dict(options)
+    chosen, names = getopt(p.argv, "dqtup:", long)
     template = (names[0] if names else "tmp.XXXXXXXXXX") + chosen.get("s", "")
     at = template.rfind("X") + 1
     count = at - len(template[:at].rstrip("X"))
@@ -377,7 +339,6 @@ COMMANDS = {
     "rmdir": rmdir,
     "touch": touch,
     "rm": rm,
-    "unlink": unlink,
     "basename": basename,
     "dirname": dirname,
     "readlink": readlink,

@@ -5,18 +5,18 @@ from collections.abc import Iterator
 from fnmatch import translate
 
 from envs.simulators.regex.match import RegexError, compile_regex
-from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.commands.options import Fail, ordered, read
 from envs.simulators.shell.process import Process
 
-SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZbTd:D:0123456789"
+SHORT = "EFGPiyvwxclLnoqshHrRA:B:C:m:e:f:aIUzZd:0123456789"
 LONG = {"extended-regexp": "E", "fixed-strings": "F", "basic-regexp": "G", "perl-regexp": "P", "ignore-case": "i"}
 LONG |= {"invert-match": "v", "word-regexp": "w", "line-regexp": "x", "count": "c", "files-with-matches": "l"}
 LONG |= {"files-without-match": "L", "line-number": "n", "only-matching": "o", "quiet": "q", "silent": "q"}
 LONG |= {"no-messages": "s", "no-filename": "h", "with-filename": "H", "recursive": "r", "regexp:": "e", "file:": "f"}
 LONG |= {"dereference-recursive": "R", "after-context:": "A", "before-context:": "B", "context:": "C", "text": "a"}
 LONG |= {"max-count:": "m", "include:": "+", "exclude:": "-", "exclude-dir:": "/", "color::": "k", "colour::": "k"}
-LONG |= {"byte-offset": "b", "null-data": "z", "null": "Z", "label:": "N", "no-ignore-case": "J", "line-buffered": "k"}
-LONG |= {"binary-files:": "Y", "directories:": "d", "initial-tab": "T"}
+LONG |= {"null-data": "z", "null": "Z", "label:": "N", "no-ignore-case": "J", "line-buffered": "k"}
+LONG |= {"directories:": "d"}
 USAGE = "Usage: grep [OPTION]... PATTERNS [FILE]...\nTry 'grep --help' for more information."
 
 
@@ -24,7 +24,7 @@ def grep(p: Process) -> int:
     kind = {"egrep": "E", "fgrep": "F"}.get(p.argv[0].rpartition("/")[2], "G")
     p.argv = ["grep" if kind != "G" else p.argv[0], *p.argv[1:]]  # they are scripts that run grep
     try:
-        options, operands = getopt(p.argv, SHORT, LONG, status=2)
+        options, operands = ordered(p.argv, SHORT, LONG, status=2)
     except Fail as failure:
         raise Fail(f"{p.argv[0]}: {failure.message}\n{USAGE}", 2, plain=True) from None
     flags = {flag for flag, _ in options}
@@ -207,12 +207,6 @@ class Search:
 
     def show(self, label: str, kept: list[str], hits: list[int]) -> None:
         """Print lines with their context."""
-        offsets = []
-        if "b" in self.flags:
-            total = 0
-            for line in kept:
-                offsets.append(total)
-                total += len(line) + 1
         chosen, last = set(hits), -1
         shown: list[str] = []
         for hit in hits:
@@ -226,25 +220,22 @@ class Search:
             for at in range(start, min(len(kept), hit + self.after + 1)):
                 if at > hit and at in chosen:
                     break
-                shown += self.line(label, at, kept[at], at in chosen, offsets)
+                shown += self.line(label, at, kept[at], at in chosen)
                 last = at
         self.shown_before = True
         self.p.out("".join(shown))
 
-    def line(self, label: str, at: int, line: str, hit: bool, offsets: list[int]) -> list[str]:
+    def line(self, label: str, at: int, line: str, hit: bool) -> list[str]:
         """Print one line, or its matched parts, with its prefix."""
         mark = ":" if hit else "-"
         prefix = (label + ("\0" if "Z" in self.flags else mark)) if self.named else ""
         if "n" in self.flags:
-            prefix += f"{at + 1:{4 if 'T' in self.flags else 0}}{mark}"
-        if "T" in self.flags:
-            prefix += "\t"
-        place = (lambda begin: f"{offsets[at] + begin}{mark}") if offsets else lambda begin: ""
+            prefix += f"{at + 1}{mark}"
         if "o" not in self.flags:
-            return [f"{prefix}{place(0)}{line}{self.end}"]
+            return [f"{prefix}{line}{self.end}"]
         if "v" in self.flags or not hit:
             return []
-        return [f"{prefix}{place(begin)}{line[begin:end]}\n" for begin, end in self.matches(line)]
+        return [f"{prefix}{line[begin:end]}\n" for begin, end in self.matches(line)]
 
 
 def _length(text: str, what: str) -> int:

@@ -34,18 +34,10 @@ def unpacked(data: bytes) -> bytes:
 def gzip(p: Process) -> int:
     """gzip, gunzip and zcat."""
     program = p.argv[0].rpartition("/")[2]
-    long = {
-        "decompress": "d",
-        "uncompress": "d",
-        "stdout": "c",
-        "to-stdout": "c",
-        "keep": "k",
-        "force": "f",
-        "list": "l",
-    }
-    long |= {"recursive": "r", "test": "t", "verbose": "v", "quiet": "q", "no-name": "n", "fast": "1", "best": "9"}
-    options, names = getopt(p.argv, "dckfltrvqnNS:123456789", long)
-    flags = {flag for flag, _ in options}
+    long = {"decompress": "d", "uncompress": "d", "stdout": "c", "to-stdout": "c", "keep": "k", "force": "f"}
+    long |= {"test": "t", "quiet": "q", "no-name": "n", "fast": "1", "best": "9"}
+    flags, names = getopt(p.argv, "dckftqn123456789", long)
+    flags = set(flags)
     flags |= {"gunzip": {"d"}, "zcat": {"d", "c"}}.get(program, set())
     p.argv = ["gzip", *p.argv[1:]]  # the others are scripts that run gzip
     status = 0
@@ -55,25 +47,21 @@ def gzip(p: Process) -> int:
 
 
 def _gzip_one(p: Process, name: str, flags: set) -> int:
-    unpack = bool(flags & {"d", "t", "l"})
+    unpack = bool(flags & {"d", "t"})
     if unpack and name != "-" and not name.endswith((".gz", ".tgz")) and not p.exists(name) and p.exists(name + ".gz"):
         name += ".gz"
     try:
         node = None if name == "-" else p.lookup(name)
         if node is not None and node.kind == "dir":
-            if "r" not in flags:
-                p.fail(f"{name} is a directory -- ignored")
-                return 2
-            return max([_gzip_one(p, f"{name}/{child}", flags) for child in sorted(node.data)], default=0)
+            return p.fail(f"{name} is a directory -- ignored", 2)
         data = p.stdin if name == "-" else p.read(name)
     except OSError as error:
         return p.fail(f"{name + '.gz' if unpack and not name.endswith('gz') else name}: {error.strerror}")
     p.tick(1 + (len(data) >> 8))
     if unpack:
         kept = re.sub(r"\.gz$|(?<=\.t)gz$", "", name) if not name.endswith(".tgz") else name[:-3] + "tar"
-        if "c" not in flags and not flags & {"t", "l"} and name != "-" and kept == name:
-            p.fail(f"{name}: unknown suffix -- ignored")
-            return 2
+        if "c" not in flags and "t" not in flags and name != "-" and kept == name:
+            return p.fail(f"{name}: unknown suffix -- ignored", 2)
         if data[:2] != b"\x1f\x8b":
             return p.stderr.write(f"\n{p.argv[0]}: {'stdin' if name == '-' else name}: not in gzip format\n") or 1
         try:
@@ -82,14 +70,8 @@ def _gzip_one(p: Process, name: str, flags: set) -> int:
             return p.stderr.write(f"\n{p.argv[0]}: {'stdin' if name == '-' else name}: {error}\n") or 1
     else:
         if name.endswith(".gz") and "c" not in flags and name != "-":
-            p.fail(f"{name} already has .gz suffix -- unchanged")
-            return 2
+            return p.fail(f"{name} already has .gz suffix -- unchanged", 2)
         made, kept = packed(data), name + ".gz"
-    share = 100 * (1 - len(data if unpack else made) / max(1, len(made if unpack else data)))
-    if "l" in flags:
-        p.out("         compressed        uncompressed  ratio uncompressed_name\n")
-        p.out(f"{len(data):19} {len(made):19} {share:5.1f}% {kept}\n")
-        return 0
     if "t" in flags:
         return 0
     if "c" in flags or name == "-":
@@ -98,8 +80,6 @@ def _gzip_one(p: Process, name: str, flags: set) -> int:
     if p.exists(kept) and "f" not in flags:
         p.stderr.write(f"{p.argv[0]}: {kept} already exists;\tnot overwritten\n")
         return 2
-    if "v" in flags:
-        p.stderr.write(f"{name}:\t{share:5.1f}% -- {'created' if 'k' in flags else 'replaced with'} {kept}\n")
     target = p.write(kept, made)
     target.mode, target.mtime = node.mode, node.mtime
     p.chown(target, node.uid if not p.uid else -1, node.gid if not p.uid else -1)

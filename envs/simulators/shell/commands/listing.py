@@ -1,23 +1,21 @@
-"""ls, dir, tree and du."""
+"""ls, dir and du."""
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, quote
-from envs.simulators.shell.commands.sort import version_key
+from envs.simulators.shell.commands.options import getopt, ordered, quote
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
-SHORT = "aAbBcCdDfFgGhHiIklLmnNopqQrRsStTuUvw:xXZ1"
+SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUx1"
 LONG = {"all": "a", "almost-all": "A", "directory": "d", "classify::": "F", "human-readable": "h", "inode": "i"}
 LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "R", "size": "s", "sort:": "1s"}
-LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t", "group-directories-first": "1g", "format:": "1F"}
-LONG |= {"quote-name": "Q", "literal": "N", "dereference": "L", "time:": "1T", "file-type": "p", "ignore:": "I"}
-LONG |= {"si": "h", "author": "1a", "escape": "b", "hide:": "I", "width:": "w", "block-size:": "k"}
+LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t"}
+LONG |= {"dereference": "L", "file-type": "p"}
 RECENT = 31556952 / 2  # seconds: half a year
 
 
 def ls(p: Process) -> int:
-    options, names = getopt(p.argv, SHORT.replace("I", "I:"), LONG, status=2)
+    options, names = ordered(p.argv, SHORT, LONG, status=2)
     listing = Listing(p, options)
     files, folders = [], []
     for name in names or ["."]:
@@ -45,24 +43,22 @@ class Listing:
     """The options of one ls, its output, and its exit status so far."""
 
     def __init__(self, p: Process, options: list):
-        self.p, self.status, self.printed, self.here = p, 0, False, "."
+        self.p, self.status, self.printed = p, 0, False
         self.names: dict = {}
         self.flags = {flag for flag, _ in options}
         chosen = dict(options)
-        forms = [flag for flag, _ in options if flag in "lgon1Cmx" or flag == "1f"]
+        forms = [flag for flag, _ in options if flag in "lgon1Cx" or flag == "1f"]
         self.long = (bool(forms) and forms[-1] in ("l", "g", "o", "n", "1f")) or bool(self.flags & {"l", "g", "o", "n"})
         self.style = "full-iso" if "1f" in self.flags else chosen.get("1t", "")
-        orders = [flag for flag, _ in options if flag in "StUvXf"]
-        word = {"size": "S", "time": "t", "none": "U", "version": "v", "extension": "X"}.get(chosen.get("1s", ""))
+        orders = [flag for flag, _ in options if flag in "StUf"]
+        word = {"size": "S", "time": "t", "none": "U"}.get(chosen.get("1s", ""))
         self.order = word or (orders[-1] if orders else "")
         self.all = "a" in self.flags or "f" in self.flags
         self.deref = "L" in self.flags
-        self.quoted = "Q" in self.flags
-        self.atime = "u" in self.flags or chosen.get("1T") in ("atime", "access", "use")
-        self.across = ", " if forms[-1:] == ["m"] else ""
+        self.atime = "u" in self.flags
 
     def folder(self, name: str, node: Node, heading: bool) -> None:
-        p, self.here = self.p, name
+        p = self.p
         p.tick()
         if not p.may(node, 4):
             worst = 2 if not self.printed else 1
@@ -71,8 +67,6 @@ class Listing:
         if heading:
             p.out(("\n" if self.printed else "") + f"{name}:\n")
         names = [entry for entry in node.data if self.all or "A" in self.flags or not entry.startswith(".")]
-        if "B" in self.flags:
-            names = [entry for entry in names if not entry.endswith("~")]
         entries = [(entry, self.node(name, entry, node.data[entry])) for entry in names]
         entries = self.ordered(entries)
         if self.all:
@@ -100,21 +94,9 @@ class Listing:
             entries.sort(key=lambda entry: -_size(entry[1]))
         elif self.order == "t":
             entries.sort(key=lambda entry: -(entry[1].atime if self.atime else entry[1].mtime))
-        elif self.order == "X":
-            entries.sort(key=lambda entry: "." + entry[0].rpartition(".")[2] if "." in entry[0] else "")
-        elif self.order == "v":
-            entries.sort(key=lambda entry: version_key(entry[0]))
         if "r" in self.flags:
             entries.reverse()
-        if "1g" in self.flags:
-            entries.sort(key=lambda entry: not self.is_folder(entry[1]))
         return entries
-
-    def is_folder(self, node: Node) -> bool:
-        """Return whether a node is a folder or a link to one."""
-        if node.kind == "link" and self.p.exists(f"{self.here}/{node.data}" if node.data[:1] != "/" else node.data):
-            node = self.p.lookup(f"{self.here}/{node.data}" if node.data[:1] != "/" else node.data)
-        return node.kind == "dir"
 
     def show(self, entries: list, folder: str) -> None:
         if not entries:
@@ -122,56 +104,30 @@ class Listing:
         self.printed = True
         self.p.tick(len(entries) * (4 if self.long else 1))
         names = [self.name(entry, node, folder) for entry, node in entries]
-        if self.across:
-            line = ""
-            for name in names:
-                if line and len(line) + len(name) + 3 > 80:
-                    self.p.out(line + ",\n")
-                    line = ""
-                line += (", " if line else "") + name
-            self.p.out(line + "\n")
-            return
-        before = [[] for _ in entries]
-        if "i" in self.flags:
-            before = [[str(node.ino)] for _, node in entries]
-        if "s" in self.flags:
-            size = (lambda n: human(_blocks(n) * 1024)) if "h" in self.flags else lambda n: str(_blocks(n))
-            before = [cells + [size(node)] for cells, (_, node) in zip(before, entries, strict=True)]
-        if self.long:
-            before = [cells + self.details(node) for cells, (_, node) in zip(before, entries, strict=True)]
-        widths = [max(map(len, column)) for column in zip(*before, strict=True)]
+        rows = [self.cells(node) for _, node in entries]
+        widths = [max(len(cell) for cell, _ in column) for column in zip(*rows, strict=True)]
         shown = []
-        for cells, name in zip(before, names, strict=True):
-            sides = [self.is_left(at, len(cells)) for at in range(len(cells))]
-            aligned = [c.ljust(w) if left else c.rjust(w) for c, w, left in zip(cells, widths, sides, strict=True)]
+        for row, name in zip(rows, names, strict=True):
+            aligned = [c.ljust(w) if left else c.rjust(w) for (c, left), w in zip(row, widths, strict=True)]
             shown.append(" ".join([*aligned, name]) + "\n")
         self.p.out("".join(shown))
 
-    def columns(self) -> list[str]:
-        owner = [] if "g" in self.flags else ["owner"]
-        group = [] if self.flags & {"o", "G"} else ["group"]
-        return ["mode", "links", *owner, *group, "size", "time"]
-
-    def is_left(self, at: int, many: int) -> bool:
+    def cells(self, node: Node) -> list[tuple[str, bool]]:
+        """Return the cells before a name, each with whether it is aligned to the left."""
+        flags, sized = self.flags, human if "h" in self.flags else str
+        cells = [(str(node.ino), False)] if "i" in flags else []
+        if "s" in flags:
+            cells.append((sized(_blocks(node) * (1024 if "h" in flags else 1)), False))
         if not self.long:
-            return False
-        names = self.columns()
-        at -= many - len(names)
-        return at >= 0 and names[at] in ("mode", "owner", "group") and not ("n" in self.flags and names[at] != "mode")
-
-    def details(self, node: Node) -> list[str]:
-        """Return the cells of a long line up to the name."""
-        numeric = "n" in self.flags
-        size = "1, 3" if node.kind == "device" else human(_size(node)) if "h" in self.flags else str(_size(node))
-        cells = {
-            "mode": LETTERS[node.kind] + mode_text(node.mode),
-            "links": str(node.nlink),
-            "owner": str(node.uid) if numeric else self.named(user_name, node.uid),
-            "group": str(node.gid) if numeric else self.named(group_name, node.gid),
-            "size": size,
-            "time": self.time(node.atime if self.atime else node.mtime),
-        }
-        return [cells[name] for name in self.columns()]
+            return cells
+        cells += [(LETTERS[node.kind] + mode_text(node.mode), True), (str(node.nlink), False)]
+        named = "n" not in flags
+        if "g" not in flags:
+            cells.append((self.named(user_name, node.uid) if named else str(node.uid), named))
+        if not flags & {"o", "G"}:
+            cells.append((self.named(group_name, node.gid) if named else str(node.gid), named))
+        size = "1, 3" if node.kind == "device" else sized(_size(node))
+        return [*cells, (size, False), (self.time(node.atime if self.atime else node.mtime), False)]
 
     def named(self, naming, number: int) -> str:
         """Return a user's or group's name, cached."""
@@ -183,15 +139,13 @@ class Listing:
         now = self.p.machine.clock
         recent = now - RECENT < when <= now
         if self.style.startswith("+"):
-            form = self.style[1:].split("\n")[-1 if recent else 0]
-            return show(form, when)
+            return show(self.style[1:], when)
         forms = {"full-iso": "%Y-%m-%d %H:%M:%S.%N +0000", "long-iso": "%Y-%m-%d %H:%M"}
         forms["iso"] = "%m-%d %H:%M" if recent else "%Y-%m-%d "
         return show(forms.get(self.style, "%b %e %H:%M" if recent else "%b %e  %Y"), when)
 
     def name(self, entry: str, node: Node, folder: str) -> str:
-        shown = '"' + entry.replace("\\", "\\\\").replace('"', '\\"') + '"' if self.quoted else entry
-        target = None
+        shown, target = entry, None
         path = f"{folder}/{entry}" if folder else entry
         if node.kind == "link" and self.long:
             shown += f" -> {node.data}"
@@ -237,17 +191,16 @@ def human(size: int) -> str:
 def du(p: Process) -> int:
     long = {"all": "a", "bytes": "b", "total": "c", "human-readable": "h", "summarize": "s", "max-depth:": "d"}
     long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "X", "null": "0", "separate-dirs": "S"}
-    options, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    deepest = 0 if "s" in flags else int(chosen["d"][:9]) if chosen.get("d", "").isdecimal() else 10**6
+    chosen, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
+    deepest = 0 if "s" in chosen else int(chosen["d"][:9]) if chosen.get("d", "").isdecimal() else 10**6
 
     def size(node: Node) -> int:
-        return _size(node) if flags & {"A", "b"} else _blocks(node) * 1024
+        return _size(node) if chosen.keys() & {"A", "b"} else _blocks(node) * 1024
 
     def text(total: int) -> str:
-        if "h" in flags:
+        if "h" in chosen:
             return human(total)
-        return str(total if "b" in flags else -(-total // 2**20) if "m" in flags else -(-total // 1024))
+        return str(total if "b" in chosen else -(-total // 2**20) if "m" in chosen else -(-total // 1024))
 
     seen: set[int] = set()
 
@@ -261,7 +214,7 @@ def du(p: Process) -> int:
             total += sum(
                 walk(f"{path if path != '/' else ''}/{name}", node.data[name], depth + 1) for name in sorted(node.data)
             )
-        if depth <= deepest and (node.kind == "dir" or "a" in flags or not depth):
+        if depth <= deepest and (node.kind == "dir" or "a" in chosen or not depth):
             p.out(f"{text(total)}\t{path}\n")
         return total
 
@@ -271,41 +224,9 @@ def du(p: Process) -> int:
             everything += walk(name, p.lookup(name, follow=False), 0)
         except OSError as error:
             status = p.fail(f"cannot access {quote(name)}: {error.strerror}")
-    if "c" in flags:
+    if "c" in chosen:
         p.out(f"{text(everything)}\ttotal\n")
     return status
 
 
-def tree(p: Process) -> int:
-    options, names = getopt(p.argv, "adfiL:nNC", {"noreport": "r"})
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    deepest = int(chosen["L"][:9]) if chosen.get("L", "").isdecimal() else 10**6
-    counts = [0, 0]
-
-    def walk(path: str, node: Node, indent: str, depth: int) -> None:
-        entries = [name for name in sorted(node.data) if "a" in flags or name[0] != "."]
-        entries = [name for name in entries if node.data[name].kind == "dir" or "d" not in flags]
-        for name in entries:
-            p.tick()
-            below = node.data[name]
-            last = name == entries[-1]
-            arrow = f" -> {below.data}" if below.kind == "link" else ""
-            shown = f"{path}/{name}" if "f" in flags else name
-            p.out(f"{indent}{'`-- ' if last else '|-- '}{shown}{arrow}\n")
-            counts[below.kind != "dir"] += 1
-            if below.kind == "dir" and depth < deepest:
-                walk(f"{path}/{name}", below, indent + ("    " if last else "|   "), depth + 1)
-
-    for name in names or ["."]:
-        node = p.lookup(name) if p.exists(name) else None
-        if node is None or node.kind != "dir":
-            p.out(f"{name}  [error opening dir]\n")
-            continue
-        p.out(f"{name}\n")
-        walk(name.rstrip("/"), node, "", 1)
-    folders = f"{counts[0]} director{'y' if counts[0] == 1 else 'ies'}"
-    p.out(f"\n{folders}" + ("" if "d" in flags else f", {counts[1]} file{'' if counts[1] == 1 else 's'}") + "\n")
-    return 0
-
-
-COMMANDS = {"ls": ls, "du": du, "tree": tree, "dir": ls}
+COMMANDS = {"ls": ls, "du": du, "dir": ls}

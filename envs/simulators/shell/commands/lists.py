@@ -1,19 +1,19 @@
 """Commands on lines and fields: cut, paste, tr, uniq, comm, fold."""
 
 import string
+from itertools import groupby
 
 from envs.simulators.regex.syntax import CLASSES
-from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote_if, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_locale, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
 
 def cut(p: Process) -> int:
     long = {"bytes:": "b", "characters:": "c", "fields:": "f", "delimiter:": "d", "only-delimited": "s"}
-    long |= {"complement": "C", "output-delimiter:": "O", "zero-terminated": "z"}
-    options, files = getopt(p.argv, "b:c:f:d:snz", long)
-    modes = [(flag, value) for flag, value in options if flag in "bcf"]
-    chosen = dict(options)
+    long |= {"output-delimiter:": "O", "zero-terminated": "z"}
+    options, files = ordered(p.argv, "b:c:f:d:snz", long)
+    modes, chosen = [(flag, value) for flag, value in options if flag in "bcf"], dict(options)
     if len(modes) > 1:
         raise Fail("only one list may be specified", try_help=True)
     if not modes:
@@ -27,15 +27,9 @@ def cut(p: Process) -> int:
         message = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
         raise Fail(message, try_help=True)
     wanted = _ranges(spec, mode == "f")
-    if "C" in chosen:
-        wanted = _complement(wanted)
     delimiter = (chosen.get("d", "\t") or "\0") if mode == "f" else ""
     end = "\0" if "z" in chosen else "\n"
-    status = 0
     for _, data in inputs(p, files):
-        if data is None:
-            status = 1
-            continue
         shown = []
         for line in lines(data, end):
             p.tick(1 + (len(line) >> 8) + (len(wanted) * (8 + len(chosen.get("O", ""))) >> 8))
@@ -49,7 +43,7 @@ def cut(p: Process) -> int:
                 kept = [field for low, high in wanted for field in fields[low - 1 : high]]
                 shown.append(chosen.get("O", delimiter).join(kept) + end)
         p.out("".join(shown))
-    return status
+    return p.failed
 
 
 def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
@@ -84,48 +78,22 @@ def _merged(ranges: list) -> list[tuple[int, int | None]]:
     return merged
 
 
-def _complement(ranges: list) -> list[tuple[int, int | None]]:
-    found, start = [], 1
-    for low, high in ranges:
-        if low > start:
-            found.append((start, low - 1))
-        if high is None:
-            return found
-        start = high + 1
-    return [*found, (start, None)]
-
-
 def paste(p: Process) -> int:
     long = {"delimiters:": "d", "serial": "s"}
-    options, files = getopt(p.argv, "d:s", long)
-    chosen = dict(options)
+    chosen, files = getopt(p.argv, "d:s", long)
     spec = chosen.get("d", "\t")
     delimiters = _unescaped(spec) or [""]
-    columns = []
-    stdin = None
-    names = files or ["-"]
-    for name in names:
-        if name == "-":
-            if stdin is None:
-                stdin = lines(read(p, name))
-            columns.append(stdin)
-            continue
-        try:
-            columns.append(lines(read(p, name)))
-        except OSError as error:
-            status = p.fail(f"{quote_if(name)}: {error.strerror}")
-            if "s" not in chosen:
-                return status
-            columns.append([])
+    found = [(name, lines(data)) for name, data in inputs(p, files)]
+    columns = [column for _, column in found]
     if "s" in chosen:
         for column in columns:
             p.out(_joined(column, delimiters) + "\n")
-        return 0
-    dashes = names.count("-")
-    if dashes > 1:  # standard input gives a line to each dash in turn
-        turns = iter([i for i, name in enumerate(names) if name == "-"])
-        for turn, i in enumerate(turns):
-            columns[i] = (stdin or [])[turn::dashes]
+        return p.failed
+    if p.failed:
+        return 1
+    dashes = [i for i, (name, _) in enumerate(found) if name == "-"]
+    for turn, i in enumerate(dashes):  # standard input, which the first has read, gives a line to each dash in turn
+        columns[i] = found[dashes[0]][1][turn :: len(dashes)]
     height = max(map(len, columns))
     for row in range(height):
         p.tick()
@@ -154,10 +122,8 @@ def _unescaped(spec: str) -> list[str]:
 
 def tr(p: Process) -> int:
     long = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
-    options, sets = getopt(p.argv, "cCdst", long, permute=False)
-    flags = {flag.lower() for flag, _ in options}
-    if not sets:
-        raise Fail("missing operand", try_help=True)
+    options, sets = getopt(p.argv, "cCdst", long, permute=False, least=1)
+    flags = {flag.lower() for flag in options}
     needs = 2 if ("d" not in flags and "s" not in flags) or ("d" in flags and "s" in flags) else 1
     if len(sets) < needs:
         what = "deleting and squeezing repeats" if flags >= {"d", "s"} else "translating"
@@ -167,7 +133,7 @@ def tr(p: Process) -> int:
     if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
         extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
         raise Fail(f"extra operand {quote_locale(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
-    first = _set(p, sets[0], None)
+    first = _set(p, sets[0])
     if "c" in flags:
         members = set(first)
         first = [char for char in map(chr, range(256)) if char not in members]
@@ -175,12 +141,12 @@ def tr(p: Process) -> int:
     p.tick(1 + (len(data) >> 8))
     if "d" in flags:
         data = data.translate({ord(char): None for char in first})
-        p.out(_squeezed(p, data, set(_set(p, sets[1], None))) if "s" in flags else data)
+        p.out(_squeezed(p, data, set(_set(p, sets[1]))) if "s" in flags else data)
         return 0
     if len(sets) == 1:
         p.out(_squeezed(p, data, set(first)))
         return 0
-    second = _set(p, sets[1], len(first))
+    second = _set(p, sets[1])
     if not second and "t" not in flags:
         raise Fail("when not truncating set1, string2 must be non-empty")
     if len(second) < len(first) and "t" not in flags:
@@ -200,12 +166,12 @@ def _squeezed(p: Process, data: str, members: set[str]) -> str:
     return "".join(shown)
 
 
-def _set(p: Process, spec: str, fill: int | None) -> list[str]:
-    """Return the characters of tr's set; [x*] fills up to `fill`."""
+def _set(p: Process, spec: str) -> list[str]:
+    """Return the characters of tr's set."""
     chars = _literals(spec)
     p.tick(1 + (len(chars) >> 2))
     plain = "".join(char for char, _ in chars)
-    colon, bracket = plain.rfind(":]"), plain.rfind("]")  # behind them no construct is closed
+    colon = plain.rfind(":]")  # behind it no class is closed
     found: list[str] = []
     at = 0
     while at < len(chars):
@@ -218,17 +184,6 @@ def _set(p: Process, spec: str, fill: int | None) -> list[str]:
             order = string.ascii_uppercase + string.ascii_lowercase
             found += order[:26] if name == "upper" else order[26:] if name == "lower" else sorted(CLASSES[name])
             at += len(name) + 4
-        elif opens and plain.startswith("[=", at) and plain[at + 3 : at + 5] == "=]":
-            found.append(plain[at + 2])
-            at += 5
-        elif opens and plain[at + 2 : at + 3] == "*" and at + 3 <= bracket:
-            count = plain[at + 3 : plain.index("]", at + 3)]
-            if count and not count.isdecimal():
-                raise Fail(f"invalid repeat count {quote_locale(count)} in [c*n] construct")
-            times = int(count[:6], 8 if count.startswith("0") else 10) if count else 0
-            found += [plain[at + 1]] * min(times or max(0, (fill or 0) - len(found)), 65536)
-            p.tick(len(found) >> 6)
-            at += 4 + len(count)
         elif at + 2 < len(chars) and chars[at + 1] == ("-", False):
             low, high = char, chars[at + 2][0]
             if low > high:
@@ -266,47 +221,20 @@ def _literals(spec: str) -> list[tuple[str, bool]]:
 
 
 def uniq(p: Process) -> int:
-    long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "skip-fields:": "f", "skip-chars:": "s"}
-    long |= {"check-chars:": "w", "zero-terminated": "z", "all-repeated::": "D"}
-    options, files = getopt(p.argv, "cdDuif:s:w:z", long)
-    chosen = dict(options)
-    if len(files) > 2:
-        raise Fail(f"extra operand {quote_locale(files[2])}", try_help=True)
-    counts = {"f": "number of fields to skip", "s": "number of bytes to skip", "w": "number of bytes to compare"}
-    skip, drop, width = (number(chosen[flag], counts[flag]) if flag in chosen else None for flag in "fsw")
+    long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "zero-terminated": "z"}
+    chosen, files = getopt(p.argv, "cduiz", long, most=2)
     name = files[0] if files else "-"
     data = read(p, name)
     end = "\0" if "z" in chosen else "\n"
 
-    def key(line: str) -> str:
-        at = 0
-        for _ in range(skip or 0):
-            while at < len(line) and line[at] in " \t":
-                at += 1
-            while at < len(line) and line[at] not in " \t":
-                at += 1
-            if at >= len(line):
-                break
-        line = line[at + (drop or 0) :]
-        line = line if width is None else line[:width]
-        return line.lower() if "i" in chosen else line
-
-    groups: list[list[str]] = []
-    previous = None
-    for line in lines(data, end):
-        p.tick()
-        this = key(line)
-        if groups and this == previous:
-            groups[-1].append(line)
-        else:
-            groups.append([line])
-        previous = this
+    key = str.lower if "i" in chosen else str
     shown = []
-    for group in groups:
-        if (len(group) == 1 and ("d" in chosen or "D" in chosen)) or (len(group) > 1 and "u" in chosen):
+    for _, equal in groupby(lines(data, end), key):
+        group = list(equal)
+        p.tick(len(group))
+        if (len(group) == 1 and "d" in chosen) or (len(group) > 1 and "u" in chosen):
             continue
-        prefix = f"{len(group):7} " if "c" in chosen else ""
-        shown += [line + end for line in group] if "D" in chosen else [prefix + group[0] + end]
+        shown.append((f"{len(group):7} " if "c" in chosen else "") + group[0] + end)
     if len(files) == 2 and files[1] != "-":
         p.write(files[1], raw("".join(shown)))
     else:
@@ -315,12 +243,8 @@ def uniq(p: Process) -> int:
 
 
 def comm(p: Process) -> int:
-    options, files = getopt(p.argv, "123", {"check-order": "o", "nocheck-order": "n", "output-delimiter:": "O"})
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    if len(files) < 2:
-        raise Fail(f"missing operand{f' after {quote_locale(files[0])}' if files else ''}", try_help=True)
-    if len(files) > 2:
-        raise Fail(f"extra operand {quote_locale(files[2])}", try_help=True)
+    chosen, files = getopt(p.argv, "123", {"output-delimiter:": "O"}, least=2, most=2)
+    flags = set(chosen)
     sides = [lines(read(p, name)) for name in files]
     tab = chosen.get("O", "\t")
     indent = ["", "" if "1" in flags else tab, tab * (2 - len(flags & {"1", "2"}))]
@@ -347,19 +271,14 @@ def comm(p: Process) -> int:
 
 
 def fold(p: Process) -> int:
-    options, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
-    chosen = dict(options)
+    chosen, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
     width = number(chosen.get("w", "80"), "number of columns")
     if not width:
         raise Fail(f"invalid number of columns: {quote_locale(chosen['w'])}")
-    status = 0
     for _, data in inputs(p, files):
-        if data is None:
-            status = 1
-            continue
         p.tick(len(data) >> 4)
         p.out("\n".join(_folded(line, width, "s" in chosen, "b" in chosen) for line in data.split("\n")))
-    return status
+    return p.failed
 
 
 def _folded(line: str, width: int, at_blanks: bool, count_bytes: bool) -> str:

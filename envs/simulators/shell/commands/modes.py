@@ -22,10 +22,10 @@ def parse_mode(text: str) -> Callable[[int, bool, int], int] | None:
         return lambda mode, folder, umask: value | (mode & kept if folder else 0)
     clauses = []
     for clause in text.split(","):
-        found = re.fullmatch(r"([ugoa]*)((?:[-+=](?:[0-7]+|[ugo]|[rwxXst]*))+)", clause)
+        found = re.fullmatch(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+)", clause)
         if not found:
             return None
-        for sign, what in re.findall(r"([-+=])([0-7]+|[ugo]|[rwxXst]*)", found[2]):
+        for sign, what in re.findall(r"([-+=])([ugo]|[rwxXst]*)", found[2]):
             clauses.append((found[1], sign, what))
     return lambda mode, folder, umask: _applied(clauses, mode, folder, umask)
 
@@ -35,9 +35,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
         mask = 0
         for letter in who:
             mask |= WHO[letter]
-        if what.isdecimal():
-            bits, mask = int(what, 8), 0o7777
-        elif what and what in "ugo":
+        if what and what in "ugo":
             three = (mode >> {"u": 6, "g": 3, "o": 0}[what]) & 7
             bits = three * 0o111 & (mask or 0o7777 & ~umask)
         else:
@@ -53,7 +51,7 @@ def _applied(clauses: list, mode: int, folder: bool, umask: int) -> int:
         elif sign == "-":
             mode &= ~bits
         else:
-            kept = 0o6000 if folder and "s" not in what and not what.isdecimal() else 0
+            kept = 0o6000 if folder and "s" not in what else 0
             mode = mode & (~(mask or 0o7777) | kept) | bits
     return mode
 
@@ -83,23 +81,15 @@ def chmod(p: Process) -> int:
             given = word
         else:
             argv.append(word)
-    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v", "reference:": "1"}
-    options, operands = getopt(argv, "Rcfv", long | {"preserve-root": "p", "no-preserve-root": "p"})
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    if "1" in chosen:
-        wanted = _reference(p, chosen["1"]).mode
-        change = lambda mode, folder, umask: wanted  # noqa: E731
-    else:
-        text = given if given is not None else operands.pop(0) if operands else None
-        if text is None:
-            raise Fail("missing operand", try_help=True)
-        if not operands:
-            raise Fail(f"missing operand after {quote_locale(text)}", try_help=True)
-        change = parse_mode(text)
-        if change is None:
-            raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
-    if not operands:
-        raise Fail("missing operand", try_help=True)
+    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
+    flags, operands = getopt(
+        argv, "Rcfv", long | {"preserve-root": "p", "no-preserve-root": "p"}, least=1 + (given is None)
+    )
+    flags = set(flags)
+    text = given if given is not None else operands.pop(0)
+    change = parse_mode(text)
+    if change is None:
+        raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
     status = 0
     for name in operands:
         status |= _chmod_one(p, name, change, flags)
@@ -134,13 +124,6 @@ def _chmod_one(p: Process, name: str, change, flags: set) -> int:
     return status
 
 
-def _reference(p: Process, name: str) -> Node:
-    try:
-        return p.lookup(name)
-    except OSError as error:
-        raise Fail(f"failed to get attributes of {quote(name)}: {error.strerror}") from None
-
-
 def user_id(p: Process, name: str) -> int | None:
     """Return a user's number, from its name or number."""
     record = p.machine.user(name)
@@ -167,10 +150,7 @@ def group_name(p: Process, gid: int) -> str:
 
 def parse_owner(p: Process, spec: str) -> tuple[int, int]:
     """Return the numbers of `user`, `user:group`, `:group` or `user:`, -1 for an omitted part."""
-    sign = ":" if ":" in spec else "." if "." in spec and user_id(p, spec) is None else ""
-    if sign == ".":
-        p.fail(f"warning: '.' should be ':': {quote_locale(spec)}")
-    user, _, group = spec.partition(sign) if sign else (spec, "", "")
+    user, sign, group = spec.partition(":")
     uid = gid = -1
     if user:
         found = user_id(p, user)
@@ -192,26 +172,15 @@ def parse_owner(p: Process, spec: str) -> tuple[int, int]:
 
 def chown(p: Process) -> int:
     group_only = p.argv[0].endswith("chgrp")
-    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v", "reference:": "1"}
+    long = {"recursive": "R", "changes": "c", "quiet": "f", "silent": "f", "verbose": "v"}
     long |= {"no-dereference": "h", "dereference": "d", "from:": "2", "preserve-root": "p", "no-preserve-root": "p"}
-    options, operands = getopt(p.argv, "RcfvhHLP", long)
-    flags, chosen = {flag for flag, _ in options}, dict(options)
+    chosen, operands = getopt(p.argv, "RcfvhHLP", long, least=2)
+    flags = set(chosen)
     flags |= {"h"} if "R" in flags else set()
-    if "1" in chosen:
-        node = _reference(p, chosen["1"])
-        uid, gid = -1 if group_only else node.uid, node.gid
-    else:
-        if not operands:
-            raise Fail("missing operand", try_help=True)
-        spec = operands.pop(0)
-        if not operands:
-            raise Fail(f"missing operand after {quote_locale(spec)}", try_help=True)
-        if group_only:
-            uid, gid = -1, group_id(p, spec) if spec else -1
-            if gid is None:
-                raise Fail(f"invalid group: {quote_locale(spec)}")
-        else:
-            uid, gid = parse_owner(p, spec)
+    spec = operands.pop(0)
+    uid, gid = (-1, group_id(p, spec) if spec else -1) if group_only else parse_owner(p, spec)
+    if gid is None:
+        raise Fail(f"invalid group: {quote_locale(spec)}")
     required = parse_owner(p, chosen["2"]) if "2" in chosen else (-1, -1)
     status = 0
     for name in operands:

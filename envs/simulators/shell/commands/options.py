@@ -32,13 +32,20 @@ def guarded(command):
     return run
 
 
-def getopt(
-    argv: list[str], short: str, long: dict[str, str] | None = None, permute: bool = True, status: int = 1
+def getopt(argv: list[str], short: str, long: dict[str, str] | None = None, **limits) -> tuple[dict, list[str]]:
+    """Return a command line's options, as a dict from each flag to its last value, and its operands."""
+    options, operands = ordered(argv, short, long, **limits)
+    return dict(options), operands
+
+
+def ordered(
+    argv: list[str], short: str, long: dict | None = None, permute: bool = True, status: int = 1, least=0, most=None
 ) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """Return a command line's options, as (flag, value), and its operands; Fail with `status` for an invalid option.
+    """Return a command line's options in their order, as (flag, value), and its operands.
 
     `short` is getopt's: "ab:c::" has a flag a, a value after b and perhaps one joined to c. `long` maps a long name to
-    its flag; the name ends in ":" if a value must follow and in "::" if one may. Long names may be shortened.
+    its flag; the name ends in ":" if a value must follow and in "::" if one may. Long names may be shortened. Fail with
+    `status` for an invalid option, for fewer operands than `least` and for more than `most`.
     """
     found: list[tuple[str, str | None]] = []
     operands: list[str] = []
@@ -55,6 +62,11 @@ def getopt(
             operands.append(word)
             if not permute:
                 operands += words
+    if len(operands) < least:
+        after = f" after {quote_locale(operands[-1])}" if operands else ""
+        raise Fail(f"missing operand{after}", status, try_help=True)
+    if most is not None and len(operands) > most:
+        raise Fail(f"extra operand {quote_locale(operands[most])}", status, try_help=True)
     return found, operands
 
 
@@ -165,16 +177,14 @@ def read(p: Process, name: str) -> str:
     return data.decode("latin-1")
 
 
-def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str | None]]:
+def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each input, standard input for `-` or without names. If an input cannot be read,
-    print a message and give None for its text."""
+    print a message and set `p.failed`."""
     for name in operands or ["-"]:
         try:
-            data = read(p, name)
+            yield name, read(p, name)
         except OSError as error:
-            p.fail(f"{quote_if(name)}: {error.strerror}")
-            data = None
-        yield name, data
+            p.failed = p.fail(f"{quote_if(name)}: {error.strerror}")
 
 
 def lines(text: str, end: str = "\n") -> list[str]:

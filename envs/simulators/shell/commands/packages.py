@@ -1,8 +1,8 @@
-"""apt-get, apt and dpkg on a machine without a network and without package lists: nothing can be installed."""
+"""apt-get and apt on a machine without a network and without package lists: nothing can be installed."""
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.options import getopt
 from envs.simulators.shell.process import Process
 
 INSTALLED = {
@@ -14,88 +14,41 @@ INSTALLED = {
 }  # fmt: skip
 READING = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 NOTHING = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.\n"
-SITES = ("http://archive.ubuntu.com/ubuntu noble", "http://security.ubuntu.com/ubuntu noble-security")
-LOCK = """E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)
-E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), are you root?
-"""
+SITES = (("archive.ubuntu.com", "noble"), ("security.ubuntu.com", "noble-security"))
 LONG = {"yes": "y", "assume-yes": "y", "quiet": "q", "option:": "o", "no-install-recommends": "n", "fix-broken": "f"}
-LONG |= {"fix-missing": "m", "purge": "p", "allow-unauthenticated": "a", "reinstall": "r", "installed": "i"}
-LONG |= {"upgradable": "g"}
+LONG |= {"fix-missing": "m", "purge": "p", "allow-unauthenticated": "a", "reinstall": "r"}
 
 
 def apt(p: Process) -> int:
-    program = p.argv[0].rpartition("/")[2]
-    options, words = getopt(p.argv, "yqfmdsVuo:t:", LONG)
-    if program == "apt":
+    _, words = getopt(p.argv, "yqfmdsVuo:t:", LONG)
+    if p.argv[0].rpartition("/")[2] == "apt":
         p.stderr.write("\nWARNING: apt does not have a stable CLI interface. Use with caution in scripts.\n\n")
     command, names = (words[0] if words else ""), words[1:]
     if command == "update":
         return _update(p)
-    if command in ("install", "remove", "purge", "reinstall", "upgrade", "dist-upgrade", "full-upgrade", "autoremove"):
-        if p.uid:
-            p.stderr.write(LOCK)
-            return 100
-        p.out(READING)
-        status = 0
-        for name in names:
-            name = re.split("[=/]", name)[0]
-            if name not in INSTALLED:
-                status = p.stderr.write(f"E: Unable to locate package {name}\n") or 100
-            elif command == "install":
-                p.out(f"{name} is already the newest version ({INSTALLED[name]}).\n")
-        p.out("" if status else NOTHING)
-        return status
     if command in ("clean", "autoclean"):
         return 0
-    if command == "list":
-        p.out("Listing...\n")
-        p.out(
-            "".join(
-                f"{name}/now {INSTALLED[name]} amd64 [installed,local]\n"
-                for name in INSTALLED
-                if ("g", None) not in options
-            )
-        )
-        return 0
-    p.stderr.write(f"E: Invalid operation {command}\n")
-    return 100
+    if command not in ("install", "remove", "purge", "reinstall", "upgrade", "dist-upgrade", "autoremove"):
+        p.stderr.write(f"E: Invalid operation {command}\n")
+        return 100
+    p.out(READING)
+    unknown = [name for name in names if re.split("[=/]", name)[0] not in INSTALLED]
+    p.stderr.write("".join(f"E: Unable to locate package {name}\n" for name in unknown))
+    known = [name for name in names if name in INSTALLED and command == "install"]
+    p.out("".join(f"{name} is already the newest version ({INSTALLED[name]}).\n" for name in known))
+    p.out("" if unknown else NOTHING)
+    return 100 * bool(unknown)
 
 
 def _update(p: Process) -> int:
-    if p.uid:
-        p.stderr.write("E: Could not open lock file /var/lib/apt/lists/lock - open (13: Permission denied)\n")
-        return 100
-    for number, site in enumerate(SITES, 1):
-        host = site.split("/")[2]
-        p.out(f"Err:{number} {site} InRelease\n  Temporary failure resolving '{host}'\n")
+    for number, (host, suite) in enumerate(SITES, 1):
+        p.out(f"Err:{number} http://{host}/ubuntu {suite} InRelease\n  Temporary failure resolving '{host}'\n")
     p.out("Reading package lists...\n")
-    for site in SITES:
-        address, suite = site.split(" ")
-        host = site.split("/")[2]
-        p.stderr.write(f"W: Failed to fetch {address}/dists/{suite}/InRelease  Temporary failure resolving '{host}'\n")
+    for host, suite in SITES:
+        where = f"http://{host}/ubuntu/dists/{suite}/InRelease"
+        p.stderr.write(f"W: Failed to fetch {where}  Temporary failure resolving '{host}'\n")
     p.stderr.write("W: Some index files failed to download. They have been ignored, or old ones used instead.\n")
     return 0
 
 
-def dpkg(p: Process) -> int:
-    options, names = getopt(p.argv, "lsLSi:r:P:", {"list": "l", "status": "s", "listfiles": "L", "install:": "i"})
-    flags = {flag for flag, _ in options}
-    if "s" in flags:
-        for name in names:
-            if name not in INSTALLED:
-                p.stderr.write(f"dpkg-query: package '{name}' is not installed and no information is available\n")
-                p.stderr.write("Use dpkg --info (= dpkg-deb --info) to examine archive files.\n")
-                return 1
-            p.out(f"Package: {name}\nStatus: install ok installed\nVersion: {INSTALLED[name]}\n")
-        return 0
-    if "l" in flags:
-        found = [name for name in INSTALLED if not names or name in names]
-        if not found:
-            p.stderr.write(f"dpkg-query: no packages found matching {names[0]}\n")
-            return 1
-        p.out("".join(f"ii  {name:<14} {INSTALLED[name]:<24} amd64\n" for name in found))
-        return 0
-    raise Fail("error: need an action option", 2, try_help=True)
-
-
-COMMANDS = {"apt-get": apt, "apt": apt, "dpkg": dpkg}
+COMMANDS = {"apt-get": apt, "apt": apt}

@@ -2,7 +2,7 @@
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_locale, read
 from envs.simulators.shell.files import Timeout, raw
 from envs.simulators.shell.process import Process
 
@@ -11,15 +11,10 @@ MOST_FILES = 5000  # that split may write
 
 def split(p: Process) -> int:
     long = {"lines:": "l", "bytes:": "b", "numeric-suffixes::": "d", "suffix-length:": "a", "additional-suffix:": "s"}
-    options, operands = getopt(p.argv, "l:b:da:n:", long | {"number:": "n"})
-    chosen = dict(options)
+    chosen, operands = getopt(p.argv, "l:b:da:", long)
     name, prefix = (operands + ["-", "x"][len(operands) :])[:2]
     data = read(p, name)
-    if "n" in chosen:
-        count = number(chosen["n"].rpartition("/")[2], "number of chunks") or 1
-        size = len(data) // count
-        parts = [data[i * size : (i + 1) * size if i < count - 1 else len(data)] for i in range(min(count, MOST_FILES))]
-    elif "b" in chosen:
+    if "b" in chosen:
         size = max(1, number(chosen["b"], "number of bytes"))
         parts = [data[at : at + size] for at in range(0, len(data), size)]
     else:
@@ -45,11 +40,8 @@ def _suffix(place: int, width: int, decimal: bool) -> str:
 
 
 def join(p: Process) -> int:
-    options, names = getopt(p.argv, "1:2:t:a:v:o:e:ij:", {"ignore-case": "i", "header": "h", "check-order": "c"})
+    options, names = ordered(p.argv, "1:2:t:a:v:o:e:ij:", {"ignore-case": "i", "header": "h"}, least=2, most=2)
     chosen = dict(options)
-    if len(names) != 2:
-        last = p.argv[-1] if len(p.argv) > 1 else p.argv[0]
-        raise Fail(f"missing operand after {quote_locale(last)}" if len(names) < 2 else "extra operand", try_help=True)
     by = chosen.get("t")
     fields = [chosen.get(flag, chosen.get("j", "1")) for flag in "12"]
     if bad := [field for field in fields if not field.isdecimal() or not field.isascii() or not int(field[:9])]:
@@ -101,7 +93,7 @@ NAMES = {0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f"
 
 def od(p: Process) -> int:
     long = {"address-radix:": "A", "format:": "t", "read-bytes:": "N", "skip-bytes:": "j", "output-duplicates": "v"}
-    options, names = getopt(p.argv, "A:t:N:j:vcbxodw::", long)
+    options, names = ordered(p.argv, "A:t:N:j:vcbxodw::", long)
     chosen, kinds = dict(options), [value if flag == "t" else flag for flag, value in options if flag in "tcbxod"]
     data = raw("".join(read(p, name) for name in names or ["-"]))
     data = data[number(chosen.get("j", "0"), "-j argument") :]

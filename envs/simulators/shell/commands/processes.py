@@ -1,7 +1,8 @@
-"""Commands on processes and the system's state: ps, pgrep, pkill, pidof, kill, free, uptime, who and users."""
+"""Commands on processes and the system's state: ps, pgrep, pkill, kill, free, who and users."""
 
 import re
 
+from envs.simulators.shell.commands.listing import human
 from envs.simulators.shell.commands.modes import user_name
 from envs.simulators.shell.commands.options import Fail, getopt
 from envs.simulators.shell.commands.times import show
@@ -62,19 +63,17 @@ def ps(p: Process) -> int:
                 shown = ["user", "pid", "pcpu", "pmem", "vsz", "rss", "TTY", "stat", "start", "TIME", "args"]
             elif "x" in word or "a" in word:
                 shown = ["pid", "TTY", "stat", "TIME", "args"]
-        elif found := re.fullmatch(
-            r"-([eAafFlwjH]*)([popuUCq]?)(.*)|--(pid|format|no-headers?|user|sort|ppid)=?(.*)", word
-        ):
-            flags, option = found[1] or "", found[2] or {"pid": "p", "format": "o", "user": "u"}.get(found[4], found[4])
+        elif found := re.fullmatch(r"-([eAafFlwjH]*)(?:([opuUC])(.*))?|--(pid|format|user)=?(.*)", word):
+            flags, option = found[1] or "", found[2] or {"pid": "p", "format": "o", "user": "u"}.get(found[4])
             every = every or bool(set("eA") & set(flags))
             if set("fF") & set(flags):
                 shown = ["UID", "pid", "ppid", "c", "stime", "TTY", "time", "cmd"]
             value = found[3] or found[5] or ""
-            if option and option in "popuUCqsortppid" and not value:
+            if option and not value:
                 if not words:
                     raise Fail("error: list of process IDs must follow -p\n\nUsage:\n ps [options]\n", plain=True)
                 value = words.pop(0)
-            if option in ("p", "q"):
+            if option == "p":
                 pids = (pids or []) + re.split("[ ,]+", value)
             elif option == "C":
                 names = value.split(",")
@@ -84,10 +83,6 @@ def ps(p: Process) -> int:
                 shown = shown if titles or plain else []
                 plain = True
                 shown = shown + _columns(p, value, titles)
-            elif option in ("no-header", "no-headers"):
-                titles = dict.fromkeys((*COLUMNS, *titles), "")
-        elif re.fullmatch(r"[\d,]+", word):
-            pids = (pids or []) + word.split(",")
         else:
             raise Fail("error: unsupported option\n\nUsage:\n ps [options]\n", plain=True)
     me = Row(p.machine.next_pid(), p.machine.shell.pid, p.uid, p.machine.clock, " ".join(p.argv))
@@ -137,50 +132,29 @@ def pgrep(p: Process) -> int:
     program = p.argv[0].rpartition("/")[2]
     if program == "pkill" and len(words) > 1 and re.fullmatch(r"-(\d+|(SIG)?[A-Z][A-Z0-9]+)", words[1]):
         signal = signal_name(words.pop(1)[1:])
-    long = {"full": "f", "exact": "x", "list-name": "l", "list-full": "a", "count": "c", "euid:": "u", "newest": "n"}
-    long |= {"oldest": "o", "parent:": "P", "signal:": "s", "ignore-case": "i", "inverse": "v", "delimiter:": "d"}
-    options, patterns = getopt(words, "fxlacu:noP:s:ivd:U:e", long, status=2)
-    chosen = dict(options)
+    long = {"full": "f", "exact": "x", "list-name": "l", "list-full": "a", "count": "c", "euid:": "u", "signal:": "s"}
+    chosen, patterns = getopt(words, "fxlacu:s:", long, status=2)
     signal = signal_name(chosen["s"]) if "s" in chosen else signal
-    if len(patterns) > 1 or not (patterns or {"u", "P", "U"} & set(chosen)):
+    if len(patterns) > 1 or not (patterns or "u" in chosen):
         many = "only one pattern can be provided" if patterns else "no matching criteria specified"
         raise Fail(f"{many}", 2, try_help=True)
+    pattern = "".join(patterns)
     try:
-        wanted = (
-            re.compile(f"^(?:{patterns[0]})$" if "x" in chosen else patterns[0], re.IGNORECASE * ("i" in chosen))
-            if patterns
-            else None
-        )
+        wanted = re.compile(f"^(?:{pattern})$" if "x" in chosen else pattern)
     except re.error:
         raise Fail("Invalid preceding regular expression", 2) from None
-    found = [row for row in rows(p)
-             if (wanted is None or wanted.search((row.text if "f" in chosen else row.command)[:500]))
-             and chosen.get("u", chosen.get("U", user_name(p, row.uid))) in (user_name(p, row.uid), str(row.uid))
-             and chosen.get("P", str(row.parent)) == str(row.parent)]  # fmt: skip
-    found = found[-1:] if "n" in chosen else found[:1] if "o" in chosen else found
+    found = [row for row in rows(p) if wanted.search((row.text if "f" in chosen else row.command)[:500])]
+    if "u" in chosen:
+        found = [row for row in found if chosen["u"] in (user_name(p, row.uid), str(row.uid))]
     if program == "pkill":
         for row in found:
             send(p.machine, row.pid, signal)
     elif "c" in chosen:
         p.out(f"{len(found)}\n")
     else:
-        tail = (
-            (lambda row: f" {row.text}")
-            if "a" in chosen
-            else (lambda row: f" {row.command}")
-            if "l" in chosen
-            else lambda row: ""
-        )
-        end = chosen.get("d", "\n")
-        p.out(end.join(f"{row.pid}{tail(row)}" for row in found) + ("\n" if found else ""))
-    return 0 if found else 1
-
-
-def pidof(p: Process) -> int:
-    options, names = getopt(p.argv, "so:xzn")
-    found = [str(row.pid) for row in reversed(rows(p)) if row.command in names or row.text.split(" ")[0] in names]
-    if found:
-        p.out(" ".join(found[:1] if ("s", None) in options else found) + "\n")
+        for row in found:
+            shown = f" {row.text}" if "a" in chosen else f" {row.command}" if "l" in chosen else ""
+            p.out(f"{row.pid}{shown}\n")
     return 0 if found else 1
 
 
@@ -197,52 +171,21 @@ def kill(p: Process) -> int:
 
 
 def free(p: Process) -> int:
-    options, _ = getopt(
-        p.argv, "bkmghtwl", {"human": "h", "mega": "m", "giga": "g", "total": "t", "kibi": "k", "bytes": "b"}
-    )
-    flags = {flag for flag, _ in options}
+    flags, _ = getopt(p.argv, "bkmgh", {"human": "h", "mega": "m", "giga": "g", "kibi": "k", "bytes": "b"})
     unit = 1 if "b" in flags else 1 << 20 if "m" in flags else 1 << 30 if "g" in flags else 1 << 10
     total, used, cache = 8 << 30, 512 << 20, 256 << 20
     rows = [("Mem:", [total, used, total - used - cache, 1 << 20, cache, total - used]), ("Swap:", [0, 0, 0])]
-    if "t" in flags:
-        rows.append(("Total:", [total, used, total - used - cache]))
     p.out(" " * 15 + "total        used        free      shared  buff/cache   available\n")
     for name, values in rows:
-        cells = [_human(value) if "h" in flags else str(value // unit) for value in values]
+        cells = [human(value) + ("i" if value else "B") if "h" in flags else str(value // unit) for value in values]
         p.out(f"{name:<8}" + "".join(cell.rjust(12) for cell in cells) + "\n")
     return 0
 
 
-def _human(value: int) -> str:
-    for letter, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
-        if value >> power:
-            amount = value / (1 << power)
-            return f"{amount:.1f}{letter}" if amount < 10 else f"{amount:.0f}{letter}"
-    return f"{value}B"
-
-
-def uptime(p: Process) -> int:
-    if "-p" in p.argv[1:]:
-        p.out("up 1 minute\n")
-    elif "-s" in p.argv[1:]:
-        p.out(show("%Y-%m-%d %H:%M:%S\n", p.machine.clock - 60))
-    else:
-        p.out(show(" %H:%M:%S up 1 min,  0 user,  load average: 0.00, 0.00, 0.00\n", p.machine.clock))
-    return 0
-
-
 def who(p: Process) -> int:
-    """who, users, last and w: nobody is logged in."""
-    name = p.argv[0].rpartition("/")[2]
-    if name == "w":
-        uptime(p)
-        p.out("USER     TTY      FROM             LOGIN@   IDLE   JCPU   PCPU WHAT\n")
-    elif name == "who" and "-q" in p.argv[1:]:
-        p.out("# users=0\n")
-    elif name == "last":
-        p.out(show("\nwtmp begins %a %b %e %H:%M:%S %Y\n", p.machine.clock))
+    """who and users: nobody is logged in."""
     return 0
 
 
-COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "pidof": pidof, "kill": kill, "free": free, "uptime": uptime}
-COMMANDS |= dict.fromkeys(("who", "users", "w", "last"), who)
+COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free}
+COMMANDS |= {"who": who, "users": who}

@@ -6,26 +6,14 @@ from envs.simulators.shell.commands.options import SUFFIXES, Fail, getopt, numbe
 from envs.simulators.shell.files import MAX_TEXT, Node
 from envs.simulators.shell.process import Process
 
+OPERANDS = ["if", "of", "bs", "ibs", "obs", "count", "skip", "seek", "conv", "status", "iflag"]
+
 
 def dd(p: Process) -> int:
     given = {}
     for word in p.argv[1:]:
         key, equals, value = word.partition("=")
-        if not equals or key not in (
-            "if",
-            "of",
-            "bs",
-            "ibs",
-            "obs",
-            "cbs",
-            "count",
-            "skip",
-            "seek",
-            "conv",
-            "status",
-            "iflag",
-            "oflag",
-        ):
+        if not equals or key not in OPERANDS:
             raise Fail(f"unrecognized operand {quote(word)}", try_help=True)
         given[key] = value
     size = {key: _dd_number(given[key]) for key in ("bs", "ibs", "obs", "count", "skip", "seek") if key in given}
@@ -92,15 +80,14 @@ def _dd_number(said: str) -> int:
 
 
 def truncate(p: Process) -> int:
-    long = {"size:": "s", "reference:": "r", "no-create": "c", "io-blocks": "o"}
-    options, names = getopt(p.argv, "s:r:co", long)
-    chosen = dict(options)
+    long = {"size:": "s", "reference:": "r", "no-create": "c"}
+    chosen, names = getopt(p.argv, "s:r:c", long)
     if "s" not in chosen and "r" not in chosen:
         raise Fail("you must specify either '--size' or '--reference'", try_help=True)
     if not names:
         raise Fail("missing file operand", try_help=True)
     said = chosen.get("s", "0")
-    sign = said[0] if said[:1] in ("+", "-", "<", ">", "/", "%") else ""
+    sign = said[0] if said[:1] in ("+", "-") else ""
     amount = len(p.read(chosen["r"])) if "s" not in chosen else number(said[len(sign) :], "number")
     status = 0
     for name in names:
@@ -112,9 +99,7 @@ def truncate(p: Process) -> int:
             status = p.fail(f"cannot open {quote(name)} for writing: {error.strerror}")
             continue
         old = len(node.data)
-        size = {"+": old + amount, "-": old - amount, "<": min(old, amount), ">": max(old, amount)}.get(sign, amount)
-        if sign in ("/", "%") and amount:
-            size = old // amount * amount if sign == "/" else -(-old // amount) * amount
+        size = {"+": old + amount, "-": old - amount}.get(sign, amount)
         _resize(p, node, max(0, size), name)
     return status
 
@@ -126,10 +111,9 @@ def _resize(p: Process, node: Node, size: int, name: str) -> None:
 
 
 def fallocate(p: Process) -> int:
-    options, names = getopt(
+    chosen, names = getopt(
         p.argv, "l:o:nxvdp", {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
     )
-    chosen = dict(options)
     if "l" not in chosen:
         raise Fail("no length argument specified")
     if not names:

@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, quote, quote_if, quote_locale, read
-from envs.simulators.shell.files import Timeout, raw
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_if, quote_locale, read
+from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
 LONG = {"numeric-sort": "n", "reverse": "r", "unique": "u", "ignore-case": "f", "ignore-leading-blanks": "b"}
-LONG |= {"dictionary-order": "d", "general-numeric-sort": "g", "human-numeric-sort": "h", "version-sort": "V"}
-LONG |= {"month-sort": "M", "stable": "s", "check::": "c", "merge": "m", "zero-terminated": "z", "random-sort": "R"}
-LONG |= {"key:": "k", "field-separator:": "t", "output:": "o", "ignore-nonprinting": "i", "parallel:": "P"}
-ORDERS = "bdfgiMhnRrV"
-MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+LONG |= {"human-numeric-sort": "h", "stable": "s", "zero-terminated": "z"}
+LONG |= {"key:": "k", "field-separator:": "t", "output:": "o"}
+ORDERS = "bfhnr"
 
 
 @dataclass
@@ -29,14 +27,12 @@ class Key:
 
 
 def sort(p: Process) -> int:
-    options, files = getopt(p.argv, "bdfghiMnRrVcCmsuzk:t:o:S:T:", LONG, status=2)
+    options, files = ordered(p.argv, "bfhnrsuzk:t:o:", LONG, status=2)
     flags = "".join(flag for flag, _ in options)
     chosen = dict(options)
     separator = _separator(chosen["t"]) if "t" in chosen else None
     keys = _keys([value for flag, value in options if flag == "k"], [f for f in flags if f in ORDERS])
     end = "\0" if "z" in chosen else "\n"
-    if ("c" in chosen or "C" in chosen) and len(files) > 1:
-        raise Fail(f"extra operand {quote_locale(files[1])} not allowed with -{'c' if 'c' in chosen else 'C'}", 2)
     found = []
     for name in files or ["-"]:
         try:
@@ -46,8 +42,6 @@ def sort(p: Process) -> int:
             what = "read failed" if reading else "cannot read"
             raise Fail(f"{what}: {quote_if(name)}: {error.strerror}", 2) from None
     p.tick(len(found) * (1 + len(keys)) + (sum(map(len, found)) * len(keys) >> 6))
-    if "c" in chosen or "C" in chosen:
-        return _check(p, found, keys, separator, flags, (files or ["-"])[0])
     unique, reverse = "u" in chosen, "r" in flags
     if not unique and "s" not in chosen:
         found.sort(reverse=reverse)
@@ -85,16 +79,11 @@ def _keys(specs: list[str], general: list[str]) -> list[Key]:
             key.skip_start = key.skip_end = "b" in general
     if not keys and (set(general) - {"r"}):
         keys = [Key(flags="".join(general), skip_start="b" in general)]
-    for key in keys or [Key(flags="".join(general))]:
-        kinds = [flag for flag in "dghMnRV" if flag in key.flags.replace("i", "d")]
-        if len(kinds) > 1:
-            shown = "".join(flag for flag in "dfghiMnRV" if flag in key.flags and flag != "f")
-            raise Fail(f"options '-{shown}' are incompatible", 2)
     return keys or [Key(flags="r" if "r" in general else "")]
 
 
 def _key(spec: str) -> Key:
-    shape = re.compile(r"(\d*)(?:\.(\d*))?([bdfgiMhnRrV]*)(?:,(\d*)(?:\.(\d*))?([bdfgiMhnRrV]*))?")
+    shape = re.compile(r"(\d*)(?:\.(\d*))?([bfhnr]*)(?:,(\d*)(?:\.(\d*))?([bfhnr]*))?")
     found = shape.match(spec)
     if not found[1]:
         raise Fail(f"invalid number at field start: invalid count at start of {quote_locale(spec)}", 2)
@@ -172,23 +161,11 @@ def _value(line: str, key: Key, separator: str | None):
     flags = key.flags
     if "n" in flags:
         return _number(part)
-    if "g" in flags:
-        found = re.match(r"\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", part, re.IGNORECASE)
-        return (1, float(found[0])) if found else (0, 0.0)
     if "h" in flags:
         found = re.match(r"\s*(-?)(\d*\.?\d*)([KMGTPEZYk]?)", part)
         power = "kMGTPEZY".find(found[3].replace("K", "k")) + 1 if found[3] and found[2] else 0
         value, sign = _number(part), -1 if found[1] else 1
         return (sign * power if value else 0, value)
-    if "V" in flags:
-        return version_key(part)
-    if "M" in flags:
-        name = part.lstrip(" \t")[:3].upper()
-        return MONTHS.index(name) + 1 if name in MONTHS else 0
-    if "d" in flags:
-        part = re.sub(r"[^A-Za-z0-9 \t]", "", part)
-    if "i" in flags:
-        part = re.sub(r"[^ -~]", "", part)
     return part.upper() if "f" in flags else part
 
 
@@ -198,22 +175,6 @@ def _number(part: str):
     if not fraction and len(whole) < 18:
         return int(found[1] + whole) if whole else 0
     return Decimal(f"{found[1]}{whole or 0}.{fraction or 0}")
-
-
-def version_key(name: str) -> tuple[list, list]:
-    """Return the sort key of -V: first the name without its suffix (.tar.gz or the like)."""
-    suffix = re.search(r"(\.[A-Za-z~][A-Za-z0-9~]*)*$", name).start()
-    return _version(name[:suffix] if suffix else name), _version(name)
-
-
-def _version(part: str) -> list:
-    """Return a sort key: digits as numbers, ~ before the end, letters before other characters."""
-    weights = []
-    for text, digits in re.findall(r"([^0-9]*)([0-9]*)", part):
-        weights.append([*(-1 if c == "~" else ord(c) if c.isalpha() else ord(c) + 256 for c in text), 0])
-        digits = digits.lstrip("0")
-        weights.append([len(digits), digits])
-    return weights
 
 
 def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -> list[str]:
@@ -226,33 +187,14 @@ def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -
     return kept
 
 
-def _check(p: Process, found: list[str], keys: list[Key], separator: str | None, flags: str, name: str) -> int:
-    """Return whether the lines are in order; print the first that is not."""
-
-    def disordered(a: str, b: str) -> bool:
-        for key in keys:
-            left, right = _value(a, key, separator), _value(b, key, separator)
-            if left != right:
-                return (left < right) if "r" in key.flags else left > right
-        if "u" in flags:
-            return True
-        return "s" not in flags and (a < b if "r" in flags else a > b)
-
-    for i in range(1, len(found)):
-        if disordered(found[i - 1], found[i]):
-            return 1 if "C" in flags else p.fail(f"{name}:{i + 1}: disorder: {found[i]}")
-    return 0
-
-
 def shuf(p: Process) -> int:
-    long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o", "repeat": "r", "random-source:": "s"}
-    options, operands = getopt(p.argv, "ei:n:o:rz", long | {"zero-terminated": "z"})
-    chosen = dict(options)
+    long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o"}
+    chosen, operands = getopt(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
     end = "\0" if "z" in chosen else "\n"
     if "i" in chosen:
         found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", chosen["i"])
         if not found or int(found[1]) > int(found[2]) + 1:
-            raise Fail(f"invalid input range: {quote(chosen['i'])}")
+            raise Fail(f"invalid input range: {quote_locale(chosen['i'])}")
         p.tick(int(found[2]) - int(found[1]) >> 2)
         items = [str(n) for n in range(int(found[1]), int(found[2]) + 1)]
     else:
@@ -260,13 +202,7 @@ def shuf(p: Process) -> int:
     p.machine.next_pid()
     rng = Random(f"shuf {p.machine.clock} {p.machine.pids}")
     many = number(chosen["n"], "line count") if "n" in chosen else None
-    if "r" in chosen and items:
-        if many is None:
-            raise Timeout
-        p.tick(many)
-        items = [rng.choice(items) for _ in range(many)]
-    else:
-        rng.shuffle(items)
+    rng.shuffle(items)
     data = "".join(item + end for item in items[:many])
     if "o" in chosen:
         p.write(chosen["o"], raw(data))

@@ -2,25 +2,23 @@
 
 import re
 
+from envs.simulators.shell.commands.files import KINDS
 from envs.simulators.shell.commands.listing import human
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import Fail, getopt, quote
+from envs.simulators.shell.commands.options import getopt, quote
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
-KINDS = {"dir": "directory", "link": "symbolic link", "file": "regular file", "device": "character special file"}
 TYPE_BITS = {"dir": 0o40000, "link": 0o120000, "file": 0o100000, "device": 0o20000}
 STAMP = "%Y-%m-%d %H:%M:%S.%N +0000"
 DISK = 64 << 20  # kilobytes that the disk is said to have
 
 
 def stat(p: Process) -> int:
-    long = {"dereference": "L", "file-system": "f", "format:": "c", "printf:": "P", "terse": "t", "cached:": "C"}
-    options, names = getopt(p.argv, "Lfc:t", long)
-    flags, chosen = {flag for flag, _ in options}, dict(options)
-    if not names:
-        raise Fail("missing operand", try_help=True)
+    long = {"dereference": "L", "format:": "c", "printf:": "P"}
+    chosen, names = getopt(p.argv, "Lc:", long, least=1)
+    flags = set(chosen)
     status = 0
     for name in names:
         p.tick(8)
@@ -33,8 +31,6 @@ def stat(p: Process) -> int:
             p.out(_filled(p, _unescaped(chosen["P"]), name, node))
         elif "c" in chosen:
             p.out(_filled(p, chosen["c"], name, node) + "\n")
-        elif "t" in flags:
-            p.out(_filled(p, "%n %s %b %f %u %g %D %i %h %t %T %X %Y %Z %W %o", name, node) + "\n")
         else:
             p.out(_filled(p, _whole(node), name, node))
     return status
@@ -95,35 +91,23 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
 
 
 def df(p: Process) -> int:
-    long = {"human-readable": "h", "inodes": "i", "print-type": "T", "all": "a", "output::": "O", "type:": "t"}
-    options, names = getopt(p.argv, "ahHikTPlt:x:B:", long)
-    flags = {flag for flag, _ in options}
-    status = 0
+    flags, names = getopt(p.argv, "ahkTP", {"human-readable": "h", "print-type": "T", "all": "a"})
     for name in names:
         if not p.exists(name):
-            status = p.fail(f"{name}: No such file or directory")
-    if names and status:
-        return status
+            return p.fail(f"{name}: No such file or directory")
     used = p.machine.bytes // 1024 + 4 * p.machine.nodes
-    rows = [["overlay", *(["overlay"] if "T" in flags else [])]]
-    head = ["Filesystem", *(["Type"] if "T" in flags else [])]
-    if "i" in flags:
-        head += ["Inodes", "IUsed", "IFree", "IUse%"]
-        total, taken = p.machine.max_nodes, p.machine.nodes
-        rows[0] += [str(total), str(taken), str(total - taken), f"{-(-taken * 100 // total)}%"]
-    else:
-        head += ["Size", "Used", "Avail", "Use%"] if "h" in flags else ["1K-blocks", "Used", "Available", "Use%"]
-        cells = [DISK, used, DISK - used]
-        rows[0] += [human(cell * 1024) if "h" in flags else str(cell) for cell in cells]
-        rows[0].append(f"{-(-used * 100 // DISK)}%")
-    rows = [[*head, "Mounted on"], [*rows[0], "/"]]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    widths[0] = max(widths[0], 14)
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        p.out(" ".join([*cells, row[-1]]) + "\n")
-    return status
+    sizes = [human(size * 1024) if "h" in flags else str(size) for size in (DISK, used, DISK - used)]
+    head = ["Size", "Used", "Avail"] if "h" in flags else ["1K-blocks", "Used", "Available"]
+    kinds = ["Type"], ["overlay"]
+    rows = [
+        ["Filesystem".ljust(14), *(kinds[0] if "T" in flags else []), *head, "Use%", "Mounted on"],
+        ["overlay", *(kinds[1] if "T" in flags else []), *sizes, f"{-(-used * 100 // DISK)}%", "/"],
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *middle, last in rows:
+        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
+        p.out(" ".join([first.ljust(widths[0]), *cells, last]) + "\n")
+    return 0
 
 
 COMMANDS = {"stat": stat, "df": df}

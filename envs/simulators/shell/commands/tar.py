@@ -5,46 +5,15 @@ import tarfile
 
 from envs.simulators.shell.commands.gzip import packed, unpacked
 from envs.simulators.shell.commands.modes import group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, lines, read
+from envs.simulators.shell.commands.options import ordered
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import text
 from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.process import Process
 
-TAR = {"create": "c", "extract": "x", "get": "x", "list": "t", "append": "r", "update": "u", "gzip": "z", "bzip2": "j"}
-TAR |= {
-    "file:": "f",
-    "directory:": "C",
-    "verbose": "v",
-    "exclude:": "X",
-    "same-permissions": "p",
-    "preserve-permissions": "p",
-}
-TAR |= {
-    "strip-components:": "1",
-    "transform:": "2",
-    "xz": "J",
-    "keep-old-files": "k",
-    "overwrite": "3",
-    "no-same-owner": "4",
-}
-TAR |= {
-    "to-stdout": "O",
-    "auto-compress": "a",
-    "absolute-names": "P",
-    "remove-files": "5",
-    "files-from:": "T",
-    "wildcards": "6",
-}
-TAR |= {
-    "owner:": "7",
-    "group:": "8",
-    "mode:": "9",
-    "numeric-owner": "0",
-    "sort:": "s",
-    "mtime:": "m",
-    "dereference": "h",
-}
+TAR = {"create": "c", "extract": "x", "get": "x", "list": "t", "gzip": "z", "file:": "f", "directory:": "C"}
+TAR |= {"verbose": "v", "exclude:": "X", "same-permissions": "p", "preserve-permissions": "p", "strip-components:": "1"}
+TAR |= {"no-same-owner": "4", "auto-compress": "a", "absolute-names": "P"}
 TAR_END = "Exiting with failure status due to previous errors"
 
 
@@ -52,12 +21,12 @@ def tar(p: Process) -> int:
     argv = list(p.argv)
     if len(argv) > 1 and not argv[1].startswith("-"):  # tar czf a.tgz b: the values follow in order
         letters = argv.pop(1)
-        taking = [letter for letter in letters if letter in "fCTX"]
+        taking = [letter for letter in letters if letter in "fCX"]
         values = argv[1 : 1 + len(taking)]
         argv[1 : 1 + len(taking)] = [
             word for letter, value in zip(taking, values, strict=False) for word in (f"-{letter}", value)
         ]
-        argv[1:1] = [f"-{letter}" for letter in letters if letter not in "fCTX"]
+        argv[1:1] = [f"-{letter}" for letter in letters if letter not in "fCX"]
     operands, chosen, exclude = [], {}, []
     folder = "."
     for flag, value in _in_order(p, argv):
@@ -69,15 +38,15 @@ def tar(p: Process) -> int:
             exclude.append(value)
         else:
             chosen[flag] = value
-    mode = [flag for flag in "cxtru" if flag in chosen]
+    mode = [flag for flag in "cxt" if flag in chosen]
     if len(mode) != 1:
         message = "You may not specify more than one '-Acdtrux', '--delete' or  '--test-label' option" if mode else (
             "You must specify one of the '-Acdtrux', '--delete' or '--test-label' options")  # fmt: skip
         p.fail(message)
         p.stderr.write(f"Try '{p.argv[0]} --help' or '{p.argv[0]} --usage' for more information.\n")
         return 2
-    if mode[0] in "cru":
-        return _create(p, mode[0], chosen, operands, exclude)
+    if mode[0] == "c":
+        return _create(p, chosen, operands, exclude)
     return _extract(p, mode[0], chosen, folder, [name.rstrip("/") for _, name in operands], exclude)
 
 
@@ -97,29 +66,24 @@ def _in_order(p: Process, argv: list[str]):
             name = word[2:].partition("=")[0]
             needs += "=" not in word and any(key.rstrip(":").startswith(name) and key.endswith(":") for key in TAR)
         else:
-            at = next((i for i, c in enumerate(word[1:], 1) if c in "fCTX"), None)
+            at = next((i for i, c in enumerate(word[1:], 1) if c in "fCX"), None)
             needs += at is not None and at == len(word) - 1
-        yield from getopt([argv[0], *words[:needs]], "cxtrujzJvf:C:pX:kOaPT:hmwSW", TAR, status=2)[0]
+        yield from ordered([argv[0], *words[:needs]], "cxtzvf:C:pX:aP", TAR, status=2)[0]
         del words[:needs]
 
 
-def _create(p: Process, mode: str, chosen: dict, operands: list, exclude: list[str]) -> int:
+def _create(p: Process, chosen: dict, operands: list, exclude: list[str]) -> int:
     name = chosen.get("f", "-")
-    if "T" in chosen:
-        operands = operands + [(".", line) for line in lines(read(p, chosen["T"]))]
     if not operands:
         p.fail("Cowardly refusing to create an empty archive")
         p.stderr.write(f"Try '{p.argv[0]} --help' or '{p.argv[0]} --usage' for more information.\n")
         return 2
     out, status = io.BytesIO(), 0
-    if mode in "ru" and p.exists(name):
-        out.write(p.read(name))
-        out.seek(0)
     warned: set[str] = set()
     say = p.out if name != "-" else p.stderr.write
     if name != "-":
         p.write(name, b"", append=True)  # it exists while its members are found
-    with tarfile.open(fileobj=out, mode="a" if out.getvalue() else "w", format=tarfile.GNU_FORMAT) as archive:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         target = p.lookup(name) if name != "-" and "z" not in chosen else None  # gzip writes it, unknown to tar
         for folder, operand in operands:
             status = max(status, _add(p, archive, folder, operand, chosen, exclude, warned, say, target))
@@ -138,7 +102,7 @@ def _create(p: Process, mode: str, chosen: dict, operands: list, exclude: list[s
 def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, warned: set, say, target) -> int:
     path = operand if operand.startswith("/") else f"{folder}/{operand}"
     try:
-        top = p.lookup(path, follow="h" in chosen)
+        top = p.lookup(path, follow=False)
     except OSError as error:
         p.fail(f"{operand}: Cannot stat: {error.strerror}")
         return 2
@@ -172,8 +136,6 @@ def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, war
         data = p.bytes_of(node) if node.kind == "file" else b""
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
-    if "5" in chosen:
-        p.run(["rm", "-rf", path])
     return 0
 
 
@@ -192,14 +154,10 @@ def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str]
         p.fail(f"{name}: Cannot open: {error.strerror}")
         p.fail("Error is not recoverable: exiting now")
         return 2
-    if "C" in chosen or folder != ".":
-        try:
-            if p.lookup(folder).kind != "dir":
-                raise NotADirectoryError(20, "Not a directory")
-        except OSError as error:
-            p.fail(f"{folder.removeprefix('./')}: Cannot open: {error.strerror}")
-            p.fail("Error is not recoverable: exiting now")
-            return 2
+    if not (p.exists(folder) and p.lookup(folder).kind == "dir"):
+        p.fail(f"{folder.removeprefix('./')}: Cannot open: No such file or directory")
+        p.fail("Error is not recoverable: exiting now")
+        return 2
     try:
         packed = data[:2] == b"\x1f\x8b"
         if "z" in chosen and not packed:
@@ -217,10 +175,7 @@ def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str]
     for member in members:
         p.tick(8 + (member.size >> 8))
         shown = text(member.name.encode("utf-8", "surrogateescape"))
-        hit = next(
-            (w for w in wanted if shown == w or shown.startswith(w + "/") or ("6" in chosen and _excluded(w, shown))),
-            None,
-        )
+        hit = next((name for name in wanted if shown == name or shown.startswith(name + "/")), None)
         if (wanted and hit is None) or any(_excluded(pattern, shown) for pattern in exclude):
             continue
         found.add(hit)
@@ -229,10 +184,7 @@ def _extract(p: Process, mode: str, chosen: dict, folder: str, wanted: list[str]
             p.out((_long_line(member, printed) if "v" in chosen else printed) + "\n")
             continue
         if "v" in chosen:
-            (p.stderr.write if "O" in chosen else p.out)(printed + "\n")
-        if "O" in chosen:
-            p.out(archive.extractfile(member).read() if member.isfile() else b"")
-            continue
+            p.out(printed + "\n")
         parts = [part for part in shown.split("/") if part not in ("", ".")]
         if ".." in parts:
             p.fail("Removing leading `../' from member names")
@@ -263,8 +215,6 @@ def _put(p: Process, archive, member, folder: str, parts: list[str], chosen: dic
         if not parts:
             return
         node = p.lookup(path) if p.exists(path) else p.mkdir(path)
-    elif p.exists(path, follow=False) and "k" in chosen:
-        raise FileExistsError(17, "File exists")
     else:
         if p.exists(path, follow=False):
             p.unlink(path)

@@ -14,12 +14,9 @@ from envs.simulators.shell.process import Process
 def cat(p: Process) -> int:
     long = {"show-all": "A", "number-nonblank": "b", "show-ends": "E", "number": "n", "squeeze-blank": "s"}
     options, files = getopt(p.argv, "AbeEnstTuv", long | {"show-tabs": "T", "show-nonprinting": "v"})
-    flags = "".join(flag.replace("A", "vET").replace("e", "vE").replace("t", "vT") for flag, _ in options)
-    status, count, blank = 0, 0, False
+    flags = "".join(flag.replace("A", "vET").replace("e", "vE").replace("t", "vT") for flag in options)
+    count, blank = 0, False
     for _, data in inputs(p, files):
-        if data is None:
-            status = 1
-            continue
         if not flags.strip("u"):
             p.out(data)
             continue
@@ -35,7 +32,7 @@ def cat(p: Process) -> int:
                 shown.append(f"{count:6}\t")
             shown.append(_visible(bare, flags) + ("$" if "E" in flags and end else "") + end)
         p.out("".join(shown))
-    return status
+    return p.failed
 
 
 def _split(data: str) -> list[str]:
@@ -58,7 +55,7 @@ def _visible(line: str, flags: str) -> str:
     return "".join(shown)
 
 
-def _part_options(p: Process) -> tuple[list, list[str], str, str]:
+def _part_options(p: Process) -> tuple[dict, list[str], str, str]:
     """Return the options of head and tail (also -5), the files, the unit and the count."""
     argv = list(p.argv)
     if (
@@ -77,16 +74,12 @@ def _part_options(p: Process) -> tuple[list, list[str], str, str]:
         {"follow::": "f", "retry": "F", "pid:": "p", "sleep-interval:": "s"} if p.argv[0].endswith("tail") else {}
     )
     options, files = getopt(argv, "n:c:qvz" + ("fFs:" if tail_only else ""), long | tail_only)
-    unit, count = "n", "10"
-    for flag, value in options:
-        if flag in "nc":
-            unit, count = flag, value
+    unit, count = next((option for option in reversed(options.items()) if option[0] in "nc"), ("n", "10"))
     return options, files, unit, count
 
 
-def _each_part(p: Process, options: list, files: list[str], cut, most: int = ENDLESS) -> int:
+def _each_part(p: Process, flags: dict, files: list[str], cut, most: int = ENDLESS) -> int:
     """Print a part of each input under its header; `most` bytes are read of an endless device."""
-    flags = {flag for flag, _ in options}
     headers = "v" in flags or (len(files) > 1 and "q" not in flags)
     status, before = 0, ""
     for name in files or ["-"]:
@@ -104,7 +97,7 @@ def _each_part(p: Process, options: list, files: list[str], cut, most: int = END
             p.out(f"{before}==> {'standard input' if name == '-' else name} <==\n")
             before = "\n"
         p.out(cut(data))
-    if flags & {"f", "F"} and files:
+    if flags.keys() & {"f", "F"} and files:
         _follow(p, [name for name in files if p.exists(name)])
     return status
 
@@ -126,7 +119,7 @@ def _count(text: str, unit: str) -> int:
 
 def head(p: Process) -> int:
     options, files, unit, count = _part_options(p)
-    end = "\0" if ("z", None) in options else "\n"
+    end = "\0" if "z" in options else "\n"
     but_last = count.startswith("-")
     many = _count(count.removeprefix("-"), unit)
 
@@ -142,7 +135,7 @@ def head(p: Process) -> int:
 
 def tail(p: Process) -> int:
     options, files, unit, count = _part_options(p)
-    end = "\0" if ("z", None) in options else "\n"
+    end = "\0" if "z" in options else "\n"
     from_start = count.startswith("+")
     many = _count(count.lstrip("+-") if count[:1] in "+-" else count, unit)
 
@@ -181,7 +174,7 @@ def _before_last_lines(data: str, many: int, end: str) -> int:
 def wc(p: Process) -> int:
     long = {"lines": "l", "words": "w", "chars": "m", "bytes": "c", "max-line-length": "L"}
     options, files = getopt(p.argv, "lwcmL", long)
-    flags = [flag for flag in "lwmcL" if (flag, None) in options] or ["l", "w", "c"]
+    flags = [flag for flag in "lwmcL" if flag in options] or ["l", "w", "c"]
     width = _wc_width(p, files, flags)
     status, totals = 0, dict.fromkeys(flags, 0)
     for name in files or ["-"]:
@@ -234,7 +227,7 @@ def tee(p: Process) -> int:
     outputs = []
     for name in files:
         try:
-            if ("a", None) not in options:
+            if "a" not in options:
                 p.write(name, b"")
             outputs.append(name)
             p.write(name, b"", append=True)
@@ -248,63 +241,52 @@ def tee(p: Process) -> int:
 
 
 def nl(p: Process) -> int:
-    long = {"body-numbering:": "b", "number-width:": "w", "number-separator:": "s", "starting-line-number:": "v"}
-    long |= {"line-increment:": "i", "number-format:": "n"}
-    options, files = getopt(p.argv, "b:w:s:v:i:n:h:f:d:l:p", long)
-    chosen = {"b": "t", "w": "6", "s": "\t", "v": "1", "i": "1", "n": "rn"} | dict(options)
+    long = {"body-numbering:": "b", "number-width:": "w", "number-separator:": "s"}
+    options, files = getopt(p.argv, "b:w:s:", long)
+    chosen = {"b": "t", "w": "6", "s": "\t"} | options
     if chosen["b"][:1] not in ("a", "t", "n"):
         raise Fail(f"invalid body numbering style: {quote_locale(chosen['b'])}", try_help=True)
-    if chosen["n"] not in ("ln", "rn", "rz"):
-        raise Fail(f"invalid line numbering format: {quote_locale(chosen['n'])}", try_help=True)
     width = min(number(chosen["w"], "line number field width"), 1000)
-    for flag, what in (("v", "starting line number"), ("i", "line number increment")):
-        if not re.fullmatch(r"[-+]?\d{1,18}", chosen[flag]):
-            raise Fail(f"invalid {what}: {quote_locale(chosen[flag])}")
-    count, by = int(chosen["v"]), int(chosen["i"])
-    status, shown = 0, []
+    shown, count = [], 0
     for _, data in inputs(p, files):
-        if data is None:
-            status = 1
-            continue
         for line in lines(data):
             p.tick(1 + (width + len(chosen["s"]) + len(line) >> 8))
             if chosen["b"][0] == "a" or (chosen["b"][0] == "t" and line):
-                form = {"ln": "<", "rn": ">", "rz": "0>"}[chosen["n"]]
-                shown.append(f"{count:{form}{width}}{chosen['s']}{line}\n")
-                count += by
+                count += 1
+                shown.append(f"{count:{width}}{chosen['s']}{line}\n")
             else:
                 shown.append(" " * (width + len(chosen["s"])) + line + "\n")
     p.out("".join(shown))
-    return status
+    return p.failed
 
 
 def tac(p: Process) -> int:
     _, files = getopt(p.argv, "")
-    status = 0
-    for name in files or ["-"]:
-        try:
-            data = text(p.stdin if name == "-" else p.read(name))
-        except OSError as error:
-            reading = error.strerror == "Is a directory"
-            message = f"{quote_if(name)}: read error" if reading else f"failed to open {quote(name)} for reading"
-            status = p.fail(f"{message}: {'Invalid argument' if reading else error.strerror}")
-            continue
-        kept = _split(data) if data else []
-        p.out("".join(reversed(kept)))
-    return status
+
+    def problem(name: str, error: OSError) -> str:
+        if error.strerror == "Is a directory":
+            return f"{quote_if(name)}: read error: Invalid argument"
+        return f"failed to open {quote(name)} for reading: {error.strerror}"
+
+    for data in _texts(p, files, problem):
+        p.out("".join(reversed(_split(data) if data else [])))
+    return p.failed
 
 
 def rev(p: Process) -> int:
     _, files = getopt(p.argv, "")
-    status = 0
+    for data in _texts(p, files, lambda name, error: f"cannot open {name}: {error.strerror}"):
+        p.out("\n".join(line[::-1] for line in data.split("\n")))
+    return p.failed
+
+
+def _texts(p: Process, files: list[str], problem) -> Iterator[str]:
+    """Yield the text of each input; where one cannot be read, print the problem and set `p.failed`."""
     for name in files or ["-"]:
         try:
-            data = text(p.stdin if name == "-" else p.read(name))
+            yield text(p.stdin if name == "-" else p.read(name))
         except OSError as error:
-            status = p.fail(f"cannot open {name}: {error.strerror}")
-            continue
-        p.out("\n".join(line[::-1] for line in data.split("\n")))
-    return status
+            p.failed = p.fail(problem(name, error))
 
 
 def seq(p: Process) -> int:
@@ -312,15 +294,13 @@ def seq(p: Process) -> int:
     split = 1
     while split < len(p.argv) and not p.argv[split].lstrip("-.")[:1].isdecimal():  # a negative number is no option
         split += 2 if p.argv[split] in ("-s", "-f") else 1
-    options, operands = getopt(p.argv[:split], "s:f:w", long, permute=False)
+    chosen, operands = getopt(p.argv[:split], "s:f:w", long, permute=False)
     operands += p.argv[split:]
-    chosen = dict(options)
     separator, padded = chosen.get("s", "\n"), "w" in chosen
     form = _format(chosen["f"]) if "f" in chosen else None
-    if not operands:
-        raise Fail("missing operand", try_help=True)
-    if len(operands) > 3:
-        raise Fail(f"extra operand {quote_locale(operands[3])}", try_help=True)
+    if not 0 < len(operands) < 4:
+        what = f"extra operand {quote_locale(operands[3])}" if operands else "missing operand"
+        raise Fail(what, try_help=True)
     numbers = [_decimal(operand) for operand in operands]
     first = numbers[0] if len(numbers) > 1 else Decimal(1)
     step, last = numbers[1] if len(numbers) == 3 else Decimal(1), numbers[-1]

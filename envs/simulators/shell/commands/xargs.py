@@ -1,5 +1,8 @@
 """xargs: build and run commands from items on standard input."""
 
+import re
+from shlex import shlex
+
 from envs.simulators.shell.commands.options import Fail, getopt, read
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 from envs.simulators.shell.process import Process
@@ -10,28 +13,23 @@ MOST_ARGUMENTS = 5000  # of one command
 def xargs(p: Process) -> int:
     long = {"null": "0", "arg-file:": "a", "delimiter:": "d", "replace::": "I", "max-lines::": "L", "max-args:": "n"}
     long |= {"no-run-if-empty": "r", "verbose": "t", "max-procs:": "P", "exit": "x", "max-chars:": "s"}
-    options, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
-    chosen = dict(options)
+    chosen, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
     command = command or ["echo"]
-    for flag, name in (("n", "n"), ("L", "L"), ("P", "P"), ("s", "s")):
-        value = chosen.get(flag)
-        if value is not None and not value.isdecimal():
-            raise Fail(f'invalid number "{value}" for -{name} option', try_help=True)
-        if value is not None and not int(value[:9]) and flag in "nL":
-            raise Fail(f"value {value} for -{name} option should be >= 1", try_help=True)
+    for flag in chosen.keys() & {"n", "L", "P", "s"}:
+        if not (chosen[flag] or "").isdecimal():
+            raise Fail(f'invalid number "{chosen[flag]}" for -{flag} option', try_help=True)
+        if flag in "nL" and not int(chosen[flag][:9]):
+            raise Fail(f"value {chosen[flag]} for -{flag} option should be >= 1", try_help=True)
     data = read(p, chosen["a"]) if "a" in chosen else read(p, "-")
     marker = chosen.get("I") or ("{}" if "I" in chosen or "i" in chosen else None)
     if "0" in chosen or "d" in chosen:
         end = "\0" if "0" in chosen else _delimiter(chosen["d"])
         rows = [[item] for item in data.removesuffix(end).split(end)] if data else []
     elif marker is not None:
-        rows = [[line.lstrip(" \t")] for line in data.split("\n") if line.strip(" \t")]
-        rows = [
-            [_unquoted(p, line[0])[0] if "'" in line[0] or '"' in line[0] or "\\" in line[0] else line[0]]
-            for line in rows
-        ]
+        rows = [line.lstrip(" \t") for line in data.split("\n") if line.strip(" \t")]
+        rows = [_unquoted(line)[:1] if re.search(r"['\"\\]", line) else [line] for line in rows]
     else:
-        rows = [items for line in data.split("\n") if (items := _unquoted(p, line))]
+        rows = [items for line in data.split("\n") if (items := _unquoted(line))]
     if marker is not None:
         calls = [_filled(p, command, marker, row[0]) for row in rows]
     else:
@@ -54,34 +52,19 @@ def _delimiter(value: str) -> str:
     return {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}.get(value, value[:1] or "\0")
 
 
-def _unquoted(p: Process, line: str) -> list[str]:
+def _unquoted(line: str) -> list[str]:
     """Return the items of a line, split at blanks, with quotes and backslashes removed."""
     if not ("'" in line or '"' in line or "\\" in line):
         return line.split()
-    items, item, at, started = [], [], 0, False
-    while at < len(line):
-        char = line[at]
-        at += 1
-        if char in " \t":
-            if started:
-                items.append("".join(item))
-            item, started = [], False
-        elif char in "'\"":
-            end = line.find(char, at)
-            if end < 0:
-                kind = "single" if char == "'" else "double"
-                raise Fail(
-                    f"unmatched {kind} quote; by default quotes are special to xargs unless you use the -0 option"
-                )
-            item.append(line[at:end])
-            at, started = end + 1, True
-        else:
-            if char == "\\" and at < len(line):
-                char = line[at]
-                at += 1
-            item.append(char)
-            started = True
-    return [*items, "".join(item)] if started else items
+    line += "\\" * ((len(line) - len(line.rstrip("\\"))) % 2)  # a backslash at the end stands for itself
+    items = shlex(line, posix=True)
+    items.whitespace_split, items.commenters, items.escapedquotes = True, "", ""
+    try:
+        return list(items)
+    except ValueError:
+        kind = "double" if items.state == '"' else "single"
+        message = f"unmatched {kind} quote; by default quotes are special to xargs unless you use the -0 option"
+        raise Fail(message) from None
 
 
 def _calls(command: list[str], rows: list[list[str]], chosen: dict) -> list[list[str]]:

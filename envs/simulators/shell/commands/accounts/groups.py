@@ -1,16 +1,15 @@
-"""groupadd, groupmod, groupdel and gpasswd."""
+"""groupadd, groupdel and gpasswd."""
 
-from envs.simulators.shell.commands.accounts.passwords import secret
 from envs.simulators.shell.commands.accounts.tables import (
     Accounts,
     find,
+    names_in,
     need_root,
     usage_error,
     usage_options,
     valid_name,
 )
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
 
@@ -23,11 +22,8 @@ def group_number(value: str) -> str:
 def groupadd(p: Process) -> int:
     usage = "groupadd [options] GROUP"
     long = {"force": "f", "gid:": "g", "key:": "K", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
-    options, names = usage_options(p, "fg:K:op:rU:", long, usage)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "fg:K:op:rU:", long, usage, least=1)
     gid = group_number(chosen["g"]) if "g" in chosen else None
-    if len(names) != 1:
-        raise usage_error(p, usage)
     name, accounts = names[0], Accounts(p)
     if not valid_name(name):
         raise Fail(f"'{name}' is not a valid group name", 3)
@@ -48,9 +44,7 @@ def groupadd(p: Process) -> int:
 
 def groupdel(p: Process) -> int:
     usage = "groupdel [options] GROUP"
-    options, names = usage_options(p, "f", {"force": "f"}, usage)
-    if len(names) != 1:
-        raise usage_error(p, usage)
+    options, names = usage_options(p, "f", {"force": "f"}, usage, least=1)
     return remove_group(p, names[0], bool(options), p.argv[0])
 
 
@@ -70,41 +64,6 @@ def remove_group(p: Process, name: str, force: bool, program: str) -> int:
     return 0
 
 
-def groupmod(p: Process) -> int:
-    usage = "groupmod [options] GROUP"
-    long = {"append": "a", "gid:": "g", "new-name:": "n", "non-unique": "o", "password:": "p", "users:": "U"}
-    options, names = usage_options(p, "ag:n:op:U:", long, usage)
-    chosen = dict(options)
-    gid = group_number(chosen["g"]) if "g" in chosen else None
-    if len(names) != 1:
-        raise usage_error(p, usage)
-    accounts, name, new = Accounts(p), names[0], chosen.get("n", names[0])
-    group, secrets = find(accounts.group, name), find(accounts.gshadow, name)
-    if not group:
-        raise Fail(f"group '{name}' does not exist", 6)
-    if new != name and not valid_name(new):
-        raise Fail(f"invalid group name '{new}'", 3)
-    if new != name and find(accounts.group, new):
-        raise Fail(f"group '{new}' already exists", 9)
-    need_root(p, "/etc/group")
-    if gid is not None and gid != group[2]:
-        if "o" not in chosen and find(accounts.group, gid, 2):
-            raise Fail(f"GID '{gid}' already exists", 4)
-        for user in accounts.passwd:
-            user[3] = gid if user[3] == group[2] else user[3]
-        group[2] = gid
-    for record in (group, secrets):
-        if record:
-            record[0] = new
-            if "U" in chosen:
-                old = [member for member in record[3].split(",") if member] if "a" in chosen else []
-                record[3] = ",".join(dict.fromkeys([*old, *(m for m in chosen["U"].split(",") if m)]))
-    if "p" in chosen and secrets:
-        secrets[1] = chosen["p"]
-    accounts.save()
-    return 0
-
-
 def gpasswd(p: Process) -> int:
     usage = "gpasswd [option] GROUP"
     long = {
@@ -115,9 +74,8 @@ def gpasswd(p: Process) -> int:
         "members:": "M",
         "administrators:": "A",
     }
-    options, names = usage_options(p, "a:d:rRM:A:Q:", long, usage)
-    chosen = dict(options)
-    if len(names) != 1 or len(set(chosen) - {"A", "M"}) + bool({"A", "M"} & set(chosen)) > 1:
+    chosen, names = usage_options(p, "a:d:rRM:A:", long, usage, least=1)
+    if len(set(chosen) - {"A", "M"}) + bool({"A", "M"} & set(chosen)) != 1:
         raise usage_error(p, usage)
     accounts, name = Accounts(p), names[0]
     named = [chosen["a"]] if "a" in chosen else names_in(chosen.get("A")) + names_in(chosen.get("M"))
@@ -146,8 +104,6 @@ def gpasswd(p: Process) -> int:
         accounts.leave(chosen["d"], name)
     elif "r" in chosen or "R" in chosen:
         secrets[1] = "" if "r" in chosen else "!"
-    elif not chosen:
-        return _group_password(p, accounts, secrets, name)
     if "A" in chosen:
         secrets[2] = chosen["A"]
     if "M" in chosen:
@@ -156,20 +112,4 @@ def gpasswd(p: Process) -> int:
     return 0
 
 
-def names_in(names: str | None) -> list[str]:
-    return [name for name in (names or "").split(",") if name]
-
-
-def _group_password(p: Process, accounts: Accounts, secrets: list[str], name: str) -> int:
-    p.out(f"Changing the password for group {name}\n")
-    first, second = (text(p.stream(0).readline()).rstrip("\n") for _ in range(2))
-    p.out("New Password: ")
-    if not first or first != second:
-        return 1
-    p.out("Re-enter new password: ")
-    secrets[1] = secret(first, name)
-    accounts.save()
-    return 0
-
-
-COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "groupmod": groupmod, "gpasswd": gpasswd}
+COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "gpasswd": gpasswd}

@@ -1,18 +1,16 @@
-"""id, groups, whoami, getent, su and runuser."""
+"""id, groups, whoami, getent and su."""
 
 from envs.simulators.shell.commands.modes import group_name, user_name
 from envs.simulators.shell.commands.options import Fail, getopt, quote_locale
-from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
 DATABASES = {"passwd": (0, 2), "group": (0, 2), "shadow": (0,), "gshadow": (0,)}  # columns that keys are looked up in
-HOSTS = {"hosts": "/etc/hosts", "services": "/etc/services", "protocols": "/etc/protocols"}
 
 
 def id_(p: Process) -> int:
     long = {"user": "u", "group": "g", "groups": "G", "name": "n", "real": "r", "zero": "z", "context": "Z"}
-    options, names = getopt(p.argv, "agGnruzZ", long)
-    flags = {flag for flag, _ in options}
+    flags, names = getopt(p.argv, "agGnruzZ", long)
+    flags = set(flags)
     only = flags & {"u", "g", "G"}
     if len(only) > 1:
         raise Fail('cannot print "only" of more than one choice')
@@ -69,9 +67,7 @@ def groups(p: Process) -> int:
 
 
 def whoami(p: Process) -> int:
-    _, names = getopt(p.argv, "")
-    if names:
-        raise Fail(f"extra operand {quote_locale(names[0])}", try_help=True)
+    getopt(p.argv, "", most=0)
     if not p.machine.user(p.uid):
         raise Fail(f"cannot find name for user ID {p.uid}")
     p.out(user_name(p, p.uid) + "\n")
@@ -84,8 +80,6 @@ def getent(p: Process) -> int:
     if not names:
         raise Fail(f"{p.argv[0]}: wrong number of arguments\n{hint}", 1, plain=True)
     database, keys = names[0], names[1:]
-    if database in HOSTS:
-        return _lines_with(p, HOSTS[database], keys)
     if database not in DATABASES:
         raise Fail(f"Unknown database: {database}\n{hint}", 1, plain=True)
     if p.uid and "shadow" in database:
@@ -105,30 +99,15 @@ def getent(p: Process) -> int:
     return status
 
 
-def _lines_with(p: Process, path: str, keys: list[str]) -> int:
-    data = text(p.read(path)) if p.exists(path) else ""
-    rows = [line.split("#")[0].split() for line in data.split("\n")]
-    status = 0
-    for key in keys:
-        found = next((row for row in rows if key in row), None)
-        if found:
-            p.out(f"{found[0]:<15} {' '.join(found[1:])}\n")
-        else:
-            status = 2
-    return status
-
-
 def su(p: Process) -> int:
-    """su and runuser: run a shell or a command as another user. Only root may, because no password can be typed."""
-    long = {"command:": "c", "login": "l", "shell:": "s", "preserve-environment": "m", "user:": "u", "group:": "g"}
-    options, operands = getopt(p.argv, "c:lms:pu:g:", long, permute=False)
-    chosen = dict(options)
+    """Run a shell or a command as another user. Only root may, because no password can be typed."""
+    long = {"command:": "c", "login": "l", "shell:": "s", "preserve-environment": "m"}
+    chosen, operands = getopt(p.argv, "c:lms:p", long, permute=False)
     login = "l" in chosen
     if operands[:1] == ["-"]:
         login, operands = True, operands[1:]
-    direct = "u" in chosen
-    name = chosen["u"] if direct else operands.pop(0) if operands else "root"
-    more, operands = getopt([p.argv[0], *operands], "c:lms:pu:g:", long) if not direct else ([], operands)
+    name = operands.pop(0) if operands else "root"
+    more, operands = getopt([p.argv[0], *operands], "c:lms:p", long)
     chosen |= dict(more)
     user = p.machine.user(name)
     if not user:
@@ -149,15 +128,12 @@ def su(p: Process) -> int:
         if not there:
             p.fail(f"warning: cannot change directory to {user[5]}: No such file or directory")
         changes["cwd"] = p.realpath(user[5]) if there else p.cwd
-    if direct:
-        argv = operands
-    else:
-        argv = [shell, *(["-c", chosen["c"]] if "c" in chosen else []), *operands]
-        changes["name"] = "-" * login + shell.rpartition("/")[2]
+    argv = [shell, *(["-c", chosen["c"]] if "c" in chosen else []), *operands]
+    changes["name"] = "-" * login + shell.rpartition("/")[2]
     try:
         return p.run(argv, **changes)
     except OSError as error:
         return p.fail(f"failed to execute {argv[0]}: {error.strerror}", 127 if error.errno == 2 else 126)
 
 
-COMMANDS = {"id": id_, "groups": groups, "whoami": whoami, "getent": getent, "su": su, "runuser": su}
+COMMANDS = {"id": id_, "groups": groups, "whoami": whoami, "getent": getent, "su": su}

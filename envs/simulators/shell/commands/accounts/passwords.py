@@ -1,15 +1,12 @@
-"""passwd, chpasswd, chage (password ageing), chsh (login shell) and chfn (full name)."""
+"""passwd (which sets no password), chage (password ageing) and chsh (login shell)."""
 
 import re
-from base64 import b64encode
-from hashlib import sha512
 
 from envs.simulators.shell.commands.accounts.tables import (
     DAY,
     Accounts,
     days,
     find,
-    need_root,
     usage_error,
     usage_options,
 )
@@ -20,16 +17,14 @@ from envs.simulators.shell.process import Process
 
 CHAGE = {"lastday:": "d", "expiredate:": "E", "iso8601": "i", "inactive:": "I", "list": "l", "mindays:": "m"}
 CHAGE |= {"maxdays:": "M", "warndays:": "W"}
-PASSWD = {"all": "a", "delete": "d", "expire": "e", "inactive:": "i", "lock": "l", "mindays:": "n", "quiet": "q"}
-PASSWD |= {"status": "S", "unlock": "u", "warndays:": "w", "maxdays:": "x", "keep-tokens": "k", "stdin": "s"}
+PASSWD = {"delete": "d", "expire": "e", "lock": "l", "quiet": "q", "status": "S", "unlock": "u"}
 
 
 def chage(p: Process) -> int:
     usage = "chage [options] LOGIN"
-    options, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage, least=1)
     values = {}
-    for flag, value in options:
+    for flag, value in chosen.items():
         if flag in "dE":
             values[flag] = days(value, p.machine.clock)
             if values[flag] is None:
@@ -38,8 +33,6 @@ def chage(p: Process) -> int:
             if not re.fullmatch(r"-1|\d{1,9}", value):
                 raise usage_error(p, usage, f"invalid numeric argument '{value}'")
             values[flag] = "" if value == "-1" else str(int(value))
-    if len(names) != 1:
-        raise usage_error(p, usage)
     if "l" in chosen and values:
         raise usage_error(p, usage, 'do not include "l" with other flags')
     accounts = Accounts(p)
@@ -55,17 +48,11 @@ def chage(p: Process) -> int:
         _aging(p, shadow, "%Y-%m-%d" if "i" in chosen else "%b %d, %Y")
         return 0
     if not values:
-        return _ask_aging(p, name)
+        raise usage_error(p, usage)
     for flag, column in (("d", 2), ("m", 3), ("M", 4), ("W", 5), ("I", 6), ("E", 7)):
         shadow[column] = values.get(flag, shadow[column])
     accounts.save()
     return 0
-
-
-def _ask_aging(p: Process, name: str) -> int:
-    p.out(f"Changing the aging information for {name}\nEnter the new value, or press ENTER for the default\n\n")
-    p.out("\tMinimum Password Age [0]: ")
-    return p.fail("error changing fields")
 
 
 def _aging(p: Process, record: list[str], form: str) -> None:
@@ -92,8 +79,6 @@ def _aging(p: Process, record: list[str], form: str) -> None:
 def chsh(p: Process) -> int:
     usage = "chsh [options] [LOGIN]"
     options, names = usage_options(p, "s:", {"shell:": "s"}, usage)
-    if len(names) > 1:
-        raise usage_error(p, usage)
     accounts = Accounts(p)
     me = find(accounts.passwd, str(p.uid), 2)
     user = accounts.user(names[0]) if names else me
@@ -101,12 +86,9 @@ def chsh(p: Process) -> int:
         raise Fail(f"user '{names[0]}' does not exist" if names else "Cannot determine your user name.", 1)
     if p.uid and int(user[2]) != p.uid:
         raise Fail(f"You may not change the shell for '{user[0]}'.")
-    shell = dict(options).get("s")
-    if shell is None:
-        p.out(f"Changing the login shell for {user[0]}\nEnter the new value, or press ENTER for the default\n")
-        p.out(f"\tLogin Shell [{user[6]}]: ")
-        shell = text(p.stream(0).readline()).strip() or user[6]
-        p.out("\n")
+    if not options:
+        raise usage_error(p, usage)
+    shell = options["s"]
     listed = text(p.machine.content("/etc/shells") or b"").split("\n")
     if p.uid and shell not in listed:
         raise Fail(f"{shell} is an invalid shell")
@@ -126,34 +108,9 @@ def _as_root(p: Process, accounts: Accounts) -> None:
     p.uid = uid
 
 
-def chfn(p: Process) -> int:
-    usage = "chfn [options] [LOGIN]"
-    long = {"full-name:": "f", "home-phone:": "h", "other:": "o", "room:": "r", "work-phone:": "w"}
-    options, names = usage_options(p, "f:h:o:r:w:u", long, usage)
-    accounts = Accounts(p)
-    user = accounts.user(names[0]) if names else find(accounts.passwd, str(p.uid), 2)
-    if not user:
-        raise Fail(f"user '{names[0]}' does not exist", 1)
-    if p.uid and int(user[2]) != p.uid:
-        raise Fail("Permission denied.")
-    fields = (user[4].split(",") + [""] * 5)[:5]
-    for flag, value in options:
-        fields["frwho".index(flag)] = value
-    user[4] = ",".join(fields).rstrip(",") if any(fields[1:]) else fields[0]
-    accounts.save()
-    return 0
-
-
-def secret(password: str, name: str) -> str:
-    """Return a stand-in for a password's hash in /etc/shadow: deterministic and as long as crypt's."""
-    digest = b64encode(sha512(f"{name}:{password}".encode("latin-1")).digest(), b"./").decode().rstrip("=")
-    return f"$6${digest[:8]}${digest}"
-
-
 def passwd(p: Process) -> int:
     usage = "passwd [options] [LOGIN]"
-    options, names = usage_options(p, "adei:kln:qsSuw:x:", PASSWD, usage, 6)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "delqSu", PASSWD, usage, 6)
     accounts = Accounts(p)
     me = find(accounts.passwd, str(p.uid), 2) or ["root"]
     name = names[0] if names else me[0]
@@ -169,8 +126,9 @@ def passwd(p: Process) -> int:
         ages = " ".join(field or "-1" for field in shadow[3:7])
         p.out(f"{name} {state} {show('%Y-%m-%d', int(shadow[2] or 0) * DAY)} {ages}\n")
         return 0
-    if not set(chosen) - {"q", "s"}:
-        return _new_password(p, accounts, name, shadow)
+    if not set(chosen) - {"q"}:
+        p.stderr.write("passwd: Authentication token manipulation error\npasswd: password unchanged\n")
+        return 10
     if "u" in chosen and shadow[1] == "!":
         p.fail("unlocking the password would result in a passwordless account.")
         p.stderr.write("You should set a password with usermod -p to unlock the password of this account.\n")
@@ -183,59 +141,10 @@ def passwd(p: Process) -> int:
         shadow[1] = ""
     if "e" in chosen:
         shadow[2] = "0"
-    for flag, column in (("n", 3), ("x", 4), ("w", 5), ("i", 6)):
-        if flag in chosen:
-            if not chosen[flag].removeprefix("-").isdecimal():
-                raise usage_error(p, usage, f"invalid numeric argument '{chosen[flag]}'", 6)
-            shadow[column] = "" if chosen[flag] == "-1" else chosen[flag]
     accounts.save()
     if "q" not in chosen:
         p.stderr.write("passwd: password changed.\n")
     return 0
 
 
-def _new_password(p: Process, accounts: Accounts, name: str, shadow: list[str]) -> int:
-    first, second = (text(p.stream(0).readline()) for _ in range(2))
-    p.stderr.write("New password: ")
-    if not first.endswith("\n") and not second:
-        p.stderr.write("Password change has been aborted.\n" if not first else "")
-    if first.strip("\n"):
-        p.stderr.write("Retype new password: ")
-    if not first.strip("\n") or first.strip("\n") != second.strip("\n"):
-        if first.strip("\n"):
-            p.stderr.write("Sorry, passwords do not match.\n")
-        p.stderr.write("passwd: Authentication token manipulation error\npasswd: password unchanged\n")
-        return 10
-    shadow[1:3] = secret(first.strip("\n"), name), accounts.today()
-    accounts.save() if not p.uid else _as_root(p, accounts)
-    p.stderr.write("passwd: password updated successfully\n")
-    return 0
-
-
-def chpasswd(p: Process) -> int:
-    options, _ = usage_options(
-        p, "c:ems:", {"encrypted": "e", "crypt-method:": "c", "md5": "m"}, "chpasswd [options]", 1
-    )
-    need_root(p)
-    accounts = Accounts(p)
-    failed = False
-    for at, line in enumerate(text(p.stdin).split("\n"), 1):
-        if not line:
-            continue
-        name, colon, password = line.partition(":")
-        shadow = find(accounts.shadow, name)
-        if not colon:
-            p.fail(f"line {at}: missing new password")
-            failed = True
-        elif not shadow:
-            p.fail(f"line {at}: user '{name}' does not exist")
-            failed = True
-        else:
-            shadow[1:3] = password if ("e", None) in options else secret(password, name), accounts.today()
-    if failed:
-        return p.fail("error detected, changes ignored")
-    accounts.save()
-    return 0
-
-
-COMMANDS = {"chage": chage, "chsh": chsh, "chfn": chfn, "passwd": passwd, "chpasswd": chpasswd}
+COMMANDS = {"chage": chage, "chsh": chsh, "passwd": passwd}

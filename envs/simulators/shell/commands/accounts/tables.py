@@ -13,12 +13,17 @@ NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,30}[A-Za-z0-9_.$-]?")
 DAY = 86400
 
 
-def usage_options(p: Process, short: str, long: dict, usage: str, status: int = 2) -> tuple[list, list[str]]:
-    """Parse options as getopt does; print the usage for an invalid one."""
+def usage_options(
+    p: Process, short: str, long: dict, usage: str, status: int = 2, least: int = 0, most: int = 1
+) -> tuple[dict, list[str]]:
+    """Parse options as getopt does; print the usage for an invalid one, and for too few or too many operands."""
     try:
-        return getopt(p.argv, short, long, status=status)
+        options, names = getopt(p.argv, short, long, status=status)
     except Fail as failure:
-        raise Fail(f"{p.argv[0]}: {failure.message}\nUsage: {usage}", status, plain=True) from None
+        raise usage_error(p, usage, failure.message, status) from None
+    if not least <= len(names) <= most:
+        raise usage_error(p, usage, status=status)
+    return options, names
 
 
 def usage_error(p: Process, usage: str, message: str = "", status: int = 2) -> Fail:
@@ -158,6 +163,10 @@ class Accounts:
 
 def find(table: list[list[str]], key: str, column: int = 0) -> list[str] | None:
     return next((record for record in table if record[column] == key), None)
+
+
+def names_in(names: str | None) -> list[str]:
+    return [name for name in (names or "").split(",") if name]
 
 
 def valid_name(name: str) -> bool:

@@ -5,6 +5,7 @@ from envs.simulators.shell.commands.accounts.tables import (
     days,
     fill_home,
     find,
+    names_in,
     need_root,
     usage_error,
     usage_options,
@@ -17,7 +18,7 @@ from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
-USERADD = {"badname": "B", "base-dir:": "b", "comment:": "c", "home-dir:": "d", "defaults": "D", "expiredate:": "e"}
+USERADD = {"badname": "B", "base-dir:": "b", "comment:": "c", "home-dir:": "d", "expiredate:": "e"}
 USERADD |= {"inactive:": "f", "gid:": "g", "groups:": "G", "skel:": "k", "key:": "K", "no-log-init": "l"}
 USERADD |= {"create-home": "m", "no-create-home": "M", "no-user-group": "N", "non-unique": "o", "password:": "p"}
 USERADD |= {"system": "r", "shell:": "s", "uid:": "u", "user-group": "U"}
@@ -28,16 +29,9 @@ USERMOD |= {"password:": "p", "remove": "r", "shell:": "s", "uid:": "u", "unlock
 
 def useradd(p: Process) -> int:
     usage = "useradd [options] LOGIN\n       useradd -D\n       useradd -D [options]"
-    options, names = usage_options(p, "b:c:d:De:f:g:G:k:K:lmMNop:rs:u:U", USERADD, usage)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, usage, least=1)
     accounts = Accounts(p)
-    if "D" in chosen:
-        p.out(f"GROUP=100\nHOME=/home\nINACTIVE=-1\nEXPIRE=\nSHELL={_default_shell(p)}\nSKEL=/etc/skel\n")
-        p.out("CREATE_MAIL_SPOOL=no\nLOG_INIT=yes\n")
-        return 0
-    _check_useradd(p, accounts, chosen)
-    if len(names) != 1:
-        raise usage_error(p, usage)
+    _check(p, accounts, chosen, "comment")
     if "U" in chosen and "g" in chosen:
         raise usage_error(p, usage, "options -U and -g conflict")
     name = names[0]
@@ -52,7 +46,7 @@ def useradd(p: Process) -> int:
     uid = int(chosen["u"]) if "u" in chosen else accounts.free_id(accounts.passwd, "r" in chosen, "UID")
     if "u" in chosen and "o" not in chosen and find(accounts.passwd, str(uid), 2):
         raise Fail(f"UID {uid} is not unique", 4)
-    _add(p, accounts, name, uid, own, chosen)
+    add(p, accounts, name, uid, own, chosen)
     return 0
 
 
@@ -62,12 +56,12 @@ def _default_shell(p: Process) -> str:
     return next((line[6:] for line in data.split("\n") if line.startswith("SHELL=")), "/bin/sh")
 
 
-def _check_useradd(p: Process, accounts: Accounts, chosen: dict) -> None:
-    """Fail for invalid options, in the order in which useradd reads them."""
+def _check(p: Process, accounts: Accounts, chosen: dict, comment: str) -> None:
+    """Fail for invalid values, in the order of the options."""
     for flag, value in chosen.items():
         if flag == "c" and ":" in value:
-            raise Fail(f"invalid comment '{value}'", 3)
-        if flag in "db" and not value.startswith("/"):
+            raise Fail(f"invalid {comment} '{value}'", 3)
+        if flag in "db" and value and not value.startswith("/"):
             raise Fail(f"invalid {'home' if flag == 'd' else 'base'} directory '{value}'", 3)
         if flag == "e" and days(value, p.machine.clock) is None:
             raise Fail(f"invalid date '{value}'", 3)
@@ -81,23 +75,20 @@ def _check_useradd(p: Process, accounts: Accounts, chosen: dict) -> None:
             warn_shell(p, value)
         if flag == "u" and not (value.isdecimal() and len(value) < 10):
             raise Fail(f"invalid user ID '{value}'", 3)
+        if flag == "l" and value and not valid_name(value):
+            raise Fail(f"invalid user name '{value}': use --badname to ignore", 3)
 
 
-def _check_groups(p: Process, accounts: Accounts, value: str) -> list[str]:
-    """Return the names in a list of groups; Fail if one does not exist."""
-    found, status = [], 0
-    for key in value.split(",") if value else []:
-        group = accounts.named_group(key)
-        if not group:
-            status = p.fail(f"group '{key}' does not exist", 6)
-        else:
-            found.append(group[0])
-    if status:
-        raise Fail(status=status)
-    return found
+def _check_groups(p: Process, accounts: Accounts, value: str) -> None:
+    """Fail if a group of a list does not exist, and name each such group."""
+    unknown = [key for key in names_in(value) if not accounts.named_group(key)]
+    for key in unknown:
+        p.fail(f"group '{key}' does not exist")
+    if unknown:
+        raise Fail(status=6)
 
 
-def _add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen: dict) -> None:
+def add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen: dict) -> None:
     system = "r" in chosen
     gid = 100
     if "g" in chosen:
@@ -115,8 +106,8 @@ def _add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen:
     inactive = chosen.get("f", "").replace("-1", "")
     expires = days(chosen.get("e", ""), p.machine.clock)
     accounts.shadow.append([name, chosen.get("p", "!"), accounts.today(), *age, inactive, expires, ""])
-    for group in _check_groups(p, accounts, chosen.get("G", "")):
-        accounts.join(name, group)
+    for group in names_in(chosen.get("G")):
+        accounts.join(name, accounts.named_group(group)[0])
     if not system:
         accounts.subordinate(name)
     accounts.save()
@@ -130,10 +121,7 @@ def _add(p: Process, accounts: Accounts, name: str, uid: int, own: bool, chosen:
 
 def userdel(p: Process) -> int:
     usage = "userdel [options] LOGIN"
-    options, names = usage_options(p, "frZ", {"force": "f", "remove": "r"}, usage)
-    if len(names) != 1:
-        raise usage_error(p, usage)
-    name, flags = names[0], {flag for flag, _ in options}
+    flags, (name,) = usage_options(p, "frZ", {"force": "f", "remove": "r"}, usage, least=1)
     accounts = Accounts(p)
     user = accounts.user(name)
     if not user:
@@ -152,40 +140,21 @@ def _remove_home(p: Process, name: str, home: str) -> None:
     else:
         p.unlink(f"/var/mail/{name}")
     if p.exists(home) and p.lookup(home) is not p.machine.root:
-        Removal(p, {"r", "f"}, "").start(home)
+        Removal(p, {"r", "f"}).start(home)
     else:
         p.fail(f"{name} home directory ({home}) not found")
 
 
 def usermod(p: Process) -> int:
     usage = "usermod [options] LOGIN"
-    options, names = usage_options(p, "abc:d:e:f:g:G:l:Lmop:rs:u:U", USERMOD, usage)
-    chosen = dict(options)
+    chosen, names = usage_options(p, "abc:d:e:f:g:G:l:Lmop:rs:u:U", USERMOD, usage, least=1)
     accounts = Accounts(p)
-    for flag, value in options:
-        if flag == "e" and days(value, p.machine.clock) is None:
-            raise Fail(f"invalid date '{value}'", 3)
-        if flag == "u" and not (value.isdecimal() and len(value) < 10):
-            raise Fail(f"invalid user ID '{value}'", 3)
-        if flag == "g" and not accounts.named_group(value):
-            raise Fail(f"group '{value}' does not exist", 6)
-        if flag == "f" and not value.removeprefix("-").isdecimal():
-            raise Fail(f"invalid numeric argument '{value}'", 3)
-        if flag == "c" and ":" in value:
-            raise Fail(f"invalid field '{value}'", 3)
-        if flag == "s":
-            warn_shell(p, value)
-        if flag == "l" and not valid_name(value):
-            raise Fail(f"invalid user name '{value}': use --badname to ignore", 3)
-    groups = None
-    if "G" in chosen:
-        groups = _check_groups(p, accounts, chosen["G"])
-    if len(names) != 1:
-        raise usage_error(p, usage)
+    _check(p, accounts, chosen, "field")
+    groups = [accounts.named_group(key)[0] for key in names_in(chosen["G"])] if "G" in chosen else None
     user = accounts.user(names[0])
     if not user:
         raise Fail(f"user '{names[0]}' does not exist", 6)
-    if not options:
+    if not chosen:
         raise usage_error(p, usage, "no options")
     if "a" in chosen and groups is None:
         raise usage_error(p, usage, "-a flag is only allowed with the -G flag")

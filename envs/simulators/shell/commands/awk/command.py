@@ -7,10 +7,10 @@ from random import Random
 from envs.simulators.shell.commands.awk.compile import Compiler, Leave, Next
 from envs.simulators.shell.commands.awk.lexer import unescaped
 from envs.simulators.shell.commands.awk.parse import Parser
-from envs.simulators.shell.commands.awk.values import Regexes, Unset, number, split_fields, text_of, whole
+from envs.simulators.shell.commands.awk.values import Unset, number, split_fields, text_of, whole
 from envs.simulators.shell.commands.options import Fail, read
-from envs.simulators.shell.files import MAX_TEXT, Timeout, raw, text
-from envs.simulators.shell.process import Process, pipe
+from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
+from envs.simulators.shell.process import Process
 
 USAGE = "Usage: mawk [Options] [Program] [file ...]"
 
@@ -66,9 +66,7 @@ class Awk:
         self.record, self.fields = "", []
         self.split_done = True  # the fields are those of the record
         self.rebuilt = True  # the record is that of the fields
-        self.regexes = Regexes(p.tick)
         self.rng, self.seed = Random("awk"), 0.0
-        self.readers: dict[str, list] = {}  # files and commands that are read from: the records that are left
         self.writers: dict[tuple[str, str], list[str]] = {}  # commands that are written to
         self.opened: set[str] = set()
         self.out: list[str] = []
@@ -76,7 +74,6 @@ class Awk:
         self.records = None
         self.argument = 1
         self.seen_file = False
-        self.frames: list[list] = []
         self.status = 0
 
     # -- running
@@ -140,6 +137,9 @@ class Awk:
         else:
             self.vars[name] = value
 
+    def text(self, value) -> str:
+        return text_of(value, self.vars["CONVFMT"])
+
     # -- input
 
     def next_record(self) -> str | None:
@@ -187,29 +187,13 @@ class Awk:
     def split_records(self, data: str):
         """Yield the records of a text, separated by RS as it is when each is read."""
         at = 0
-        separator = text_of(self.vars["RS"], "%.6g")
-        if separator == "":
-            at = len(data) - len(data.lstrip("\n"))
         while at < len(data):
             separator = text_of(self.vars["RS"], "%.6g")
-            if len(separator) == 1:
-                end = data.find(separator, at)
-                after = end + 1
-            else:
-                pattern = separator or "\n\n+"
-                found = self.regexes.get(pattern).search(data, at, self.p.tick)
-                while found and found[0] == found[1] < len(data):
-                    found = (
-                        self.regexes.get(pattern).search(data, found[1] + 1, self.p.tick)
-                        if found[1] < len(data)
-                        else None
-                    )
-                end, after = (found[0], found[1]) if found else (-1, 0)
-            if end < 0:
-                yield data[at:].removesuffix("\n") if not separator else data[at:]
-                return
-            yield data[at:end]
-            at = after
+            if len(separator) != 1:
+                self.fail("RS is only simulated as one character")
+            end = data.find(separator, at)
+            yield data[at : end if end >= 0 else None]
+            at = end + 1 if end >= 0 else len(data)
 
     # -- the record and its fields
 
@@ -224,8 +208,7 @@ class Awk:
     def field(self, index: int):
         if index == 0:
             if not self.rebuilt:
-                form = self.vars["CONVFMT"]
-                self.record = self.joined(text_of(f, form) for f in self.fields)
+                self.record = self.joined(map(self.text, self.fields))
                 self.rebuilt = True
             return Unset.field(self.record)
         if index < 0:
@@ -235,7 +218,7 @@ class Awk:
 
     def joined(self, parts: Iterable[str]) -> str:
         """Return the fields joined by OFS."""
-        parts, between = list(parts), text_of(self.vars["OFS"], self.vars["CONVFMT"])
+        parts, between = list(parts), self.text(self.vars["OFS"])
         size = sum(map(len, parts)) + len(between) * len(parts)
         self.p.tick(1 + (size >> 8))
         if size > MAX_TEXT:
@@ -244,7 +227,7 @@ class Awk:
 
     def set_field(self, index: int, value) -> None:
         if index == 0:
-            self.set_record(text_of(value, self.vars["CONVFMT"]))
+            self.set_record(self.text(value))
             return
         if index < 0:
             self.fail(f"negative field index ${index}")
@@ -297,35 +280,16 @@ class Awk:
         self.flush()
         return self.shell(name[1], data)
 
-    def shell(self, command: str, data: bytes | None = None, output=None) -> int:
-        return self.p.run(["sh", "-c", command], stdin=data, stdout=output)
+    def shell(self, command: str, data: bytes | None = None) -> int:
+        return self.p.run(["sh", "-c", command], stdin=data)
 
     def close(self, name: str) -> float:
         if ("|", name) in self.writers:
             return float(self.close_writer(("|", name)))
-        if name in self.readers:
-            del self.readers[name]
-            return 0.0
         if name in self.opened:
             self.opened.discard(name)
             return 0.0
         return -1.0
-
-    def reader(self, kind: str, name: str):
-        """Return the records of a file or of a command's output, None if the file cannot be read."""
-        if name not in self.readers:
-            if kind == "command":
-                self.flush()
-                sink = pipe(self.p.machine)
-                self.shell(name, None, sink)
-                data = text(sink.read())
-            else:
-                try:
-                    data = read(self.p, "-" if name == "/dev/stdin" else name)
-                except OSError:
-                    return None
-            self.readers[name] = self.split_records(data)
-        return self.readers[name]
 
 
 COMMANDS = {"awk": awk, "mawk": awk}

@@ -1,21 +1,11 @@
 """Compile awk's syntax tree to Python closures: statements and rules (evaluate.py compiles expressions).
 
-Variables live in `awk.vars`, a function's local variables in the last of `awk.frames`; arrays are dicts keyed by
-strings.
+Variables live in `awk.vars`; arrays are dicts keyed by strings.
 """
 
-from dataclasses import dataclass, field
-
-from envs.simulators.shell.commands.awk.evaluate import Expressions, Return
-from envs.simulators.shell.commands.awk.values import (
-    Field,
-    Unset,
-    key_order,
-    sprintf,
-    text_of,
-    truth,
-    whole,
-)
+from envs.simulators.shell.commands.awk.evaluate import Expressions
+from envs.simulators.shell.commands.awk.parse import Program
+from envs.simulators.shell.commands.awk.values import Field, key_order, sprintf, text_of, truth, whole
 
 
 class Next(Exception):
@@ -34,67 +24,16 @@ class Continue(Exception):
     """Raised by continue."""
 
 
-@dataclass
-class Compiled:
-    """A compiled program."""
-
-    begin: list = field(default_factory=list)
-    rules: list = field(default_factory=list)
-    end: list = field(default_factory=list)
-
-
 class Compiler(Expressions):
     """Compile one program to closures."""
 
     def __init__(self, awk):
         self.awk = awk
-        self.parameters: list[str] = []
-        self.functions: dict[str, tuple[list[str], list]] = {}  # parameters, and the body in a list once it is made
-        self.arrays: dict[str, set[int]] = {}  # which parameters are arrays
 
-    def program(self, program) -> Compiled:
-        for name, (parameters, _) in program.functions.items():
-            self.functions[name] = (parameters, [])
-        self.find_arrays(program.functions)
-        for name, (parameters, body) in program.functions.items():
-            self.parameters = parameters
-            self.functions[name][1].append(self.statement(body))
-        self.parameters = []
-        compiled = Compiled([self.statement(s) for s in program.begin], [], [self.statement(s) for s in program.end])
-        compiled.rules = [self.rule(*rule) for rule in program.rules]
-        return compiled
-
-    # -- which parameters are arrays
-
-    def find_arrays(self, functions: dict) -> None:
-        self.arrays = {name: set() for name in functions}
-        calls: list[tuple] = []
-
-        def walk(node, name: str, parameters: list[str]) -> None:
-            if isinstance(node, list):
-                for part in node:
-                    walk(part, name, parameters)
-            elif isinstance(node, tuple) and node:
-                used = {"index": 1, "delete": 1, "in": 2, "forin": 2}.get(node[0])
-                array = node[used] if used else node[2][1][1] if node[:2] == ("builtin", "split") else None
-                if isinstance(array, str) and array in parameters:
-                    self.arrays[name].add(parameters.index(array))
-                if node[0] == "call":
-                    calls.append((name, parameters, node[1], node[2]))
-                for part in node[1:]:
-                    walk(part, name, parameters)
-
-        for name, (parameters, body) in functions.items():
-            walk(body, name, parameters)
-        changed = True
-        while changed:
-            changed = False
-            for name, parameters, called, arguments in calls:
-                for at in self.arrays.get(called, ()):
-                    if at < len(arguments) and arguments[at][0] == "var" and arguments[at][1] in parameters:
-                        place = parameters.index(arguments[at][1])
-                        changed = changed or place not in self.arrays[name]
-                        self.arrays[name].add(place)
+    def program(self, program: Program) -> Program:
+        """Return a program with closures in place of its trees."""
+        begin, end = ([self.statement(tree) for tree in trees] for trees in (program.begin, program.end))
+        return Program(begin, [self.rule(*rule) for rule in program.rules], end)
 
     # -- rules and statements
 
@@ -140,20 +79,6 @@ class Compiler(Expressions):
 
     def do_while(self, condition, body):
         return self.do_for(None, condition, None, body)
-
-    def do_do(self, body, condition):
-        loop, once = self.do_for(None, condition, None, body), self.statement(body)
-
-        def run() -> None:
-            try:
-                once()
-            except Continue:
-                pass
-            except Break:
-                return
-            loop()
-
-        return run
 
     def do_for(self, first, condition, after, body):
         nothing = lambda: None  # noqa: E731
@@ -211,14 +136,6 @@ class Compiler(Expressions):
             if made:
                 self.awk.status = whole(made()) & 255
             raise Leave
-
-        return run
-
-    def do_return(self, value):
-        made = self.expression(value) if value else lambda: Unset.value
-
-        def run() -> None:
-            raise Return(made())
 
         return run
 

@@ -3,17 +3,12 @@
 import math
 
 from envs.simulators.shell.commands.awk.functions import Functions
-from envs.simulators.shell.commands.awk.values import Field, Nothing, Unset, compare, number, text_of, truth, whole
+from envs.simulators.shell.commands.awk.values import Unset, compare, compiled, number, text_of, truth, whole
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
-MOST_CALLS = 100  # nested calls of an awk program's functions
 COMPARISONS = {"<": lambda c: c < 0, "<=": lambda c: c <= 0, "==": lambda c: c == 0, "!=": lambda c: c != 0}
 COMPARISONS |= {">": lambda c: c > 0, ">=": lambda c: c >= 0}
-
-
-class Return(Exception):
-    """Raised by return; its argument is the value."""
 
 
 def arithmetic(op: str, a: float, b: float) -> float:
@@ -47,9 +42,6 @@ class Expressions(Functions):
     def variable(self, name: str):
         """Return functions that get and set a variable."""
         awk = self.awk
-        if name in self.parameters:
-            at, frames = self.parameters.index(name), awk.frames
-            return lambda: frames[-1][at], lambda value: frames[-1].__setitem__(at, value)
         if name == "NF":
 
             def count() -> float:
@@ -63,33 +55,22 @@ class Expressions(Functions):
     def array(self, name: str):
         """Return a function that gets an array, made if it is missing."""
         awk = self.awk
-        if name in self.parameters:
-            at, frames = self.parameters.index(name), awk.frames
 
-            def local() -> dict:
-                if isinstance(frames[-1][at], Nothing):
-                    frames[-1][at] = {}
-                if not isinstance(frames[-1][at], dict):
-                    awk.fail(f"scalar {name} used as an array")
-                return frames[-1][at]
-
-            return local
-
-        def shared() -> dict:
-            table = awk.vars.setdefault(name, {})
-            if not isinstance(table, dict):
+        def table() -> dict:
+            found = awk.vars.setdefault(name, {})
+            if not isinstance(found, dict):
                 raise Fail(f"type error in reference to {name}", 2)
-            return table
+            return found
 
-        return shared
+        return table
 
     def key(self, subscript: list):
         """Return a function that gives a subscript as a string."""
         awk, made = self.awk, [self.expression(part) for part in subscript]
         if len(made) == 1:
             only = made[0]
-            return lambda: str(text_of(only(), awk.vars["CONVFMT"]))
-        return lambda: text_of(awk.vars["SUBSEP"], "").join(text_of(part(), awk.vars["CONVFMT"]) for part in made)
+            return lambda: str(awk.text(only()))
+        return lambda: text_of(awk.vars["SUBSEP"], "").join(awk.text(part()) for part in made)
 
     def place(self, node):
         """Return functions that get and set the target of an assignment."""
@@ -121,7 +102,7 @@ class Expressions(Functions):
         return lambda: value
 
     def get_regex(self, pattern):
-        awk, regex = self.awk, self.awk.regexes.get(pattern)
+        awk, regex = self.awk, compiled(pattern)
         return lambda: float(regex.test(awk.field(0), awk.p.tick))
 
     def get_var(self, name):
@@ -207,10 +188,10 @@ class Expressions(Functions):
     def pattern(self, node):
         """Return a function that gives a node's regular expression: the constant, or the string it evaluates to."""
         if node[0] == "regex":
-            regex = self.awk.regexes.get(node[1])
+            regex = compiled(node[1])
             return lambda: regex
-        made, regexes = self.text(node), self.awk.regexes
-        return lambda: regexes.get(made())
+        made = self.text(node)
+        return lambda: compiled(made())
 
     def get_match(self, negated, a, b):
         subject, pattern, tick = self.text(a), self.pattern(b), self.awk.p.tick
@@ -224,55 +205,5 @@ class Expressions(Functions):
             old = number(get())
             put(old + amount)
             return old + amount if before else old
-
-        return run
-
-    def get_call(self, name, arguments):
-        awk, (parameters, body) = self.awk, self.functions.get(name, ([], []))
-        if len(arguments) > len(parameters):
-            raise Fail(f"line 1: too many arguments in call to {name}", 2)
-        wanted = self.arrays.get(name, set())
-        made = []
-        for at, argument in enumerate(arguments):
-            if at in wanted and argument[0] == "var":
-                made.append(self.array(argument[1]))
-            else:
-                made.append(self.expression(argument))
-        empty = len(parameters) - len(made)
-
-        def run():
-            awk.p.tick(4)
-            if len(awk.frames) >= MOST_CALLS:
-                raise Timeout
-            frame = [argument() for argument in made] + [Unset.value] * empty
-            awk.frames.append(frame)
-            try:
-                body[0]()
-            except Return as result:
-                return result.args[0]
-            finally:
-                awk.frames.pop()
-            return Unset.value
-
-        return run
-
-    def get_getline(self, kind, source, target):
-        awk = self.awk
-        name = self.text(source) if source else None
-        put = self.place(target)[1] if target else awk.set_record
-
-        def run() -> float:
-            if kind == "input":
-                line = awk.next_record()
-            else:
-                records = awk.reader(kind, name())
-                if records is None:
-                    return -1.0
-                line = next(records, None)
-            if line is None:
-                return 0.0
-            awk.p.tick()
-            put(Field(line))
-            return 1.0
 
         return run

@@ -3,7 +3,12 @@
 from envs.simulators.shell.commands.awk.lexer import Lexer
 from envs.simulators.shell.commands.options import Fail
 
+ABSENT = ("function", "func", "getline", "do", "return")  # keywords of statements that awk does not know here
 MOST_NESTED = 60  # expressions and statements within one another
+LEVELS = [("||",), ("&&",), ("in",), ("~", "!~"), ("<", "<=", "==", "!=", ">", ">="), ("",), ("+", "-")]
+LEVELS += [("*", "/", "%")]
+OR, AND, _, MATCH, COMPARE, CONCATENATION = range(6)  # places in LEVELS, which begins with what binds least
+CONCATENATED = ("$", "!", "(", "-", "+", "++", "--")  # how an operand may begin that is no word
 ARGUMENTS = {"length": (0, 1), "substr": (2, 3), "index": (2, 2), "split": (2, 3), "sub": (2, 3), "gsub": (2, 3)}
 ARGUMENTS |= {"match": (2, 2), "sprintf": (1, 1000), "atan2": (2, 2), "rand": (0, 0), "srand": (0, 1), "fflush": (0, 1)}
 ARGUMENTS |= {"systime": (0, 0), "strftime": (0, 3), "mktime": (1, 1)}
@@ -30,6 +35,9 @@ class Expressions:
 
     def error(self, missing: str = "") -> Fail:
         kind, text, line = self.tokens[self.at]
+        for _, word, _ in self.tokens[self.at : self.at + 2]:  # getline follows a |
+            if word in ABSENT:
+                return Fail(f"line {line}: {word} is not simulated", 2)
         near = {"end": "end of file", "newline": "end of line"}.get(kind, text)
         if missing:
             return Fail(f"line {line}: missing {missing} near {near}", 2)
@@ -79,7 +87,7 @@ class Expressions:
         return found
 
     def conditional(self) -> tuple:
-        found = self.either()
+        found = self.operation()
         if self.accept("?"):
             self.newlines()
             then = self.expression()
@@ -90,68 +98,35 @@ class Expressions:
             return ("cond", found, then, self.expression())
         return found
 
-    def either(self) -> tuple:
-        found = self.both()
-        while self.accept("||"):
-            self.newlines()
-            found = ("or", found, self.both())
+    def operation(self, level: int = 0) -> tuple:
+        """Read operands and the operators between them: those of a level of LEVELS, and those that bind tighter."""
+        if level == len(LEVELS):
+            return self.unary()
+        found = self.operation(level + 1)
+        while self.continues(LEVELS[level]):
+            op = self.accept(*LEVELS[level])
+            if op == "in":
+                if self.kind != "name":
+                    raise self.error()
+                found = ("in", found[1] if found[0] == "group" else [found], self.tokens[self.at][1])
+                self.at += 1
+                continue
+            if op in ("||", "&&"):
+                self.newlines()
+            right = self.operation(level + 1)
+            if level in (OR, AND, CONCATENATION):
+                found = ({OR: "or", AND: "and"}.get(level, "cat"), found, right)
+            elif level == MATCH:
+                found = ("match", op == "!~", found, right)
+            else:
+                found = ("compare" if level == COMPARE else "binary", op, found, right)
         return found
 
-    def both(self) -> tuple:
-        found = self.membership()
-        while self.accept("&&"):
-            self.newlines()
-            found = ("and", found, self.membership())
-        return found
-
-    def membership(self) -> tuple:
-        found = self.matching()
-        while self.token == "in":
-            self.at += 1
-            if self.kind != "name":
-                raise self.error()
-            found = ("in", found[1] if found[0] == "group" else [found], self.tokens[self.at][1])
-            self.at += 1
-        return found
-
-    def matching(self) -> tuple:
-        found = self.comparison()
-        while self.token in ("~", "!~"):
-            negated = self.accept("~", "!~") == "!~"
-            found = ("match", negated, found, self.comparison())
-        return found
-
-    def comparison(self) -> tuple:
-        found = self.concatenation()
-        while self.token in ("<", "<=", "==", "!=", ">", ">=") and not (self.token == ">" and self.no_gt):
-            found = ("compare", self.accept(self.token), found, self.concatenation())
-        while self.token == "|" and self.tokens[self.at + 1][:2] == ("keyword", "getline"):
-            self.at += 2
-            found = ("getline", "command", found, self.target())
-        return found
-
-    def concatenation(self) -> tuple:
-        found = self.sum()
-        while self.starts_operand():
-            found = ("cat", found, self.sum())
-        return found
-
-    def starts_operand(self) -> bool:
-        if self.kind in ("num", "str", "name", "func", "builtin"):
-            return True
-        return self.token in ("$", "!", "(", "-", "+", "++", "--")
-
-    def sum(self) -> tuple:
-        found = self.product()
-        while self.token in ("+", "-"):
-            found = ("binary", self.accept("+", "-"), found, self.product())
-        return found
-
-    def product(self) -> tuple:
-        found = self.unary()
-        while self.token in ("*", "/", "%"):
-            found = ("binary", self.accept("*", "/", "%"), found, self.unary())
-        return found
+    def continues(self, operators: tuple) -> bool:
+        """Return whether one of the operators follows; "" is that of concatenation, which is not written."""
+        if operators == ("",):
+            return self.kind in ("num", "str", "name", "func", "builtin") or self.token in CONCATENATED
+        return self.token in operators and not (self.token == ">" and self.no_gt)
 
     def unary(self) -> tuple:
         self.deeper()
@@ -205,12 +180,6 @@ class Expressions:
             return self.step_before()
         if token == "(":
             return self.parenthesis()
-        if token == "getline":
-            self.at += 1
-            target = self.target()
-            if self.accept("<"):
-                return ("getline", "file", self.postfix(), target)
-            return ("getline", "input", None, target)
         raise self.error()
 
     def step_before(self) -> tuple:
@@ -221,12 +190,6 @@ class Expressions:
         if target[0] not in ("var", "field", "index"):
             raise self.error()
         return ("step", True, amount, target)
-
-    def target(self) -> tuple | None:
-        """Read the variable or field that getline sets."""
-        if self.kind == "name" or self.token == "$":
-            return self.primary()
-        return None
 
     def parenthesis(self) -> tuple:
         self.at += 1

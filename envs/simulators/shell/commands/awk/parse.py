@@ -4,15 +4,15 @@ Expressions (e) and statements (s) are tuples that begin with their kind:
 ("num", float) ("str", text) ("regex", text) ("var", name) ("field", e) ("index", name, [e]) ("in", [e], name)
 ("assign", op, target, e) ("cond", e, e, e) ("or" | "and" | "cat", e, e) ("not" | "neg" | "plus", e)
 ("binary", op, e, e) ("compare", op, e, e) ("match", negated, e, e) ("step", before, amount, target)
-("call", name, [e]) ("builtin", name, [e]) ("getline", kind, source, target) ("paren", e) ("group", [e])
-("print" | "printf", [e], redirection, e) ("if", e, s, s) ("while", e, s) ("do", s, e) ("for", s, e, s, s)
-("forin", name, array, s) ("block", [s]) ("expr", e) ("exit" | "return", e) ("delete", name, [e])
+("call", name, [e]) ("builtin", name, [e]) ("paren", e) ("group", [e])
+("print" | "printf", [e], redirection, e) ("if", e, s, s) ("while", e, s) ("for", s, e, s, s)
+("forin", name, array, s) ("block", [s]) ("expr", e) ("exit", e) ("delete", name, [e])
 ("break" | "continue" | "next" | "nextfile",)
 """
 
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.commands.awk.expressions import Expressions
+from envs.simulators.shell.commands.awk.expressions import CONCATENATION, Expressions
 from envs.simulators.shell.commands.options import Fail
 
 
@@ -23,7 +23,6 @@ class Program:
     begin: list = field(default_factory=list)
     rules: list = field(default_factory=list)  # (pattern or None, end of a range or None, statement or None)
     end: list = field(default_factory=list)
-    functions: dict = field(default_factory=dict)  # name: (parameters, statement)
 
 
 class Parser(Expressions):
@@ -31,7 +30,7 @@ class Parser(Expressions):
 
     def __init__(self, text: str):
         super().__init__(text)
-        self.loops, self.function = 0, False  # how many loops are open, and whether a function is
+        self.loops = 0  # how many are open
         self.outside = True  # in BEGIN or END, where next has no meaning
         self.program = Program()
 
@@ -45,8 +44,7 @@ class Parser(Expressions):
                 break
             self.item()
         for name, line in self.called:
-            if name not in self.program.functions:
-                raise Fail(f"line {line}: function {name} never defined", 2)
+            raise Fail(f"line {line}: function {name} never defined", 2)
         return self.program
 
     def item(self) -> None:
@@ -58,9 +56,6 @@ class Parser(Expressions):
             rules.append(self.block())
             return
         self.outside = False
-        if self.accept("function", "func"):
-            self.function_definition()
-            return
         pattern = stop = None
         if self.token != "{":
             if self.token == "}":
@@ -74,25 +69,6 @@ class Parser(Expressions):
         if body is None and self.token not in ("\n", ";") and self.kind != "end":
             raise self.error()
         self.program.rules.append((pattern, stop, body))
-
-    def function_definition(self) -> None:
-        kind, name, _ = self.tokens[self.at]
-        if kind not in ("name", "func"):
-            raise self.error()
-        self.at += 1
-        self.expect("(")
-        parameters = []
-        while self.kind == "name":
-            parameters.append(self.tokens[self.at][1])
-            self.at += 1
-            if not self.accept(","):
-                break
-            self.newlines()
-        self.expect(")")
-        self.newlines()
-        self.function = True
-        self.program.functions[name] = (parameters, self.block())
-        self.function = False
 
     def block(self) -> tuple:
         self.deeper()
@@ -135,7 +111,7 @@ class Parser(Expressions):
         elif token in ("break", "continue", "next", "nextfile"):
             if token in ("break", "continue") and not self.loops:
                 raise Fail(f"line {self.tokens[self.at][2]}: {token} statement outside of loop", 2)
-            if token.startswith("next") and self.outside and not self.function:
+            if token.startswith("next") and self.outside:
                 raise Fail(f"line {self.tokens[self.at][2]}: improper use of {token}", 2)
             self.at += 1
             found = self.ended((token,))
@@ -174,7 +150,7 @@ class Parser(Expressions):
         if name == "printf" and not arguments:
             raise self.error()
         redirection = self.accept(">", ">>", "|")
-        target = self.concatenation() if redirection else None
+        target = self.operation(CONCATENATION) if redirection else None
         return (name, arguments, redirection, target)
 
     def condition(self) -> tuple:
@@ -204,25 +180,12 @@ class Parser(Expressions):
         condition = self.condition()
         return ("while", condition, self.looped())
 
-    def do(self) -> tuple:
-        body = self.looped()
-        while self.token in ("\n", ";"):
-            self.at += 1
-        if not self.accept("while"):
-            raise self.error()
-        return self.ended(("do", body, self.condition()))
-
     def for_(self) -> tuple:
         self.expect("(")
-        kinds = [token[:2] for token in self.tokens[self.at : self.at + 4]]
-        if (
-            len(kinds) == 4
-            and kinds[0][0] == kinds[2][0] == "name"
-            and kinds[1] == ("keyword", "in")
-            and kinds[3] == ("op", ")")
-        ):
-            self.at += 4
-            return ("forin", kinds[0][1], kinds[2][1], self.looped())
+        match [token[:2] for token in self.tokens[self.at : self.at + 4]]:
+            case [("name", name), ("keyword", "in"), ("name", array), ("op", ")")]:
+                self.at += 4
+                return ("forin", name, array, self.looped())
         first = None if self.token == ";" else self.simple()
         self.expect(";")
         self.newlines()
@@ -236,20 +199,8 @@ class Parser(Expressions):
     def exit(self) -> tuple:
         return self.ended(("exit", self.optional()))
 
-    def return_(self) -> tuple:
-        if not self.function:
-            raise Fail(f"line {self.tokens[self.at - 1][2]}: return outside function body", 2)
-        return self.ended(("return", self.optional()))
-
     def optional(self) -> tuple | None:
         return None if self.token in ("\n", ";", "}") or self.kind == "end" else self.expression()
 
 
-STATEMENTS = {
-    "if": Parser.if_,
-    "while": Parser.while_,
-    "do": Parser.do,
-    "for": Parser.for_,
-    "exit": Parser.exit,
-    "return": Parser.return_,
-}
+STATEMENTS = {"if": Parser.if_, "while": Parser.while_, "for": Parser.for_, "exit": Parser.exit}

@@ -6,6 +6,7 @@ from envs.simulators.regex.match import Regex, compile_regex
 from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import MAX_TEXT, Timeout
+from envs.simulators.shell.printing import conversion
 
 LOOKS = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|0[xX][0-9a-fA-F]+)\s*", re.ASCII)
 PREFIX = re.compile(r"\s*([-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))", re.ASCII)
@@ -103,24 +104,13 @@ def key_order(keys) -> list[str]:
     return [key for bucket in sorted(buckets) for key in reversed(buckets[bucket])]
 
 
-class Regexes:
-    """Compiled expressions, and how their steps are counted."""
-
-    def __init__(self, tick):
-        self.tick = tick
-
-    def get(self, pattern: str) -> Regex:
-        try:
-            return compile_regex(pattern, "awk")
-        except RegexError as error:
-            reason = str(error) if str(error) == "missing operand" else "bad class -- [], [^] or ["
-            raise Fail(f"line 1: regular expression compile failed ({reason})\n{pattern}", 2) from None
-
-    def test(self, pattern: str, subject: str) -> bool:
-        return self.get(pattern).test(subject, self.tick)
-
-    def search(self, pattern: str, subject: str, start: int = 0):
-        return self.get(pattern).search(subject, start, self.tick)
+def compiled(pattern: str) -> Regex:
+    """Return a compiled expression; Fail as mawk does for an invalid one."""
+    try:
+        return compile_regex(pattern, "awk")
+    except RegexError as error:
+        reason = str(error) if str(error) == "missing operand" else "bad class -- [], [^] or ["
+        raise Fail(f"line 1: regular expression compile failed ({reason})\n{pattern}", 2) from None
 
 
 def split_fields(awk, subject: str, separator: str) -> list:
@@ -139,11 +129,8 @@ def _pieces(awk, subject: str, separator: str) -> list[str]:
     if separator == "" or not subject:
         return list(subject)
     if len(separator) == 1 and separator not in "\\^$.[()*+?":
-        parts = subject.split(separator, MAX_FIELDS)
-        if text_of(awk.vars["RS"], "%.6g") == "" and separator not in "\n|":
-            parts = [piece for part in parts for piece in part.split("\n")]
-        return parts
-    regex = awk.regexes.get(separator if len(separator) > 1 else "\\" + separator)
+        return subject.split(separator, MAX_FIELDS)
+    regex = compiled(separator if len(separator) > 1 else "\\" + separator)
     found, at, start = [], 0, 0
     while at <= len(subject):
         hit = regex.search(subject, at, awk.p.tick)
@@ -205,13 +192,5 @@ def _one(flags: str, width: int, precision: int | None, letter: str, value) -> s
     if value != value or value in (float("inf"), float("-inf")):
         word = "-nan" if value != value else "inf" if value > 0 else "-inf"
         return f"%{side}{width}s" % word
-    size = "" if precision is None else f".{precision}"
-    spec = f"%{flags}{width or ''}{size}"
-    if letter in "di":
-        return (spec + "d") % max(-(2**63), min(2**63 - 1, int(value)))
-    if letter in "ouxX":
-        bits = int(value) & (2**64 - 1)
-        if letter == "o" and "#" in flags:
-            return (spec.replace("#", "") + "s") % f"0{bits:o}"
-        return (spec + letter.replace("u", "d")) % bits
-    return (spec + letter) % value
+    value = max(-(2**63), min(2**63 - 1, int(value))) if letter in "di" else value
+    return conversion(flags, width, precision, letter, value)

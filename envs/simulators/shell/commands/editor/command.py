@@ -10,7 +10,7 @@ from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.editor.keys import ESCAPE, Keys, Quit, Wrong
 from envs.simulators.shell.commands.options import Fail
-from envs.simulators.shell.commands.sed.text import replacement
+from envs.simulators.shell.commands.sed.text import replacement_parts, substitute
 from envs.simulators.shell.files import raw, text
 from envs.simulators.shell.process import Process
 
@@ -196,7 +196,7 @@ class Editor(Keys):
         given = len(rest) < len(command)
         rest = rest.lstrip(" \t")
         name = re.match(r"[a-zA-Z]+|[&<>=!]|", rest)[0]
-        if name not in ("pu", "put", "r", "read"):  # line 0 is a place to put behind; elsewhere the first line is meant
+        if name not in ("r", "read"):  # line 0 is a place to put behind; elsewhere the first line is meant
             low, high = max(low, 1), max(high, 1)
         if name[:1] == "s" and re.match(r"s(u|ub|ubstitute)?([^a-zA-Z0-9\s\"|]|$)", rest):
             rest = rest[re.match(r"s(u|ub|ubstitute)?", rest).end() :]
@@ -231,26 +231,21 @@ class Editor(Keys):
             self.execute(after, depth)
 
     def call(self, said: str) -> None:
-        """Run :call append(line, text), setline(line, text) or deletebufline(name, first, last)."""
-        found = re.fullmatch(r"(append|setline|deletebufline|cursor)\((.*)\)\s*(?:\|(.*))?", said, re.DOTALL)
+        """Run :call append(line, text) or setline(line, text)."""
+        found = re.fullmatch(r"(append|setline)\((.*)\)\s*(?:\|(.*))?", said, re.DOTALL)
         if not found:
             raise Wrong(f"E117: Unknown function: {said.partition('(')[0]}")
         values = [_string(part[1:-1]) if part[0] == '"' else part[1:-1].replace("''", "'") if part[0] == "'" else part
                   for part in VALUE.findall(found[2])]  # fmt: skip
         if len(values) < 2:
             raise Wrong(f"E119: Not enough arguments for function: {found[1]}")
-        first = self.number(values[1 if found[1] == "deletebufline" else 0])
+        first = self.number(values[0])
         if found[1] == "append" and 0 <= first <= len(self.lines):
             self.lines[first:first] = values[1:]
             self.changed = True
         elif found[1] == "setline" and 1 <= first <= len(self.lines) + 1:
             self.lines[first - 1 : first - 2 + len(values)] = values[1:]
             self.changed = True
-        elif found[1] == "deletebufline" and first:
-            del self.lines[first - 1 : self.number(values[2]) if len(values) > 2 else first]
-            self.changed = True
-        elif found[1] == "cursor":
-            self.row, self.column = max(0, min(first, len(self.lines)) - 1), max(0, self.number(values[1]) - 1)
         if found[3]:
             self.execute(found[3])
 
@@ -281,20 +276,16 @@ class Editor(Keys):
             if self.changed and not body.startswith("!") and name[0] != "c":
                 raise Wrong("E37: No write since last change (add ! to override)")
             raise Quit(1 if name[0] == "c" else 0)
-        elif name in ("p", "print", "P", "nu", "number"):
-            prefix = (lambda i: f"{i + 1:3} ") if name[:2] == "nu" else lambda i: ""
-            self.p.out("".join(prefix(i) + self.lines[i] + "\n" for i in range(low - 1, min(high, len(self.lines)))))
+        elif name in ("p", "print", "P"):
+            self.p.out("".join(line + "\n" for line in self.lines[low - 1 : high]))
             self.row = max(0, min(high, len(self.lines)) - 1)
-        elif name in ("y", "yank"):
-            self.kept = self.lines[low - 1 : high]
-        elif name in ("pu", "put"):
-            if not body.startswith("="):  # an expression; there is no evaluation
-                if not self.kept:
-                    raise Wrong('E353: Nothing in register "')
-                self.lines[high:high] = self.kept
-                self.row, self.changed = high, True
-        elif name in ("t", "co", "copy", "m", "move"):
-            self.transfer(name, body, low, high)
+        elif name in ("t", "co", "copy"):
+            found = self.address(body)
+            if found is None:
+                raise Wrong("E14: Invalid address")
+            copied, at = self.lines[low - 1 : high], found[0]
+            self.lines[at:at] = copied
+            self.row, self.changed = at + len(copied) - 1, True
         elif name in ("j", "join"):
             high = high if high > low else low + 1
             joined = " ".join(line if i == 0 else line.lstrip() for i, line in enumerate(self.lines[low - 1 : high]))
@@ -307,30 +298,8 @@ class Editor(Keys):
                 raise Wrong(f"E484: Can't open file {body}") from None
             self.lines[high:high] = data
             self.row, self.changed = high, True
-        elif name in ("e", "edit") and body in ("!", ""):
-            self.__init__(self.p, self.name, self.shows)
-        elif name in (">", "<"):
-            if not re.fullmatch(rf"{name}*\s*\d*", body):
-                raise Wrong(f"E488: Trailing characters: {body}")
-            for i in range(low - 1, min(high, len(self.lines))):
-                self.lines[i] = "\t" + self.lines[i] if name == ">" else self.lines[i].removeprefix("\t")
-            self.changed = True
         elif name not in ("set", "se", "syntax", "noh", "nohlsearch", "let", "echo", "silent", "u", "undo"):
             raise Wrong(f"E492: Not an editor command: {name}{body}")
-
-    def transfer(self, name: str, body: str, low: int, high: int) -> None:
-        """Run :copy or :move, which put lines after an address."""
-        found = self.address(body)
-        if found is None:
-            raise Wrong("E14: Invalid address")
-        moved, at = self.lines[low - 1 : high], 0 if body == "0" else found[0]
-        if name[0] == "m":
-            if low - 1 < at < high:
-                raise Wrong("E134: Cannot move a range of lines into itself")
-            del self.lines[low - 1 : high]
-            at -= len(moved) if at >= high else 0
-        self.lines[at:at] = moved
-        self.row, self.changed = at + len(moved) - 1, True
 
     def write(self, name: str, lines: list[str], command: str) -> None:
         target = name or self.name
@@ -354,10 +323,10 @@ class Editor(Keys):
         with_, rest = self.delimited(rest, delimiter)
         flags, _, after = rest.partition("|")
         regex = self.regex(pattern + ("\\c" if "i" in flags else ""))
-        parts = _parts(with_)
+        parts = replacement_parts(with_, {"r": "\n", "n": "\0", "t": "\t"})
         count = 0
         for row in range(min(high, len(self.lines)) - 1, low - 2, -1):
-            changed, many = self.replaced(regex, self.lines[row], parts, "g" in flags)
+            changed, many = substitute(regex, self.lines[row], parts, self.p.tick, "g" in flags)
             if many:
                 self.lines[row : row + 1] = changed.split("\n")
                 self.row = row if not count else self.row
@@ -366,20 +335,6 @@ class Editor(Keys):
             raise Wrong(f"E486: Pattern not found: {pattern}")
         self.changed = self.changed or bool(count)
         return after
-
-    def replaced(self, regex, line: str, parts: list, everywhere: bool) -> tuple[str, int]:
-        shown, at, copied, count = [], 0, 0, 0
-        while at <= len(line):
-            found = regex.search(line, at, self.p.tick)
-            if not found:
-                break
-            count += 1
-            shown += [line[copied : found[0]], replacement(parts, line, found)]
-            copied = found[1]
-            at = found[1] if found[1] > found[0] else found[1] + 1
-            if not everywhere or (found[1] == len(line) and found[1] > found[0]):
-                break
-        return "".join(shown) + line[copied:], count
 
     def globally(self, rest: str, lines: tuple[int, int], inverted: bool, depth: int) -> None:
         """Run a command on each line that matches (:g) or does not (:v)."""
@@ -402,27 +357,6 @@ def _string(said: str) -> str:
     known = {"n": "\n", "t": "\t", "r": "\r", "e": ESCAPE, "<Esc>": ESCAPE, "<esc>": ESCAPE, "<ESC>": ESCAPE}
     known |= {"<CR>": "\r", "<cr>": "\r", "<Enter>": "\r", "<Tab>": "\t", "<Space>": " "}
     return re.sub(r"\\(<\w+>|.)", lambda found: known.get(found[1], found[1]), said, flags=re.DOTALL)
-
-
-def _parts(with_: str) -> list:
-    """Return the replacement of :s in sed's form."""
-    parts: list = []
-    at = 0
-    while at < len(with_):
-        char = with_[at]
-        at += 1
-        if char == "&":
-            parts.append(0)
-        elif char == "\\" and at < len(with_):
-            char = with_[at]
-            at += 1
-            known = {"r": "\n", "n": "\0", "t": "\t"}
-            parts.append(
-                int(char) if char.isdecimal() else ("case", char) if char in "uUlLE" else known.get(char, char)
-            )
-        else:
-            parts.append(char)
-    return parts
 
 
 COMMANDS = dict.fromkeys(("vi", "vim", "ex"), vi)

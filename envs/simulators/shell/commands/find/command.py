@@ -6,7 +6,7 @@ from fnmatch import translate
 
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
-from envs.simulators.shell.commands.find.format import formatted, listed
+from envs.simulators.shell.commands.find.format import formatted
 from envs.simulators.shell.commands.find.measures import Measures
 from envs.simulators.shell.commands.modes import group_id, user_id
 from envs.simulators.shell.commands.options import Fail, quote, quote_locale
@@ -17,7 +17,7 @@ KINDS = {"f": "file", "d": "dir", "l": "link", "c": "device"}
 ARGUMENT = {
     "-name", "-iname", "-path", "-wholename", "-ipath", "-type", "-size", "-perm", "-user", "-group", "-uid",
     "-gid", "-newer", "-mtime", "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-regex", "-iregex", "-printf",
-    "-links", "-maxdepth", "-mindepth", "-newermt", "-samefile", "-regextype", "-fprint", "-inum", "-xtype",
+    "-links", "-maxdepth", "-mindepth", "-newermt", "-regextype", "-inum",
     "-lname", "-ilname", "-anewer", "-cnewer",
 }  # fmt: skip
 MOST_ARGUMENTS = 5000  # of one command that {} + makes
@@ -26,7 +26,7 @@ MOST_ARGUMENTS = 5000  # of one command that {} + makes
 def find(p: Process) -> int:
     words = list(p.argv[1:])
     follow = False
-    while words and words[0] in ("-H", "-L", "-P", "-O1", "-O2", "-O3"):
+    while words and words[0] in ("-H", "-L", "-P"):
         follow = words.pop(0) == "-L"
     paths = []
     while words and not ((words[0][:1] == "-" and len(words[0]) > 1) or words[0] in ("(", ")", "!", ",")):
@@ -76,11 +76,10 @@ class Search(Measures):
         if self.nested > 60:
             raise Fail("invalid expression; expression nested too deeply")
         found = self.both()
-        while self.peek() in ("-o", "-or", ","):
-            comma = self.peek() == ","
+        while self.peek() in ("-o", "-or"):
             self.at += 1
-            self.operand_follows("," if comma else self.words[self.at - 1])
-            found = _sequence(found, self.both()) if comma else _or(found, self.both())
+            self.operand_follows(self.words[self.at - 1])
+            found = _or(found, self.both())
         self.nested -= 1
         return found
 
@@ -89,10 +88,10 @@ class Search(Measures):
             raise Fail(f"expected an expression after '{operator}'")
 
     def both(self) -> Callable:
-        if self.peek() in ("-o", "-or", "-a", "-and", ","):
+        if self.peek() in ("-o", "-or", "-a", "-and"):
             raise Fail(f"invalid expression; you have used a binary operator '{self.peek()}' with nothing before it.")
         found = self.single()
-        while self.peek() and self.peek() not in (")", "-o", "-or", ","):
+        while self.peek() and self.peek() not in (")", "-o", "-or"):
             if self.peek() in ("-a", "-and"):
                 self.at += 1
                 self.operand_follows(self.words[self.at - 1])
@@ -136,9 +135,6 @@ class Search(Measures):
             self.acts = True
             end = "\n" if word == "-print" else "\0"
             return lambda path, node, depth: self.print(path, end)
-        if word == "-ls":
-            self.acts = True
-            return lambda path, node, depth: self.print(listed(p, path, node))
         if word == "-delete":
             self.acts = True
             return self.delete
@@ -152,15 +148,9 @@ class Search(Measures):
         if word in ("-readable", "-writable", "-executable"):
             bits = {"-readable": 4, "-writable": 2, "-executable": 1}[word]
             return lambda path, node, depth: p.may(node, bits)
-        if word == "-nouser":
-            return lambda path, node, depth: p.machine.user(node.uid) is None
-        if word == "-nogroup":
-            return lambda path, node, depth: p.machine.group(node.gid) is None
         if word in ("-true", "-depth", "-d", "-follow", "-mount", "-xdev", "-noleaf", "-daystart", "-warn", "-nowarn"):
             self.depth_first = self.depth_first or word == "-d"
             return lambda path, node, depth: True
-        if word == "-false":
-            return lambda path, node, depth: False
         if word.startswith("-"):
             raise Fail(f"unknown predicate `{word}'")
         hint = f"\n{self.p.argv[0]}: possible unquoted pattern after predicate `{self.words[self.at - 2]}'?"
@@ -177,16 +167,12 @@ class Search(Measures):
             if "name" in word and word != "-wholename":
                 return lambda path, node, depth: bool(shape.match(path.rstrip("/").rpartition("/")[2] or path))
             return lambda path, node, depth: bool(shape.match(path))
-        if word in ("-type", "-xtype"):
+        if word == "-type":
             wanted = value.split(",")
             for letter in wanted:
                 if letter not in (*KINDS, "b", "p", "s"):
-                    if len(letter) > 1:
-                        raise Fail(f"Must separate multiple arguments to {word} using: ','")
                     raise Fail(f"Unknown argument to {word}: {letter}")
             kinds = {KINDS.get(letter) for letter in wanted}
-            if word == "-xtype":
-                return lambda path, node, depth: (p.lookup(path) if p.exists(path) else node).kind in kinds
             return lambda path, node, depth: node.kind in kinds
         if word == "-size":
             return self.size(value)
@@ -206,9 +192,6 @@ class Search(Measures):
             return self.age(word, value)
         if word in ("-newer", "-anewer", "-cnewer", "-newermt"):
             return self.newer(word, value)
-        if word == "-samefile":
-            same = p.lookup(value)
-            return lambda path, node, depth: node is same
         if word in ("-regex", "-iregex"):
             try:
                 dialect = "extended" if self.regextype == "emacs" else self.regextype
@@ -231,9 +214,6 @@ class Search(Measures):
                 self.least = int(value[:6])
             return lambda path, node, depth: True
         self.acts = True
-        if word == "-fprint":
-            p.write(value, b"")
-            return lambda path, node, depth: bool(p.write(value, (path + "\n").encode("latin-1"), append=True))
         return lambda path, node, depth: self.print(formatted(p, value, path, node, depth, self.starting), "")
 
     def exec(self, word: str) -> Callable:
@@ -373,10 +353,6 @@ def _and(a: Callable, b: Callable) -> Callable:
 
 def _or(a: Callable, b: Callable) -> Callable:
     return lambda path, node, depth: a(path, node, depth) or b(path, node, depth)
-
-
-def _sequence(a: Callable, b: Callable) -> Callable:
-    return lambda path, node, depth: (a(path, node, depth), b(path, node, depth))[1]
 
 
 def _classes(shape: str) -> str:

@@ -1,4 +1,4 @@
-"""Format a node for find's -ls and -printf."""
+"""Format a node for find's -printf."""
 
 import re
 
@@ -7,22 +7,10 @@ from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
-DAY = 86400
-
 
 def length(node: Node) -> int:
     """Return the size that find counts: of a link, the length of its target's name."""
     return len(node.data) if node.kind == "link" else node.size
-
-
-def listed(p: Process, path: str, node: Node) -> str:
-    blocks = (length(node) + 4095) // 4096 * 4 if node.kind in ("file", "dir") else 0
-    recent = p.machine.clock - 180 * DAY < node.mtime <= p.machine.clock
-    date = show("%b %e %H:%M" if recent else "%b %e  %Y", node.mtime)
-    owner, group = user_name(p, node.uid), group_name(p, node.gid)
-    arrow = f" -> {node.data}" if node.kind == "link" else ""
-    mode = LETTERS[node.kind] + mode_text(node.mode)
-    return f"{node.ino:9} {blocks:6} {mode} {node.nlink:3} {owner:<8} {group:<8} {length(node):8} {date} {path}{arrow}"
 
 
 def formatted(p: Process, form: str, path: str, node: Node, depth: int, start: str) -> str:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable
 
-from envs.simulators.shell.commands.find.format import DAY, length
+from envs.simulators.shell.commands.find.format import length
 from envs.simulators.shell.commands.modes import parse_mode
 from envs.simulators.shell.commands.options import Fail, quote, quote_locale
 from envs.simulators.shell.commands.times import TimeError, parse_time
 from envs.simulators.shell.files import Node
 
+DAY = 86400
 UNITS = {"c": 1, "w": 2, "b": 512, "": 512, "k": 1024, "M": 1024**2, "G": 1024**3}
 
 

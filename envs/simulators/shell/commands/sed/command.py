@@ -2,28 +2,21 @@
 
 from collections.abc import Iterator
 
-from envs.simulators.shell.commands.options import Fail, getopt, read
+from envs.simulators.shell.commands.options import Fail, ordered, read
 from envs.simulators.shell.commands.sed.parse import Command, Script
 from envs.simulators.shell.commands.sed.select import Selection
-from envs.simulators.shell.commands.sed.text import replacement, visible
+from envs.simulators.shell.commands.sed.text import substitute
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
 
 LONG = {"quiet": "n", "silent": "n", "expression:": "e", "file:": "f", "in-place::": "i", "regexp-extended": "E"}
-LONG |= {
-    "separate": "s",
-    "null-data": "z",
-    "line-length:": "l",
-    "posix": "p",
-    "unbuffered": "u",
-    "follow-symlinks": "F",
-}
+LONG |= {"separate": "s", "null-data": "z", "unbuffered": "u"}
 USAGE = "Usage: {name} [OPTION]... {{script-only-if-no-other-script}} [input-file]..."
 
 
 def sed(p: Process) -> int:
     try:
-        options, operands = getopt(p.argv, "ne:f:i::Erszl:u", LONG)
+        options, operands = ordered(p.argv, "ne:f:i::Erszu", LONG)
     except Fail as failure:
         usage = USAGE.format(name=p.argv[0])
         raise Fail(f"{p.argv[0]}: {failure.message}\n{usage}", failure.status, plain=True) from None
@@ -65,34 +58,19 @@ class Sed(Selection):
         self.missing_end = False  # the last line read had no newline
         self.out: list[str] = []
         self.open_line = False
-        self.later: list[tuple[str, str]] = []  # what a, r and R leave for the end of the cycle
-        self.written: dict[str, list[str]] = {}  # the files of w
-        self.pending: dict[str, Iterator[str]] = {}  # the files of R
+        self.later: list[tuple[str, str]] = []  # what a and r leave for the end of the cycle
         self.last_regex = None
         self.replaced = False
         self.lines: Iterator | None = None
         self.ahead: tuple[str, bool] | None = None
 
     def run(self) -> int:
-        for command in self.commands:  # the files of w are emptied first
-            for path in (command.file, command.text if command.name in "wW" else None):
-                if path and path not in ("/dev/stdout", "/dev/stderr") and path not in self.written:
-                    self.written[path] = []
-                    self.save(path)
         groups = [[name] for name in self.files] if self.separate else [self.files]
         quitting = None
         for names in groups:
             if quitting is None or self.in_place:
                 quitting = self.edit(names, quitting)
-        for path in self.written:
-            self.save(path)
         return self.status if quitting is None else quitting
-
-    def save(self, path: str) -> None:
-        try:
-            self.p.write(path, raw("".join(self.written[path])))
-        except OSError as error:
-            raise Fail(f"couldn't open file {path}: {error.strerror}", 4) from None
 
     def edit(self, names: list[str], quitting: int | None) -> int | None:
         """Edit one stream of lines to its end; return the status if q ended it."""
@@ -108,7 +86,8 @@ class Sed(Selection):
             command.end = -1
         try:
             while self.next_line():
-                self.cycle()
+                while self.commands_on_space():
+                    pass
         except Quit as leaving:
             quitting = leaving.args[0]
             if self.in_place:
@@ -219,14 +198,8 @@ class Sed(Selection):
             self.put(data.decode("latin-1"))
         self.later = []
 
-    def cycle(self) -> None:
-        """Run all commands on one line; D starts over without reading."""
-        while True:
-            again = self.commands_on_space()
-            if not again:
-                return
-
     def commands_on_space(self) -> bool:
+        """Run all commands on the pattern space; return whether D starts over without reading."""
         p, pc, many = self.p, 0, len(self.commands)
         self.replaced = False
         while pc < many:
@@ -279,19 +252,14 @@ class Sed(Selection):
     def more(self, name: str) -> bool:
         """Run n and N, which read the next line; without one the script ends."""
         if self.ahead is None:
-            if not self.silent:
-                self.print(self.space)
-            self.leave()
+            self.finish()
             return False
-        if name == "n":
-            if not self.silent:
-                self.print(self.space)
-            self.leave()
-            self.next_line()
-        else:
-            before = self.space
-            self.leave()
-            self.next_line()
+        before = self.space
+        if name == "n" and not self.silent:
+            self.print(self.space)
+        self.leave()
+        self.next_line()
+        if name == "N":
             self.space = before + self.end + self.space
         return True
 
@@ -304,10 +272,6 @@ class Sed(Selection):
             self.put(command.text)
         elif name == "r":
             self.later.append(("file", command.text))
-        elif name == "R":
-            self.next_of(command.text)
-        elif name in "wW":
-            self.write(command.text, self.space if name == "w" else self.space.partition("\n")[0])
         elif name == "g":
             self.space = self.hold
         elif name == "G":
@@ -322,34 +286,6 @@ class Sed(Selection):
             self.print(self.space.partition("\n")[0], ending="\n" not in self.space)
         elif name == "=":
             self.put(f"{self.number}\n")
-        elif name == "l":
-            self.p.tick(len(self.space) >> 4)
-            self.put(visible(self.space, command.status))
-        elif name == "y":
-            self.space = self.space.translate(command.table)
-        elif name == "z":
-            self.space = ""
-        elif name == "F":
-            self.put(f"{self.files[0]}\n")
-
-    def next_of(self, path: str) -> None:
-        if path not in self.pending:
-            try:
-                data = read(self.p, path)
-            except OSError:
-                data = ""
-            self.pending[path] = iter(data.removesuffix("\n").split("\n") if data else [])
-        line = next(self.pending[path], None)
-        if line is not None:
-            self.later.append(("text", line + "\n"))
-
-    def write(self, path: str, text: str) -> None:
-        if path == "/dev/stdout":
-            self.print(text)
-        elif path == "/dev/stderr":
-            self.p.stderr.write(text + self.end)
-        else:
-            self.written[path].append(text + self.end)
 
     def regex(self, regex):
         """Return the regular expression, or the last one used if it is empty."""
@@ -361,37 +297,14 @@ class Sed(Selection):
         return regex
 
     def substitute(self, command: Command) -> None:
-        regex, text = self.regex(command.regex), self.space
-        at, count, copied, shown, size = 0, 0, 0, [], 0
-        last_end = -1
-        while at <= len(text):
-            found = regex.search(text, at, self.p.tick)
-            if not found:
-                break
-            begin, end = found[0], found[1]
-            if begin == end == last_end:  # nothing, right behind a match, is no match
-                at = end + 1
-                continue
-            count += 1
-            if count >= command.nth:
-                shown += [text[copied:begin], replacement(command.parts, text, found)]
-                copied = end
-                size += len(shown[-2]) + len(shown[-1])
-                self.p.tick((len(command.parts) >> 3) + (len(shown[-1]) >> 10))
-                if size > MAX_TEXT:
-                    raise Timeout
-                if not command.everywhere:
-                    break
-            last_end = end
-            at = end if end > begin else end + 1
-        if not shown:
+        regex = self.regex(command.regex)
+        changed, count = substitute(regex, self.space, command.parts, self.p.tick, command.everywhere, command.nth)
+        if not count:
             return
-        self.space = "".join(shown) + text[copied:]
+        self.space = changed
         self.replaced = True
         for _ in range(command.prints):
             self.print(self.space)
-        if command.file:
-            self.write(command.file, self.space)
 
 
 COMMANDS = {"sed": sed}

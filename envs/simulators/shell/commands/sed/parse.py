@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from envs.simulators.regex.match import Regex, compile_regex
 from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.sed.text import replacement_parts
 
 MOST_COMMANDS = 10_000
 ESCAPES = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -28,14 +29,12 @@ class Command:
     first: Address | None = None
     second: Address | None = None
     negated: bool = False
-    text: str = ""  # of a, i, c; the label of b, t, T; the file of r, R, w, W
+    text: str = ""  # of a, i, c; the label of b, t, T; the file of r
     regex: Regex | None = None
     parts: list = field(default_factory=list)  # of the replacement: str, a group's number, or a case's letter
     nth: int = 1
     everywhere: bool = False
     prints: int = 0
-    file: str | None = None
-    table: dict | None = None  # of y
     target: int = 0  # of {, b, t, T: the command to go on with
     status: int = 0  # of q, Q
     end: int = -1  # while a range is open: its last line, or 0 for one that is not known; -1: closed, -2: for good
@@ -106,12 +105,7 @@ class Script:
                 if second is None:
                     self.at += 1
                     raise self.error("unexpected `,'")
-        if (
-            first is not None
-            and first.kind == "line"
-            and first.number == 0
-            and (second is None or second.kind != "regex")
-        ):
+        if first == Address("line") and (second is None or second.kind != "regex"):
             self.at += 1
             raise self.error("invalid usage of line address 0")
         self.skip(" \t")
@@ -163,7 +157,7 @@ class Script:
 
     def arguments(self, command: Command) -> None:
         name = command.name
-        if name in "=dDgGhHnNpPxzF":
+        if name in "=dDgGhHnNpPx":
             self.ending()
         elif name in "aic":
             self.appended(command)
@@ -173,23 +167,19 @@ class Script:
             while self.at < len(self.text) and self.text[self.at] not in "\n;}":
                 self.at += 1
             command.text = self.text[start : self.at].rstrip()
-        elif name in "rRwW":
+        elif name == "r":
             self.skip(" \t")
             command.text = self.until_newline()
             if not command.text:
                 raise self.error("missing filename in r/R/w/W commands")
-        elif name in "qQlL":
-            if command.second is not None and name in "qQ":
+        elif name in "qQ":
+            if command.second is not None:
                 raise self.error("command only uses one address")
             self.skip(" \t")
-            command.status = self.number(0)
+            command.status = self.number()
             self.ending()
         elif name == "s":
             self.substitution(command)
-        elif name == "y":
-            self.transliteration(command)
-        elif name == "v":
-            self.until_newline()
         else:
             raise self.error(f"unknown command: `{name}'")
 
@@ -206,25 +196,25 @@ class Script:
             self.at += 1
             raise self.error("extra characters after command")
 
-    def number(self, default: int) -> int:
+    def number(self) -> int:
         start = self.at
         self.skip("0123456789")
-        return int(self.text[start : self.at][:15]) if self.at > start else default
+        return int(self.text[start : self.at][:15] or 0)
 
     def address(self, first: bool) -> Address | None:
         char = self.text[self.at : self.at + 1]
         if char.isdecimal():
-            number = self.number(0)
+            number = self.number()
             if first and self.text.startswith("~", self.at):
                 self.at += 1
-                return Address("step", number, self.number(0))
+                return Address("step", number, self.number())
             return Address("line", number)
         if char == "$":
             self.at += 1
             return Address("last")
         if char in ("+", "~") and char and not first:
             self.at += 1
-            return Address("plus" if char == "+" else "multiple", self.number(0))
+            return Address("plus" if char == "+" else "multiple", self.number())
         if char == "/" or (char == "\\" and self.at + 1 < len(self.text)):
             self.at += 1 + (char == "\\")
             delimiter = self.text[self.at - 1]
@@ -315,23 +305,17 @@ class Script:
         flags = ""
         while True:
             char = self.text[self.at : self.at + 1]
-            if char in ("g", "p", "i", "I", "m", "M", "e"):
+            if char in ("g", "p", "i", "I", "m", "M"):
                 self.at += 1
                 if char in "gp" and char in flags:
                     raise self.error(f"multiple `{char}' options to `s' command")
                 flags += char
             elif char.isdecimal():
                 start = self.at
-                command.nth = self.number(0)
+                command.nth = self.number()
                 if not command.nth:
                     self.at = start + 1
                     raise self.error("number option to `s' command may not be zero")
-            elif char == "w":
-                self.at += 1
-                self.skip(" \t")
-                command.file = self.until_newline()
-                if not command.file:
-                    raise self.error("missing filename in r/R/w/W commands")
             elif char in ("", "\n", ";", "}", "#", " ", "\t"):
                 self.skip(" \t")
                 if self.at < len(self.text) and self.text[self.at] not in "\n;}#":
@@ -343,49 +327,7 @@ class Script:
                 raise self.error("unknown option to `s'")
         command.everywhere, command.prints = "g" in flags, flags.count("p")
         command.regex = self.compiled(pattern, flags)
-        command.parts = self.replacement(replacement, command.regex)
-
-    def replacement(self, text: str, regex: Regex | None) -> list:
-        parts: list = []
-        at = 0
-        while at < len(text):
-            char = text[at]
-            at += 1
-            if char == "&":
-                parts.append(0)
-            elif char != "\\":
-                parts.append(char)
-            else:
-                char = text[at : at + 1]
-                at += 1
-                if char.isdecimal():
-                    if regex is not None and int(char) > regex.groups:
-                        raise self.error(f"invalid reference \\{char} on `s' command's RHS")
-                    parts.append(int(char))
-                elif char in ("U", "L", "u", "l", "E") and char:
-                    parts.append(("case", char))
-                else:
-                    parts.append(ESCAPES.get(char, char))
-        return parts
-
-    def transliteration(self, command: Command) -> None:
-        delimiter = self.char()
-        unterminated = "unterminated `y' command"
-        if not delimiter or delimiter in "\n\\":
-            raise self.error(unterminated)
-        sides = []
-        for _ in range(2):
-            side = self.delimited(delimiter, unterminated, False)
-            chars, at = [], 0
-            while at < len(side):
-                if side[at] == "\\" and at + 1 < len(side):
-                    at += 1
-                    chars.append(ESCAPES.get(side[at], side[at]))
-                else:
-                    chars.append(side[at])
-                at += 1
-            sides.append(chars)
-        if len(sides[0]) != len(sides[1]):
-            raise self.error("strings for `y' command are different lengths")
-        command.table = {ord(a): b for a, b in zip(*sides, strict=True)}
-        self.ending()
+        command.parts = replacement_parts(replacement, ESCAPES)
+        for part in command.parts if command.regex else ():
+            if isinstance(part, int) and part > command.regex.groups:
+                raise self.error(f"invalid reference \\{part} on `s' command's RHS")

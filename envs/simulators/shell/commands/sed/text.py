@@ -1,4 +1,44 @@
-"""Strings for sed: replacements with case conversion (\\U, \\l, ...), and the output of the l command."""
+"""Strings for sed, awk and vi: matches replaced, with case conversion (\\U, \\l, ...)."""
+
+import re
+
+from envs.simulators.shell.files import MAX_TEXT, Timeout
+
+
+def substitute(regex, text: str, parts: list, tick, everywhere: bool, nth: int = 1) -> tuple[str, int]:
+    """Return a text with its nth match, or this and all later ones, replaced, and their number."""
+    at, seen, copied, shown, size, last_end = 0, 0, 0, [], 0, -1
+    while at <= len(text) and (found := regex.search(text, at, tick)):
+        begin, end = found[0], found[1]
+        if begin == end == last_end:  # nothing, right behind a match, is no match
+            at = end + 1
+            continue
+        seen += 1
+        if seen >= nth:
+            shown += [text[copied:begin], replacement(parts, text, found)]
+            size += len(shown[-2]) + len(shown[-1])
+            tick((len(parts) >> 3) + (len(shown[-1]) >> 10))
+            if size > MAX_TEXT:
+                raise Timeout
+            copied = end
+            if not everywhere:
+                break
+        last_end = end
+        at = end if end > begin else end + 1
+    return "".join(shown) + text[copied:], len(shown) // 2
+
+
+def replacement_parts(text: str, escapes: dict[str, str]) -> list:
+    """Return the parts of a replacement: strings, the numbers of groups, and ("case", letter) for \\U and its like."""
+    parts: list = []
+    for piece, letter in re.findall(r"(&|[^\\&]+|\\(.?))", text, re.DOTALL):
+        if piece[0] != "\\":
+            parts.append(0 if piece == "&" else piece)
+        elif letter.isdecimal():
+            parts.append(int(letter))
+        else:
+            parts.append(("case", letter) if letter and letter in "ULulE" else escapes.get(letter, letter))
+    return parts
 
 
 def replacement(parts: list, text: str, found: tuple) -> str:
@@ -31,18 +71,3 @@ def upper(text: str) -> str:
 
 def lower(text: str) -> str:
     return text.encode("latin-1").lower().decode("latin-1")
-
-
-def visible(text: str, width: int) -> str:
-    """Return the output of l: escapes for unprintable characters, long lines folded."""
-    names = {"\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
-    cells = [names.get(c) or (c if " " <= c <= "~" else f"\\{ord(c):03o}") for c in text]
-    width = (width or 70) - 1
-    shown, size = [], 0
-    for cell in cells:
-        if width > 0 and size + len(cell) > width:
-            shown.append("\\\n")
-            size = 0
-        shown.append(cell)
-        size += len(cell)
-    return "".join(shown) + "$\n"
