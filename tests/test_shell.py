@@ -556,9 +556,9 @@ BROKEN = [
 ]
 ASKING = """id|id root|id -Gn|groups root|whoami|ls -l /|stat -c '%U %G' /|find / -maxdepth 1 -user root|ps -f
 su - root -c id|chown root:staff2 /tmp|chgrp 0 /tmp|useradd -m u|useradd -r -g root v|usermod -u 1234 -L daemon
-userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root
-chsh -s /bin/sh root|groupadd g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
-getent shadow|echo ~root ~staff2|addgroup x
+userdel -r u|usermod -aG root root|chage -l root|chage -M 5 root|passwd -S root|passwd -l root|chpasswd <<< root:x
+chsh -s /bin/sh root|groupadd g|groupmod -n h g|gpasswd -a root g|groupdel g|getent passwd root|getent group 0
+getent shadow|echo ~root ~staff2|adduser --disabled-password --gecos '' w|addgroup x|adduser root x|deluser w
 delgroup x""".replace("\n", "|").split("|")
 
 

@@ -190,7 +190,6 @@ def test_back_references_are_bounded_by_the_step_budget():
         ("find . -samefile a.txt", "find: unknown predicate `-samefile'"),
         ("getopts a x", "bash: line 1: getopts: command not found"),
         ("echo ${HOME@Q}", "bash: line 1: ${HOME@Q}: bad substitution"),
-        ("adduser u", "bash: line 1: adduser: command not found"),
         ("sed y/a/b/ a.txt", "sed: -e expression #1, char 1: unknown command: `y'"),
         ("tree", "bash: line 1: tree: command not found"),
         ("awk 'function f(n) { print n } { f($1) }'", "awk: line 1: function is not simulated"),
@@ -259,8 +258,9 @@ def test_user_tables_stay_consistent_under_random_commands(seed):
     rng, made = Random(seed), machine()
     users, groups = ["ann", "bob", "u1", "u2", "u3"], ["devs", "sudo", "g1", "g2", "ann", "u1"]
     shapes = """useradd -m {u}|useradd -G {g} {u}|userdel -r {u}|usermod -aG {g} {u}|usermod -G {g},{h} {u}|groupadd {g}
-    usermod -l {v} {u}|groupdel {g}|gpasswd -a {u} {g}|gpasswd -d {u} {g}|gpasswd -M {u},{v} {g}
-    addgroup {g}|delgroup {g}|usermod -L {u}|passwd -d {u}|chage -M 5 {u}|usermod -u 1{n} {u}"""
+    usermod -l {v} {u}|groupdel {g}|groupmod -n {g} {h}|gpasswd -a {u} {g}|gpasswd -d {u} {g}|gpasswd -M {u},{v} {g}
+    addgroup {g}|adduser {u} {g}|deluser {u} {g}|usermod -L {u}|passwd -d {u}|chage -M 5 {u}|usermod -u 1{n} {u}
+    groupmod -g 1{n} {g}"""
     shapes = re.split(r"\||\n *", shapes)
     for _ in range(60):
         u, v = rng.choices(users, k=2)

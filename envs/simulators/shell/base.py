@@ -15,7 +15,7 @@ MODES = {"/root": 0o700, "/tmp": 0o1777, "/var/tmp": 0o1777, "/dev/shm": 0o1777,
 LINKS = {"/bin": "usr/bin", "/sbin": "usr/sbin", "/lib": "usr/lib", "/lib64": "usr/lib", "/var/run": "/run"}
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr")
 ADMIN = """
-addgroup delgroup groupadd groupdel nologin useradd userdel usermod
+addgroup adduser chpasswd delgroup deluser groupadd groupdel groupmod nologin useradd userdel usermod
 """  # what lies in /usr/sbin
 USERS = """root:0:0:root:/root:/bin/bash
 daemon:1:1:daemon:/usr/sbin:/usr/sbin/nologin

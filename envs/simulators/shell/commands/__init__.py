@@ -1,6 +1,6 @@
 """The commands in the machine's /usr/bin. COMMANDS maps a name to a function from a Process to an exit status.
 
-accounts/   useradd, usermod, userdel, groupadd, addgroup, passwd, chage, id, getent, su and their relatives
+accounts/   useradd, usermod, userdel, groupadd, adduser, passwd, chage, id, getent, su and their relatives
 awk/, sed/, find/, editor/ (vi, vim, ex), grep.py, expr.py, xargs.py, diff.py (diff, cmp)
 text.py     whole texts: cat, head, tail, wc, tee, nl, tac, rev, seq, yes
 lists.py    lines and fields: cut, paste, tr, uniq, comm, fold         sort.py  sort, shuf
@@ -37,7 +37,7 @@ from envs.simulators.shell.commands import (
     text,
     xargs,
 )
-from envs.simulators.shell.commands.accounts import addgroup, groups, identity, passwords, users
+from envs.simulators.shell.commands.accounts import adduser, groups, identity, passwords, users
 from envs.simulators.shell.commands.awk import command as awk
 from envs.simulators.shell.commands.editor import command as editor
 from envs.simulators.shell.commands.find import command as find
@@ -46,7 +46,7 @@ from envs.simulators.shell.commands.sed import command as sed
 
 # This is also the order of the files in /usr/bin, which `find` shows.
 # fmt: off
-MODULES = (addgroup, tar, gzip, sizes, awk, copy, diff, editor, expr, files, find, grep, groups, identity,
+MODULES = (adduser, tar, gzip, sizes, awk, copy, diff, editor, expr, files, find, grep, groups, identity,
            listing, lists, modes, packages, passwords, pieces, processes, sed, sort, stat, sums, system,
            text, users, xargs)
 # fmt: on

@@ -1,4 +1,4 @@
-"""groupadd, groupdel and gpasswd."""
+"""groupadd, groupmod, groupdel and gpasswd."""
 
 from envs.simulators.shell.commands.accounts.tables import (
     Accounts,
@@ -64,6 +64,33 @@ def remove_group(p: Process, name: str, force: bool, program: str) -> int:
     return 0
 
 
+def groupmod(p: Process) -> int:
+    usage = "groupmod [options] GROUP"
+    long = {"gid:": "g", "new-name:": "n", "non-unique": "o"}
+    chosen, names = usage_options(p, "g:n:o", long, usage, least=1)
+    gid = group_number(chosen["g"]) if "g" in chosen else None
+    accounts, name, new = Accounts(p), names[0], chosen.get("n", names[0])
+    group, secrets = find(accounts.group, name), find(accounts.gshadow, name)
+    if not group:
+        raise Fail(f"group '{name}' does not exist", 6)
+    if new != name and not valid_name(new):
+        raise Fail(f"invalid group name '{new}'", 3)
+    if new != name and find(accounts.group, new):
+        raise Fail(f"group '{new}' already exists", 9)
+    need_root(p, "/etc/group")
+    if gid is not None and gid != group[2]:
+        if "o" not in chosen and find(accounts.group, gid, 2):
+            raise Fail(f"GID '{gid}' already exists", 4)
+        for user in accounts.passwd:
+            user[3] = gid if user[3] == group[2] else user[3]
+        group[2] = gid
+    for record in (group, secrets):
+        if record:
+            record[0] = new
+    accounts.save()
+    return 0
+
+
 def gpasswd(p: Process) -> int:
     usage = "gpasswd [option] GROUP"
     long = {
@@ -112,4 +139,4 @@ def gpasswd(p: Process) -> int:
     return 0
 
 
-COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "gpasswd": gpasswd}
+COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "groupmod": groupmod, "gpasswd": gpasswd}

@@ -1,12 +1,15 @@
-"""passwd (which sets no password), chage (password ageing) and chsh (login shell)."""
+"""passwd, chpasswd, chage (password ageing) and chsh (login shell)."""
 
 import re
+from base64 import b64encode
+from hashlib import sha512
 
 from envs.simulators.shell.commands.accounts.tables import (
     DAY,
     Accounts,
     days,
     find,
+    need_root,
     usage_error,
     usage_options,
 )
@@ -17,7 +20,8 @@ from envs.simulators.shell.process import Process
 
 CHAGE = {"lastday:": "d", "expiredate:": "E", "iso8601": "i", "inactive:": "I", "list": "l", "mindays:": "m"}
 CHAGE |= {"maxdays:": "M", "warndays:": "W"}
-PASSWD = {"delete": "d", "expire": "e", "lock": "l", "quiet": "q", "status": "S", "unlock": "u"}
+PASSWD = {"all": "a", "delete": "d", "expire": "e", "inactive:": "i", "lock": "l", "mindays:": "n", "quiet": "q"}
+PASSWD |= {"status": "S", "unlock": "u", "warndays:": "w", "maxdays:": "x", "keep-tokens": "k", "stdin": "s"}
 
 
 def chage(p: Process) -> int:
@@ -108,9 +112,15 @@ def _as_root(p: Process, accounts: Accounts) -> None:
     p.uid = uid
 
 
+def secret(password: str, name: str) -> str:
+    """Return a stand-in for a password's hash in /etc/shadow: deterministic and as long as crypt's."""
+    digest = b64encode(sha512(f"{name}:{password}".encode("latin-1")).digest(), b"./").decode().rstrip("=")
+    return f"$6${digest[:8]}${digest}"
+
+
 def passwd(p: Process) -> int:
     usage = "passwd [options] [LOGIN]"
-    chosen, names = usage_options(p, "delqSu", PASSWD, usage, 6)
+    chosen, names = usage_options(p, "adei:kln:qsSuw:x:", PASSWD, usage, 6)
     accounts = Accounts(p)
     me = find(accounts.passwd, str(p.uid), 2) or ["root"]
     name = names[0] if names else me[0]
@@ -126,9 +136,8 @@ def passwd(p: Process) -> int:
         ages = " ".join(field or "-1" for field in shadow[3:7])
         p.out(f"{name} {state} {show('%Y-%m-%d', int(shadow[2] or 0) * DAY)} {ages}\n")
         return 0
-    if not set(chosen) - {"q"}:
-        p.stderr.write("passwd: Authentication token manipulation error\npasswd: password unchanged\n")
-        return 10
+    if not set(chosen) - {"q", "s"}:
+        return _new_password(p, accounts, name, shadow)
     if "u" in chosen and shadow[1] == "!":
         p.fail("unlocking the password would result in a passwordless account.")
         p.stderr.write("You should set a password with usermod -p to unlock the password of this account.\n")
@@ -141,10 +150,59 @@ def passwd(p: Process) -> int:
         shadow[1] = ""
     if "e" in chosen:
         shadow[2] = "0"
+    for flag, column in (("n", 3), ("x", 4), ("w", 5), ("i", 6)):
+        if flag in chosen:
+            if not chosen[flag].removeprefix("-").isdecimal():
+                raise usage_error(p, usage, f"invalid numeric argument '{chosen[flag]}'", 6)
+            shadow[column] = "" if chosen[flag] == "-1" else chosen[flag]
     accounts.save()
     if "q" not in chosen:
         p.stderr.write("passwd: password changed.\n")
     return 0
 
 
-COMMANDS = {"chage": chage, "chsh": chsh, "passwd": passwd}
+def _new_password(p: Process, accounts: Accounts, name: str, shadow: list[str]) -> int:
+    first, second = (text(p.stream(0).readline()) for _ in range(2))
+    p.stderr.write("New password: ")
+    if not first.endswith("\n") and not second:
+        p.stderr.write("Password change has been aborted.\n" if not first else "")
+    if first.strip("\n"):
+        p.stderr.write("Retype new password: ")
+    if not first.strip("\n") or first.strip("\n") != second.strip("\n"):
+        if first.strip("\n"):
+            p.stderr.write("Sorry, passwords do not match.\n")
+        p.stderr.write("passwd: Authentication token manipulation error\npasswd: password unchanged\n")
+        return 10
+    shadow[1:3] = secret(first.strip("\n"), name), accounts.today()
+    accounts.save() if not p.uid else _as_root(p, accounts)
+    p.stderr.write("passwd: password updated successfully\n")
+    return 0
+
+
+def chpasswd(p: Process) -> int:
+    options, _ = usage_options(
+        p, "c:ems:", {"encrypted": "e", "crypt-method:": "c", "md5": "m"}, "chpasswd [options]", 1
+    )
+    need_root(p)
+    accounts = Accounts(p)
+    failed = False
+    for at, line in enumerate(text(p.stdin).split("\n"), 1):
+        if not line:
+            continue
+        name, colon, password = line.partition(":")
+        shadow = find(accounts.shadow, name)
+        if not colon:
+            p.fail(f"line {at}: missing new password")
+            failed = True
+        elif not shadow:
+            p.fail(f"line {at}: user '{name}' does not exist")
+            failed = True
+        else:
+            shadow[1:3] = password if "e" in options else secret(password, name), accounts.today()
+    if failed:
+        return p.fail("error detected, changes ignored")
+    accounts.save()
+    return 0
+
+
+COMMANDS = {"chage": chage, "chsh": chsh, "passwd": passwd, "chpasswd": chpasswd}
