@@ -111,7 +111,9 @@ def test_the_expert_solves_every_task(name, level, count):
         env = made[seed % 2]
         env.reset(seed, common.SPLITS[seed % 3])
         steps = expert(env)
-        assert steps[-1].info["success"] and all(step.info["valid"] for step in steps), (seed, env.task)
+        # SciWorld's seeds of a plant are alike, as in the original: the expert has to choose one by its number.
+        understood = [step.info["valid"] or step.observation.startswith("Ambiguous request: ") for step in steps]
+        assert steps[-1].info["success"] and all(understood), (seed, env.task)
 
 
 @pytest.mark.parametrize("name", envs.GROUPS["agentgym"])
