@@ -22,7 +22,7 @@ from rl.guard.keep import evaluation_missing, finished, last_line, to_evaluate, 
 from rl.guard.signals import held
 from rl.guard.watch import replayable
 from rl.log import Run, epoch_line, rollout_stats, token_stats
-from rl.look.late import complete
+from rl.look.late import complete_records
 from rl.ranks import start
 from rl.records import Batch, Episode
 from rl.report import write_report
@@ -41,7 +41,7 @@ def main(cfg: Common) -> None:
                 evaluate_and_log(run, tokenizer, state, demos, cfg)
             elif finished(state, cfg, folder):
                 print(f"nothing is left to do: {state.epoch} epochs and {state.step} steps are done; epochs=N goes on")
-            complete(run, state)
+            complete_records(run, state)
             while not finished(state, cfg, folder):
                 run_epoch(run, tokenizer, state, demos, cfg)
         print(last_line(state, cfg, folder))

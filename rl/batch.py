@@ -95,7 +95,8 @@ def micro_batches(batch: Batch, micro_tokens: int) -> Iterator[Batch]:
         piece.append(i)
         size += length
     cut += [piece] if piece else []
-    for piece in list(chain.from_iterable(zip(cut, reversed(cut), strict=True)))[: len(cut)]:
+    alternating = chain.from_iterable(zip(cut, reversed(cut), strict=True))  # first, last, second, last but one, ...
+    for piece in list(alternating)[: len(cut)]:
         yield select(batch, piece)
 
 

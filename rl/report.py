@@ -1,9 +1,11 @@
-"""What a run shows: report.html, made by rl/look/ while the run goes on, and lists and comparisons of runs.
+"""What a run shows: report.html, written while the run goes on, and lists and comparisons of runs.
 
-python -m rl.report                      # the runs in runs/ with their best numbers
-python -m rl.report runs/x               # write runs/x/report.html anew
-python -m rl.report runs/x epoch=7       # with the text of all episodes of epoch 7
-python -m rl.report runs/x runs/y        # both side by side
+    python -m rl.report                      # the runs in runs/ with their best numbers
+    python -m rl.report runs/x               # write runs/x/report.html anew
+    python -m rl.report runs/x epoch=7       # with the text of all episodes of epoch 7
+    python -m rl.report runs/x runs/y        # both side by side
+
+The page is made in rl/look/.
 """
 
 import sys

@@ -6,7 +6,7 @@ from rl.log import Run
 from rl.state import TrainState
 
 
-def complete(run: Run, state: TrainState) -> None:
+def complete_records(run: Run, state: TrainState) -> None:
     """Write the line of phases of the epoch that the run was resumed from, and its part of report.html, unless they are
     there. The phases are those of this process: load, trial and an evaluation. All ranks must call this."""
     if state.resumed_from < 1:
