@@ -47,6 +47,8 @@ class Names:
 
     def within(self, positions: int) -> list[str]:
         """Return the names that have one of the positions."""
+        if not positions:
+            return []
         bits = format(positions, "b")[::-1]
         places = zip(self.names, self.first_positions(), strict=True)
         return [name for name, first in places if "1" in bits[first : first + len(name) + 1]]
