@@ -46,7 +46,7 @@ class Options:
     warmup: Positive[int] = 2  # repeats before those
     threads: Positive[int] = 2  # torch threads, of all sides
     clock: Literal["wall", "cpu"] = "wall"  # cpu: processor time of this process, where other programs run beside it
-    products: Literal["auto", "onednn", "plain"] = "auto"  # of float32, on our side; auto: what a run chooses here
+    products: Literal["auto", "onednn", "mkl", "plain"] = "auto"  # of our side; auto: what a run chooses here
     only: str = ""  # rows whose name starts so
     out: str = ""  # also write the JSON to this file, and the table beside it as .md
 
@@ -63,15 +63,15 @@ def parse(options: type[T], words: list[str]) -> T:
     return given
 
 
-_chosen = {}  # {sizes of a model: the line about our products of float32}
+_chosen = {}  # {dtype and sizes of a model: the line about our products}
 
 
-def choose_products(options: Options, inputs: int, outputs: int, device: str = "cpu") -> None:
-    """On a CPU, let ours multiply float32 as a run does whose model has layers of these sizes; `report` says how."""
+def choose_products(options: Options, inputs: int, outputs: int, device: str = "cpu", dtype=torch.float32) -> None:
+    """On a CPU, let ours multiply as a run does whose model has layers of these sizes; `report` says how."""
     if device != "cpu":
         return
-    line, step = process.choose_products(options.products, inputs, outputs), process.choose_attention()
-    _chosen[f"{inputs} to {outputs}"] = f"{line}; in a step's attention: {step}"
+    line, step = process.choose_products(options.products, inputs, outputs, dtype), process.choose_attention()
+    _chosen[f"{str(dtype)[6:]} of layers of {inputs} to {outputs}"] = f"{line}; in a step's attention: {step}"
 
 
 def as_stated(options: Options, *sizes: str) -> bool:
@@ -408,7 +408,7 @@ def compose(
     lines = [command.strip(), _join(machine), f"{options.threads} torch threads, " + _join(versions), _join(about), ""]
     lines += ["| | side | median | tok/s | ratio | target | checked |", "|---|---|---:|---:|---:|---|---|"]
     lines += [line for row in (rows if shown is None else shown) for line in row.lines()]
-    notes = [f"Ours multiplies float32 of layers of {sizes}: {line}." for sizes, line in _chosen.items()] + notes
+    notes = [f"Ours multiplies {sizes}: {line}." for sizes, line in _chosen.items()] + notes
     if _chosen:
         notes.append("oneDNN's copies are laid out before the measured repeats. The peers run as they come, by MKL.")
     if any(TOO in side for row in rows for side in row.values):

@@ -19,7 +19,7 @@ from benchmarks.exactness import tried_and_compared
 from benchmarks.random_episodes import CHANGED, NEW
 from models import CausalLM
 from models.config import ACTIVATIONS, FAMILIES
-from models.fast import onednn, process
+from models.fast import onednn, packed, process
 
 ALONE = (1, 300, 8192)  # tokens of a micro-batch: each episode alone, some, all
 
@@ -71,7 +71,7 @@ def draw(number: int) -> Drawn:
     quant = rng.choice(("none",) * 5 + ("nf4", "nf4-double", "int8"))
     rank = rng.choice((0, 1, 2, 3, 7, 8, 16, 16, 33, 64, 192, 256))
     dtype = rng.choice(("float32", "float32", "bfloat16"))
-    threads, products = rng.choice((1, 2, 2, 3, 4, 6, 8, 12, 16)), rng.choice(("auto", "onednn", "plain"))
+    threads, products = rng.choice((1, 2, 2, 3, 4, 6, 8, 12, 16)), rng.choice(("auto", "onednn", "mkl", "plain"))
     return Drawn(raw, dtype, quant, rank if rank or quant == "none" else 16, threads, products)
 
 
@@ -89,7 +89,7 @@ def make(drawn: Drawn) -> CausalLM:
 def measured(first: int, count: int) -> Iterator[Row]:
     """Yield the row of each number, printed to stderr when it is measured. Restore torch's number of threads and the
     choice of libraries."""
-    before, chosen = torch.get_num_threads(), (onednn.float32, onednn.least_batch)
+    before, chosen = torch.get_num_threads(), (packed.library, onednn.least_batch)
     try:
         for number in range(first, first + count):
             row = measure(number)
@@ -97,14 +97,16 @@ def measured(first: int, count: int) -> Iterator[Row]:
             yield row
     finally:
         torch.set_num_threads(before)
-        onednn.float32, onednn.least_batch = chosen
+        packed.use(chosen[0])
+        onednn.least_batch = chosen[1]
 
 
 def measure(number: int) -> Row:
     """Return the largest difference of log-probabilities, with the target 0 if the trial says that there is none."""
     drawn = draw(number)
     torch.set_num_threads(drawn.threads)
-    process.choose_products(drawn.products, drawn.raw["hidden_size"], drawn.raw["intermediate_size"])
+    sizes = drawn.raw["hidden_size"], drawn.raw["intermediate_size"]
+    process.choose_products(drawn.products, *sizes, getattr(torch, drawn.dtype))
     process.choose_attention()
     difference, gaps = tried_and_compared(partial(make, drawn), (CHANGED, NEW), ALONE)
     check = f"exact: {difference or 'yes'}; {int((gaps != 0).sum())} of {len(gaps)} differ"

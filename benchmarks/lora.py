@@ -90,7 +90,7 @@ def layer_parts(name: str, raw: dict, tokens: int, dtype, options, targets: dict
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side, A and B by side, dropped sides)."""
-        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device)
+        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device, dtype)
         model, dropped = sides.adapted(sides.random(raw, dtype, device)), {}
         entering_gradient(model)
         passes, factors = {"ours": partial(our_pass, model, *pass_words())}, {"ours": our_factors(model)}
@@ -189,7 +189,7 @@ def group_parts(
     @cache
     def made() -> tuple:
         """Return (our model, the pass by side)."""
-        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device)
+        common.choose_products(options, raw["hidden_size"], raw["intermediate_size"], device, dtype)
         model = sides.adapted(sides.random(raw, dtype, device))
         words = model, make_group(*sizes, raw["vocab_size"])
         grad_N = torch.randn(group * completion, generator=torch.Generator().manual_seed(1))

@@ -210,7 +210,8 @@ def parts(word: str, dtype: torch.dtype, prepared: Callable[[], tuple[Path, Path
     @cache
     def ours() -> tuple:
         made = sides.our_model(*prepared(), dtype)
-        common.choose_products(options, made[0].config.hidden_size, made[0].config.intermediate_size)
+        cfg = made[0].config
+        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, dtype=dtype)
         return made
 
     @cache

@@ -82,7 +82,7 @@ class Ours:
         dtype = getattr(torch, options.dtype)
         self.model, self.tokenizer = sides.our_model(base, adapter, dtype, options.device)
         cfg = self.model.config
-        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, options.device)
+        common.choose_products(options, cfg.hidden_size, cfg.intermediate_size, options.device, dtype)
         self.prompts = sides.windows(self.tokenizer, [options.prompt] * options.prompts)
         count = options.prompts * options.samples
         words = ["algo=grpo", "model=given", f"lr={options.lr}", f"episodes={count}", f"batch_size={count}"]

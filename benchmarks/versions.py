@@ -25,7 +25,7 @@ from statistics import median
 from typing import Literal
 
 ROOT = Path(__file__).parents[1]
-PRODUCTS = "auto"  # in a version's process: its float32 products
+PRODUCTS = "auto"  # in a version's process: its products
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Keys:
     repeats: int = 9  # measured repeats of each version, after one that is not measured
     threads: int = 2  # torch threads of each version
     clock: Literal["wall", "cpu"] = "wall"  # what is measured: time on the clock, or user and system time of a CPU
-    before_products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products of the other version
-    now_products: Literal["auto", "onednn", "plain"] = "auto"  # of this one: before=. compares the two kinds of product
+    before_products: Literal["auto", "onednn", "mkl", "plain"] = "auto"  # products of the other version
+    now_products: Literal["auto", "onednn", "mkl", "plain"] = "auto"  # of this one: before=. compares two kinds
     out: str = ""  # also write the rows to this file, as JSON
 
 

@@ -105,7 +105,7 @@ class Common:
     plan: str = ""  # true: print the peak memory of each phase and stop; 24GiB: also what would make it fit
     exact: bool = False  # on CUDA: sample and train with the same kernels, at some cost; sampler_gap measures the rest
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all, halved until exact
-    products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
+    products: Literal["auto", "onednn", "mkl", "plain"] = "auto"  # library of products on a CPU; auto: the fastest
     ranks: NotNegative[int] = 0  # processes that share the work; 0: one, or for the embedded model one per core
     shard: Literal["ddp", "zero2", "zero3"] = "ddp"  # of several ranks each holds the model | a share: docs/scale.md
     reduce: Literal["tree", "fast"] = "tree"  # of the ranks' gradients: the same bits for 1 to 8 ranks | faster

@@ -126,13 +126,21 @@ def no_hang(seconds: float = 20):
     assert time.monotonic() - start < seconds, f"took more than {seconds} s"
 
 
+@pytest.fixture
+def threads():
+    """Return torch.set_num_threads; the number is restored afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 def _restored_products():
-    """Undo what a run in this process chose: oneDNN or plain products."""
-    onednn = sys.modules.get("models.fast.onednn")  # absent where a test hides models/fast
-    before = onednn and (onednn.float32, onednn.least_batch)
+    """Undo what a run in this process chose: the library of products."""
+    onednn, packed = (sys.modules.get(f"models.fast.{name}") for name in ("onednn", "packed"))
+    before = onednn and (packed.library, onednn.least_batch)  # absent where a test hides models/fast
     yield
     if onednn:
-        onednn.float32, onednn.least_batch = before
+        packed.library, onednn.least_batch = before
 
 
 # A module's own fixtures, which may run train.py, are made before those of its tests.

@@ -13,14 +13,14 @@ PASSED = set()  # hashes of what decides a trial, of those that found no differe
 def shared_trials() -> Iterator[None]:
     """Context in which a run takes the trials of an earlier run with the same model and kernels, if they found no
     difference."""
-    from models.fast import onednn, step, trial
+    from models.fast import onednn, packed, step, trial
 
     first_difference, agrees = trial.first_difference, step._agrees
 
-    def key(name: str, model: torch.nn.Module) -> int:
+    def key(name: str, model: torch.nn.Module, *kind) -> int:
         weights = ((p.dtype, p.device, p.shape, p.requires_grad) for p in model.parameters())
-        kernels = model.exact, torch.get_num_threads(), onednn.float32, onednn.least_batch
-        return hash((name, str(model.config), str(model), *weights, *kernels))
+        kernels = model.exact, torch.get_num_threads(), packed.library, onednn.least_batch
+        return hash((name, str(model.config), str(model), *weights, *kernels, *kind))
 
     def shared_difference(model: torch.nn.Module) -> str | None:
         passed = key("trial", model)
@@ -30,7 +30,7 @@ def shared_trials() -> Iterator[None]:
         return found
 
     def shared_agreement(tried, model: torch.nn.Module) -> bool:
-        passed = key("step", model)
+        passed = key("step", model, tried.row_multiple, tried.copies)
         found = passed in PASSED or agrees(tried, model)
         if found:
             PASSED.add(passed)

@@ -1,4 +1,4 @@
-"""Products with frozen weights: oneDNN's copies, its switch, and products in place on a GPU."""
+"""Products with frozen weights: copies in a library's layout, oneDNN's switch, and products in place on a GPU."""
 
 import gc
 
@@ -8,20 +8,21 @@ from test_linear import WIDTHS, adapted, formula, layers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.fast import onednn, products
-from models.fast.onednn import onednn_matmul, weight_copy
+from models.fast import onednn, packed, products
+from models.fast.onednn import onednn_matmul
+from models.fast.packed import weight_copy
 from models.linear import Linear, joint_linear
 
 
 def test_without_copies_the_results_are_the_same_to_rounding(monkeypatch):
     these, x = adapted(), torch.randn(32, 32)
     copied = joint_linear(x, *these)
-    monkeypatch.setattr(onednn, "COPIES_SHARE", 0.0)
-    onednn.budget.cache_clear()
-    onednn._copies.clear()
+    monkeypatch.setattr(packed, "COPIES_SHARE", 0.0)
+    packed.budget.cache_clear()
+    packed._copies.clear()
     uncopied = joint_linear(x, *these)
-    onednn.budget.cache_clear()
-    onednn._copies.clear()
+    packed.budget.cache_clear()
+    packed._copies.clear()
     torch.testing.assert_close(copied, uncopied, atol=1e-5, rtol=1e-5)
 
 
@@ -56,8 +57,20 @@ class Called(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.skipif(not onednn.usable(torch.float32), reason="oneDNN's products are not usable here")
-def test_copies_are_made_once_and_follow_their_weight():
+LIBRARIES = [
+    pytest.param(by, marks=pytest.mark.skipif(not packed.usable(torch.float32, by), reason=f"{by} is not usable here"))
+    for by in ("onednn", "mkl")
+]
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    """Each library that this machine has, in turn; conftest.py restores the choice."""
+    packed.use(request.param)
+    return request.param
+
+
+def test_copies_are_made_once_and_follow_their_weight(library):
     (layer, *_), x = layers(), torch.randn(16, 32)
     before, first = layer(x), weight_copy([layer.weight])
     assert first is not None and weight_copy([layer.weight]) is first
@@ -68,24 +81,57 @@ def test_copies_are_made_once_and_follow_their_weight():
     layer.weight = nn.Parameter(-layer.weight.detach(), requires_grad=False)
     torch.testing.assert_close(layer(x), -2 * before)
     gc.collect()
-    kept = len(onednn._copies)
+    kept = len(packed._copies)
     del layer, first, _
     gc.collect()
-    assert len(onednn._copies) < kept
+    assert len(packed._copies) < kept
 
 
-@pytest.mark.skipif(not onednn.usable(torch.float32), reason="oneDNN's products are not usable here")
-def test_copies_stay_within_their_share_of_memory(monkeypatch):
+def test_another_library_drops_the_copies(library):
+    (layer, *_), kept = layers(), packed.bytes_of_copies()
+    copy = weight_copy([layer.weight])
+    assert packed.bytes_of_copies() == kept + 4 * layer.weight.numel()
+    packed.use(library)
+    assert weight_copy([layer.weight]) is copy
+    packed.use("plain")
+    assert packed.bytes_of_copies() == 0 and weight_copy([layer.weight]) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (31, 77), (192, 576), (896, 300), (4864, 96)])
+def test_mkl_multiplies_as_float32_whatever_the_rows_and_threads(inputs, outputs, bias, dtype, threads):
+    """A row's bits depend neither on the rows beside it nor on the threads that packed and multiplied."""
+    if not packed.usable(dtype, "mkl"):
+        pytest.skip("mkl is not usable here")
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
+    x, weight, b = draw(130, inputs), draw(outputs, inputs), draw(outputs) if bias else None
+    expected = x.double() @ weight.double().T + (b.double() if bias else 0)
+    threads(1)
+    first = packed.multiply(x, packed.pack_weight(weight, "mkl"), b)
+    close = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}[dtype]
+    assert first.dtype == dtype and (first - expected).abs().max() <= close * expected.abs().max()
+    for number in (1, 2, 3):
+        threads(number)
+        copy = packed.pack_weight(weight, "mkl")
+        for rows in (slice(0, 1), slice(1, 3), slice(5, 12), slice(0, 16), slice(97, 130), slice(0, 0), slice(None)):
+            assert torch.equal(packed.multiply(x[rows], copy, b), first[rows])
+    assert torch.equal(packed.multiply(x[:, None], copy, b)[:, 0], first)
+    assert torch.equal(packed.multiply(x.T.contiguous().T, copy, b), first)
+
+
+def test_copies_stay_within_their_share_of_memory(library, monkeypatch):
     first, second, _ = layers()
-    room = onednn.bytes_of_copies() + 4 * first.weight.numel()
-    monkeypatch.setattr(onednn, "budget", lambda: room)
+    room = packed.bytes_of_copies() + 4 * first.weight.numel()
+    monkeypatch.setattr(packed, "budget", lambda: room)
     assert weight_copy([first.weight]) is not None and weight_copy([second.weight]) is None
     assert weight_copy([first.weight], transposed=True) is None
 
 
 def test_trainable_weights_are_never_copied():
     trains = layers(frozen=False)
-    assert weight_copy([layer.weight for layer in trains]) is None and trains[0].weight not in onednn._copies
+    assert weight_copy([layer.weight for layer in trains]) is None and trains[0].weight not in packed._copies
 
 
 def test_onednn_matmul_is_float32_and_restores_the_switch():
@@ -105,7 +151,7 @@ def test_onednn_matmul_does_nothing_where_it_would_round(monkeypatch):
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has no such switch")
     rounded = lambda x, w: x.bfloat16().float() @ w.bfloat16().float()  # noqa: E731
-    assert onednn._accurate(48, 256, torch.matmul) and not onednn._accurate(48, 256, rounded)
+    assert packed.accurate(48, 256, torch.matmul) and not packed.accurate(48, 256, rounded)
     monkeypatch.setattr(onednn, "multiplies_float32", lambda: False)
     before = matmul.fp32_precision
     with onednn_matmul():

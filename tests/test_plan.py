@@ -46,19 +46,22 @@ def test_planned_peaks_are_within_5_percent_of_measured_ones(name, words, monkey
     assert all(0.95 < ratio < 1.05 for ratio in wrong.values()), wrong
 
 
-@pytest.mark.parametrize("speedup", [0.5, 2.0])
-def test_the_plan_counts_the_copies_that_the_trial_would_choose(speedup, monkeypatch):
-    """In 16 bits products= changes the float32 copy of the head alone."""
-    monkeypatch.setattr(process, "onednn_speedup", lambda *_: speedup)
-    footprint._onednn_pays.cache_clear()
+@pytest.mark.parametrize("library", ["onednn", "mkl", "plain"])
+def test_the_plan_counts_the_copies_that_the_trial_would_choose(library, monkeypatch):
+    """In 16 bits oneDNN's have the width of the weights, but for the head's, which is float32; MKL's have 4 bytes."""
+    monkeypatch.setattr(process, "speedup_by", lambda by, *_: 2.0 if by == library else 0.5)
+    footprint._best_library.cache_clear()
     need = lambda *words: memory.planned("tiny", [*TINY, *words])["values"]  # noqa: E731
-    assert need() == need(f"products={'onednn' if speedup > 1 else 'plain'}")
+    assert need() == need(f"products={library}")
     sizes = sizes_of(read_config(resolve("tiny")))
     head = sizes.V * sizes.D
-    assert need("products=onednn") - need("products=plain") == 8 * (sizes.block_weights + head)
+    for copied in ("products=onednn", "products=mkl"):
+        assert need(copied) - need("products=plain") == 8 * (sizes.block_weights + head)
     half = need("products=onednn", "dtype=bfloat16") - need("products=plain", "dtype=bfloat16")
     assert half == 4 * head
-    footprint._onednn_pays.cache_clear()
+    more = need("products=mkl", "dtype=bfloat16") - need("products=onednn", "dtype=bfloat16")
+    assert more == 2 * (2 * sizes.block_weights + head)
+    footprint._best_library.cache_clear()
 
 
 @pytest.fixture

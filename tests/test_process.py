@@ -13,7 +13,7 @@ from torch import nn
 
 import lora
 from models import load_model
-from models.fast import onednn, process, trial
+from models.fast import onednn, packed, process, trial
 from models.fast.step import exact_step
 from models.linear import Linear, joint_linear
 
@@ -52,24 +52,26 @@ def test_memory_of_large_tensors_is_fetched_from_the_system_once():
 @pytest.fixture
 def products():
     """Restores the choice of products."""
-    before = onednn.float32
+    before = packed.library
     yield
-    onednn.float32 = before
+    packed.use(before)
 
 
-needs_onednn = pytest.mark.skipif(not onednn.usable(torch.float32), reason="oneDNN's products are not usable here")
+LIBRARIES = [by for by in ("onednn", "mkl") if packed.usable(torch.float32, by)]
+needs_copies = pytest.mark.skipif(not LIBRARIES, reason="no library's copies are usable here")
 
 
-@needs_onednn
+@needs_copies
 def test_plain_products_leave_weights_as_they_lie(products):
-    """In float32; in 16 bits nothing changes. The results agree to rounding."""
+    """In float32; in 16 bits they have oneDNN's copies. The results agree to rounding."""
     layer, x = Linear(64, 48).requires_grad_(False), torch.randn(32, 64)
     found = {}
-    for kind in ("onednn", "plain"):
+    for kind in (*LIBRARIES, "plain"):
         line = process.choose_products(kind)
-        assert line.startswith("oneDNN" if kind == "onednn" else "plain") and line.endswith("(as asked)")
-        assert (onednn.weight_copy([layer.weight]) is not None) == (kind == "onednn")
-        assert onednn.weight_copy([layer.weight.bfloat16()]) is not None or not onednn.usable(torch.bfloat16)
+        assert line.startswith({"onednn": "oneDNN", "mkl": "MKL"}.get(kind, kind)) and line.endswith("(as asked)")
+        assert (packed.weight_copy([layer.weight]) is None) == (kind == "plain")
+        of_mkl = isinstance(packed.weight_copy([layer.weight.bfloat16()]), packed.MKLWeight)
+        assert of_mkl == (kind == "mkl")
         matmul = torch.backends.mkldnn.matmul
         before = matmul.fp32_precision
         with onednn.onednn_matmul():
@@ -77,51 +79,65 @@ def test_plain_products_leave_weights_as_they_lie(products):
         assert matmul.fp32_precision == before
         found[kind] = joint_linear(x, layer)[0]
     assert torch.equal(found["plain"], torch.nn.functional.linear(x, layer.weight, layer.bias))
-    torch.testing.assert_close(found["onednn"], found["plain"])
+    for result in found.values():
+        torch.testing.assert_close(result, found["plain"])
 
 
-@needs_onednn
-@pytest.mark.parametrize("speedup, chosen", [(0.8, False), (1.05, False), (1.15, True), (2.0, True)])
-def test_onednn_is_taken_where_it_is_clearly_faster(speedup, chosen, products, monkeypatch):
-    monkeypatch.setattr(process, "onednn_speedup", lambda *_: speedup)
-    assert f"oneDNN has {speedup:.1f}x the speed here" in process.choose_products() and onednn.float32 == chosen
+@pytest.mark.parametrize("by", LIBRARIES)
+@pytest.mark.parametrize("speedup, chosen", [(0.8, ""), (1.02, ""), (1.05, "mkl"), (1.15, "onednn mkl")])
+def test_copies_are_made_where_they_are_clearly_faster(by, speedup, chosen, products, monkeypatch):
+    monkeypatch.setattr(process, "speedup_by", lambda name, *_: speedup if name == by else 0.5)
+    name = {"onednn": "oneDNN", "mkl": "MKL"}[by]
+    assert f"{name}'s {speedup:.2f}x" in process.choose_products()
+    assert packed.library == (by if by in chosen else "plain")
 
 
-def test_products_are_plain_where_onednn_is_inexact(products, monkeypatch):
-    monkeypatch.setattr(onednn, "usable", lambda _: False)
-    monkeypatch.setattr(process, "onednn_speedup", None)
-    for kind in ("auto", "onednn", "plain"):
-        assert process.choose_products(kind).endswith("(oneDNN is missing or inexact here)") and not onednn.float32
+@pytest.mark.skipif("mkl" not in LIBRARIES, reason="MKL's copies are not usable here")
+@pytest.mark.parametrize("speedup", [0.8, 1.5])
+def test_16_bits_are_multiplied_as_float32_where_that_is_faster(speedup, products, monkeypatch):
+    """Else as they are, and the head's float32 by plain products or oneDNN's, because MKL's copies are larger."""
+    asked = {"mkl": speedup, "onednn": 0.9}
+    monkeypatch.setattr(process, "speedup_by", lambda by, *size_and_dtype: asked[by])
+    line = process.choose_products("auto", 64, 64, torch.bfloat16)
+    assert packed.library == ("mkl" if speedup > 1 else "plain") and ("as float32" in line) == (speedup > 1)
 
 
-@needs_onednn
+def test_products_are_plain_where_copies_are_inexact(products, monkeypatch):
+    monkeypatch.setattr(packed, "usable", lambda *_: False)
+    monkeypatch.setattr(process, "speedup_by", None)
+    why = {"auto": "copies are impossible or inexact", "onednn": "onednn is missing", "mkl": "mkl is missing"}
+    for kind in ("auto", "onednn", "mkl", "plain"):
+        assert why.get(kind, "as asked") in process.choose_products(kind) and packed.library == "plain"
+
+
+@pytest.mark.parametrize("by", LIBRARIES)
 @pytest.mark.parametrize("size", [(192, 512), (5120, 27648), (1, 1)])
-def test_the_trial_of_products_is_short_and_keeps_the_threads(size):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_trial_of_products_is_short_and_keeps_the_threads(by, size, dtype):
     before, began = torch.get_num_threads(), time.process_time()
-    assert process.onednn_speedup(*size) > 0 and torch.get_num_threads() == before
-    assert time.process_time() - began < 0.4
+    if packed.usable(dtype, by):
+        assert process.speedup_by(by, *size, dtype) > 0 and torch.get_num_threads() == before
+        assert time.process_time() - began < 0.4
 
 
-@needs_onednn
+@needs_copies
 def test_the_trial_of_products_has_the_size_of_the_model(products, monkeypatch):
     asked = []
-    monkeypatch.setattr(process, "onednn_speedup", lambda *size: asked.append(size) or 1.0)
+    monkeypatch.setattr(process, "speedup_by", lambda by, *size: asked.append((by, *size)) or 1.0)
     trial.choose_threads(random_model(hidden_size=64, intermediate_size=80), 1)
-    assert asked == [(64, 80)]
+    assert asked == [(by, 64, 80) for by in LIBRARIES]
 
 
-@needs_onednn
-@pytest.mark.parametrize("kind, said, plain", [("auto", "yes", False), ("plain", "differs", True)])
-def test_products_that_are_not_exact_are_not_chosen_for_speed(kind, said, plain, products, monkeypatch, capsys):
-    """Here plain products fail in the trial and are the faster ones."""
-    monkeypatch.setattr(process, "onednn_speedup", lambda *_: 0.5)
-    monkeypatch.setattr(trial, "first_difference", lambda _: None if onednn.float32 else "differs")
+@needs_copies
+@pytest.mark.parametrize("kind, said", [("auto", "yes"), ("plain", "differs")])
+def test_products_that_are_not_exact_are_not_chosen_for_speed(kind, said, products, monkeypatch, capsys):
+    """Here plain products fail in the trial and are the fastest ones."""
+    monkeypatch.setattr(process, "speedup_by", lambda *_: 0.5)
+    monkeypatch.setattr(trial, "first_difference", lambda _: None if packed.library != "plain" else "differs")
     model, threads = random_model(), torch.get_num_threads()
-    assert trial.choose_threads(model, threads, trial=True, products=kind) == (
-        said,
-        "plain" if plain else "onednn",
-    )
-    assert onednn.float32 != plain and capsys.readouterr().out.startswith("float32 products: plain")
+    found, library = trial.choose_threads(model, threads, trial=True, products=kind)
+    assert found == said and library == packed.library and (library == "plain") == (kind == "plain")
+    assert capsys.readouterr().out.startswith("products: plain")
 
 
 @pytest.fixture
@@ -142,11 +158,11 @@ def test_attention_goes_through_onednn_from_where_it_is_faster(speedups, chosen,
     assert line == ("MKL" if chosen == sys.maxsize else f"oneDNN from {chosen} products at once")
 
 
-@pytest.mark.parametrize(("float32", "chosen"), [(True, 1), (False, sys.maxsize)])
+@pytest.mark.parametrize(("library", "chosen"), [("onednn", 1), ("mkl", sys.maxsize), ("plain", sys.maxsize)])
 def test_attention_goes_through_the_library_of_training_if_bits_differ(
-    float32, chosen, products, least_batch, monkeypatch
+    library, chosen, products, least_batch, monkeypatch
 ):
-    onednn.float32 = float32
+    packed.use(library)
     monkeypatch.setattr(onednn, "multiplies_float32", lambda: True)
     real = process._by_onednn
     monkeypatch.setattr(process, "_by_onednn", lambda queries, keys: real(queries, keys) * (1 + 2**-23))
@@ -157,7 +173,7 @@ def test_attention_goes_through_the_library_of_training_if_bits_differ(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fast", [True, False])
 def test_slow_products_of_16_bits_are_said(dtype, fast, products, least_batch, monkeypatch, capsys):
-    monkeypatch.setattr(onednn, "usable", lambda dtype: fast or dtype == torch.float32)
+    monkeypatch.setattr(packed, "usable", lambda dtype, by: fast or dtype == torch.float32)
     trial.choose_threads(random_model(dtype=dtype), 1, products="plain")
     assert ("16 bits: this CPU has no fast" in capsys.readouterr().out) == (not fast and dtype != torch.float32)
 
@@ -173,7 +189,7 @@ def test_attention_stays_with_mkl_where_torch_has_no_other_product(least_batch, 
 @pytest.mark.parametrize("r", [0, 1, 16, 192])
 def test_the_decode_step_is_exact_where_only_copies_use_onednn(r, products, monkeypatch):
     """As on a CPU without AVX-512: adapters are multiplied by MKL in training, and so they must be in sampling."""
-    onednn.float32 = True
+    packed.use("onednn")
     monkeypatch.setattr(onednn, "multiplies_float32", lambda: False)
     model = load_model("tiny")
     if r:

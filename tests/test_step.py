@@ -9,9 +9,8 @@ import lora
 from models import load_model
 from models.cache import KVCache
 from models.engine import Engine
-from models.fast import onednn
+from models.fast import packed
 from models.fast import step as decode
-from models.fast.onednn import usable
 from models.fast.products import random_factors
 from models.kernels import kernels
 from models.logprob import token_logprobs
@@ -110,11 +109,10 @@ def test_windows_sample_the_logprobs_of_training(name, stacked, monkeypatch):
 def test_the_step_is_tried_again_when_settings_change(monkeypatch):
     model, tried, before = adapted("qwen3"), [], torch.get_num_threads()
     monkeypatch.setattr(decode, "_agrees", lambda *_: tried.append(1) or True)
-    monkeypatch.setattr(onednn, "float32", False)
     try:
-        for number, float32 in ((1, False), (1, False), (2, False), (2, True), (1, False)):
+        for number, library in ((1, "plain"), (1, "plain"), (2, "plain"), (2, "onednn"), (1, "plain")):
             torch.set_num_threads(number)
-            monkeypatch.setattr(onednn, "float32", float32)
+            monkeypatch.setattr(packed, "library", library)
             decode.exact_step(model)
     finally:
         torch.set_num_threads(before)
@@ -158,6 +156,19 @@ def test_few_rows_are_padded_to_four_where_that_is_exact(monkeypatch):
     torch.set_num_threads(threads)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("small", [True, False])
+def test_weights_are_not_stacked_where_a_stack_has_other_bits(small, monkeypatch):
+    """Nor are those of a large model: it takes the copies that training has."""
+    tried, threads = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(decode, "SMALL", 10**9 if small else 0)
+    monkeypatch.setattr(decode, "_agrees", lambda step, _: tried.append(step.copies) or not step.copies)
+    step = decode.exact_step(adapted("qwen3"))
+    torch.set_num_threads(threads)
+    assert not step.copies and tried == ([True, False] if small else [False])
+
+
 def test_layers_of_a_stack_may_have_scales_of_their_own():
     model = adapted("qwen2")
     model.model.layers[1].mlp.up_proj.adapters["default"].scale = 0.3
@@ -168,7 +179,7 @@ def test_layers_of_a_stack_may_have_scales_of_their_own():
 def test_a_large_model_is_multiplied_from_its_own_weights(name, monkeypatch):
     """Where products are plain, and where it trains: no weight is copied, and the bits are the decoder's."""
     monkeypatch.setattr(decode, "SMALL", 1000)
-    monkeypatch.setattr(onednn, "float32", False)
+    monkeypatch.setattr(packed, "library", "plain")
     model = MODELS[name]()
     step, own = decode.exact_step(model), {p.data_ptr() for p in model.parameters()}
     for layer in step.layers:
@@ -177,12 +188,13 @@ def test_a_large_model_is_multiplied_from_its_own_weights(name, monkeypatch):
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_large_model_has_a_step_only_from_kept_copies(frozen, monkeypatch):
+@pytest.mark.parametrize("library", ["onednn", "mkl"])
+def test_large_model_has_a_step_only_from_kept_copies(frozen, library, monkeypatch):
     monkeypatch.setattr(decode, "SMALL", 1000)
     monkeypatch.setattr(decode, "FEW_CALLS", 1000)
-    monkeypatch.setattr(onednn, "float32", True)  # a run in this process may have chosen plain products
+    monkeypatch.setattr(packed, "library", library)
     model = adapted("qwen2").requires_grad_(not frozen)
-    assert (decode.exact_step(model) is not None) == (frozen and usable(torch.float32))
+    assert (decode.exact_step(model) is not None) == (frozen and packed.usable(torch.float32, library))
 
 
 def test_a_model_of_many_weights_has_no_step_beyond_the_budget(monkeypatch):
@@ -191,8 +203,8 @@ def test_a_model_of_many_weights_has_no_step_beyond_the_budget(monkeypatch):
     monkeypatch.setattr(decode, "FEW_CALLS", 1000)
     model = adapted("qwen2")
     room = 4 * model.model.layers[0].self_attn.q_proj.base_layer.weight.numel() * 4
-    kept = onednn.bytes_of_copies()
-    monkeypatch.setattr(onednn, "budget", lambda: kept + room)
+    kept = packed.bytes_of_copies()
+    monkeypatch.setattr(packed, "budget", lambda: kept + room)
     assert decode.exact_step(model) is None
 
 

@@ -7,6 +7,7 @@ from models.fast import (
     memory,
     onednn,
     optimizer,
+    packed,
     paths,
     products,
     quant,
@@ -42,8 +43,8 @@ def run_ahead(model, cache, sample, slots, max_len: int):
 
 
 def keep_copies(layers: bool) -> None:
-    """Implement the hook of models/kernels.py: copies of weights are oneDNN's, and those of an engine that is kept."""
-    onednn.keep_copies(layers)
+    """Implement the hook of models/kernels.py: copies are packed.py's, and those of an engine that is kept."""
+    packed.keep_copies(layers)
     kept.drop()
 
 

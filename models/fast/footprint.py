@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from models.fast import cuda_graph, fused_step, head, onednn, process, quant, step
+from models.fast import cuda_graph, fused_step, head, packed, process, quant, step
 from models.logprob import SLAB
 from models.quant import BLOCK
 from models.sizes import Sizes
@@ -17,8 +17,8 @@ HOPPER = 227 * 1024  # bytes of shared memory of a program; with less the head's
 class Footprint(NamedTuple):
     """Bytes, but for the first."""
 
-    products: str  # of float32 on a CPU: "onednn" | "plain"
-    copies: int  # frozen weights in oneDNN's layout, for forward and backward
+    products: str  # on a CPU: "onednn" | "mkl" | "plain"
+    copies: int  # frozen weights in a library's own layout, for forward and backward
     stacks: int  # the decode step's copies of the blocks' weights and adapters
     slab: int  # a slab of the head in float32, where there is no copy of it
     dequantised: int  # what the product with a block's largest quantised layer makes beside its output
@@ -44,17 +44,17 @@ def footprint(
     tokens whose log-probabilities are computed together. again: whether their backward computes the logits again.
     """
     if products == "auto":
-        products = "onednn" if device == "cpu" and _onednn_pays(sizes.D, sizes.I) else "plain"
-    wanted = dict.fromkeys((torch.float32, dtype), 0)
+        products = _best_library(sizes.D, sizes.I, dtype) if device == "cpu" else "plain"
+    wanted = dict.fromkeys((torch.float32, dtype), 0)  # numbers of copied weights
     if device == "cpu" and rank:
-        wanted[dtype] += 2 * sizes.block_weights * dtype.itemsize if kind == "none" else 0
-        wanted[dtype] += sizes.V * sizes.D * dtype.itemsize  # the head, for the backward,
-        wanted[torch.float32] += sizes.V * sizes.D * 4  # and for the forward, which sums in float32
-    made = {of: size if _copied(of, products) else 0 for of, size in wanted.items()}
+        wanted[dtype] += 2 * sizes.block_weights if kind == "none" else 0
+        wanted[dtype] += sizes.V * sizes.D  # the head, for the backward,
+        wanted[torch.float32] += sizes.V * sizes.D  # and for the forward, which sums in float32
+    made = {of: count * _bytes_of_copy(of, products) for of, count in wanted.items()}
     slab = 0 if made[torch.float32] or dtype == torch.float32 or device != "cpu" else 4 * min(SLAB, sizes.V) * sizes.D
     return Footprint(
         products,
-        min(sum(made.values()), onednn.budget()),
+        min(sum(made.values()), packed.budget()),
         stacks(sizes, device, dtype, kind, rank, card),
         slab,
         0 if kind == "none" else dequantised(kind, sizes.largest_linear, dtype, device),
@@ -64,12 +64,14 @@ def footprint(
 
 
 @cache
-def _onednn_pays(*size: int) -> bool:
-    return process.onednn_pays("auto", *size)[0]
+def _best_library(*size) -> str:
+    return process.best_library("auto", *size)[0]
 
 
-def _copied(dtype: torch.dtype, products: str) -> bool:
-    return onednn.usable(dtype) and (dtype != torch.float32 or products == "onednn")
+def _bytes_of_copy(dtype: torch.dtype, products: str) -> int:
+    """Return the bytes of a number in a weight's copy, 0 where none is made."""
+    by = packed.library_of(dtype, products)
+    return packed.bytes_of(dtype, by) if by else 0
 
 
 def stacks(sizes: Sizes, device: str, dtype: torch.dtype, kind: str, rank: int, card: int) -> int:

@@ -13,10 +13,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from models.attention import KEY_BLOCK, QUERY_MULTIPLE
-from models.fast import onednn
+from models.fast import onednn, packed
+from models.fast.packed import Library
 
 ONE_THREAD = 10_000_000  # parameters
-FASTER = 1.1  # times the speed of plain products, from which on oneDNN is taken: its copies and switches cost too
+# Times the speed of plain products, from which on copies are made: they take memory, and oneDNN's switches take time.
+FASTER = {"onednn": 1.1, "mkl": 1.03}
+NAMES = {
+    "onednn": "oneDNN, from copies of frozen weights",
+    "mkl": "MKL, from copies of frozen weights",
+    "plain": "plain, from the weights as they lie",
+}
 ROWS, WIDEST, PAIRS = (16, 256), 768, 9  # of the products that are timed: sampling and training, at most 0.1 s in all
 BATCHES = (16, 32, 64, 128, 256)  # of small products, as decoding multiplies queries by blocks of keys
 KEPT, OLD_KEPT = 2**30, 2**25  # bytes; older releases of glibc take no more than the second
@@ -31,34 +38,44 @@ def default_threads(model: nn.Module) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def choose_products(kind: str = "auto", inputs: int = WIDEST, outputs: int = WIDEST) -> str:
-    """Let float32 products go through oneDNN or not, as `onednn_pays` says. Return a line about the choice."""
-    onednn.float32, why = onednn_pays(kind, inputs, outputs)
-    name = "oneDNN, from copies of frozen weights" if onednn.float32 else "plain, from the weights as they lie"
-    return f"{name} ({why})"
+def choose_products(
+    kind: str = "auto", inputs: int = WIDEST, outputs: int = WIDEST, dtype: torch.dtype = torch.float32
+) -> str:
+    """Set packed.py's library of products with frozen weights as `best_library` says. Return a line about it."""
+    library, why = best_library(kind, inputs, outputs, dtype)
+    packed.use(library)
+    return f"{NAMES[library]} ({why})"
 
 
-def onednn_pays(kind: str, inputs: int, outputs: int) -> tuple[bool, str]:
-    """Return whether float32 products should go through oneDNN ("onednn") or not ("plain"), and why; "auto": as
-    `onednn_speedup` finds for a layer of this size. Where oneDNN is inexact (onednn.py), products are always plain."""
-    if not onednn.usable(torch.float32):
-        return False, "oneDNN is missing or inexact here"
+def best_library(kind: str, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[Library, str]:
+    """Return the library for products with frozen weights, and why: the one that is asked for, or with "auto" what is
+    fastest for a layer [outputs, inputs] of dtype. Where a library is missing or inexact, products are plain."""
+    able = [by for by in ("onednn", "mkl") if packed.usable(torch.float32, by)]
     if kind != "auto":
-        return kind == "onednn", "as asked"
-    faster = onednn_speedup(inputs, outputs)
-    return faster >= FASTER, f"oneDNN has {faster:.1f}x the speed here"
+        return (kind, "as asked") if kind in (*able, "plain") else ("plain", f"{kind} is missing or inexact here")
+    if dtype.itemsize == 2 and "mkl" in able:
+        faster = speedup_by("mkl", inputs, outputs, dtype)
+        if faster >= FASTER["mkl"]:
+            return "mkl", f"as float32, at {faster:.2f}x the speed of 16 bits here"
+        able.remove("mkl")  # its copies are twice as large
+    speeds = {by: speedup_by(by, inputs, outputs) for by in able}
+    if not speeds:
+        return "plain", "copies are impossible or inexact here"
+    best = max(speeds, key=speeds.get)
+    found = ", ".join(f"{'oneDNN' if by == 'onednn' else 'MKL'}'s {faster:.2f}x" for by, faster in speeds.items())
+    return best if speeds[best] >= FASTER[best] else "plain", f"speed of copies here: {found}"
 
 
 @torch.no_grad()
-def onednn_speedup(inputs: int, outputs: int) -> float:
-    """Return the speed of products from oneDNN's copy of a weight [outputs, inputs], both cut to WIDEST, over that of
-    plain ones: for few and for many rows the median of pairs that follow each other, and of these two the geometric
+def speedup_by(by: Library, inputs: int, outputs: int, dtype: torch.dtype = torch.float32) -> float:
+    """Return the speed of products from a library's copy of a weight [outputs, inputs], both cut to WIDEST, over that
+    of plain ones: for few and for many rows the median of pairs that follow each other, and of these two the geometric
     mean. By this thread's own CPU time, so that a busy machine gives the same answer."""
-    weight = torch.ones(min(outputs, WIDEST), min(inputs, WIDEST))
-    packed, threads = onednn.pack_weight(weight), torch.get_num_threads()
+    weight = torch.ones(min(outputs, WIDEST), min(inputs, WIDEST), dtype=dtype)
+    copy, threads = packed.pack_weight(weight, by), torch.get_num_threads()
     torch.set_num_threads(1)
-    inputs = [torch.ones(rows, weight.shape[1]) for rows in ROWS]
-    speedups = [speedup(partial(F.linear, x, weight), partial(onednn.multiply, x, packed)) for x in inputs]
+    inputs = [torch.ones(rows, weight.shape[1], dtype=dtype) for rows in ROWS]
+    speedups = [speedup(partial(F.linear, x, weight), partial(packed.multiply, x, copy)) for x in inputs]
     torch.set_num_threads(threads)
     return geometric_mean(speedups)
 
@@ -74,7 +91,7 @@ def choose_attention() -> str:
     torch.set_num_threads(1)
     try:
         if _attention_differs():
-            onednn.least_batch = 1 if onednn.float32 else sys.maxsize
+            onednn.least_batch = 1 if packed.library == "onednn" else sys.maxsize
         else:
             onednn.least_batch = next((n for n in BATCHES if _attention_speedup(n) > 1), sys.maxsize)
     finally:
@@ -98,14 +115,14 @@ def _by_onednn(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         return torch.bmm(queries, keys)
 
 
-def speedup(plain: Callable, onednn: Callable) -> float:
-    """Return the CPU time of a plain product over that of one by oneDNN, the median of PAIRS pairs."""
+def speedup(plain: Callable, other: Callable) -> float:
+    """Return the CPU time of a plain product over that of another, the median of PAIRS pairs."""
     ratios = []
     for _ in range(PAIRS + 1):
         began = time.thread_time()
         plain()
         middle = time.thread_time()
-        onednn()
+        other()
         ratios.append((middle - began) / (time.thread_time() - middle))
     return median(ratios[1:])  # at the first calls libraries choose and compile kernels
 

@@ -1,7 +1,7 @@
 """Products with frozen weights, and stacked copies of layers that read the same input.
 
-On a CPU the products use oneDNN's copies (onednn.py). On other devices each layer writes into its columns
-of one output, which saves a copy of all of them.
+On a CPU the products use copies in a library's own layout (packed.py). On other devices each layer writes into its
+columns of one output, which saves a copy of all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from models.decoder import Block, CausalLM
-from models.fast import onednn
+from models.fast import packed
+from models.fast.onednn import multiplies_float32, onednn_matmul
 from models.linear import ROW_MULTIPLE, LinearLayer, LinearParts, joint_linear
 
 JOINED = 192  # most rows of the adapters' joint factor: from 193 on MKL cuts a sum in two on a Zen 5
@@ -19,25 +20,25 @@ JOINED = 192  # most rows of the adapters' joint factor: from 193 on MKL cuts a 
 
 def frozen_product(x: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the outputs of layers side by side, or None."""
-    packed = onednn.weight_copy(weights)
-    if packed is not None:
-        return onednn.multiply(x, packed, joined_bias(weights, biases))
+    copy = packed.weight_copy(weights)
+    if copy is not None:
+        return packed.multiply(x, copy, joined_bias(weights, biases))
     return columns(x, weights, biases) if len(weights) > 1 and x.device.type != "cpu" else None
 
 
 def frozen_product_back(grad: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the gradient of the input of `frozen_product`, or None."""
-    packed = onednn.weight_copy(weights, transposed=True)
-    if packed is not None:
-        return onednn.multiply(grad, packed)
+    copy = packed.weight_copy(weights, transposed=True)
+    if copy is not None:
+        return packed.multiply(grad, copy)
     return sum_of_products(grad, weights) if grad.device.type != "cpu" else None
 
 
 def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: the logits of one slab of the head, or None."""
-    packed = onednn.slab_copies(weight_VD, size, dtype)
-    if packed is not None:
-        return onednn.multiply(hidden_ND.to(dtype), packed[start // size])
+    copies = packed.slab_copies(weight_VD, size, dtype)
+    if copies is not None:
+        return packed.multiply(hidden_ND.to(dtype), copies[start // size])
     if weight_VD.is_cuda and weight_VD.dtype != dtype:  # CUDA can sum products of 16 bits into float32
         return torch.mm(hidden_ND, weight_VD[start : start + size].mT, out_dtype=dtype)
     return None
@@ -45,8 +46,8 @@ def slab_logits(hidden_ND, weight_VD, start: int, size: int, dtype: torch.dtype)
 
 def slab_back(x: torch.Tensor, weight_VD: torch.Tensor, start: int, size: int) -> torch.Tensor | None:
     """Implement the hook of models/kernels.py: x @ the slab's weights, or None."""
-    packed = onednn.slab_copies(weight_VD, size, weight_VD.dtype, transposed=True)
-    return None if packed is None else onednn.multiply(x, packed[start // size])
+    copies = packed.slab_copies(weight_VD, size, weight_VD.dtype, transposed=True)
+    return None if copies is None else packed.multiply(x, copies[start // size])
 
 
 def columns(x_ND: torch.Tensor, weights: list[torch.Tensor], biases: list) -> torch.Tensor:
@@ -180,21 +181,21 @@ class Unstacked:
 
 
 class StackedOnCPU(Stacked):
-    """Stacked layers multiplied by oneDNN. The frozen weights of a large model are not copied for this: onednn.py's
-    copies are used, which exist anyway, or else the layers' own weights one by one, and the A factors are multiplied
-    apart. So they are in a small model where training multiplies them by MKL, because oneDNN adds up a long row in
-    other parts."""
+    """Stacked layers multiplied by the library that training takes. With `copies` the stack is a copy of its own. So
+    it is not in a large model, whose packed copies are used, which exist anyway, or else the layers' own weights one by
+    one, and the A factors are multiplied apart; nor where a library adds up the longer rows of a stack in other parts.
+    """
 
-    def __init__(self, layers: Sequence[LinearLayer], small: bool):
+    def __init__(self, layers: Sequence[LinearLayer], copies: bool):
         found = [layer.parts() for layer in layers]
         self.own, self.biases = [part.weight for part in found], [part.bias for part in found]
-        shared = onednn.weight_copy(self.own)
+        shared = packed.weight_copy(self.own)
         self.layers, self.widths, self.down = layers, [len(weight) for weight in self.own], None
-        if small and (shared is None or onednn.multiplies_float32()):
+        if copies and (shared is None or packed.library == "mkl" or multiplies_float32()):
             super().__init__(layers)
             self.packed = None
             if shared is not None:
-                self.packed, self.weight = onednn.pack_weight(self.weight), None
+                self.packed, self.weight = packed.pack_weight(self.weight), None
         else:
             self.packed, self.weight, self.bias = shared, None, joined_bias(self.own, self.biases)
             self.down, self.ups = joined_adapters(found)
@@ -203,14 +204,14 @@ class StackedOnCPU(Stacked):
         y = self._product(x_ND)
         if self.down is None:
             return self.add_adapters(*self._split(y))
-        with onednn.onednn_matmul():
+        with onednn_matmul():
             low = F.linear(x_ND, self.down)
         return self.add_adapters(y, low)
 
     def _product(self, x_ND: torch.Tensor) -> torch.Tensor:
         if self.packed is not None:
-            return onednn.multiply(x_ND, self.packed, self.bias)
-        with onednn.onednn_matmul():
+            return packed.multiply(x_ND, self.packed, self.bias)
+        with onednn_matmul():
             if self.weight is None:
                 return columns(x_ND, self.own, self.biases)
             return F.linear(x_ND, self.weight, self.bias)
@@ -218,5 +219,5 @@ class StackedOnCPU(Stacked):
     def add_adapters(self, y: torch.Tensor, low: torch.Tensor | None) -> torch.Tensor:
         if low is None or low.shape[1] <= JOINED:
             return super().add_adapters(y, low)  # MKL is faster than oneDNN here, with the same bits
-        with onednn.onednn_matmul():  # MKL would cut the longer sums otherwise
+        with onednn_matmul():  # MKL would cut the longer sums otherwise
             return super().add_adapters(y, low)

@@ -17,12 +17,12 @@ from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, ma
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
 from models.decoder import Block, CausalLM, rotate
-from models.fast import onednn
-from models.fast.onednn import batch_matmul, weight_copy
+from models.fast import onednn, packed
+from models.fast.onednn import batch_matmul
 from models.fast.products import Stacked, StackedOnCPU, Unstacked, groups, random_factors
 from models.linear import ROW_MULTIPLE, LinearParts
 
-_agreed = WeakKeyDictionary()  # {model: {kind of model: the row_multiple of an exact CPUStep, or None}}
+_agreed = WeakKeyDictionary()  # {model: {kind of model: (copies, row_multiple) of an exact CPUStep, or None}}
 SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
 FEW_ROWS = 4  # libraries take other kernels for one to three rows
 FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
@@ -100,12 +100,13 @@ class Step:
 
 
 class CPUStep(Step):
-    """A stacked copy of a model as it is now. row_multiple: rows are padded to a multiple of it."""
+    """A stacked copy of a model as it is now. copies: the frozen weights are copied for each adapter. row_multiple: the
+    number of rows is padded to a multiple of it."""
 
     @torch.inference_mode()
-    def __init__(self, model: CausalLM, row_multiple: int = ROW_MULTIPLE):
-        small, self.row_multiple = _size(model) < SMALL, row_multiple
-        super().__init__(model, lambda layers: StackedOnCPU(layers, small))
+    def __init__(self, model: CausalLM, copies: bool = True, row_multiple: int = ROW_MULTIPLE):
+        self.row_multiple, self.copies = row_multiple, copies
+        super().__init__(model, lambda layers: StackedOnCPU(layers, copies))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: CacheView) -> torch.Tensor:
@@ -170,16 +171,18 @@ def exact_step(model: CausalLM) -> CPUStep | None:
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
         return None  # of quantised weights the stacks would be a dense copy
     inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
-    if _size(model) > FEW_CALLS and any(weight_copy([layer.weight for layer in group]) is None for group in inputs):
+    copied = (packed.weight_copy([layer.weight for layer in group]) is not None for group in inputs)
+    if _size(model) > FEW_CALLS and not all(copied):
         return None
     layers = [layer for group in inputs for layer in group]
     shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
-    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), onednn.float32, onednn.least_batch, shapes)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
     if kind not in agreed:
         with random_factors(model):
-            fits = (multiple for multiple in _row_multiples(layers) if _agrees(CPUStep(model, multiple), model))
-            agreed[kind] = next(fits, None)
-    return CPUStep(model, agreed[kind]) if agreed[kind] else None
+            copies, multiples = (True, False) if _size(model) < SMALL else (False,), _row_multiples(layers)
+            steps = itertools.product(copies, multiples)
+            agreed[kind] = next((step for step in steps if _agrees(CPUStep(model, *step), model)), None)
+    return CPUStep(model, *agreed[kind]) if agreed[kind] else None
 
 
 def _row_multiples(layers: list[LinearParts]) -> list[int]:

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from models.attention import KEY_BLOCK, SMALL_PRODUCT
 from models.decoder import MLP, Attention, CausalLM, RMSNorm
 from models.engine import Engine
-from models.fast import onednn, process
+from models.fast import packed, process
 from models.fast.products import groups, random_factors
 from models.linear import ROW_MULTIPLE, LinearLayer
 from models.logprob import token_logprobs
@@ -29,7 +29,7 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
 
     threads: 0: process.py chooses; where that many fail in the trial, the largest number is searched that does not, by
     halving the interval.
-    products: "auto" | "onednn" | "plain". With "auto" the other library is taken where it alone succeeds in the trial.
+    products: "auto" | "onednn" | "mkl" | "plain". With "auto" another is taken where the first fails in the trial.
 
     Return (exact, products): "yes" if the trial succeeds, else the first thing that differs, or "" without `trial`; and
     the library that was chosen.
@@ -38,12 +38,13 @@ def choose_threads(model: CausalLM, threads: int = 0, trial: bool = False, produ
     on_cpu = model.lm_head.weight.device.type == "cpu"
     if on_cpu:
         cfg = model.config
-        line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size)
-        print(f"float32 products: {line}; in a step's attention: {process.choose_attention()}")
-        if model.lm_head.weight.dtype.itemsize == 2 and not onednn.usable(torch.bfloat16):
+        dtype = model.lm_head.weight.dtype
+        line = process.choose_products(products, cfg.hidden_size, cfg.intermediate_size, dtype)
+        print(f"products: {line}; in a step's attention: {process.choose_attention()}")
+        if dtype.itemsize == 2 and packed.library != "mkl" and not packed.usable(torch.bfloat16, "onednn"):
             print("16 bits: this CPU has no fast products of them; dtype=float32 is faster, in twice the memory")
     found = _tried_threads(model, threads, products) if trial else ""
-    return found, ("onednn" if onednn.float32 else "plain") if on_cpu else products
+    return found, packed.library if on_cpu else products
 
 
 def _tried_threads(model: CausalLM, threads: int, products: str) -> str:
@@ -70,14 +71,14 @@ def _differs(model: CausalLM, threads: int) -> bool:
 
 
 def _other_products_are_exact(model: CausalLM) -> bool:
-    """Switch to the other library of float32 products, and back if it is not exact either."""
-    before = onednn.float32
-    process.choose_products("plain" if before else "onednn")
-    if onednn.float32 != before and not first_difference(model):
-        name = "plain" if before else "oneDNN"
-        print(f"float32 products: {name} nevertheless, because the others are not exact here")
-        return True
-    process.choose_products("onednn" if before else "plain")
+    """Switch to another library of products that is exact, if there is one."""
+    before = packed.library
+    for other in ("mkl", "onednn", "plain"):
+        process.choose_products(other)
+        if packed.library == other != before and not first_difference(model):
+            print(f"products: {process.NAMES[other]}, because others are not exact here")
+            return True
+    process.choose_products(before)
     return False
 
 
@@ -132,7 +133,7 @@ def _refused(model: CausalLM) -> str | None:
     threads, act = torch.get_num_threads(), model.config.hidden_act
     if threads > 2 and (act == "gelu_pytorch_tanh" or (act == "gelu" and model.lm_head.weight.dtype.itemsize == 2)):
         return f"mlp: hidden_act {act} gives other bits from three threads on"
-    if model.config.num_key_value_heads == 1 and threads > 1 and not onednn.float32:
+    if model.config.num_key_value_heads == 1 and threads > 1 and packed.library != "onednn":
         return "attention: of one key head, plain products give other bits for a single sequence from two threads on"
     for name, layer in _layers(model):
         outputs, inputs = layer.parts().weight.shape

@@ -27,7 +27,7 @@ class ModelKeys:
     quant: Literal["none", "nf4", "nf4-double", "int8"] = "none"  # 4 or 8 bits for the weights of the blocks
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where to compute; auto: on CUDA if there is a device
     threads: NotNegative[int] = 0  # torch threads on a CPU; 0: one for a small model, else all
-    products: Literal["auto", "onednn", "plain"] = "auto"  # float32 products on a CPU; auto: whichever is faster
+    products: Literal["auto", "onednn", "mkl", "plain"] = "auto"  # library of products on a CPU; auto: the fastest
 
     def __post_init__(self):
         if self.device == "cuda" and not torch.cuda.is_available():
