@@ -1,7 +1,7 @@
 """Replace our exact attention on a CPU by torch's scaled_dot_product_attention, to measure what exactness costs.
 
 `everywhere` replaces it in sampling and training. Keys and values have the layout that torch's function reads, queries
-in their own order have no mask, and where ours has a stacked step (models/fast/step.py) this has one too.
+in their own order have no mask, and where ours has a stacked step (models/fast/cpu_step.py) this has one too.
 `in_training` samples with our attention and trains with torch's.
 """
 
@@ -18,7 +18,7 @@ import models.engine
 from models.attention import attend as exact_attend
 from models.attention import masked
 from models.decoder import CausalLM
-from models.fast.step import CPUStep
+from models.fast.cpu_step import CPUStep
 from models.kernels import kernels
 
 GROWTH = 64  # tokens that a cache has room for at first; the room doubles
@@ -88,16 +88,16 @@ class InexactStep(CPUStep):
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: View) -> torch.Tensor:
         cfg = self.model.config
         H, K = cfg.num_attention_heads, cfg.num_key_value_heads
-        tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
-        rotary = {rope: (cos[positions_B], sin[positions_B]) for rope, (cos, sin) in tables.items()}
         keys_L, queries = torch.arange(view.length), positions_B[:, None, None]  # queries: [B, 1, 1]
         masks = {window: ~masked(keys_L, queries, window) for window in set(cfg.windows)}  # [B, 1, 1, L]
 
-        def attend_one(q_BHE, k_BKEL, v_BKLE, window):
-            q_BKGE = q_BHE.unflatten(1, (K, H // K))
-            return F.scaled_dot_product_attention(q_BKGE, k_BKEL.mT, v_BKLE, attn_mask=masks[window])
+        def attend(i, qk_BHE, v_BKE, out_BHE):
+            k_BKEL, v_BKLE = view.layer(i).extend(qk_BHE[:, H:, None], v_BKE[:, :, None])
+            q_BKGE = qk_BHE[:, :H].unflatten(1, (K, H // K))
+            attended = F.scaled_dot_product_attention(q_BKGE, k_BKEL.mT, v_BKLE, attn_mask=masks[cfg.windows[i]])
+            out_BHE.copy_(attended.flatten(1, 2))
 
-        return self.hidden(ids_B, rotary, view, len(ids_B), attend_one)
+        return self.hidden(ids_B, positions_B, attend)
 
 
 def unblocked(x_BKTE: torch.Tensor) -> torch.Tensor:

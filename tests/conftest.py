@@ -151,7 +151,7 @@ _restored_by_test = pytest.fixture(autouse=True)(_restored_products)
 @pytest.fixture(scope="module", autouse=True)
 def _shared_trials(request):
     """Share trials of exactness, but in a module with EACH_TRIAL, which tests them."""
-    loaded = {"models.fast.trial", "models.fast.step"} <= sys.modules.keys()
+    loaded = {"models.fast.trial", "models.fast.cpu_step"} <= sys.modules.keys()
     with contextlib.nullcontext() if hasattr(request.module, "EACH_TRIAL") or not loaded else shared_trials():
         yield
 

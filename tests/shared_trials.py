@@ -13,9 +13,9 @@ PASSED = set()  # hashes of what decides a trial, of those that found no differe
 def shared_trials() -> Iterator[None]:
     """Context in which a run takes the trials of an earlier run with the same model and kernels, if they found no
     difference."""
-    from models.fast import onednn, packed, step, trial
+    from models.fast import cpu_step, onednn, packed, trial
 
-    first_difference, agrees = trial.first_difference, step._agrees
+    first_difference, agrees = trial.first_difference, cpu_step._agrees
 
     def key(name: str, model: torch.nn.Module, *kind) -> int:
         weights = ((p.dtype, p.device, p.shape, p.requires_grad) for p in model.parameters())
@@ -38,6 +38,6 @@ def shared_trials() -> Iterator[None]:
 
     with (
         mock.patch.object(trial, "first_difference", shared_difference),
-        mock.patch.object(step, "_agrees", shared_agreement),
+        mock.patch.object(cpu_step, "_agrees", shared_agreement),
     ):
         yield

@@ -332,7 +332,7 @@ def test_ours_multiplies_as_a_run_of_these_sizes_would(monkeypatch):
     common.choose_products(common.Options(products="plain"), 192, 512)
     common.choose_products(common.Options(), 64, 64, device="cuda")
     assert (
-        asked == [("plain", 192, 512)]
+        asked == [("plain", 192, 512, torch.float32)]
         and f"of 192 to 512: {line}" in common.compose("x", [], common.Options(), [], {})[0]
     )
 
@@ -466,9 +466,9 @@ def test_inexact_attention_gives_the_same_numbers_to_rounding(monkeypatch):
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(inexact.F, "scaled_dot_product_attention", counted("torch", sdpa))
-    for module in ("attention", "fast.step"):
-        path = f"models.{module}.weigh"  # computes every sum of our attention
-        monkeypatch.setattr(path, counted("ours", models.attention.weigh))
+    for module in ("attention", "fast.cpu_step"):
+        path = f"models.{module}.score"  # computes every product of our queries with keys
+        monkeypatch.setattr(path, counted("ours", models.attention.score))
     expected = generate.play(model, talk, True)
     assert counts["torch"] == 0 < counts["ours"]
     for stacked in (True, False):

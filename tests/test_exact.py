@@ -21,9 +21,9 @@ from models import load_model
 from models.attention import attend, in_blocks
 from models.config import ACTIVATIONS
 from models.elementwise import by_whole_vectors
-from models.fast import onednn, packed, step, trial
+from models.fast import cpu_step, onednn, packed, trial
+from models.fast.cpu_step import exact_step
 from models.fast.products import StackedOnCPU
-from models.fast.step import exact_step
 from models.kernels import kernels, nothing_faster
 from models.logprob import token_logprobs
 from rl import config
@@ -239,7 +239,7 @@ def test_a_single_row_of_one_key_head_is_exact_or_not_called_so(head_dim, thread
 @pytest.mark.parametrize("head_dim", [18, 24, 40])
 def test_step_with_such_a_fault_is_refused(head_dim, monkeypatch):
     """The fault is planted, because not every CPU has it: a product that is alone rounds differently."""
-    score = step.score
+    score = cpu_step.score
 
     def faulty(queries_ZME, keys_UZEL, out_UZML):
         score(queries_ZME, keys_UZEL, out_UZML)
@@ -247,8 +247,8 @@ def test_step_with_such_a_fault_is_refused(head_dim, monkeypatch):
 
     model = random_model("mistral", **ONE_HEAD, head_dim=head_dim)
     assert exact_step(model) is not None
-    monkeypatch.setattr(step, "score", faulty)
-    step._agreed.clear()
+    monkeypatch.setattr(cpu_step, "score", faulty)
+    cpu_step._agreed.clear()
     assert exact_step(model) is None
 
 

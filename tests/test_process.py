@@ -14,7 +14,7 @@ from torch import nn
 import lora
 from models import load_model
 from models.fast import onednn, packed, process, trial
-from models.fast.step import exact_step
+from models.fast.cpu_step import exact_step
 from models.linear import Linear, joint_linear
 
 FAULTS = """
@@ -84,8 +84,9 @@ def test_plain_products_leave_weights_as_they_lie(products):
 
 
 @pytest.mark.parametrize("by", LIBRARIES)
-@pytest.mark.parametrize("speedup, chosen", [(0.8, ""), (1.02, ""), (1.05, "mkl"), (1.15, "onednn mkl")])
-def test_copies_are_made_where_they_are_clearly_faster(by, speedup, chosen, products, monkeypatch):
+@pytest.mark.parametrize("speedup, chosen", [(0.8, ""), (0.95, "mkl"), (1.05, "mkl"), (1.15, "onednn mkl")])
+def test_copies_are_made_where_they_pay(by, speedup, chosen, products, monkeypatch):
+    """oneDNN's where they are clearly faster, MKL's where they are not clearly slower."""
     monkeypatch.setattr(process, "speedup_by", lambda name, *_: speedup if name == by else 0.5)
     name = {"onednn": "oneDNN", "mkl": "MKL"}[by]
     assert f"{name}'s {speedup:.2f}x" in process.choose_products()

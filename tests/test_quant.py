@@ -13,8 +13,8 @@ import lora
 from benchmarks.random_episodes import gaps_of, play
 from models import load_model, quant
 from models.fast import trial
+from models.fast.cpu_step import exact_step
 from models.fast.quant import dequantise as fast_dequantise
-from models.fast.step import exact_step
 from models.linear import Linear
 from models.logprob import token_logprobs
 from models.quant import KINDS, LEVELS, QuantLinear, block_linears, dequantise, quantise, quantise_blocks

@@ -9,8 +9,8 @@ import lora
 from models import load_model
 from models.cache import KVCache
 from models.engine import Engine
+from models.fast import cpu_step as decode
 from models.fast import packed
-from models.fast import step as decode
 from models.fast.products import random_factors
 from models.kernels import kernels
 from models.logprob import token_logprobs

@@ -2,6 +2,7 @@
 
 from models.fast import (
     compact,
+    cpu_step,
     dispatch,
     kept,
     memory,
@@ -11,7 +12,6 @@ from models.fast import (
     paths,
     products,
     quant,
-    step,
     train_block,
     varlen,
 )
@@ -26,7 +26,7 @@ def install() -> None:
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
     kernels.sample, kernels.pack = dispatch.sample, varlen.pack
     kernels.train_block = train_block.train_block
-    kernels.decode_step, kernels.run_ahead, kernels.to_front = step.exact_step, run_ahead, compact.to_front
+    kernels.decode_step, kernels.run_ahead, kernels.to_front = cpu_step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = make_exact
     kernels.matmul = onednn.onednn_matmul
     kernels.choose_threads = paths.choose_threads

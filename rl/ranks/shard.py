@@ -230,7 +230,7 @@ def fits(shards: Shards) -> bool:
     """Return whether a rollout has room for all weights beside each rank's share: on a GPU, or in a rank's part of the
     machine's memory. False where nothing counts what it takes (without models/fast)."""
     cfg, sizes = shards.cfg, sizes_of(shards.model.config)
-    cfg = replace(cfg, products="onednn" if cfg.products == "auto" else cfg.products)  # which takes more memory
+    cfg = replace(cfg, products="mkl" if cfg.products == "auto" else cfg.products)  # which takes the most memory
     try:
         held = peaks.footprint(sizes, cfg)
     except ArgumentError:

@@ -1,0 +1,205 @@
+"""The decoder for one more token of each row on a CPU, in few calls and with the bits of models/decoder.py.
+
+With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
+one product (products.py), norms are written out, results go in place where they are needed, and what the layers share
+is computed once: masks, buffers, places in the cache. `exact_step` tries some tokens before the engine uses it.
+"""
+
+import itertools
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+
+from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, masked, score, span
+from models.cache import CacheView, KVCache
+from models.config import ModelConfig
+from models.decoder import CausalLM, RMSNorm, rotate
+from models.elementwise import shares
+from models.fast import onednn, packed
+from models.fast.onednn import batch_matmul
+from models.fast.products import StackedOnCPU, groups, random_factors
+from models.fast.step import Step, padded
+from models.linear import ROW_MULTIPLE, LinearParts
+
+_agreed = WeakKeyDictionary()  # {model: {kind of model: (copies, row_multiple) of an exact CPUStep, or None}}
+SMALL = 20_000_000  # parameters; the frozen weights of smaller models are copied for every adapter
+FEW_ROWS = 4  # libraries take other kernels for one to three rows
+FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
+
+
+class Norm:
+    """RMSNorm in float32 with the bits of F.rms_norm, in six calls."""
+
+    def __init__(self, norm: RMSNorm, weight: torch.Tensor | None = None):
+        self.weight = norm.weight if weight is None else weight
+        self.eps, self.width = torch.tensor(norm.eps), torch.tensor(float(self.weight.shape[-1]))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.mul(x, x).sum(-1, keepdim=True)
+        return torch.mul(x, torch.addcdiv(self.eps, total, self.width).rsqrt_()).mul_(self.weight)
+
+
+class CPUStep(Step):
+    """A stacked copy of a model as it is now. copies: the frozen weights are copied for each adapter. row_multiple: the
+    number of rows is padded to a multiple of it."""
+
+    @torch.inference_mode()
+    def __init__(self, model: CausalLM, copies: bool = True, row_multiple: int = ROW_MULTIPLE):
+        self.row_multiple, self.copies = row_multiple, copies
+        super().__init__(model, lambda layers: StackedOnCPU(layers, copies))
+        self.norms, self.last_norm = [], Norm(model.model.norm)
+        for layer in self.layers:
+            block, heads = layer.block, layer.head_norms
+            of_heads = None if heads is None else Norm(block.self_attn.q_norm, heads.weight)
+            self.norms.append((Norm(block.input_layernorm), of_heads, Norm(block.post_attention_layernorm)))
+
+    @torch.inference_mode()
+    def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: CacheView) -> torch.Tensor:
+        """Return hidden states [B, D] of one more token for each row of the view."""
+        return self.hidden(ids_B, positions_B, BlockedAttention(self.model.config, positions_B, view))
+
+    def hidden(self, ids_B: torch.Tensor, positions_B: torch.Tensor, attend) -> torch.Tensor:
+        """Return hidden states [B, D]. attend: (index of the layer, queries and keys side by side [B, H + K, E], v_BKE,
+        out_BHE) -> None: writes the new keys and values to the cache, and the attended heads to out_BHE."""
+        B, cfg, decoder = len(ids_B), self.model.config, self.model.model
+        N, H, E = -(-B // self.row_multiple) * self.row_multiple, cfg.num_attention_heads, cfg.head_dim
+        both = H + cfg.num_key_value_heads
+        positions_N = padded(positions_B, N)
+        tables = self.model.rotary_tables(int(positions_B.max()) + 1, ids_B.device)
+        rotary = {rope: (cos[positions_N], sin[positions_N]) for rope, (cos, sin) in tables.items()}
+        attended_ND = torch.zeros(N, H * E)  # its rows after B stay zero
+        out_BHE = attended_ND[:B].view(B, H, E)
+        x_ND = F.embedding(padded(ids_B, N), decoder.embed_tokens.weight)
+        for i, (layer, (norm, head_norm, mlp_norm)) in enumerate(zip(self.layers, self.norms, strict=True)):
+            heads_NHE = layer.qkv.joint(norm(x_ND)).view(N, -1, E)
+            qk_NHE = heads_NHE[:, :both]
+            if head_norm is not None:
+                qk_NHE = head_norm(qk_NHE)
+            attend(i, rotate(qk_NHE, *rotary[cfg.ropes[i]])[:B], heads_NHE[:B, both:], out_BHE)
+            x_ND = layer.out.joint(attended_ND).add_(x_ND)
+            gate, up = layer.gate_up(mlp_norm(x_ND))
+            x_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up)).add_(x_ND)
+        return self.last_norm(x_ND)[:B]
+
+
+class BlockedAttention:
+    """models/attention.py's exact attention of one query a row."""
+
+    def __init__(self, cfg: ModelConfig, positions_B: torch.Tensor, view: CacheView):
+        self.view, self.windows, self.scale = view, cfg.windows, LOG2E * cfg.head_dim**-0.5
+        B, K, E, blocks = len(positions_B), cfg.num_key_value_heads, cfg.head_dim, view.blocks
+        self.shape = B, K, cfg.num_attention_heads // K, E
+        group = self.shape[2]
+        self.queries_BKME = torch.zeros(B, K, group + -group % QUERY_MULTIPLE, E)
+        self.queries_ZME = self.queries_BKME.view(B * K, -1, E)
+        self.scores_UZML = torch.empty(blocks, *self.queries_ZME.shape[:2], KEY_BLOCK)
+        self.masks = {window: _mask(positions_B, window, K, blocks) for window in set(cfg.windows)}
+        self.matmul = partial(batch_matmul, B * K, blocks)
+        # Where the new keys and values go, of all numbers of a layer's keys [U, Z, E, L] and values [U, Z, L, E].
+        block_BK = (view.block * view.cache.keys[0].shape[1] + view.heads)[:, 0]
+        place_B11, numbers_E = view.place, torch.arange(E)
+        self.key_places_BKE = (block_BK[..., None] * E + numbers_E) * KEY_BLOCK + place_B11
+        self.value_places_BKE = (block_BK[..., None] * KEY_BLOCK + place_B11) * E + numbers_E
+
+    def __call__(self, i: int, qk_BHE: torch.Tensor, v_BKE: torch.Tensor, out_BHE: torch.Tensor) -> None:
+        (B, K, G, E), view = self.shape, self.view
+        keys, values = view.cache.keys[i], view.cache.values[i]
+        keys.put_(self.key_places_BKE, qk_BHE[:, K * G :])
+        values.put_(self.value_places_BKE, v_BKE)
+        first, mask_from, bias = self.masks[self.windows[i]]
+        k_UZEL, v_UZLE = keys[first : view.blocks, view.read], values[first : view.blocks, view.read]
+        torch.mul(qk_BHE[:, : K * G].view(B, K, G, E), self.scale, out=self.queries_BKME[:, :, :G])
+        scores_UZML = self.scores_UZML[first:]
+        with self.matmul():
+            score(self.queries_ZME, k_UZEL, scores_UZML)
+            self.scores_UZML[mask_from:].add_(bias)
+            weights_UZGL = scores_UZML[:, :, :G]
+            weights_UZGL.sub_(weights_UZGL.amax((0, 3), keepdim=True))
+            for part in shares(weights_UZGL):
+                part.exp2_()
+            total_UZG = weights_UZGL.sum(-1)
+            total_ZG = total_UZG[0] if len(total_UZG) == 1 else total_UZG.cumsum(0)[-1]
+            if v_UZLE.is_contiguous():
+                out_ZME, *more = torch.bmm(scores_UZML.flatten(0, 1), v_UZLE.flatten(0, 1)).chunk(len(v_UZLE))
+            else:
+                out_ZME, *more = map(torch.bmm, scores_UZML, v_UZLE)
+            for block_ZME in more:
+                out_ZME.add_(block_ZME)
+        out_BKGE = out_ZME[:, :G].view(B, K, G, E)
+        torch.div(out_BKGE, total_ZG.view(B, K, G, 1), out=out_BHE.view(B, K, G, E))
+
+
+def _mask(positions_B: torch.Tensor, window: int | None, K: int, blocks: int) -> tuple[int, int, torch.Tensor]:
+    """Return (the first block of keys that any row sees, the first that needs a mask, what to add to the scores from
+    that one on [U, Z, 1, L])."""
+    first, mask_from, _ = span(positions_B, window)
+    keys = torch.arange(mask_from * KEY_BLOCK, blocks * KEY_BLOCK).view(-1, 1, KEY_BLOCK)
+    masked_UZL = masked(keys, positions_B.repeat_interleave(K), window)
+    return first, mask_from, torch.where(masked_UZL, float("-inf"), 0.0)[:, :, None]
+
+
+def _size(model: CausalLM) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@torch.no_grad()
+def exact_step(model: CausalLM) -> CPUStep | None:
+    """Return a CPUStep that agrees with the model in every bit on five or six tokens of 1 to 64 rows, or None.
+
+    Rows are padded to FEW_ROWS if that agrees: a product of four rows takes half the time of one of sixteen. The trial
+    runs once for each model, number of threads and shape of the adapters, with random B factors.
+    """
+    weight = model.lm_head.weight
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or model.config.quant != "none":
+        return None  # of quantised weights the stacks would be a dense copy
+    inputs = [[layer.parts() for layer in layers] for block in model.model.layers for layers in groups(block)]
+    copied = (packed.weight_copy([layer.weight for layer in group]) is not None for group in inputs)
+    if _size(model) > FEW_CALLS and not all(copied):
+        return None
+    layers = [layer for group in inputs for layer in group]
+    shapes = tuple((layer.weight.requires_grad, layer.A is None or layer.A.shape) for layer in layers)
+    agreed, kind = _agreed.setdefault(model, {}), (torch.get_num_threads(), packed.library, onednn.least_batch, shapes)
+    if kind not in agreed:
+        with random_factors(model):
+            copies, multiples = (True, False) if _size(model) < SMALL else (False,), _row_multiples(layers)
+            steps = itertools.product(copies, multiples)
+            agreed[kind] = next((step for step in steps if _agrees(CPUStep(model, *step), model)), None)
+    return CPUStep(model, *agreed[kind]) if agreed[kind] else None
+
+
+def _row_multiples(layers: list[LinearParts]) -> list[int]:
+    """Return the numbers of rows to try. FEW_ROWS only where neither threads share them, which leaves shares of other
+    kernels, nor torch counts a product of them as small and gives it to another library."""
+    narrowest = min(min(layer.weight.shape) for layer in layers)
+    few = torch.get_num_threads() == 1 and FEW_ROWS * ROW_MULTIPLE * narrowest > SMALL_PRODUCT
+    return [FEW_ROWS, ROW_MULTIPLE] if few else [ROW_MULTIPLE]
+
+
+def _agrees(step: CPUStep, model: CausalLM) -> bool:
+    counts = (1, 16, 64) if step.row_multiple == ROW_MULTIPLE else (1, 7, 9, 16, 64)
+    for rows, more in itertools.product(counts, (0, 1)):  # a whole cache has other strides than a part of it
+        longest = 4 * KEY_BLOCK + 1 if rows < 64 else KEY_BLOCK + 1  # less memory for many rows
+        caches = [KVCache(model, rows + more) for _ in range(2)]
+        for cache in caches:
+            cache.reserve(longest // KEY_BLOCK + 1)
+            _fill(cache)
+        ids_B = torch.arange(rows) % model.config.vocab_size
+        positions = {KEY_BLOCK + 1, longest} if more else {0, 3, KEY_BLOCK + 1, longest}  # one block has equal strides
+        for position in sorted(positions):
+            positions_B = (torch.arange(rows) % 3 + position - 2).clamp(min=0)
+            views = [cache.view(slice(0, rows), positions_B, 1) for cache in caches]
+            expected = model(ids_B[:, None], positions_B[:, None], cache=views[0])[:, 0]
+            if not torch.equal(step(ids_B, positions_B, views[1]), expected):
+                return False
+    return True
+
+
+def _fill(cache: KVCache) -> None:
+    """Fill all blocks with random numbers, whose sums show the order of adding: each block with another part of one
+    sample."""
+    size, tensors = cache.keys[0][0].numel(), cache.keys + cache.values
+    sample = torch.randn(size + len(tensors) * len(tensors[0]), generator=torch.Generator().manual_seed(0))
+    for i, block in enumerate(block for tensor in tensors for block in tensor):
+        block.copy_(sample[i : i + size].view_as(block))
