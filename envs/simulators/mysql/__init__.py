@@ -52,12 +52,13 @@ class Database:
     def __init__(self):
         self.name, self.calls, self.server = "", Calls(), Server()
         self.columns: list[tuple[str, Type]] = []
-        self.variables: dict[str, tuple] = {}  # @name -> (value as SQLite has it, Type)
         self.commits = True  # whether each change does: MySQL's autocommit
         self.sqlite = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         for function, code in FUNCTIONS.items():
             self.sqlite.create_function(f"{function}_", -1, code, deterministic=True)
         self.sqlite.create_function("whole_", 3, self.calls.whole)
+        self.sqlite.create_function("assign_", 5, self.calls.assign)
+        self.sqlite.create_function("variable_", 2, self.calls.variable)
         self.sqlite.create_function("only_one_", 2, self.calls.only_one)
         self.sqlite.create_function("regexp_", 2, self.calls.regexp)
         self.sqlite.create_aggregate("GROUP_CONCAT_", -1, GroupConcat)
@@ -78,7 +79,7 @@ class Database:
         if self.name:
             self.sqlite.execute(f"DROP TABLE {quoted(self.name)}")
         self.name, self.columns, self.calls.steps = name, [(column, TYPES[kind]) for column, kind in columns], 0
-        self.variables, self.commits, self.server = {}, True, Server(name)
+        self.calls.variables, self.commits, self.server = {}, True, Server(name)
         listed = ", ".join(f"{quoted(column)} {DECLARED[kind]}" for column, kind in columns)
         self.sqlite.execute(f"CREATE TABLE {quoted(name)} ({listed})")
         self.sqlite.executemany(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(columns))})", rows)
@@ -111,31 +112,32 @@ class Database:
     def _statement(self, sql: str) -> list[tuple]:
         if ROOTS.match(sql) and self.server.answers(sql):
             return []
-        statement, parameters = Parser(sql).statement(), {}
+        parser, parameters = Parser(sql), {}
+        statement = parser.statement()
         block = ChangeBlock(self.name, {self.name: self.columns}, parameters)
-        block.variables = self.variables
+        block.variables, block.assigning = dict(self.calls.variables), parser.assigning
         if isinstance(statement, tuple):
             return getattr(self, f"_{statement[0]}")(block, *statement[1:])
         if isinstance(statement, Change):
             self.calls.ignores = statement.ignores
             if not self.commits and not self.sqlite.in_transaction:
                 self._control("BEGIN")
-            self._execute(block.change(statement), parameters)
+            self._execute(block.check_once(block.change(statement)), parameters)
             return []
-        return self._store(block, statement, {}, [])
+        return self._store(block, statement, [])
 
-    def _store(self, block: ChangeBlock, query: Select, columns: dict[int, str], into: list[str]) -> list[tuple]:
-        """Return the rows of a query; store its last row's values in variables. INTO stores the only row instead."""
+    def _store(self, block: ChangeBlock, query: Select, into: list[str]) -> list[tuple]:
+        """Return the rows of a query, or store its only row in the variables of INTO."""
         text, named = block.query(query)
+        block.check_once(text)
         kinds = [kind for _, kind in named]
         rows = self._execute(text, block.parameters)
         if into and len(into) != len(kinds):
             raise MySQLError(1222, "21000", "The used SELECT statements have a different number of columns")
         if into and len(rows) > 1:
             raise MySQLError(1172, "42000", "Result consisted of more than one row")
-        for row in rows[-1:]:
-            stored = [*columns.items(), *enumerate(into)]
-            self.variables.update({name: (row[column], kinds[column]) for column, name in stored})
+        for row in rows:
+            self.calls.variables.update(zip(into, zip(row, kinds, strict=True), strict=False))
         return [] if into else [tuple(map(_read, row, kinds)) for row in rows]
 
     def _execute(self, sql: str, parameters: dict[str, int]) -> list[tuple]:
@@ -149,10 +151,11 @@ class Database:
     def _set(self, block: ChangeBlock, pairs: list[tuple]) -> list[tuple]:
         for name, expression in pairs:
             block.parameters.clear()
+            block.variables = dict(self.calls.variables)
             sql, columns = block.inner().query(Select([(expression, None, name)]))
             [[value]] = self._execute(sql, block.parameters)
             if name != "@@autocommit":
-                self.variables[name] = value, columns[0][1]
+                self.calls.variables[name] = value, columns[0][1]
                 continue
             self.commits = bool(value)
             if self.commits:

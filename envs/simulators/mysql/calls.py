@@ -2,8 +2,9 @@
 
 import re
 
-from envs.simulators.mysql.functions import decimal
+from envs.simulators.mysql.functions import decimal, decimal_text, double_text
 from envs.simulators.mysql.tokens import MySQLError
+from envs.simulators.mysql.types import NULL, TEXTUAL, Type
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
 
@@ -18,12 +19,28 @@ class Calls:
     def __init__(self):
         self.steps = 0  # thousands
         self.failure: MySQLError | None = None  # raised by one of the functions
+        self.variables: dict[str, tuple] = {}  # @name -> (value as SQLite has it, Type)
         self.ignores = False  # whether a value that an INT column cannot hold is converted instead of refused
 
     def tick(self) -> bool:
         """Count a thousand steps; return whether they are too many."""
         self.steps += 1
         return self.steps > MAX_STEPS
+
+    def assign(self, name: str, value, kind: str, scale: int, digits: int):
+        """Set a variable to a value of this type, and return the value."""
+        self.variables[name] = value, Type(kind, scale, digits)
+        return value
+
+    def variable(self, name: str, kind: str):
+        """Return a variable's value as one of the type that the statement gives the variable."""
+        value, now = self.variables.get(name, (None, NULL))
+        if value is None or now.kind == kind:
+            return value
+        if kind in TEXTUAL:
+            return as_printed(value, now)
+        number = float(LEADING.match(value)[0] or 0) if isinstance(value, str) else value
+        return round(number) if kind in ("int", "unsigned") else float(number)
 
     def only_one(self, count: int, value):
         return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")
@@ -70,3 +87,10 @@ class Calls:
     def _fail(self, code: int, state: str, text: str):
         self.failure = MySQLError(code, state, text)
         raise self.failure
+
+
+def as_printed(value, kind: Type) -> str:
+    """Return a value of SQLite as the string that MySQL prints for it."""
+    if kind.kind == "decimal":
+        return decimal_text(value, kind.scale)
+    return double_text(value) if kind.kind == "double" else str(value)

@@ -6,6 +6,7 @@ from envs.simulators.mysql.queries import Block, Table
 from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
 from envs.simulators.mysql.types import NULL, TEXTUAL, Type, Typed, as_number, as_text, quoted
+from envs.simulators.mysql.variables import assigns
 
 
 class ChangeBlock(Block):
@@ -20,7 +21,10 @@ class ChangeBlock(Block):
             return self.insert(change, name, columns)
         alias = change.alias or name
         self.tables, self.target = [Table(alias, columns)], name
-        sets = ", ".join(f"{column} = {value}" for column, value in zip(*self.assignments(change.sets), strict=True))
+        columns, values = self.assignments(change.sets)
+        if any(map(assigns, change.sets)):
+            return self.in_order(change, name, columns, values)
+        sets = ", ".join(f"{column} = {value}" for column, value in zip(columns, values, strict=True))
         verb = f"UPDATE {quoted(name)} AS {quoted(alias)} SET {sets}"
         sql = verb if change.verb == "UPDATE" else f"DELETE FROM {quoted(name)} AS {quoted(alias)}"
         self.clause = "where"
@@ -32,6 +36,21 @@ class ChangeBlock(Block):
         )
         order = self.order(Select(order=change.order), [])
         return f"{sql} WHERE {quoted(alias)}.rowid IN ({rows}{order}{limited(change.limit)})"
+
+    def in_order(self, change: Change, name: str, columns: list[str], values: list[str]) -> str:
+        """Return the SQL of an UPDATE that evaluates its assignments of variables in the order of its ORDER BY."""
+        self.clause = "where"
+        where = f" WHERE {self.truth(change.where)}" if change.where else ""
+        order = self.order(Select(order=change.order), []).strip()
+        source = f"{quoted(name)} AS {quoted(self.tables[0].alias)}{where}{limited(change.limit)}"
+        listed = "".join(f", {value} AS {quoted(f'value {i}')}" for i, value in enumerate(values))
+        rows = f"SELECT {ROW} AS row_{listed}, ROW_NUMBER() OVER ({order}) FROM {source}"
+        return self.by_row(name, columns, rows)
+
+    def by_row(self, name: str, columns: list[str], rows: str) -> str:
+        """Return the SQL of an UPDATE that sets each row to the values that a query gives for its number."""
+        sets = ", ".join(f"{column} = {quoted(f'value {i}')}" for i, column in enumerate(columns))
+        return f"UPDATE {quoted(name)} SET {sets} FROM ({rows}) AS matched WHERE {quoted(name)}.{ROW} = row_"
 
     def over_join(self, change: Change) -> str:
         """Return the SQL of an UPDATE or DELETE over a join, which changes each row once, by its first match."""
@@ -54,8 +73,7 @@ class ChangeBlock(Block):
             return f"DELETE FROM {quoted(name)} WHERE {ROW} IN (SELECT {row} FROM {source}{where})"
         listed = "".join(f", {value} AS {quoted(f'value {i}')}" for i, value in enumerate(values))
         rows = f"SELECT {row} AS row_, {self.first_row()}{listed} FROM {source}{where} GROUP BY {row}"
-        sets = ", ".join(f"{column} = {quoted(f'value {i}')}" for i, column in enumerate(columns))
-        return f"UPDATE {quoted(name)} SET {sets} FROM ({rows}) AS matched WHERE {quoted(name)}.{ROW} = row_"
+        return self.by_row(name, columns, rows)
 
     def changed_table(self, sets: list) -> str:
         """Return the alias of the table whose columns are set."""

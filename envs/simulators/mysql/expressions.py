@@ -95,12 +95,6 @@ class Expressions(Operators, Windows):
     def _text(self, text: str) -> Typed:
         return Typed(f"?{self.parameters.setdefault(text, len(self.parameters) + 1)}", TEXT)
 
-    def _variable(self, name: str) -> Typed:
-        value, kind = self.variables.get(name, (None, NULL))
-        if value is None:
-            return Typed("NULL", kind)
-        return Typed(self._text(value).sql if isinstance(value, str) else repr(value), kind)
-
     # -- CASE and CAST
 
     def _case(self, operand: tuple | None, branches: list, otherwise: tuple) -> Typed:

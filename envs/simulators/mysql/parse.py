@@ -1,5 +1,5 @@
 """Parse a MySQL statement to a Select, a Change, ("show", what, table), ("set", [(variable, expression)]),
-("store", Select, {column: variable}, variables of INTO), or ("transaction", word)."""
+("store", Select, variables of INTO), or ("transaction", word)."""
 
 from dataclasses import dataclass, field
 
@@ -68,17 +68,7 @@ class Parser(Selects):
             raise self.error()
         if self.tokens[self.at][0] != "end":
             raise self.error()
-        return self.storing(found) if self.assigned or self.into else found
-
-    def storing(self, found) -> tuple:
-        """Return ("store", Select, {column: variable} of :=, variables of INTO), whose values the last row gives."""
-        for name in self.assigned:
-            whole = isinstance(found, Select) and not found.parts and all(node[0] != "star" for node, *_ in found.items)
-            if name in self.read or not whole:  # the rows would depend on the order in which they are found
-                raise not_spoken(f"@{name} :=")
-        places = [node for node, *_ in found.items] if self.assigned else []
-        columns = {i: name for name, node in self.assigned.items() for i, each in enumerate(places) if each is node}
-        return "store", found, columns, self.into
+        return ("store", found, self.into) if self.into else found
 
     def explains(self) -> bool:
         """Return whether the word that comes next asks for the plan of a statement, not for a table's columns."""

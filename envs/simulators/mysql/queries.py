@@ -7,6 +7,7 @@ from envs.simulators.mysql.expressions import CLAUSES, LEVEL, Expressions, calls
 from envs.simulators.mysql.selects import NATURAL, Select
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
 from envs.simulators.mysql.types import Typed, quoted, without_case
+from envs.simulators.mysql.variables import Variables, assigns
 
 MODE = "this is incompatible with sql_mode=only_full_group_by"
 MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
@@ -24,7 +25,7 @@ class Table:
         self.named = {name.lower(): (name, kind) for name, kind in self.columns}
 
 
-class Block(Expressions, Combining):
+class Block(Expressions, Combining, Variables):
     """The scope of one SELECT or change: the tables whose columns it can name, and `outer`, the enclosing Block.
 
     `tables` are those of the database; `target` is the table that is being changed, which no subquery may read; `root`
@@ -43,6 +44,7 @@ class Block(Expressions, Combining):
         self.visible: set[str] | None = None  # SQL of the columns that HAVING may name; None: any
         self.numbered = False  # whether derived tables number their rows, which ROW names
         self.variables: dict[str, tuple] = outer.variables if outer else {}  # @name -> (value, Type)
+        self.assigning: list[str] = outer.assigning if outer else []  # the @variable of each := in the statement
         self.recursive: dict[str, Columns] = outer.recursive if outer else {}  # names of WITH RECURSIVE being read
 
     def inner(self) -> "Block":
@@ -121,7 +123,9 @@ class Block(Expressions, Combining):
             if len(set(names)) < len(names):
                 twice = next(name for i, (name, _) in enumerate(columns) if name.lower() in names[:i])
                 raise MySQLError(1060, "42S21", f"Duplicate column name '{twice}'")
-            sql = f"(SELECT *, ROW_NUMBER() OVER () AS {ROW} FROM ({sql}))" if self.numbered else f"({sql})"
+            number = "ROW_NUMBER() OVER ()" + " + 0 * COUNT(*) OVER ()" * bool(self.assigning)  # which needs all rows
+            numbered = self.numbered or self.assigning
+            sql = f"(SELECT *, {number} AS {ROW} FROM ({sql}))" if numbered else f"({sql})"
         if any(table.alias == alias for table in self.tables):
             raise MySQLError(1066, "42000", f"Not unique table/alias: '{alias}'")
         self.tables.append(Table(alias, columns))
@@ -168,10 +172,12 @@ class Block(Expressions, Combining):
             source += self.roll(groups, "CROSS JOIN" if source else "FROM")
             values, keys = self.values(items), [LEVEL, *(value.sql for value in self.rolled.values())]
             last = ", ".join(f"{LEVEL} <= {i}, {key} COLLATE NOCASE" for i, key in enumerate(keys[1:]))
-        order = self.order(query, values, last)
+        assigning = any(assigns(node) for node, *_ in items)
+        later = assigning and self.later(query, items)
+        order = "" if later else self.order(query, values, last, places=not assigning)
         grouped = bool(groups) or any(calls(node) for node, *_ in items) or calls(query.having)
         having = ""
-        if query.having:
+        if query.having and (grouped or not later):
             self.clause = "having"
             self.visible = {value.sql for value in (*groups, *values)}
             having = self.truth(query.having)
@@ -184,22 +190,32 @@ class Block(Expressions, Combining):
             f"{without_case(value) if query.distinct else value.sql} AS {quoted(name)}"
             for value, name in zip(values, names, strict=True)
         )
-        sql = f"SELECT {'DISTINCT ' * query.distinct}{', '.join(named)}{source}"
+        listed = ", ".join(named) + f", ROW_NUMBER() OVER ({order.strip()}) AS _place_" * assigning
+        sql = f"SELECT {'DISTINCT ' * (query.distinct and not assigning)}{listed}{source}"
         sql += f" WHERE {where}" if where else ""
         sql += f" GROUP BY {', '.join(f'{key} COLLATE NOCASE' for key in keys)}" if keys else ""
         sql += f" HAVING {having}" if having else ""
-        sql += order + limited(query.limit)
+        if assigning:
+            last = limited(query.limit)
+            inside, outside = ("", last) if later or query.distinct else (last, "")
+            sql = self.after_rows(query, items, values, sql + inside, later) + outside
+        else:
+            sql += order + limited(query.limit)
         names = [alias or (node[2] if node[0] == "column" else text) for node, alias, text in items]
         return sql, [(name, value.type) for name, value in zip(names, values, strict=True)]
 
     def values(self, items: list) -> list[Typed]:
         """Return the values of a SELECT list, and make its aliases known."""
         values = [self.typed(node) for node, *_ in items]
+        self.name_values(items, values)
+        return values
+
+    def name_values(self, items: list, values: list[Typed]) -> None:
+        """Make the aliases of a SELECT list stand for these values."""
         self.aliases = {}
         for (node, alias, _), value in zip(items, values, strict=True):
             if alias or node[0] == "column":
                 self.aliases.setdefault((alias or node[2]).lower(), value)
-        return values
 
     def roll(self, groups: list[Typed], word: str) -> str:
         """WITH ROLLUP: from here on a group is NULL where rows sum over it. Return what FROM needs for that, after the
@@ -255,8 +271,9 @@ class Block(Expressions, Combining):
             return "".join(f"MIN({name})" for name in names)
         return f"MIN({' + '.join(f'(IFNULL({name}, 0) << {40 - 20 * i})' for i, name in enumerate(names))})"
 
-    def order(self, query: Select, values: list[Typed], last: str = "") -> str:
-        """Return the SQL of ORDER BY. last: the SQL of a key after the query's own."""
+    def order(self, query: Select, values: list[Typed], last: str = "", places: bool = True) -> str:
+        """Return the SQL of ORDER BY. last: the SQL of a key after the query's own; places: whether a key may be the
+        number of a column of the SELECT list."""
         self.clause = "order"
         parts, selected = [], [value.sql for value in values]
         for i, (node, descends) in enumerate(query.order):
@@ -266,7 +283,7 @@ class Block(Expressions, Combining):
                     f"Expression #{i + 1} of ORDER BY clause is not in SELECT list, references column '{name}' which "
                 )
                 raise MySQLError(3065, "HY000", f"{text}is not in SELECT list; this is incompatible with DISTINCT")
-            place = str(selected.index(value.sql) + 1) if value.sql in selected else value.sql
+            place = str(selected.index(value.sql) + 1) if places and value.sql in selected else value.sql
             place = f"(0 + {place})" if node[0] == "negate" else place  # or SQLite takes -1 for a column's number
             parts.append(without_case(Typed(place, value.type)) + " DESC" * descends)
         parts += [last] if last else []
