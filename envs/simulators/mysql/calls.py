@@ -1,14 +1,12 @@
 """The functions that SQLite calls while it runs a statement, with the count of its steps and its failure."""
 
-import re
-
 from envs.simulators.mysql.functions import decimal, decimal_text, double_text
+from envs.simulators.mysql.kept import LEADING, Refused, kept
 from envs.simulators.mysql.tokens import MySQLError
 from envs.simulators.mysql.types import NULL, TEXTUAL, Type
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
 
-LEADING = re.compile(r"\s*[-+]?\d+(\.\d*)?|", re.ASCII)  # the number that a text begins with
 MAX_STEPS = 200  # thousands of steps of SQLite's virtual machine per call of `Database.run`
 
 
@@ -20,6 +18,10 @@ class Calls:
         self.steps = 0  # thousands
         self.failure: MySQLError | None = None  # raised by one of the functions
         self.variables: dict[str, tuple] = {}  # @name -> (value as SQLite has it, Type)
+        self.counters: dict[str, int] = {}  # table -> the next value of its AUTO_INCREMENT column
+        self.generated = 0  # the first such value of the statement
+        self.last_generated = 0  # of the last statement that had one
+        self.row: tuple = ()  # see `seen`
         self.ignores = False  # whether a value that an INT column cannot hold is converted instead of refused
 
     def tick(self) -> bool:
@@ -41,6 +43,30 @@ class Calls:
             return as_printed(value, now)
         number = float(LEADING.match(value)[0] or 0) if isinstance(value, str) else value
         return round(number) if kind in ("int", "unsigned") else float(number)
+
+    def keep(self, value, said: str, column: str, row: int):
+        """Return a value as a column of this type keeps it; raise MySQL's error if it cannot."""
+        try:
+            return kept(value, said, self.ignores)
+        except Refused as refused:
+            code, state, text = refused.args
+            return self._fail(code, state, text.replace("{column}", column).replace("{row}", str(row)))
+
+    def next(self, table: str, value: int | None) -> int:
+        """Return the value of an AUTO_INCREMENT column: the next one if none is given, and count it."""
+        number = value or self.counters.get(table, 1)
+        self.counters[table] = max(self.counters.get(table, 1), number + 1)
+        if not value and not self.generated:
+            self.generated = number
+        return number
+
+    def last(self) -> int:
+        return self.last_generated
+
+    def seen(self, *values) -> int:
+        """Keep the values of the unique keys of the row that is being written, for the message if one is taken."""
+        self.row = values
+        return 1
 
     def only_one(self, count: int, value):
         return value if count < 2 else self._fail(1242, "21000", "Subquery returns more than 1 row")

@@ -277,6 +277,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "GROUPING": (1, 64, Expressions._grouping),
     "IF": (3, 3, Expressions._if),
     "IFNULL": (2, 2, Expressions._coalesce),
+    "LAST_INSERT_ID": (0, 0, lambda self, name, arguments: Typed("last_generated_()", COUNT)),
     "LEAST": (2, 1000, Expressions._extreme),
     "MOD": (2, 2, Expressions._mod),
     "NULLIF": (2, 2, Expressions._nullif),

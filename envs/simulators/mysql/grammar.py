@@ -29,6 +29,7 @@ STRENGTH |= {"|": 7, "&": 8, "<<": 9, ">>": 9, "^": 12, "DIV": 11, "MOD": 11} | 
 )
 SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
 CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT")
+NEW_ROW = "new row~"  # alias of the row that INSERT ... ON DUPLICATE KEY UPDATE could not add
 MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
 
 
@@ -217,7 +218,7 @@ class Grammar:
             self.at += 2
             name = self.name()
             self.expect(")")
-            return "column", None, name
+            return "column", NEW_ROW, name
         if word in BARE:
             self.at += 1
             if self.accept("("):
