@@ -115,6 +115,12 @@ EFFECTS = [
         "SELECT n FROM t",
         [(5,), (20,)],
     ),
+    (f"{KEYED}; UPDATE t SET id = id + 1 ORDER BY id DESC", "SELECT * FROM t", [(2, 10), (3, 20)]),
+    (
+        "CREATE TABLE t (a INT UNSIGNED, b BIGINT UNSIGNED); INSERT INTO t VALUES (7, 18446744073709551615)",
+        "SELECT a, b FROM t",
+        [(7, 2**64 - 1)],
+    ),
     (f"{KEYED}; TRUNCATE TABLE t", "SELECT COUNT(*) FROM t", [(0,)]),
     (
         "CREATE TABLE t (id INT NOT NULL, v VARCHAR(2) NOT NULL); INSERT IGNORE INTO t VALUES (NULL, 'abc')",
@@ -187,8 +193,9 @@ ERRORS = [
     ("ALTER TABLE staff DROP nope", "1091 (42000): Can't DROP 'nope'; check that column/key exists"),
     ("ALTER TABLE staff DROP PRIMARY KEY", "1091 (42000): Can't DROP 'PRIMARY'; check that column/key exists"),
     ("ALTER TABLE staff MODIFY name INT", "1366 (HY000): Incorrect integer value: 'Ann' for column 'name' at row 1"),
-    ("ALTER TABLE staff MODIFY name VARCHAR(2)", "1265 (01000): Data truncated for column 'name' at row 1"),
+    ("ALTER TABLE staff MODIFY name VARCHAR(2)", "1406 (22001): Data too long for column 'name' at row 1"),
     ("ALTER TABLE staff MODIFY pay INT NOT NULL", "1138 (22004): Invalid use of NULL value"),
+    ("ALTER TABLE staff MODIFY pay BIGINT NOT NULL", "1265 (01000): Data truncated for column 'pay' at row 5"),
     ("ALTER TABLE staff MODIFY nope INT", "1054 (42S22): Unknown column 'nope' in 'staff'"),
     (
         "ALTER TABLE staff MODIFY id INT AUTO_INCREMENT",
@@ -244,6 +251,7 @@ PLACE = "(`staff`.`c`, CONSTRAINT `c_ibfk_1` FOREIGN KEY (`pid`) REFERENCES `p` 
 VIOLATIONS = [
     (KEYED, "INSERT INTO t VALUES (2, 1)", "1062 (23000): Duplicate entry '2' for key 't.PRIMARY'"),
     (KEYED, "UPDATE t SET id = 2 WHERE id = 1", "1062 (23000): Duplicate entry '2' for key 't.PRIMARY'"),
+    (KEYED, "UPDATE t SET n = 0, id = 5 ORDER BY n", "1062 (23000): Duplicate entry '5' for key 't.PRIMARY'"),
     (KEYED, "INSERT INTO t (n) VALUES (1)", "1364 (HY000): Field 'id' doesn't have a default value"),
     (KEYED, "INSERT INTO t VALUES (NULL, 1)", "1048 (23000): Column 'id' cannot be null"),
     (

@@ -8,6 +8,7 @@ README.md: the files, the dialect, the differences from MySQL 8, and how it is t
 """
 
 import sqlite3
+from collections.abc import Iterable
 from datetime import date, datetime, timedelta
 from hashlib import md5
 
@@ -65,6 +66,7 @@ class Database(Definer, Failures, Shows):
         self.sqlite.create_function("only_one_", 2, self.calls.only_one)
         self.sqlite.create_function("regexp_", 2, self.calls.regexp, deterministic=True)
         self.sqlite.create_function("keep_", 4, self.calls.keep)
+        self.sqlite.create_function("required_", 3, self.calls.required)
         self.sqlite.create_function("next_", 2, self.calls.next)
         self.sqlite.create_function("seen_", -1, self.calls.seen, deterministic=True)
         self.sqlite.create_function("last_generated_", 0, self.calls.last)
@@ -147,7 +149,10 @@ class Database(Definer, Failures, Shows):
                 self._control("BEGIN")
             self.changing, self.calls.generated = statement, 0
             try:
-                self._execute(block.check_once(block.change(statement)), parameters)
+                if turn := block.in_turn(statement):
+                    self._in_turn(block.check_once(turn[0]), turn[1], parameters)
+                else:
+                    self._execute(block.check_once(block.change(statement)), parameters)
             finally:
                 self.changing, self.calls.ignores = None, False
                 self.calls.last_generated = self.calls.generated or self.calls.last_generated
@@ -168,10 +173,24 @@ class Database(Definer, Failures, Shows):
             self.calls.variables.update(zip(into, zip(row, kinds, strict=True), strict=False))
         return [] if into else [tuple(map(_read, row, kinds)) for row in rows]
 
-    def _execute(self, sql: str, parameters: dict[str, int]) -> list[tuple]:
+    def _in_turn(self, rows: str, change: str, parameters: dict[str, int]) -> None:
+        """Change rows one after the other, all or none."""
+        self._raw("SAVEPOINT turn")
+        try:
+            for row, *values, _ in self._execute(rows, parameters, -1):
+                self._execute(change, (*values, row))
+        except BaseException:
+            self._raw("ROLLBACK TO turn")
+            raise
+        finally:
+            self._raw("RELEASE turn")
+
+    def _execute(self, sql: str, parameters: Iterable, most: int = MAX_ROWS) -> list[tuple]:
+        """Return the first rows of a statement; all if `most` is negative."""
         self.calls.failure = None
         try:
-            return self.sqlite.execute(sql, tuple(parameters)).fetchmany(MAX_ROWS)
+            cursor = self.sqlite.execute(sql, tuple(parameters))
+            return cursor.fetchall() if most < 0 else cursor.fetchmany(most)
         except sqlite3.Error as error:
             error, self.calls.failure = self.calls.failure or self._as_mysql(error, sql), None
             raise error from None  # this name alone is unbound here; another would make a cycle with the traceback

@@ -15,6 +15,7 @@ from envs.simulators.mysql.tokens import MySQLError, not_spoken
 from envs.simulators.mysql.types import TEXTUAL, Typed, quoted
 
 PARAMETER = re.compile(r'"(?:[^"]|"")*"|\?(\d+)')
+NUMBER = "ROW_NUMBER() OVER ()"  # of a row that ALTER TABLE copies
 MAX_SQL = 3_900  # bytes of SQLite's CREATE TABLE, which it keeps as a value
 INSIDE = "row~"  # alias of the row whose CHECK is translated
 
@@ -155,7 +156,9 @@ class Builder:
             if origin:
                 value = Typed(f"{quoted(old.name)}.{quoted(origin)}", old.column(origin).type)
                 same = old.column(origin).said == column.said
-                values.append(value.sql if same else stored(value, column, "ROW_NUMBER() OVER ()"))
+                values.append(value.sql if same else stored(value, column, NUMBER))
+                if not column.nullable and column.bare != old.column(origin).bare and not column.increments:
+                    values[-1] = f"required_({values[-1]}, {literal(column.name)}, {NUMBER})"
             elif column.default is not None or column.nullable or column.increments:
                 values.append(block.filled(schema.name, column))
             else:
@@ -172,9 +175,10 @@ class Builder:
         try:
             self._execute(f"INSERT INTO {quoted(name)} ({listed}) {rows}", block.parameters)
         except MySQLError as error:
-            if error.code != 1406:
-                raise
             place = str(error).partition(" for column ")[2]
+            cut = schema.column(place.split("'")[1]) if error.code == 1406 else None
+            if not cut or old.column(draft.origin[cut.name]).bare not in ("char", "varchar"):
+                raise
             raise MySQLError(1265, "01000", f"Data truncated for column {place}") from None
 
 

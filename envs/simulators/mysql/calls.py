@@ -42,7 +42,9 @@ class Calls:
         if kind in TEXTUAL:
             return as_printed(value, now)
         number = float(LEADING.match(value)[0] or 0) if isinstance(value, str) else value
-        return round(number) if kind in ("int", "unsigned") else float(number)
+        if kind not in ("int", "unsigned"):
+            return float(number)
+        return int(number) if now.kind == "double" else int(decimal(number, 0))
 
     def keep(self, value, said: str, column: str, row: int):
         """Return a value as a column of this type keeps it; raise MySQL's error if it cannot."""
@@ -51,6 +53,12 @@ class Calls:
         except Refused as refused:
             code, state, text = refused.args
             return self._fail(code, state, text.replace("{column}", column).replace("{row}", str(row)))
+
+    def required(self, value, column: str, row: int):
+        """Return a value that ALTER TABLE converts for a NOT NULL column; fail for NULL."""
+        return (
+            self._fail(1265, "01000", f"Data truncated for column '{column}' at row {row}") if value is None else value
+        )
 
     def next(self, table: str, value: int | None) -> int:
         """Return the value of an AUTO_INCREMENT column: the next one if none is given, and count it."""

@@ -28,7 +28,7 @@ class ChangeBlock(Block):
         self.tables, self.target = [Table(alias, columns, schema=schema)], name
         columns, values = self.assignments(change.sets)
         if any(map(assigns, change.sets)):
-            return self.in_order(change, name, columns, values)
+            return self.by_row(name, columns, self.ordered(change, name, values))
         sets = ", ".join(f"{column} = {value}" for column, value in zip(columns, values, strict=True))
         verb = f"UPDATE {quoted(name)} AS {quoted(alias)} SET {sets}"
         sql = verb if change.verb == "UPDATE" else f"DELETE FROM {quoted(name)} AS {quoted(alias)}"
@@ -42,15 +42,28 @@ class ChangeBlock(Block):
         order = self.order(Select(order=change.order), [])
         return f"{sql} WHERE {quoted(alias)}.rowid IN ({rows}{order}{limited(change.limit)})"
 
-    def in_order(self, change: Change, name: str, columns: list[str], values: list[str]) -> str:
-        """Return the SQL of an UPDATE that evaluates its assignments of variables in the order of its ORDER BY."""
+    def in_turn(self, change: Change) -> tuple[str, str] | None:
+        """Return the SQL of the rows that an UPDATE with ORDER BY changes, with their new values, and the SQL that
+        changes one of them. None where no unique key makes the order matter."""
+        if change.verb != "UPDATE" or change.source or not change.order:
+            return None
+        name, columns = self.known(change.table)
+        schema = self.base_table(name, change.verb)
+        if not any(key.unique for key in schema.keys):
+            return None
+        self.tables, self.target = [Table(change.alias or name, columns, schema=schema)], name
+        places, values = self.assignments(change.sets)
+        sets = ", ".join(f"{place} = ?" for place in places)
+        return self.ordered(change, name, values), f"UPDATE {quoted(name)} SET {sets} WHERE {ROW} = ?"
+
+    def ordered(self, change: Change, name: str, values: list[str]) -> str:
+        """Return the SQL of the numbers and the new values of the rows of an UPDATE, in the order of its ORDER BY."""
         self.clause = "where"
         where = f" WHERE {self.truth(change.where)}" if change.where else ""
         order = self.order(Select(order=change.order), []).strip()
         source = f"{quoted(name)} AS {quoted(self.tables[0].alias)}{where}{limited(change.limit)}"
         listed = "".join(f", {value} AS {quoted(f'value {i}')}" for i, value in enumerate(values))
-        rows = f"SELECT {ROW} AS row_{listed}, ROW_NUMBER() OVER ({order}) FROM {source}"
-        return self.by_row(name, columns, rows)
+        return f"SELECT {ROW} AS row_{listed}, ROW_NUMBER() OVER ({order}) FROM {source}"
 
     def by_row(self, name: str, columns: list[str], rows: str) -> str:
         """Return the SQL of an UPDATE that sets each row to the values that a query gives for its number."""
@@ -234,6 +247,8 @@ def stored(value: Typed, column: Column, row: int | str) -> str:
     whole = value.sql if value.type.kind in TEXTUAL else as_number(value)
     if column.said == "int":
         return f"whole_({whole}, {literal(column.name)}, {row})"
+    if column.said == "bigint unsigned" and value.type.kind == "unsigned":
+        return value.sql
     number = column.type.kind not in TEXTUAL or (column.said.startswith("enum") and value.type.kind == "int")
     return f"keep_({whole if number else as_text(value)}, {literal(column.said)}, {literal(column.name)}, {row})"
 

@@ -147,7 +147,7 @@ class ColumnDefinitions(Selects):
         base = said.partition("(")[0]
         if base in DIGITS:
             kept = "(1)" if said == "tinyint(1)" or (said == "tinyint" and sizes == [1] and not unsigned) else ""
-            kind = "unsigned" if base == "bigint" and unsigned else "int"
+            kind = "unsigned" if unsigned else "int"
             return base + kept + sign, Type(kind, 0, DIGITS[base])
         if base == "decimal":
             digits, places = (sizes + [10, 0])[:2] if not sizes else (sizes + [0])[:2]

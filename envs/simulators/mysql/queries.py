@@ -50,6 +50,7 @@ class Block(Expressions, Combining, Grouping, Variables):
         self.visible: set[str] | None = None  # SQL of the columns that HAVING may name; None: any
         self.numbered = False  # whether derived tables number their rows, which ROW names
         self.variables: dict[str, tuple] = outer.variables if outer else {}  # @name -> (value, Type)
+        self.assigned_names: set[str] = set()  # of the root: the @variables that are assigned in what is translated
         self.assigning: list[str] = outer.assigning if outer else []  # the @variable of each := in the statement
         self.recursive: dict[str, Columns] = outer.recursive if outer else {}  # names of WITH RECURSIVE being read
 
@@ -206,10 +207,13 @@ class Block(Expressions, Combining, Grouping, Variables):
     def select(self, query: Select) -> tuple[str, Columns]:
         self.numbered, self.windows, self.rolls = bool(query.groups), query.windows, query.rolls
         source = f" FROM {self.sources(query.source)}" if query.source else ""
-        self.clause = "where"
-        where = self.truth(query.where) if query.where else ""
-        self.clause, self.aggregates = "select", True
         items = self.items(query)
+        listed = set().union(*(assigns(node) for node, *_ in items)) - self.root.assigned_names
+        self.clause = "where"
+        self.root.assigned_names |= listed  # MySQL resolves the list before WHERE
+        where = self.truth(query.where) if query.where else ""
+        self.root.assigned_names -= listed
+        self.clause, self.aggregates = "select", True
         values = self.values(items)
         groups = self.groups(query, values)
         keys, last = [value.sql for value in groups], self.first_row() if groups else ""
@@ -219,10 +223,10 @@ class Block(Expressions, Combining, Grouping, Variables):
             last = ", ".join(f"{LEVEL} <= {i}, {key} COLLATE NOCASE" for i, key in enumerate(keys[1:]))
         assigning = any(assigns(node) for node, *_ in items)
         later = assigning and self.later(query, items)
-        order = "" if later else self.order(query, values, last, places=not assigning)
+        order = f" ORDER BY {last}" * bool(last) if later else self.order(query, values, last, places=not assigning)
         grouped = bool(groups) or any(calls(node) for node, *_ in items) or calls(query.having)
         having = ""
-        if query.having and (grouped or not later):
+        if query.having:
             self.clause = "having"
             self.visible = {value.sql for value in (*groups, *values)}
             having = self.truth(query.having)
