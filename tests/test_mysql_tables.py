@@ -102,6 +102,16 @@ EFFECTS = [
         "SELECT id, LAST_INSERT_ID() FROM t",
         [(7, 7), (8, 7), (20, 7), (21, 7)],
     ),
+    (
+        "CREATE TABLE t (e ENUM('b', 'c', 'a')); INSERT INTO t VALUES ('a'), ('b'), (NULL), ('c')",
+        "SELECT e FROM t ORDER BY e DESC",
+        [("a",), ("c",), ("b",), (None,)],
+    ),
+    (
+        "ALTER TABLE staff RENAME COLUMN name TO city, RENAME COLUMN city TO name",
+        "SELECT name, city FROM staff LIMIT 1",
+        [("Rome", "Ann")],
+    ),
     (KEYED, "SELECT * FROM t", [(1, 10), (2, 20)]),
     (f"{KEYED}; REPLACE INTO t VALUES (1, 5)", "SELECT * FROM t", [(1, 5), (2, 20)]),
     (f"{KEYED}; INSERT IGNORE INTO t VALUES (1, 5), (3, 30)", "SELECT * FROM t", [(1, 10), (2, 20), (3, 30)]),

@@ -6,13 +6,13 @@ SQLite holds the constraints: NOT NULL, unique keys, CHECK and foreign keys.
 import re
 
 from envs.simulators.mysql.calls import as_printed
-from envs.simulators.mysql.changes import ChangeBlock, literal, stored
+from envs.simulators.mysql.changes import ChangeBlock, stored
 from envs.simulators.mysql.drafts import Draft, columns_of
 from envs.simulators.mysql.queries import Table
 from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tables import Check, Foreign, Key, Schema
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
-from envs.simulators.mysql.types import TEXTUAL, Typed, quoted
+from envs.simulators.mysql.types import TEXTUAL, Typed, literal, quoted
 
 PARAMETER = re.compile(r'"(?:[^"]|"")*"|\?(\d+)')
 NUMBER = "ROW_NUMBER() OVER ()"  # of a row that ALTER TABLE copies

@@ -7,7 +7,7 @@ from envs.simulators.mysql.queries import Block, Table
 from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tables import Column, Schema
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
-from envs.simulators.mysql.types import NULL, TEXTUAL, Typed, as_number, as_text, quoted
+from envs.simulators.mysql.types import NULL, TEXTUAL, Typed, as_number, as_text, literal, quoted
 from envs.simulators.mysql.variables import assigns
 
 
@@ -230,10 +230,6 @@ def sources_of(source: tuple) -> dict[str, str]:
     if source[0] == "join":
         return sources_of(source[2]) | sources_of(source[3])
     return {source[2] or source[1].rpartition(".")[2]: source[1]} if source[0] == "table" else {}
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def stored(value: Typed, column: Column, row: int | str) -> str:

@@ -100,6 +100,11 @@ class Definer(Builder):
     def _alter(self, name: str, actions: list[tuple]) -> None:
         old = self._schema(name)
         draft, renamed = Draft(deepcopy(old), old), None
+        renames = [details for method, *details in actions if method == "rename_column"]
+        if len(renames) > 1:  # which happen at once: two columns may swap their names
+            others = [action for action in actions if action[0] != "rename_column"]
+            first = [("rename_column", name, f"{name}~") for name, _ in renames]
+            actions = [*first, *(("rename_column", f"{name}~", new) for name, new in renames), *others]
         for method, *details in actions:
             if method == "rename_table":
                 [renamed] = details

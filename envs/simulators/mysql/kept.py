@@ -22,12 +22,17 @@ class Refused(Exception):
         super().__init__(code, state, text)
 
 
+def members_of(said: str) -> list[str]:
+    """Return the members of an ENUM or SET."""
+    return [text.replace("''", "'") for text in re.findall(r"'((?:[^']|'')*)'", said)]
+
+
 @lru_cache(256)
 def _read(said: str) -> tuple[str, list[int], list[str], bool]:
     """Return a type's name, its sizes, its members, and whether it is unsigned."""
     name = re.match(r"\w+", said)[0]
     if name in ("enum", "set"):
-        return name, [], [text.replace("''", "'") for text in re.findall(r"'((?:[^']|'')*)'", said)], False
+        return name, [], members_of(said), False
     return name, [int(digits) for digits in re.findall(r"\d+", said)], [], said.endswith("unsigned")
 
 

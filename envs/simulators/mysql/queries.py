@@ -7,10 +7,11 @@ from envs.simulators.mysql.expressions import CLAUSES, LEVEL, Expressions, calls
 from envs.simulators.mysql.grammar import NEW_ROW
 from envs.simulators.mysql.grouping import Grouping
 from envs.simulators.mysql.information import LISTED, columns_of, rows_of
+from envs.simulators.mysql.kept import members_of
 from envs.simulators.mysql.selects import MAX_TABLES, NATURAL, Select
 from envs.simulators.mysql.tables import Schema
 from envs.simulators.mysql.tokens import MySQLError, too_many_columns
-from envs.simulators.mysql.types import NULL, Typed, quoted, without_case
+from envs.simulators.mysql.types import COUNT, NULL, Typed, literal, quoted, without_case
 from envs.simulators.mysql.variables import Variables, assigns
 
 MAX_COLUMNS = 4096  # of all SELECT lists of a statement; in MySQL of each
@@ -333,10 +334,20 @@ class Block(Expressions, Combining, Grouping, Variables):
                 )
                 raise MySQLError(3065, "HY000", f"{text}is not in SELECT list; this is incompatible with DISTINCT")
             place = str(selected.index(value.sql) + 1) if places and value.sql in selected else value.sql
+            if members := self.members(value):
+                place, value = f"FIELD_({value.sql}, {', '.join(map(literal, members))})", Typed("", COUNT)
             place = f"(0 + {place})" if node[0] == "negate" else place  # or SQLite takes -1 for a column's number
             parts.append(without_case(Typed(place, value.type)) + " DESC" * descends)
         parts += [last] if last else []
         return f" ORDER BY {', '.join(parts)}" if parts else ""
+
+    def members(self, value: Typed) -> list[str]:
+        """Return the members of the ENUM column that a value is, by which it is sorted."""
+        for table in self.tables:
+            for column in table.schema.columns if table.schema else []:
+                if column.bare == "enum" and value.sql == f"{quoted(table.alias)}.{quoted(column.name)}":
+                    return members_of(column.said)
+        return []
 
     def ordinal(self, node: tuple, values: list[Typed]) -> Typed | None:
         """Return the column of the SELECT list with this number."""

@@ -1,9 +1,9 @@
 """SHOW and DESCRIBE; Database inherits Shows."""
 
-from envs.simulators.mysql.changes import ChangeBlock, literal
+from envs.simulators.mysql.changes import ChangeBlock
 from envs.simulators.mysql.tables import Schema
 from envs.simulators.mysql.tokens import not_spoken
-from envs.simulators.mysql.types import quoted
+from envs.simulators.mysql.types import literal, quoted
 
 
 class Shows:
