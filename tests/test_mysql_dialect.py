@@ -314,7 +314,6 @@ IN_ORDER = [  # of the rows; @n is a float where it was unset before, because an
      [(5,), (10,), (10,)]),
     (("SET @n = 5; INSERT INTO staff (id) SELECT @n := @n + 1 FROM staff; SELECT MAX(id), @n FROM staff",), [(10, 10)]),
     (("SELECT @x := pay, staff.* FROM staff WHERE id = 1",), [(30, 1, "Ann", "Rome", 30, "2024-01-31")]),
-    (("SET @b = 1.50", "SELECT @b := 2, @b FROM staff LIMIT 1"), [(2, D("2.00"))]),
 ]  # fmt: skip
 
 

@@ -65,6 +65,7 @@ EFFECTS = [
         [(6,)],
     ),
     ("ALTER TABLE staff ENGINE = InnoDB, CONVERT TO CHARACTER SET utf8mb4", "SELECT COUNT(*) FROM staff", [(5,)]),
+    ("CREATE TABLE t (a INT CHECK (a > 0)); ALTER TABLE t DROP COLUMN a, ADD b INT", "SELECT * FROM t", []),
     ("CREATE TABLE t LIKE staff", "SELECT COUNT(*) FROM t", [(0,)]),
     ("CREATE TABLE IF NOT EXISTS staff (a INT)", "SELECT COUNT(*) FROM staff", [(5,)]),
     (
@@ -230,6 +231,11 @@ ERRORS = [
     ),
     ("CREATE UNIQUE INDEX u ON staff (city(2))", "1062 (23000): Duplicate entry 'Ro' for key 'staff.u'"),
     ("CREATE TABLE t (a INT DEFAULT 'x')", "1067 (42000): Invalid default value for 'a'"),
+    (
+        "CREATE TABLE t (a INT DEFAULT b)",
+        "1064 (42000): You have an error in your SQL syntax; check the manual that corresponds to your MySQL server "
+        "version for the right syntax to use near 'b)' at line 1",
+    ),
     ("CREATE TABLE t (a INT, a INT)", "1060 (42S21): Duplicate column name 'a'"),
     ("CREATE TABLE other.t (a INT)", "1049 (42000): Unknown database 'other'"),
     (
@@ -328,9 +334,9 @@ VIOLATIONS = [
         "references invalid table(s) or column(s) or function(s) or definer/invoker of view lack rights to use them",
     ),
     (
-        "CREATE TABLE t (a INT, CONSTRAINT c CHECK (a > 0))",
-        "ALTER TABLE t DROP COLUMN a, ADD b INT",
-        "1090 (42000): You can't delete all columns with ALTER TABLE; use DROP TABLE instead",
+        "CREATE TABLE t (a INT, b INT, CHECK (a > 0), CONSTRAINT c CHECK (a > b))",
+        "ALTER TABLE t DROP COLUMN a",
+        "3959 (HY000): Check constraint 'c' uses column 'a', hence column cannot be dropped or renamed.",
     ),
 ]
 

@@ -26,6 +26,8 @@ class Builder:
     def _build(self, draft: Draft) -> None:
         """Create a table, with the rows of the old one if it replaces one."""
         schema, old = draft.schema, draft.old
+        if not schema.columns and old:
+            raise MySQLError(1090, "42000", "You can't delete all columns with ALTER TABLE; use DROP TABLE instead")
         if not schema.columns:
             raise MySQLError(4028, "HY000", "A table must have at least one visible column.")
         counted = [column for column in schema.columns if column.increments]

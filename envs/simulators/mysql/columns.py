@@ -28,13 +28,13 @@ class ColumnDefinitions(Selects):
         """Read a column with its constraints and its place. old: the name of the column that CHANGE replaces."""
         name = self.name()
         said, kind = self.type()
-        column = Column(name, said, kind, nullable=True)
-        before, after = [], []
+        column, after = Column(name, said, kind), []
         while self.attribute(column, after):
             pass
         place = "" if self.accept("FIRST") else self.name() if self.accept("AFTER") else None
-        before = [(method, column, place)] if method == "add_column" else [(method, old or name, column, place)]
-        return before + after
+        if method == "add_column":
+            return [(method, column, place), *after]
+        return [(method, old or name, column, place), *after]
 
     def attribute(self, column: Column, after: list[tuple]) -> bool:
         """Read an attribute of a column; return whether there was one. after: lists the keys that it adds."""
@@ -97,11 +97,12 @@ class ColumnDefinitions(Selects):
             self.expect(")")
             literal = node[0] in ("int", "text", "decimal")
             return node, str(node[1]) if literal else text
-        node = self.expression(13)
+        start, node = self.at, self.expression(13)
         sign = "-" if node[0] == "negate" else ""
         literal = node[1] if sign else node
         if literal[0] not in ("int", "decimal", "double", "text"):
-            raise MySQLError(1067, "42000", "Invalid default value for '{}'")
+            self.at = start
+            raise self.error()
         return node, f"{sign}{literal[1]}"
 
     def string(self) -> str:

@@ -109,9 +109,9 @@ class Definitions(ColumnDefinitions):
         if self.accept("CHANGE"):
             self.accept("COLUMN")
             return self.column_definition("change_column", self.name())
-        if self.accept("ALTER", "INDEX") or self.accept("ALTER", "CHECK") or self.accept("ALTER", "CONSTRAINT"):
-            raise not_spoken("ALTER INDEX")
         if self.accept("ALTER"):
+            if self.sees("INDEX", "CHECK", "CONSTRAINT"):
+                raise not_spoken(f"ALTER {self.tokens[self.at][1]}")
             self.accept("COLUMN")
             name = self.name()
             if self.accept("DROP", "DEFAULT"):
@@ -157,7 +157,7 @@ class Definitions(ColumnDefinitions):
         return "drop_column", self.name()
 
     def addition(self, alters: bool = False) -> list[tuple]:
-        """Read a column, a key or a constraint, which ALTER TABLE adds or CREATE TABLE lists."""
+        """Read a column, a key or a constraint. alters: whether ALTER TABLE adds it, instead of CREATE TABLE."""
         named = self.accept("CONSTRAINT")
         name = None if not named or self.sees("PRIMARY", "UNIQUE", "FOREIGN", "CHECK") else self.name()
         if self.accept("PRIMARY"):
@@ -180,12 +180,12 @@ class Definitions(ColumnDefinitions):
             raise not_spoken(f"{self.tokens[self.at][1]} INDEX")
         if self.accept("INDEX") or self.accept("KEY"):
             return [("add_key", self.key(None, False))]
-        said = self.accept("COLUMN")
+        if alters:
+            self.accept("COLUMN")
         if alters and self.accept("("):
             groups = self.listed(self.addition)
             self.expect(")")
             return [action for group in groups for action in group]
-        del said
         return self.column_definition("add_column")
 
     def key(self, name: str | None, unique: bool) -> Key:

@@ -84,8 +84,8 @@ class Draft:
         column = self.schema.column(name)
         if not column:
             raise cannot_drop(name)
-        if len(self.schema.columns) == 1:
-            raise MySQLError(1090, "42000", "You can't delete all columns with ALTER TABLE; use DROP TABLE instead")
+        low = column.name.lower()
+        self.schema.checks = [check for check in self.schema.checks if columns_of(check.node) != {low}]
         self.check_unused(column)
         for foreign in self.schema.foreign:
             if column.name in foreign.columns:
