@@ -295,14 +295,23 @@ def test_the_expert_solves_a_thousand_tasks(level, prompt):
     assert len(solve(level, prompt, range(1000))) == 22
 
 
+def test_a_table_that_is_gone_is_a_wrong_state():
+    """An empty table may be right; a dropped one is not."""
+    env = at(replace(CHANGE, sql="DELETE FROM pets", state=digest([])))
+    env.step("DROP TABLE pets")
+    assert env.step("answer done").info["outcome"] == "incorrect"
+
+
 def test_expert_continues_from_any_state():
     env = Env(Config(prompt="short", max_turns=9))
     for seed in range(60):
         env.reset(seed)
         table = env.goal.table
-        for sql in Random(seed).choices(
-            [f"DELETE FROM {table}", f"INSERT INTO {table} VALUES ()", "x", env.goal.sql], k=2
-        ):
+        column = env.goal.columns[-1][0]
+        changes = [f"DELETE FROM {table}", f"INSERT INTO {table} VALUES ()", "x", env.goal.sql, f"DROP TABLE {table}"]
+        changes += [f"ALTER TABLE {table} DROP `{column}`", f"RENAME TABLE {table} TO old, old TO older"]
+        changes += [f"ALTER TABLE {table} ADD CONSTRAINT never CHECK (1 = 1 OR `{column}` IS NULL)"]
+        for sql in Random(seed).choices(changes, k=2):
             env.step(sql)
         while env.running:
             step = env.step(env.oracle())

@@ -283,6 +283,45 @@ def test_a_session_has_variables_and_transactions(statements, expected):
     check(rows(*statements), expected)
 
 
+START = "(SELECT @n := 0) start"
+IN_ORDER = [  # of the rows; @n is a float where it was unset before, because an unset variable is a string to MySQL
+    ((f"SELECT @n := @n + 1 AS n, name FROM staff, {START} WHERE id < 4 ORDER BY name DESC",),
+     [(1.0, "Cyd"), (2.0, "Bob"), (3.0, "Ann")]),
+    (("SET @n = 0; SELECT name, @n := @n + 1 FROM staff ORDER BY pay DESC, id LIMIT 2",), [("Ann", 1), ("Cyd", 2)]),
+    (("SET @n = 0; SELECT name, @n := @n + 1 FROM staff ORDER BY pay DESC, id LIMIT 2; SELECT @n",), [(2,)]),
+    (("SET @t = 0", "SELECT id, @t := @t + pay AS total FROM staff WHERE id < 4 ORDER BY id DESC"),
+     [(3, 20), (2, 30), (1, 60)]),
+    (("SET @r = 0, @c = ''", "SELECT city, name, @r := IF(@c = city, @r + 1, 1) r, @c := city FROM staff "
+      "WHERE id < 4 ORDER BY city DESC, name DESC"),
+     [("Rome", "Cyd", 1, "Rome"), ("Rome", "Ann", 2, "Rome"), ("Lima", "Bob", 1, "Lima")]),
+    ((f"SELECT name FROM (SELECT name, @n := @n + 1 AS n FROM staff, {START} ORDER BY name DESC) t WHERE n = 2",),
+     [("Dee",)]),
+    (("SET @n = 0", "SELECT AVG(pay) FROM (SELECT pay, @n := @n + 1 AS n FROM staff WHERE pay > 0 ORDER BY pay) t "
+      "WHERE n IN (FLOOR((@n + 1) / 2), CEIL((@n + 1) / 2))"), [(D("15.0000"),)]),
+    ((f"SELECT @n := @n + 1, t.* FROM (SELECT id FROM staff ORDER BY id DESC LIMIT 2) t, {START}",),
+     [(1.0, 5), (2.0, 4)]),
+    ((f"SELECT city, COUNT(*) c, @n := @n + 1 FROM staff JOIN {START} GROUP BY city ORDER BY c DESC, city",),
+     [("Lima", 2, 2.0), ("Rome", 2, 1.0), ("Oslo", 1, 3.0)]),
+    (("SET @n = 0", "SELECT @n := @n + 1 AS n, name FROM staff ORDER BY n DESC LIMIT 2"), [(5, "Eve"), (4, "Dee")]),
+    (("SET @n = 0", "SELECT name FROM staff WHERE (@n := @n + 1) <= 2"), [("Ann",), ("Bob",)]),
+    (("SET @n = 0; SELECT @a := @n := @n + 1, @n, @a FROM staff LIMIT 2",), [(1, 1, "1"), (2, 2, "2")]),
+    (("SELECT @p - pay, @p := pay FROM staff WHERE id < 3",), [(None, 30), (None, 10)]),
+    (("SET @p = 0", "SELECT @p - pay, @p := pay FROM staff WHERE id < 3"), [(-30, 30), (20, 10)]),
+    (("SET @t = 0", "SELECT @t := @t + pay / 4, @t FROM staff WHERE id < 3"), [(D("7.5000"), 8), (D("10.0000"), 10)]),
+    (("SET @n = 10", "UPDATE staff SET id = @n := @n + 1 ORDER BY name DESC", "SELECT id FROM staff"),
+     [(15,), (14,), (13,), (12,), (11,)]),
+    (("SET @n = 0; UPDATE staff SET pay = (@n := @n + 5) WHERE city = 'rome'; SELECT pay FROM staff WHERE id < 4",),
+     [(5,), (10,), (10,)]),
+    (("SET @n = 5; INSERT INTO staff (id) SELECT @n := @n + 1 FROM staff; SELECT MAX(id), @n FROM staff",), [(10, 10)]),
+    (("SELECT @x := pay, staff.* FROM staff WHERE id = 1",), [(30, 1, "Ann", "Rome", 30, "2024-01-31")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statements", "expected"), IN_ORDER)
+def test_assignments_follow_the_order_of_the_rows(statements, expected):
+    check(rows(*statements), expected)
+
+
 def test_a_new_table_begins_a_new_session():
     database = Database().load("staff", COLUMNS, ROWS)
     database.run("SET @a = 1, autocommit = 0")
@@ -290,7 +329,9 @@ def test_a_new_table_begins_a_new_session():
     assert database.run("DELETE FROM staff; ROLLBACK; SELECT COUNT(*), @a FROM staff") == [(0, None)]
 
 
-@pytest.mark.parametrize("sql", [sql for sql, _ in COMBINED + ROLLED] + [sql for said, _ in SESSIONS for sql in said])
+@pytest.mark.parametrize(
+    "sql", [sql for sql, _ in COMBINED + ROLLED] + [sql for said, _ in SESSIONS + IN_ORDER for sql in said]
+)
 def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
     words = sql.split()
     for count in range(1, len(words)):
@@ -307,10 +348,11 @@ def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
         ("ROLLBACK TO SAVEPOINT a", 1235),
         ("START TRANSACTION READ ONLY", 1235),
         ("SET NAMES", 1064),
-        ("SELECT @x := @x + 1 FROM staff", 1235),
-        ("SELECT @n := @n + 1, name FROM staff, (SELECT @n := 0) t", 1235),
-        ("SELECT @x := pay, staff.* FROM staff", 1235),
-        ("INSERT INTO staff SELECT @x := 1, 'a', 'b', 1, 'c'", 1235),
+        ("SELECT id FROM staff WHERE (@n := @n + 1) BETWEEN 2 AND 3", 1235),
+        ("SELECT @n := 1 AS n FROM staff HAVING n <= 2", 1235),
+        ("SELECT @n := 1, RANK() OVER (ORDER BY id) FROM staff", 1235),
+        ("WITH t AS (SELECT @n := 1 x) SELECT * FROM t a, t b", 1235),
+        ("SELECT @n := 1 AS n FROM staff ORDER BY n, pay", 1235),
         ("SELECT name INTO OUTFILE '/tmp/x' FROM staff", 1235),
         ("SELECT name INTO @m FROM staff", 1172),
         ("SELECT name, pay INTO @m FROM staff LIMIT 1", 1222),
@@ -331,13 +373,17 @@ def test_every_beginning_of_a_statement_gives_rows_or_an_error(sql):
         ("WITH RECURSIVE n AS (SELECT 1 i UNION ALL SELECT i FROM n UNION ALL SELECT 2) SELECT * FROM n", 3574),
         ("WITH RECURSIVE n AS (SELECT 1 i UNION SELECT i FROM n UNION ALL SELECT i FROM n) SELECT * FROM n", 1235),
         ("LOCK TABLES staff READ", 1235),
-        ("CREATE TABLE t (a INT)", 1235),
+        ("CREATE TRIGGER t BEFORE INSERT ON staff FOR EACH ROW SET NEW.pay = 1", 1235),
+        ("ALTER TABLE staff ADD twice INT GENERATED ALWAYS AS (pay * 2)", 1235),
+        ("ALTER TABLE staff ADD data JSON", 1235),
         ("CREATE USER bob IDENTIFIED", 1064),
         ("CREATE DATABASE shop; CREATE DATABASE shop", 1007),
         ("CREATE USER bob; CREATE USER 'bob'@'%'", 1396),
         ("REVOKE ALL ON *.* FROM bob", 1141),
         ("CREATE DATABASE shop; USE shop", 1235),
-        ("SHOW INDEX FROM staff", 1235),
+        ("SHOW TRIGGERS", 1235),
+        ("SELECT * FROM (SELECT 1 x) a, (SELECT x) b", 1054),
+        ("INSERT INTO staff (name) SELECT name", 1054),
         ("SHOW STAFF", 1064),
         ("EXPLAIN SELECT 1", 1235),
         ("SELECT name FROM staff FOR UPDATE", 1235),

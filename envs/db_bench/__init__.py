@@ -148,6 +148,7 @@ class Env(OwnSplits):
         """Start the episode of a task."""
         self.goal = task
         self.database.load(task.table, task.columns, task.rows)
+        self.defined = self.database.definition()
         self.turns, self.found, self.tried = 0, False, False
         self.running = True
 
@@ -231,11 +232,26 @@ class Env(OwnSplits):
 
     def _state_right(self) -> bool:
         """Return whether the table equals the one after the true SQL."""
-        return digest(self.database.rows()) == self.goal.state
+        rows = self._rows()
+        return rows is not None and digest(rows) == self.goal.state
 
     def _untouched(self) -> bool:
         """Return whether the table is as it was at the start."""
-        return self.database.rows() == [tuple(row) for row in self.goal.rows]
+        return self._rows() == [tuple(row) for row in self.goal.rows] and self._as_defined()
+
+    def _as_defined(self) -> bool:
+        """Return whether the table has the columns and keys of the start."""
+        try:
+            return self.database.definition() == self.defined
+        except MySQLError:
+            return False
+
+    def _rows(self) -> list[tuple] | None:
+        """Return the rows of the task's table; None if a statement dropped or renamed it."""
+        try:
+            return self.database.rows()
+        except MySQLError:
+            return None
 
     def _repair(self) -> str:
         """Return statements that bring the table from any state into the right one."""
@@ -243,7 +259,10 @@ class Env(OwnSplits):
         fresh.run(self.goal.sql)
         rows = ", ".join(map(literal, fresh.rows()))
         table = f"`{self.goal.table}`"
-        return f"DELETE FROM {table}" + (f"; INSERT INTO {table} VALUES {rows}" if rows else "")
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in self.goal.columns)
+        anew = f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} ({columns})"
+        begin = f"DELETE FROM {table}" if self._as_defined() else anew
+        return begin + (f"; INSERT INTO {table} VALUES {rows}" if rows else "")
 
     def _operation(self, thought: str, sql: str) -> str:
         return sql if self.config.prompt == "short" else f"{thought}\nAction: Operation\n```sql\n{sql}\n```"

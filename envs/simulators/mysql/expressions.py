@@ -95,12 +95,6 @@ class Expressions(Operators, Windows):
     def _text(self, text: str) -> Typed:
         return Typed(f"?{self.parameters.setdefault(text, len(self.parameters) + 1)}", TEXT)
 
-    def _variable(self, name: str) -> Typed:
-        value, kind = self.variables.get(name, (None, NULL))
-        if value is None:
-            return Typed("NULL", kind)
-        return Typed(self._text(value).sql if isinstance(value, str) else repr(value), kind)
-
     # -- CASE and CAST
 
     def _case(self, operand: tuple | None, branches: list, otherwise: tuple) -> Typed:
@@ -283,6 +277,7 @@ ANY_TYPE = {  # functions whose result takes after their arguments: how many the
     "GROUPING": (1, 64, Expressions._grouping),
     "IF": (3, 3, Expressions._if),
     "IFNULL": (2, 2, Expressions._coalesce),
+    "LAST_INSERT_ID": (0, 0, lambda self, name, arguments: Typed("last_generated_()", COUNT)),
     "LEAST": (2, 1000, Expressions._extreme),
     "MOD": (2, 2, Expressions._mod),
     "NULLIF": (2, 2, Expressions._nullif),

@@ -7,7 +7,7 @@
 ("interval", e, unit),
 ("case", operand, [(when, then)], otherwise), ("exists", Select), ("query", Select), ("cast", e, type, scale),
 ("call", NAME, arguments, distinct, order, separator), ("window", call, (partition, order, frame) or its name),
-("variable", name).
+("variable", name), ("assign", name of a variable, e), ("default",).
 """
 
 from envs.simulators.mysql.forms import BARE, FORMS, called, interval
@@ -29,6 +29,7 @@ STRENGTH |= {"|": 7, "&": 8, "<<": 9, ">>": 9, "^": 12, "DIV": 11, "MOD": 11} | 
 )
 SAME = {"||": "OR", "&&": "AND", "MOD": "%", "!=": "<>"}
 CASTS = ("SIGNED", "UNSIGNED", "CHAR", "DECIMAL", "DATE", "DATETIME", "TIME", "DOUBLE", "FLOAT")
+NEW_ROW = "new row~"  # alias of the row that INSERT ... ON DUPLICATE KEY UPDATE could not add
 MAX_DEPTH = 60  # of expressions and queries in one another; SQLite's parser has a stack of 100
 
 
@@ -40,7 +41,7 @@ class Grammar:
         self.sql = sql
         self.tokens = []  # (kind, text; of words and signs in capitals, where it begins)
         self.at, self.depth = 0, 0
-        self.read: set[str] = set()  # names of @variables
+        self.assigning: list[str] = []  # the @variable of each := in an expression
         place = 0
         while place < len(sql):
             match = TOKEN.match(sql, place)
@@ -189,10 +190,12 @@ class Grammar:
                 parts.append(unquoted(self.tokens[self.at][1]))
                 self.at += 1
             return "text", "".join(parts)
-        if kind == "variable" and not text.startswith("@@") and self.tokens[self.at + 1][1] != ":=":
+        if kind == "variable" and not text.startswith("@@"):
             self.at += 1
-            self.read.add(text[1:].lower())
-            return "variable", text[1:].lower()
+            if not self.accept(":="):
+                return "variable", text[1:].lower()
+            self.assigning.append(text[1:].lower())
+            return "assign", text[1:].lower(), self.expression()
         if self.accept("("):
             if self.sees("SELECT", "WITH"):
                 found = "query", self.query()
@@ -215,7 +218,7 @@ class Grammar:
             self.at += 2
             name = self.name()
             self.expect(")")
-            return "column", None, name
+            return "column", NEW_ROW, name
         if word in BARE:
             self.at += 1
             if self.accept("("):

@@ -53,7 +53,10 @@ class Operators:
             return self.rows_compared(operator, left, right)
         one, other = self.typed(left), self.typed(right)
         if operator in ("+", "-", "*", "/", "%", "DIV"):
-            return arithmetic(operator, one, other)
+            found = arithmetic(operator, one, other)
+            if found.type.kind not in ("decimal", "double"):
+                return found
+            return arithmetic(operator, self.exact(left, one), self.exact(right, other))
         if operator in BITS:
             a, b = bits(one), bits(other)
             return Typed(f"(({a} | {b}) - ({a} & {b}))" if operator == "^" else f"({a} {operator} {b})", UNSIGNED)

@@ -1,16 +1,18 @@
 """Parse a MySQL statement to a Select, a Change, ("show", what, table), ("set", [(variable, expression)]),
-("store", Select, {column: variable}, variables of INTO), or ("transaction", word)."""
+("store", Select, variables of INTO), ("define", method of Definer, *arguments), or ("transaction", word)."""
 
 from dataclasses import dataclass, field
 
-from envs.simulators.mysql.selects import Select, Selects
+from envs.simulators.mysql.definitions import Definitions
+from envs.simulators.mysql.selects import Select
 from envs.simulators.mysql.tokens import MySQLError, not_spoken
 
 SHOWN = {"BINARY", "CHARACTER", "COLLATION", "COUNT", "CREATE", "ENGINE", "ENGINES", "ERRORS", "EVENTS", "EXTENDED"}
-SHOWN |= {"FUNCTION", "GLOBAL", "GRANTS", "INDEX", "INDEXES", "KEYS", "MASTER", "OPEN", "PLUGINS", "PRIVILEGES"}
+SHOWN |= {"FUNCTION", "GLOBAL", "GRANTS", "MASTER", "OPEN", "PLUGINS", "PRIVILEGES"}
 SHOWN |= {"PROCEDURE", "PROCESSLIST", "PROFILES", "SCHEMAS", "SESSION", "STATUS", "STORAGE", "TABLE", "TRIGGERS"}
 SHOWN |= {"VARIABLES", "WARNINGS"}  # by MySQL, and not here
-IDLE_SETTINGS = {"FOREIGN_KEY_CHECKS", "SQL_SAFE_UPDATES", "UNIQUE_CHECKS"}  # that change nothing here
+IDLE_SETTINGS = {"SQL_SAFE_UPDATES", "UNIQUE_CHECKS"}  # that change nothing here
+SETTINGS = {"AUTOCOMMIT", "FOREIGN_KEY_CHECKS"}
 
 
 @dataclass
@@ -31,9 +33,10 @@ class Change:
     ignores: bool = False  # IGNORE: a value of another type is converted
     again: list = field(default_factory=list)  # ON DUPLICATE KEY UPDATE, like sets
     row_alias: str | None = None  # of the new row in `again`
+    replaces: bool = False  # REPLACE: rows with an equal key are deleted first
 
 
-class Parser(Selects):
+class Parser(Definitions):
     """Read a whole statement; see Grammar."""
 
     def statement(self):
@@ -44,14 +47,16 @@ class Parser(Selects):
             found = self.query()
             self.into_variables()
         elif self.accept("INSERT") or self.accept("REPLACE"):
+            replaces = self.tokens[self.at - 1][1] == "REPLACE"
             found = self.insert()
+            found.replaces = replaces
         elif self.accept("UPDATE"):
             found = self.update()
         elif self.accept("DELETE"):
             found = self.delete()
         elif self.accept("TRUNCATE"):
             self.accept("TABLE")
-            found = Change("DELETE", self.table_name())
+            found = "define", "truncate", self.table_name()
         elif self.accept("SHOW"):
             found = self.show()
         elif self.accept("SET"):
@@ -63,22 +68,12 @@ class Parser(Selects):
         elif self.accept("DESCRIBE") or self.accept("DESC") or self.accept("EXPLAIN"):
             found = ("show", "COLUMNS", self.table_name())
         elif self.sees("CREATE", "DROP", "ALTER", "RENAME"):  # of tables; root.py answers the others
-            raise not_spoken(" ".join(self.sql.split()[:2])[:80])
+            found = "define", *self.definition()
         else:
             raise self.error()
         if self.tokens[self.at][0] != "end":
             raise self.error()
-        return self.storing(found) if self.assigned or self.into else found
-
-    def storing(self, found) -> tuple:
-        """Return ("store", Select, {column: variable} of :=, variables of INTO), whose values the last row gives."""
-        for name in self.assigned:
-            whole = isinstance(found, Select) and not found.parts and all(node[0] != "star" for node, *_ in found.items)
-            if name in self.read or not whole:  # the rows would depend on the order in which they are found
-                raise not_spoken(f"@{name} :=")
-        places = [node for node, *_ in found.items] if self.assigned else []
-        columns = {i: name for name, node in self.assigned.items() for i, each in enumerate(places) if each is node}
-        return "store", found, columns, self.into
+        return ("store", found, self.into) if self.into else found
 
     def explains(self) -> bool:
         """Return whether the word that comes next asks for the plan of a statement, not for a table's columns."""
@@ -87,13 +82,20 @@ class Parser(Selects):
         return kind in ("word", "sign") and text in plans
 
     def show(self) -> tuple:
-        if self.accept("TABLES"):
-            return "show", "TABLES", None
         if self.accept("DATABASES"):
             return "show", "DATABASES", None
         if self.accept("CREATE", "TABLE"):
             return "show", "CREATE", self.table_name()
-        self.accept("FULL")
+        full = self.accept("FULL")
+        if self.accept("TABLES"):
+            if self.accept("FROM") or self.accept("IN"):
+                self.name()
+            pattern = self.string() if self.accept("LIKE") else "%"
+            return "show", "FULL TABLES" if full else "TABLES", pattern
+        if self.accept("INDEX") or self.accept("INDEXES") or self.accept("KEYS"):
+            if not (self.accept("FROM") or self.accept("IN")):
+                raise self.error()
+            return "show", "INDEX", self.table_name()
         if self.sees(*SHOWN):
             raise not_spoken(f"SHOW {self.tokens[self.at][1]}")
         if not (self.accept("COLUMNS") or self.accept("FIELDS")):
@@ -120,12 +122,12 @@ class Parser(Selects):
         name = text.upper().removeprefix("@@").removeprefix("SESSION.")
         if kind == "end":
             raise self.error()
-        if kind not in ("word", "variable") or name not in (*IDLE_SETTINGS, "AUTOCOMMIT"):
+        if kind not in ("word", "variable") or name not in IDLE_SETTINGS | SETTINGS:
             raise not_spoken(f"SET {self.sql[place:].split(maxsplit=1)[0][:80]}")
         self.at += 1
         self.expect("=")
         value = ("int", 1) if self.accept("ON") else ("int", 0) if self.accept("OFF") else self.expression()
-        return ("@@autocommit", value) if name == "AUTOCOMMIT" else None
+        return (f"@@{name.lower()}", value) if name in SETTINGS else None
 
     def transaction(self) -> str:
         """Read START TRANSACTION, BEGIN, COMMIT or ROLLBACK; return BEGIN for the first two."""
@@ -174,7 +176,10 @@ class Parser(Selects):
         return values
 
     def value(self) -> tuple:
-        return ("null",) if self.accept("DEFAULT") else self.expression()
+        if self.sees("DEFAULT") and self.tokens[self.at + 1][1] != "(":
+            self.at += 1
+            return ("default",)
+        return self.expression()
 
     def update(self) -> Change:
         ignores = self.modifiers()

@@ -34,6 +34,7 @@ class Server:
     """A server's databases, of which one is in use, and its users beside root."""
 
     database: str = ""
+    tables: dict = field(default_factory=dict)  # of the database in use, by name
     databases: set[str] = field(default_factory=set)  # that were created beside it
     users: set[tuple[str, str]] = field(default_factory=set)  # (name, host)
 
@@ -94,9 +95,9 @@ class Server:
         """Nothing waits to be written."""
 
     def _check_place(self, place: str | None) -> None:
-        """Raise MySQLError for a table that the database in use does not have: its only one has its name."""
+        """Raise MySQLError for a table that the database in use does not have."""
         *before, table = map(_plain, re.findall(rf"\*|{NAME}", place or "*"))
-        if table != "*" and (before or [self.database])[0] == self.database != table:
+        if table != "*" and (before or [self.database])[0] == self.database and table not in self.tables:
             raise MySQLError(1146, "42S02", f"Table '{self.database}.{table}' doesn't exist")
 
 

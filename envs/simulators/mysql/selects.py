@@ -40,7 +40,6 @@ class Selects(Grammar):
         super().__init__(sql)
         self.tables = 0  # that are joined so far, derived ones too
         self.named: dict[str, tuple[Select, int]] = {}  # WITH: a query, and how many tables it joins
-        self.assigned: dict[str, tuple] = {}  # @name := expression, in the statement's own SELECT list
         self.into: list[str] = []  # names of the @variables of INTO
         self.recurring: dict[str, bool] = {}  # WITH RECURSIVE being read: a name, and whether it was read inside
 
@@ -140,15 +139,10 @@ class Selects(Grammar):
 
     def item(self) -> tuple:
         """Read an expression of the SELECT list, its alias and its text."""
-        kind, text, start = self.tokens[self.at]
+        start = self.tokens[self.at][2]
         if self.accept("*"):
             return ("star", None), None, "*"
-        name = ""
-        if kind == "variable" and self.tokens[self.at + 1][1] == ":=" and self.depth == 1:
-            name, self.at = text[1:].lower(), self.at + 2
         expression = self.expression()
-        if name:
-            self.assigned[name] = expression
         end = self.tokens[self.at][2]
         return expression, self.alias(texts=True), self.sql[start:end].strip()
 

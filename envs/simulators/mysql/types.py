@@ -31,6 +31,10 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
 AS_NUMBER = {"date": "day_number", "datetime": "moment_number", "time": "time_number", "unsigned": "unsigned_number"}
 
 
