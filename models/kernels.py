@@ -41,6 +41,7 @@ class Kernels:
     attend: Callable = nothing_faster  # the same of models/attention.py's attend; not called on a CPU
     # (ids_BT, sequences_ST, own_ST, cos_NE) -> (q_NHE, k_NKE, v_NKE, window) -> out_NHE: training without padding
     pack: Callable = nothing_faster
+    rms_norm: Callable = nothing_faster  # (x, weight, eps) -> models/decoder.py's RMSNorm of x, float32 on a CPU
     train_block: Callable = nothing_faster  # (block, x_ND, layout, wanted) -> x_ND after the block, without a cache
     decode_step: Callable = nothing_faster  # (model) -> (ids_B, positions_B, cache view) -> hidden_BD, same bits
     to_front: Callable = nothing_faster  # (cache, busy slots, all slots): move busy slots together in the cache

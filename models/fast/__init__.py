@@ -6,6 +6,7 @@ from models.fast import (
     dispatch,
     kept,
     memory,
+    norm,
     onednn,
     optimizer,
     packed,
@@ -25,7 +26,7 @@ def install() -> None:
     kernels.slab_logits, kernels.slab_back = products.slab_logits, products.slab_back
     kernels.token_logprobs, kernels.attend = dispatch.token_logprobs, dispatch.attend
     kernels.sample, kernels.pack = dispatch.sample, varlen.pack
-    kernels.train_block = train_block.train_block
+    kernels.train_block, kernels.rms_norm = train_block.train_block, norm.rms_norm
     kernels.decode_step, kernels.run_ahead, kernels.to_front = cpu_step.exact_step, run_ahead, compact.to_front
     kernels.make_exact = make_exact
     kernels.matmul = onednn.onednn_matmul

@@ -1,7 +1,7 @@
 """The decoder for one more token of each row on a CPU, in few calls and with the bits of models/decoder.py.
 
 With a handful of rows and a few million weights, calls cost more than sums. So layers that read the same input become
-one product (products.py), norms are written out, results go in place where they are needed, and what the layers share
+one product (products.py), results go in place where they are needed, and what the layers share
 is computed once: masks, buffers, places in the cache. `exact_step` tries some tokens before the engine uses it.
 """
 
@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from models.attention import KEY_BLOCK, LOG2E, QUERY_MULTIPLE, SMALL_PRODUCT, masked, score, span
 from models.cache import CacheView, KVCache
 from models.config import ModelConfig
-from models.decoder import CausalLM, RMSNorm, rotate
+from models.decoder import CausalLM, rotate
 from models.elementwise import shares
 from models.fast import onednn, packed
+from models.fast.norm import normalize
 from models.fast.onednn import batch_matmul
 from models.fast.products import StackedOnCPU, groups, random_factors
 from models.fast.step import Step, padded
@@ -29,18 +30,6 @@ FEW_ROWS = 4  # libraries take other kernels for one to three rows
 FEW_CALLS = 100_000_000  # parameters; without copies of weights fewer calls save a larger model little
 
 
-class Norm:
-    """RMSNorm in float32 with the bits of F.rms_norm, in six calls."""
-
-    def __init__(self, norm: RMSNorm, weight: torch.Tensor | None = None):
-        self.weight = norm.weight if weight is None else weight
-        self.eps, self.width = torch.tensor(norm.eps), torch.tensor(float(self.weight.shape[-1]))
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        total = torch.mul(x, x).sum(-1, keepdim=True)
-        return torch.mul(x, torch.addcdiv(self.eps, total, self.width).rsqrt_()).mul_(self.weight)
-
-
 class CPUStep(Step):
     """A stacked copy of a model as it is now. copies: the frozen weights are copied for each adapter. row_multiple: the
     number of rows is padded to a multiple of it."""
@@ -49,11 +38,6 @@ class CPUStep(Step):
     def __init__(self, model: CausalLM, copies: bool = True, row_multiple: int = ROW_MULTIPLE):
         self.row_multiple, self.copies = row_multiple, copies
         super().__init__(model, lambda layers: StackedOnCPU(layers, copies))
-        self.norms, self.last_norm = [], Norm(model.model.norm)
-        for layer in self.layers:
-            block, heads = layer.block, layer.head_norms
-            of_heads = None if heads is None else Norm(block.self_attn.q_norm, heads.weight)
-            self.norms.append((Norm(block.input_layernorm), of_heads, Norm(block.post_attention_layernorm)))
 
     @torch.inference_mode()
     def __call__(self, ids_B: torch.Tensor, positions_B: torch.Tensor, view: CacheView) -> torch.Tensor:
@@ -64,6 +48,7 @@ class CPUStep(Step):
         """Return hidden states [B, D]. attend: (index of the layer, queries and keys side by side [B, H + K, E], v_BKE,
         out_BHE) -> None: writes the new keys and values to the cache, and the attended heads to out_BHE."""
         B, cfg, decoder = len(ids_B), self.model.config, self.model.model
+        norm = lambda x, weight: normalize(x, weight, cfg.rms_norm_eps)[0]  # noqa: E731
         N, H, E = -(-B // self.row_multiple) * self.row_multiple, cfg.num_attention_heads, cfg.head_dim
         both = H + cfg.num_key_value_heads
         positions_N = padded(positions_B, N)
@@ -72,16 +57,16 @@ class CPUStep(Step):
         attended_ND = torch.zeros(N, H * E)  # its rows after B stay zero
         out_BHE = attended_ND[:B].view(B, H, E)
         x_ND = F.embedding(padded(ids_B, N), decoder.embed_tokens.weight)
-        for i, (layer, (norm, head_norm, mlp_norm)) in enumerate(zip(self.layers, self.norms, strict=True)):
-            heads_NHE = layer.qkv.joint(norm(x_ND)).view(N, -1, E)
+        for i, layer in enumerate(self.layers):
+            heads_NHE = layer.qkv.joint(norm(x_ND, layer.block.input_layernorm.weight)).view(N, -1, E)
             qk_NHE = heads_NHE[:, :both]
-            if head_norm is not None:
-                qk_NHE = head_norm(qk_NHE)
+            if layer.head_norms is not None:
+                qk_NHE = norm(qk_NHE, layer.head_norms.weight)
             attend(i, rotate(qk_NHE, *rotary[cfg.ropes[i]])[:B], heads_NHE[:B, both:], out_BHE)
             x_ND = layer.out.joint(attended_ND).add_(x_ND)
-            gate, up = layer.gate_up(mlp_norm(x_ND))
+            gate, up = layer.gate_up(norm(x_ND, layer.block.post_attention_layernorm.weight))
             x_ND = layer.down.joint(layer.block.mlp.act(gate).mul_(up)).add_(x_ND)
-        return self.last_norm(x_ND)[:B]
+        return norm(x_ND, decoder.norm.weight)[:B]
 
 
 class BlockedAttention:
