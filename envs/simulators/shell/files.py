@@ -132,11 +132,8 @@ class Machine:
 
     def content(self, path: str) -> bytes | None:
         """Return the bytes of a file, with root's rights; None if it is missing."""
-        try:
-            node = self.lookup(path)
-        except OSError:
-            return None
-        return node.data if node.kind == "file" else None
+        node = Caller(self).find(path)
+        return node.data if node and node.kind == "file" else None
 
     def records(self, path: str) -> list[list[str]]:
         """Return the records of one of the files of RECORDS, each a list of its fields; none if it is missing."""
@@ -250,12 +247,19 @@ class Caller:
             raise fault(errno.ENOENT)
         return node
 
-    def exists(self, path: str, follow: bool = True) -> bool:
-        """Return whether the caller can see a node at a path."""
+    def find(self, path: str, follow: bool = True) -> Node | None:
+        """Return the node at a path; None if the caller cannot see one."""
         try:
-            return self.walk(path, follow)[2] is not None
+            return self.walk(path, follow)[2]
         except OSError:
-            return False
+            return None
+
+    def exists(self, path: str, follow: bool = True) -> bool:
+        return self.find(path, follow) is not None
+
+    def is_dir(self, path: str) -> bool:
+        node = self.find(path)
+        return node is not None and node.kind == "dir"
 
     def realpath(self, path: str) -> str:
         """Return the absolute path without links; the last part need not exist."""

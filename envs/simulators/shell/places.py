@@ -2,6 +2,7 @@
 
 import re
 
+from envs.simulators.shell.commands.files import normal
 from envs.simulators.shell.commands.modes import mode_text, parse_mode
 
 
@@ -42,7 +43,7 @@ def _enter(sh, target: str, physical: bool, show: bool) -> int:
     if not target.startswith("/"):
         path = f"{logical}/{target}"
         target = path if sh.exists(logical) and sh.realpath(logical) == sh.cwd else f"{sh.cwd}/{target}"
-    plain = _plain(target)
+    plain = normal(target)
     node = sh.lookup(target)
     if node.kind != "dir":
         raise NotADirectoryError(20, "Not a directory")
@@ -56,17 +57,6 @@ def _enter(sh, target: str, physical: bool, show: bool) -> int:
     if show:
         sh.out(plain + "\n")
     return 0
-
-
-def _plain(path: str) -> str:
-    """Return an absolute path without its dots."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            parts[-1:] = []
-        elif part and part != ".":
-            parts.append(part)
-    return "/" + "/".join(parts)
 
 
 def dirs(sh, argv) -> int:

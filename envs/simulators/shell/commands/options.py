@@ -1,6 +1,7 @@
 """Shared by the commands: options as getopt_long parses them, names quoted as coreutils quotes them, errors, inputs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from envs.simulators.shell.process import Process
 
@@ -10,6 +11,11 @@ class Fail(Exception):
 
     def __init__(self, message: str = "", status: int = 1, try_help: bool = False, plain: bool = False):
         self.message, self.status, self.try_help, self.plain = message, status, try_help, plain
+
+
+def named(*commands: Callable) -> dict[str, Callable]:
+    """Return commands by their functions' names."""
+    return {command.__name__: command for command in commands}
 
 
 def guarded(command):
@@ -30,6 +36,27 @@ def guarded(command):
             return p.fail(f"{quote_if(error.filename)}: {error.strerror}" if error.filename else error.strerror)
 
     return run
+
+
+def attempt(p: Process, action: Callable, *arguments) -> bool:
+    """Run an action on one of several operands; print its Fail and set `p.failed`. Return whether it succeeded."""
+    try:
+        action(*arguments)
+    except Fail as failure:
+        if failure.message:
+            p.fail(failure.message)
+        p.failed = max(p.failed, failure.status)
+        return False
+    return True
+
+
+@contextmanager
+def failing(message: str, status: int = 1) -> Iterator[None]:
+    """Turn an OSError in the block into the Fail `message: why`."""
+    try:
+        yield
+    except OSError as error:
+        raise Fail(f"{message}: {error.strerror}", status) from None
 
 
 def getopt(argv: list[str], short: str, long: dict[str, str] | None = None, **limits) -> tuple[dict, list[str]]:

@@ -7,7 +7,7 @@ from envs.simulators.shell.commands.accounts.passwords import secret
 from envs.simulators.shell.commands.accounts.tables import Accounts, find, names_in
 from envs.simulators.shell.commands.accounts.users import add
 from envs.simulators.shell.commands.files import Removal
-from envs.simulators.shell.commands.options import Fail, getopt
+from envs.simulators.shell.commands.options import Fail, attempt, getopt
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
@@ -182,7 +182,7 @@ def deluser(p: Process) -> int:
         say("Looking for files to backup/remove ...")
         say("Removing files ...")
         if p.exists(user[5]) and p.lookup(user[5]) is not p.machine.root:
-            Removal(p, {"r", "f"}).start(user[5])
+            attempt(p, Removal(p, {"r", "f"}).start, user[5])
     say(f"Removing user `{name}' ...")
     accounts.remove_user(name)
     accounts.save()

@@ -14,7 +14,7 @@ from envs.simulators.shell.commands.accounts.tables import (
 )
 from envs.simulators.shell.commands.files import Removal
 from envs.simulators.shell.commands.modes import tree
-from envs.simulators.shell.commands.options import Fail
+from envs.simulators.shell.commands.options import Fail, attempt
 from envs.simulators.shell.files import text
 from envs.simulators.shell.process import Process
 
@@ -140,7 +140,7 @@ def _remove_home(p: Process, name: str, home: str) -> None:
     else:
         p.unlink(f"/var/mail/{name}")
     if p.exists(home) and p.lookup(home) is not p.machine.root:
-        Removal(p, {"r", "f"}).start(home)
+        attempt(p, Removal(p, {"r", "f"}).start, home)
     else:
         p.fail(f"{name} home directory ({home}) not found")
 
