@@ -1,4 +1,4 @@
-"""The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status.
+"""The builtin commands, BUILTINS: functions of the shell and a command's words that return an exit status, None for 0.
 
 Defined here: exit, return, break, shift, eval, source, exec, set, shopt, let, type, command, ulimit and their
 like. The others come from declaring.py, reading.py, places.py, printing.py, signals.py and conditions.py.
@@ -21,8 +21,8 @@ SHOPT = """checkwinsize cmdhist dotglob expand_aliases extglob failglob globstar
 nocaseglob nocasematch nullglob sourcepath xpg_echo"""
 
 
-def colon(sh, argv) -> int:
-    return 0
+def colon(sh, argv) -> None:
+    """Do nothing."""
 
 
 def false(sh, argv) -> int:
@@ -66,7 +66,7 @@ def _jump(sh, argv) -> int:
     raise LoopJump(min(count, sh.loops), argv[0] == "continue")
 
 
-def shift(sh, argv) -> int:
+def shift(sh, argv) -> int | None:
     count = whole(sh, argv, 1)
     if count is None:
         return 1
@@ -75,7 +75,6 @@ def shift(sh, argv) -> int:
     if count > len(sh.args):
         return 1
     del sh.args[:count]
-    return 0
 
 
 def eval_(sh, argv) -> int:
@@ -137,7 +136,7 @@ def exec_(sh, argv) -> int:
     raise Exit(sh.program(args))
 
 
-def set_(sh, argv) -> int:
+def set_(sh, argv) -> int | None:
     """Set options and positional parameters."""
     args, at = argv[1:], 0
     if not args:
@@ -167,7 +166,6 @@ def set_(sh, argv) -> int:
                 sh.error("set: usage: set [-abefhkmnptuvxBCEHPT] [-o option-name] [--] [-] [arg ...]\n")
                 return 2
             sh.options[name] = word[0] == "-"
-    return 0
 
 
 def shopt(sh, argv) -> int:
@@ -289,9 +287,8 @@ def alias(sh, argv) -> int:
     return int(bool(missing))
 
 
-def ulimit(sh, argv) -> int:
+def ulimit(sh, argv) -> None:
     sh.out("unlimited\n")
-    return 0
 
 
 BUILTINS = {
@@ -308,7 +305,7 @@ BUILTINS = {
 
 
 def _as_program(builtin):
-    return lambda process: builtin(process, process.argv)
+    return lambda process: builtin(process, process.argv) or 0
 
 
 PROGRAMS = {name: _as_program(BUILTINS[name]) for name in ("true", "false", "pwd", "echo", "test", "[")}

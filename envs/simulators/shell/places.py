@@ -38,7 +38,7 @@ def cd(sh, argv) -> int:
     return sh.fail(f"{target}: {failure.strerror}")
 
 
-def _enter(sh, target: str, physical: bool, show: bool) -> int:
+def _enter(sh, target: str, physical: bool, show: bool) -> None:
     logical = sh.get("PWD") or sh.cwd
     if not target.startswith("/"):
         path = f"{logical}/{target}"
@@ -56,15 +56,14 @@ def _enter(sh, target: str, physical: bool, show: bool) -> int:
         sh.vars[name].exported = True
     if show:
         sh.out(plain + "\n")
-    return 0
 
 
-def dirs(sh, argv) -> int:
+def dirs(sh, argv) -> None:
     """Print the stack of folders, the present one first: dirs, and pushd and popd after a change."""
     home = sh.get("HOME") or ""
     if argv[1:2] == ["-c"]:
         sh.stack = []
-        return 0
+        return
     whole = [sh.get("PWD") or sh.cwd, *sh.stack]
     shown = [path if "-l" in argv or not home or (path != home and not path.startswith(home + "/"))
              else "~" + path[len(home) :] for path in whole]  # fmt: skip
@@ -72,7 +71,6 @@ def dirs(sh, argv) -> int:
         sh.out("".join(f"{place:2}  {path}\n" for place, path in enumerate(shown)))
     else:
         sh.out(("\n" if "-p" in argv else " ").join(shown) + "\n")
-    return 0
 
 
 def pushd(sh, argv) -> int:
@@ -101,10 +99,9 @@ def popd(sh, argv) -> int:
     return dirs(sh, ["dirs"])
 
 
-def pwd(sh, argv) -> int:
+def pwd(sh, argv) -> None:
     value = None if "-P" in argv[1:] else sh.get("PWD")
     sh.out((value or sh.cwd) + "\n")
-    return 0
 
 
 def pwd_program(process) -> int:
@@ -113,7 +110,7 @@ def pwd_program(process) -> int:
     return 0
 
 
-def umask(sh, argv) -> int:
+def umask(sh, argv) -> int | None:
     args = [word for word in argv[1:] if word not in ("-S", "-p", "--")]
     if not args:
         allowed = mode_text(0o777 & ~sh.umask).replace("-", " ")
@@ -129,4 +126,3 @@ def umask(sh, argv) -> int:
     if not change:
         return sh.fail(f"`{args[0][:1]}': invalid symbolic mode operator")
     sh.umask = 0o777 & ~change(0o777 & ~sh.umask, False, 0)
-    return 0

@@ -16,7 +16,7 @@ MAX_WIDTH = 100_000  # of a printf field
 INTEGER = re.compile(r"\s*([-+]?)(0[xX][0-9a-fA-F]+|\d+)")
 
 
-def echo(p: Process, argv: list[str]) -> int:
+def echo(p: Process, argv: list[str]) -> None:
     """Print the arguments, with -e their escapes."""
     newline, escapes, at = True, False, 1
     while at < len(argv) and re.fullmatch("-[neE]+", argv[at]):
@@ -29,7 +29,6 @@ def echo(p: Process, argv: list[str]) -> int:
         text, stopped = unescape(text, ECHO)
         newline = newline and not stopped
     p.out(text + "\n" if newline else text)
-    return 0
 
 
 def unescape(text: str, escapes: re.Pattern = ECHO) -> tuple[str, bool]:

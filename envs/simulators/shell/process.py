@@ -1,6 +1,6 @@
 """A running command: its arguments, environment and streams, and how it runs another command.
 
-A command is a function from its Process to an exit status: `def cat(p: Process) -> int`. It reaches files through the
+A command is a function of its Process that returns an exit status, or None for `p.failed`. It reaches files through the
 system calls of Caller (`p.read(path)`, `p.lookup(path)`, `p.mkdir(path)`), prints with `p.out(...)` and `p.fail(...)`,
 calls `p.tick(n)` in loops, and runs other commands with `p.run(argv)`.
 """
@@ -96,7 +96,7 @@ class Process(Caller):
     env: dict[str, str] = field(default_factory=dict)  # exported variables
     fds: dict[int, Stream] = field(default_factory=dict)  # 0, 1 and 2 unless they were closed, and others
     launch: Callable | None = None  # set by the interpreter: run() goes through it
-    failed: int = 0  # 1 if an input could not be read
+    failed: int = 0  # the exit status of a command that returns None: above 0 once something failed
     killed, pid = "", 0  # of a bash that a signal ended: the signal, and its number
 
     @property

@@ -132,7 +132,7 @@ def _last_field(rest: list[tuple[str, bool]], ifs: str) -> str:
     return text
 
 
-def mapfile(sh, argv: list) -> int:
+def mapfile(sh, argv: list) -> int | None:
     """Read the lines of the input into an array."""
     given, names = parsed(sh, argv, "td:n:O:s:u:")
     if given is None:
@@ -151,4 +151,3 @@ def mapfile(sh, argv: list) -> int:
     old = sh.vars.get(sh.target(name)) if "O" in given else None
     kept = dict(old.value) if old is not None and isinstance(old.value, dict) else {}
     put_checked(sh, name, kept | dict(enumerate(found[skip:], first)))
-    return 0

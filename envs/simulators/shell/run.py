@@ -410,7 +410,7 @@ class Interpreter(Control):
     def call_builtin(self, builtin, argv: list) -> int:
         self.argv = argv
         try:
-            return builtin(self, argv)
+            return builtin(self, argv) or 0
         except ReadOnly as failure:
             self.report(failure)
             return 1

@@ -39,12 +39,11 @@ def _event(word: str) -> str | None:
     return name if name in ("ERR", "DEBUG", "RETURN") else signal_name(word)
 
 
-def _list_signals(sh) -> int:
+def _list_signals(sh) -> None:
     cells = [f"{number:2}) SIG{name}" for number, name in enumerate(SIGNALS, 1)]
     cells += [f"{number:2}) SIGRT{name}" for number, name in _real_time()]
     rows = ["\t".join(cells[at : at + 5]) for at in range(0, len(cells), 5)]
     sh.out("".join(row + ("\t" if len(cells) % 5 and row is rows[-1] else "") + "\n" for row in rows))
-    return 0
 
 
 def _real_time() -> list[tuple[int, str]]:

@@ -84,13 +84,12 @@ def _overwrites(p: Process, into: str, source: Node, flags: list[str]) -> bool:
     return last == "f" or (last == "i" and ask(p, f"overwrite {quote(into)}?"))
 
 
-def cp(p: Process) -> int:
+def cp(p: Process) -> None:
     options, names = ordered(p.argv, "adfHilLnPprRst:Tuvx", CP)
     pairs = places(p, names, dict(options))
     copy = Copy(p, [flag for flag, _ in options], dict(options))
     for source, into in pairs:
         attempt(p, copy.start, source, into)
-    return p.failed
 
 
 class Copy:
@@ -207,12 +206,11 @@ class Copy:
             self.p.out(f"{quote(source)} -> {quote(into)}\n")
 
 
-def mv(p: Process) -> int:
+def mv(p: Process) -> None:
     options, names = ordered(p.argv, "fint:Tuv", MV)
     flags, made = [flag for flag, _ in options], set()
     for source, into in places(p, names, dict(options)):
         attempt(p, _move, p, source.rstrip("/") or "/", into, flags, made)
-    return p.failed
 
 
 def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) -> None:
@@ -243,14 +241,13 @@ def _move(p: Process, source: str, into: str, flags: list[str], made: set[int]) 
         p.out(f"renamed {quote(source)} -> {quote(into)}\n")
 
 
-def ln(p: Process) -> int:
+def ln(p: Process) -> None:
     options, names = ordered(p.argv, "fiLnPrst:Tv", LN)
     flags, made = [flag for flag, _ in options], set()
     if len(names) == 1 and "t" not in flags and "T" not in flags:
         names = [names[0], "."]
     for source, into in places(p, names, dict(options), follow="n" not in flags):
         attempt(p, _link, p, source, into, flags, made)
-    return p.failed
 
 
 def _link(p: Process, source: str, into: str, flags: list[str], made: set[int]) -> None:

@@ -23,7 +23,7 @@ from envs.simulators.shell.process import Process
 KINDS = {"file": "regular file", "dir": "directory", "link": "symbolic link", "device": "character special file"}
 
 
-def mkdir(p: Process) -> int:
+def mkdir(p: Process) -> None:
     chosen, names = getopt(p.argv, "pm:v", {"parents": "p", "mode:": "m", "verbose": "v"}, least=1)
     change = parse_mode(chosen["m"]) if "m" in chosen else None
     if "m" in chosen and not change:
@@ -41,7 +41,6 @@ def mkdir(p: Process) -> int:
             if "p" in chosen and error.errno == errno.EEXIST and p.is_dir(name):
                 continue
             p.failed = p.fail(f"cannot create directory {quote(error.filename or name)}: {error.strerror}")
-    return p.failed
 
 
 def _parents(p: Process, name: str, verbose: bool) -> None:
@@ -65,7 +64,7 @@ def _parents(p: Process, name: str, verbose: bool) -> None:
             at = name.find("/", at + 1)
 
 
-def rmdir(p: Process) -> int:
+def rmdir(p: Process) -> None:
     long = {"parents": "p", "verbose": "v", "ignore-fail-on-non-empty": "i"}
     flags, names = getopt(p.argv, "pv", long, least=1)
     for name in names:
@@ -81,10 +80,9 @@ def rmdir(p: Process) -> int:
                     p.failed = p.fail(f"{what} {quote(path)}: {error.strerror}")
                 break
             path = path.rstrip("/").rpartition("/")[0] if "p" in flags else ""
-    return p.failed
 
 
-def touch(p: Process) -> int:
+def touch(p: Process) -> None:
     long = {"no-create": "c", "date:": "d", "reference:": "r", "no-dereference": "h"}
     chosen, names = getopt(p.argv, "acd:fhmr:t:", long)
     flags = set(chosen)
@@ -122,10 +120,9 @@ def touch(p: Process) -> int:
             there = (given or not forbidden) and (p.exists(name) or name.endswith("/"))
             message = "Permission denied" if forbidden and not there else error.strerror
             p.failed = p.fail(f"{'setting times of' if there else 'cannot touch'} {quote(name)}: {message}")
-    return p.failed
 
 
-def rm(p: Process) -> int:
+def rm(p: Process) -> None:
     long = {"recursive": "r", "force": "f", "verbose": "v", "dir": "d", "interactive": "i"}
     long |= {"no-preserve-root": "N", "preserve-root::": "P", "one-file-system": "x"}
     options, names = ordered(p.argv, "dfirRv", long)
@@ -133,12 +130,11 @@ def rm(p: Process) -> int:
     asking = next((flag for flag, _ in reversed(options) if flag in "fi"), "") == "i"
     if not names:
         if "f" in flags:
-            return 0
+            return
         raise Fail("missing operand", try_help=True)
     removal = Removal(p, flags, asking)
     for name in names:
         attempt(p, removal.start, name)
-    return p.failed
 
 
 def ask(p: Process, question: str) -> bool:
@@ -202,7 +198,7 @@ class Removal:
             p.out(f"removed {'directory ' if node.kind == 'dir' else ''}{quote(path)}\n")
 
 
-def basename(p: Process) -> int:
+def basename(p: Process) -> None:
     chosen, names = getopt(p.argv, "as:z", {"multiple": "a", "suffix:": "s", "zero": "z"}, permute=False, least=1)
     several, suffix = "a" in chosen or "s" in chosen, chosen.get("s", "")
     if not several:
@@ -214,19 +210,17 @@ def basename(p: Process) -> int:
         if suffix and base != suffix and base.endswith(suffix):
             base = base[: -len(suffix)]
         p.out(base + ("\0" if "z" in chosen else "\n"))
-    return 0
 
 
-def dirname(p: Process) -> int:
+def dirname(p: Process) -> None:
     options, names = getopt(p.argv, "z", {"zero": "z"}, permute=False, least=1)
     for name in names:
         bare = name.rstrip("/") or name[:1]
         folder = bare.rpartition("/")[0] if "/" in bare else "."
         p.out((folder.rstrip("/") or "/") + ("\0" if options else "\n") if bare != "/" else "/\n")
-    return 0
 
 
-def readlink(p: Process) -> int:
+def readlink(p: Process) -> None:
     long = {"canonicalize": "f", "canonicalize-existing": "e", "canonicalize-missing": "m", "no-newline": "n"}
     long |= {"quiet": "q", "verbose": "v", "zero": "z", "silent": "s"}
     flags, names = getopt(p.argv, "femnqsvz", long, least=1)
@@ -242,7 +236,6 @@ def readlink(p: Process) -> int:
                 p.out(node.data + end)
         except OSError as error:
             p.failed = p.fail(f"{quote_if(name)}: {error.strerror}") if "v" in flags else 1
-    return p.failed
 
 
 def _canonical(p: Process, name: str, missing: str) -> str:
@@ -270,7 +263,7 @@ def normal(path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def realpath(p: Process) -> int:
+def realpath(p: Process) -> None:
     long = {"canonicalize-existing": "e", "canonicalize-missing": "m", "no-symlinks": "s", "strip": "s", "quiet": "q"}
     chosen, names = getopt(p.argv, "emsqzLP", long | {"zero": "z", "relative-to:": "r"}, least=1)
     for name in names:
@@ -283,7 +276,6 @@ def realpath(p: Process) -> int:
             p.out(path + ("\0" if "z" in chosen else "\n"))
         except OSError as error:
             p.failed = 1 if "q" in chosen else p.fail(f"{quote_if(name)}: {error.strerror}")
-    return p.failed
 
 
 def relative(path: str, start: str) -> str:
@@ -295,7 +287,7 @@ def relative(path: str, start: str) -> str:
     return "/".join([".."] * (len(here) - same) + there[same:]) or "."
 
 
-def mktemp(p: Process) -> int:
+def mktemp(p: Process) -> None:
     long = {"directory": "d", "dry-run": "u", "quiet": "q", "suffix:": "s", "tmpdir::": "p"}
     chosen, names = getopt(p.argv, "dqtup:", long)
     template = (names[0] if names else "tmp.XXXXXXXXXX") + chosen.get("s", "")
@@ -318,7 +310,6 @@ def mktemp(p: Process) -> int:
             node = p.mkdir(path, 0o700) if "d" in chosen else p.write(path, b"", mode=0o600)
             node.mode = 0o700 if "d" in chosen else 0o600
     p.out(path + "\n")
-    return 0
 
 
 COMMANDS = named(mkdir, rmdir, touch, rm, basename, dirname, readlink, realpath, mktemp)

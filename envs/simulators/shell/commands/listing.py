@@ -188,7 +188,7 @@ def human(size: int) -> str:
     return f"{size}E"
 
 
-def du(p: Process) -> int:
+def du(p: Process) -> None:
     long = {"all": "a", "bytes": "b", "total": "c", "human-readable": "h", "summarize": "s", "max-depth:": "d"}
     long |= {"apparent-size": "A", "kilobytes": "k", "exclude:": "X", "null": "0", "separate-dirs": "S"}
     chosen, names = getopt(p.argv, "abcd:hkmsxBLDHlS0", long)
@@ -218,15 +218,14 @@ def du(p: Process) -> int:
             p.out(f"{text(total)}\t{path}\n")
         return total
 
-    status, everything = 0, 0
+    everything = 0
     for name in names or ["."]:
         try:
             everything += walk(name, p.lookup(name, follow=False), 0)
         except OSError as error:
-            status = p.fail(f"cannot access {quote(name)}: {error.strerror}")
+            p.failed = p.fail(f"cannot access {quote(name)}: {error.strerror}")
     if "c" in chosen:
         p.out(f"{text(everything)}\ttotal\n")
-    return status
 
 
 COMMANDS = {"ls": ls, "du": du, "dir": ls}

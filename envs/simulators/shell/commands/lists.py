@@ -9,7 +9,7 @@ from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
 
-def cut(p: Process) -> int:
+def cut(p: Process) -> None:
     long = {"bytes:": "b", "characters:": "c", "fields:": "f", "delimiter:": "d", "only-delimited": "s"}
     long |= {"output-delimiter:": "O", "zero-terminated": "z"}
     options, files = ordered(p.argv, "b:c:f:d:snz", long)
@@ -43,7 +43,6 @@ def cut(p: Process) -> int:
                 kept = [field for low, high in wanted for field in fields[low - 1 : high]]
                 shown.append(chosen.get("O", delimiter).join(kept) + end)
         p.out("".join(shown))
-    return p.failed
 
 
 def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
@@ -78,7 +77,7 @@ def _merged(ranges: list) -> list[tuple[int, int | None]]:
     return merged
 
 
-def paste(p: Process) -> int:
+def paste(p: Process) -> int | None:
     long = {"delimiters:": "d", "serial": "s"}
     chosen, files = getopt(p.argv, "d:s", long)
     spec = chosen.get("d", "\t")
@@ -98,7 +97,6 @@ def paste(p: Process) -> int:
     for row in range(height):
         p.tick()
         p.out(_joined([column[row] if row < len(column) else "" for column in columns], delimiters) + "\n")
-    return 0
 
 
 def _joined(parts: list[str], delimiters: list[str]) -> str:
@@ -120,7 +118,7 @@ def _unescaped(spec: str) -> list[str]:
     return found
 
 
-def tr(p: Process) -> int:
+def tr(p: Process) -> None:
     long = {"complement": "c", "delete": "d", "squeeze-repeats": "s", "truncate-set1": "t"}
     options, sets = getopt(p.argv, "cCdst", long, permute=False, least=1)
     flags = {flag.lower() for flag in options}
@@ -142,10 +140,10 @@ def tr(p: Process) -> int:
     if "d" in flags:
         data = data.translate({ord(char): None for char in first})
         p.out(_squeezed(p, data, set(_set(p, sets[1]))) if "s" in flags else data)
-        return 0
+        return
     if len(sets) == 1:
         p.out(_squeezed(p, data, set(first)))
-        return 0
+        return
     second = _set(p, sets[1])
     if not second and "t" not in flags:
         raise Fail("when not truncating set1, string2 must be non-empty")
@@ -153,7 +151,6 @@ def tr(p: Process) -> int:
         second += second[-1:] * (len(first) - len(second))
     data = data.translate({ord(a): b for a, b in zip(first, second, strict=False)})
     p.out(_squeezed(p, data, set(second)) if "s" in flags else data)
-    return 0
 
 
 def _squeezed(p: Process, data: str, members: set[str]) -> str:
@@ -220,7 +217,7 @@ def _literals(spec: str) -> list[tuple[str, bool]]:
     return found
 
 
-def uniq(p: Process) -> int:
+def uniq(p: Process) -> None:
     long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "zero-terminated": "z"}
     chosen, files = getopt(p.argv, "cduiz", long, most=2)
     name = files[0] if files else "-"
@@ -239,7 +236,6 @@ def uniq(p: Process) -> int:
         p.write(files[1], raw("".join(shown)))
     else:
         p.out("".join(shown))
-    return 0
 
 
 def comm(p: Process) -> int:
@@ -270,7 +266,7 @@ def comm(p: Process) -> int:
     return p.fail("input is not in sorted order") if unsorted else 0
 
 
-def fold(p: Process) -> int:
+def fold(p: Process) -> None:
     chosen, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
     width = number(chosen.get("w", "80"), "number of columns")
     if not width:
@@ -278,7 +274,6 @@ def fold(p: Process) -> int:
     for _, data in inputs(p, files):
         p.tick(len(data) >> 4)
         p.out("\n".join(_folded(line, width, "s" in chosen, "b" in chosen) for line in data.split("\n")))
-    return p.failed
 
 
 def _folded(line: str, width: int, at_blanks: bool, count_bytes: bool) -> str:

@@ -12,6 +12,14 @@ class Fail(Exception):
     def __init__(self, message: str = "", status: int = 1, try_help: bool = False, plain: bool = False):
         self.message, self.status, self.try_help, self.plain = message, status, try_help, plain
 
+    def print(self, p: Process) -> None:
+        if self.message and self.plain:
+            p.stderr.write(self.message + "\n")
+        elif self.message:
+            p.fail(self.message)
+        if self.try_help:
+            p.stderr.write(f"Try '{p.argv[0]} --help' for more information.\n")
+
 
 def named(*commands: Callable) -> dict[str, Callable]:
     """Return commands by their functions' names."""
@@ -19,18 +27,17 @@ def named(*commands: Callable) -> dict[str, Callable]:
 
 
 def guarded(command):
-    """Return a command whose Fail and OSError are printed as the real program prints them."""
+    """Return a command whose Fail and OSError are printed as the real program prints them.
+
+    A command returns its exit status, or None for `p.failed`, which is 0 unless something failed.
+    """
 
     def run(p: Process) -> int:
         try:
-            return command(p)
+            status = command(p)
+            return p.failed if status is None else status
         except Fail as failure:
-            if failure.message and failure.plain:
-                p.stderr.write(failure.message + "\n")
-            elif failure.message:
-                p.fail(failure.message)
-            if failure.try_help:
-                p.stderr.write(f"Try '{p.argv[0]} --help' for more information.\n")
+            failure.print(p)
             return failure.status
         except OSError as error:
             return p.fail(f"{quote_if(error.filename)}: {error.strerror}" if error.filename else error.strerror)
@@ -43,8 +50,7 @@ def attempt(p: Process, action: Callable, *arguments) -> bool:
     try:
         action(*arguments)
     except Fail as failure:
-        if failure.message:
-            p.fail(failure.message)
+        failure.print(p)
         p.failed = max(p.failed, failure.status)
         return False
     return True

@@ -9,7 +9,7 @@ from envs.simulators.shell.process import Process
 MOST_FILES = 5000  # that split may write
 
 
-def split(p: Process) -> int:
+def split(p: Process) -> None:
     long = {"lines:": "l", "bytes:": "b", "numeric-suffixes::": "d", "suffix-length:": "a", "additional-suffix:": "s"}
     chosen, operands = getopt(p.argv, "l:b:da:", long)
     name, prefix = (operands + ["-", "x"][len(operands) :])[:2]
@@ -29,7 +29,6 @@ def split(p: Process) -> int:
     for place, part in enumerate(parts):
         p.tick(4)
         p.write(prefix + _suffix(place, width, "d" in chosen) + chosen.get("s", ""), raw(part))
-    return 0
 
 
 def _suffix(place: int, width: int, decimal: bool) -> str:
@@ -39,7 +38,7 @@ def _suffix(place: int, width: int, decimal: bool) -> str:
     return "".join(letters[place // base**power % base] for power in range(width - 1, -1, -1))
 
 
-def join(p: Process) -> int:
+def join(p: Process) -> None:
     options, names = ordered(p.argv, "1:2:t:a:v:o:e:ij:", {"ignore-case": "i", "header": "h"}, least=2, most=2)
     chosen = dict(options)
     by = chosen.get("t")
@@ -72,7 +71,6 @@ def join(p: Process) -> int:
             i += 1
             if i >= len(rows[0]) or rows[0][i][0] != left[0]:
                 j += len(same)
-    return 0
 
 
 def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: dict, empty: str) -> str:
@@ -91,7 +89,7 @@ def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: 
 NAMES = {0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r"}
 
 
-def od(p: Process) -> int:
+def od(p: Process) -> None:
     long = {"address-radix:": "A", "format:": "t", "read-bytes:": "N", "skip-bytes:": "j", "output-duplicates": "v"}
     options, names = ordered(p.argv, "A:t:N:j:vcbxodw::", long)
     chosen, kinds = dict(options), [value if flag == "t" else flag for flag, value in options if flag in "tcbxod"]
@@ -110,7 +108,6 @@ def od(p: Process) -> int:
         previous, starred = row, False
         p.out(f"{_address(at, radix)}{_cells(row, kind)}\n")
     p.out(_address(len(data), radix) + "\n" if radix != "n" else "")
-    return 0
 
 
 def _address(at: int, radix: str) -> str:

@@ -158,19 +158,17 @@ def pgrep(p: Process) -> int:
     return 0 if found else 1
 
 
-def kill(p: Process) -> int:
+def kill(p: Process) -> None:
     words, signal = p.argv[1:], "TERM"
     if words and words[0].startswith("-") and words[0] != "--":
         flag = words.pop(0)
         signal = signal_name(words.pop(0) if flag in ("-s", "-n") and words else flag[1:])
-    status = 0
     for word in words:
         if signal is None or not word.isdecimal() or not send(p.machine, int(word[:9]), signal):
-            status = p.fail(f"({word}): No such process")
-    return status
+            p.failed = p.fail(f"({word}): No such process")
 
 
-def free(p: Process) -> int:
+def free(p: Process) -> None:
     flags, _ = getopt(p.argv, "bkmgh", {"human": "h", "mega": "m", "giga": "g", "kibi": "k", "bytes": "b"})
     unit = 1 if "b" in flags else 1 << 20 if "m" in flags else 1 << 30 if "g" in flags else 1 << 10
     total, used, cache = 8 << 30, 512 << 20, 256 << 20
@@ -179,12 +177,10 @@ def free(p: Process) -> int:
     for name, values in rows:
         cells = [human(value) + ("i" if value else "B") if "h" in flags else str(value // unit) for value in values]
         p.out(f"{name:<8}" + "".join(cell.rjust(12) for cell in cells) + "\n")
-    return 0
 
 
-def who(p: Process) -> int:
+def who(p: Process) -> None:
     """who and users: nobody is logged in."""
-    return 0
 
 
 COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free}

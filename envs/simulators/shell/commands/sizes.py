@@ -9,7 +9,7 @@ from envs.simulators.shell.process import Process
 OPERANDS = ["if", "of", "bs", "ibs", "obs", "count", "skip", "seek", "conv", "status", "iflag"]
 
 
-def dd(p: Process) -> int:
+def dd(p: Process) -> None:
     given = {}
     for word in p.argv[1:]:
         key, equals, value = word.partition("=")
@@ -50,7 +50,6 @@ def dd(p: Process) -> int:
             p.stderr.write(
                 f"{len(data)} byte{'s' * (len(data) != 1)}{human} copied, 0.001 s, {len(data) / 1e6:.1f} GB/s\n"
             )
-    return 0
 
 
 def _units(size: int) -> str:
@@ -79,7 +78,7 @@ def _dd_number(said: str) -> int:
     return total
 
 
-def truncate(p: Process) -> int:
+def truncate(p: Process) -> None:
     long = {"size:": "s", "reference:": "r", "no-create": "c"}
     chosen, names = getopt(p.argv, "s:r:c", long)
     if "s" not in chosen and "r" not in chosen:
@@ -89,19 +88,17 @@ def truncate(p: Process) -> int:
     said = chosen.get("s", "0")
     sign = said[0] if said[:1] in ("+", "-") else ""
     amount = len(p.read(chosen["r"])) if "s" not in chosen else number(said[len(sign) :], "number")
-    status = 0
     for name in names:
         if "c" in chosen and not p.exists(name):
             continue
         try:
             node = p.create(name)
         except OSError as error:
-            status = p.fail(f"cannot open {quote(name)} for writing: {error.strerror}")
+            p.failed = p.fail(f"cannot open {quote(name)} for writing: {error.strerror}")
             continue
         old = len(node.data)
         size = {"+": old + amount, "-": old - amount}.get(sign, amount)
         _resize(p, node, max(0, size), name)
-    return status
 
 
 def _resize(p: Process, node: Node, size: int, name: str) -> None:
@@ -110,7 +107,7 @@ def _resize(p: Process, node: Node, size: int, name: str) -> None:
     p.machine.store(node, node.data[:size] + bytes(max(0, size - len(node.data))))
 
 
-def fallocate(p: Process) -> int:
+def fallocate(p: Process) -> None:
     chosen, names = getopt(
         p.argv, "l:o:nxvdp", {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
     )
@@ -127,7 +124,6 @@ def fallocate(p: Process) -> int:
         raise Fail("fallocate failed: No space left on device")
     if end > len(node.data) and "n" not in chosen:
         _resize(p, node, end, names[0])
-    return 0
 
 
 COMMANDS = {"dd": dd, "truncate": truncate, "fallocate": fallocate}

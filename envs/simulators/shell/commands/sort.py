@@ -26,7 +26,7 @@ class Key:
     skip_end: bool = False
 
 
-def sort(p: Process) -> int:
+def sort(p: Process) -> None:
     options, files = ordered(p.argv, "bfhnrsuzk:t:o:", LONG, status=2)
     flags = "".join(flag for flag, _ in options)
     chosen = dict(options)
@@ -57,7 +57,6 @@ def sort(p: Process) -> int:
             raise Fail(f"open failed: {quote_if(chosen['o'])}: {error.strerror}", 2) from None
     else:
         p.out(data)
-    return 0
 
 
 def _separator(value: str) -> str:
@@ -187,7 +186,7 @@ def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -
     return kept
 
 
-def shuf(p: Process) -> int:
+def shuf(p: Process) -> None:
     long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o"}
     chosen, operands = getopt(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
     end = "\0" if "z" in chosen else "\n"
@@ -208,7 +207,6 @@ def shuf(p: Process) -> int:
         p.write(chosen["o"], raw(data))
     else:
         p.out(data)
-    return 0
 
 
 COMMANDS = {"sort": sort, "shuf": shuf}

@@ -15,17 +15,16 @@ STAMP = "%Y-%m-%d %H:%M:%S.%N +0000"
 DISK = 64 << 20  # kilobytes that the disk is said to have
 
 
-def stat(p: Process) -> int:
+def stat(p: Process) -> None:
     long = {"dereference": "L", "format:": "c", "printf:": "P"}
     chosen, names = getopt(p.argv, "Lc:", long, least=1)
     flags = set(chosen)
-    status = 0
     for name in names:
         p.tick(8)
         try:
             node = p.lookup(name, follow="L" in flags)
         except OSError as error:
-            status = p.fail(f"cannot statx {quote(name)}: {error.strerror}")
+            p.failed = p.fail(f"cannot statx {quote(name)}: {error.strerror}")
             continue
         if "P" in chosen:
             p.out(_filled(p, _unescaped(chosen["P"]), name, node))
@@ -33,7 +32,6 @@ def stat(p: Process) -> int:
             p.out(_filled(p, chosen["c"], name, node) + "\n")
         else:
             p.out(_filled(p, _whole(node), name, node))
-    return status
 
 
 def _whole(node: Node) -> str:
@@ -90,7 +88,7 @@ def _filled(p: Process, form: str, name: str, node: Node) -> str:
     return re.sub(r"%([-#+ 0']*)(\d*)(?:\.(\d*))?([HL][dr]|[a-zA-Z%]|)", fill, form)
 
 
-def df(p: Process) -> int:
+def df(p: Process) -> int | None:
     flags, names = getopt(p.argv, "ahkTP", {"human-readable": "h", "print-type": "T", "all": "a"})
     for name in names:
         if not p.exists(name):
@@ -107,7 +105,6 @@ def df(p: Process) -> int:
     for first, *middle, last in rows:
         cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
         p.out(" ".join([first.ljust(widths[0]), *cells, last]) + "\n")
-    return 0
 
 
 COMMANDS = {"stat": stat, "df": df}

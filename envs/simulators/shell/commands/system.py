@@ -16,7 +16,7 @@ ISO |= {"seconds": "%Y-%m-%dT%H:%M:%S%:z", "ns": "%Y-%m-%dT%H:%M:%S,%N%:z"}
 KERNEL = {"s": "Linux", "r": "5.15.0", "v": "#1 SMP", "m": "x86_64", "p": "x86_64", "i": "x86_64", "o": "GNU/Linux"}
 
 
-def date(p: Process) -> int:
+def date(p: Process) -> None:
     chosen, operands = getopt(p.argv, "d:I::Rr:s:u", DATE, most=1)
     tz = "" if "u" in chosen else p.env.get("TZ", "")
     when = p.machine.clock
@@ -47,7 +47,6 @@ def date(p: Process) -> int:
         p.out(show(form, when, tz) + "\n")
     except TimeError:
         raise Fail(f"invalid date {quote_locale(chosen.get('d') or chosen.get('s', ''))}") from None
-    return 0
 
 
 def env(p: Process) -> int:
@@ -88,11 +87,10 @@ def printenv(p: Process) -> int:
     return int(len(found) < len(names))
 
 
-def sleep(p: Process) -> int:
+def sleep(p: Process) -> None:
     _, operands = getopt(p.argv, "", least=1)
     total = sum(map(_seconds, operands))
     jobs_sleep(p.machine, total if total <= MOST_SLEEP else inf)
-    return 0
 
 
 def _seconds(interval: str, status: int = 1) -> float:
@@ -150,15 +148,14 @@ def _runs(p: Process, path: str) -> bool:
     return node.kind == "file" and p.may(node, 1)
 
 
-def hostname(p: Process) -> int:
+def hostname(p: Process) -> None:
     _, names = getopt(p.argv, "sf", {"short": "s", "fqdn": "f"})
     if names:
         raise Fail("you must be root to change the host name")
     p.out(p.machine.hostname + "\n")
-    return 0
 
 
-def uname(p: Process) -> int:
+def uname(p: Process) -> None:
     long = {
         "all": "a",
         "kernel-name": "s",
@@ -172,12 +169,10 @@ def uname(p: Process) -> int:
     flags = options or {"s"}
     values = KERNEL | {"n": p.machine.hostname}
     p.out(" ".join(values[flag] for flag in "snrvmpio" if flag in flags or "a" in flags) + "\n")
-    return 0
 
 
-def nproc(p: Process) -> int:
+def nproc(p: Process) -> None:
     p.out("1\n")
-    return 0
 
 
 def sync(p: Process) -> int:

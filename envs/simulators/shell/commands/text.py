@@ -11,7 +11,7 @@ from envs.simulators.shell.jobs import sleep
 from envs.simulators.shell.process import Process
 
 
-def cat(p: Process) -> int:
+def cat(p: Process) -> None:
     long = {"show-all": "A", "number-nonblank": "b", "show-ends": "E", "number": "n", "squeeze-blank": "s"}
     options, files = getopt(p.argv, "AbeEnstTuv", long | {"show-tabs": "T", "show-nonprinting": "v"})
     flags = "".join(flag.replace("A", "vET").replace("e", "vE").replace("t", "vT") for flag in options)
@@ -32,7 +32,6 @@ def cat(p: Process) -> int:
                 shown.append(f"{count:6}\t")
             shown.append(_visible(bare, flags) + ("$" if "E" in flags and end else "") + end)
         p.out("".join(shown))
-    return p.failed
 
 
 def _split(data: str) -> list[str]:
@@ -78,10 +77,10 @@ def _part_options(p: Process) -> tuple[dict, list[str], str, str]:
     return options, files, unit, count
 
 
-def _each_part(p: Process, flags: dict, files: list[str], cut, most: int = ENDLESS) -> int:
+def _each_part(p: Process, flags: dict, files: list[str], cut, most: int = ENDLESS) -> None:
     """Print a part of each input under its header; `most` bytes are read of an endless device."""
     headers = "v" in flags or (len(files) > 1 and "q" not in flags)
-    status, before = 0, ""
+    before = ""
     for name in files or ["-"]:
         try:
             data = text(p.stream(0).read(most) if name == "-" else p.read(name, most))
@@ -91,7 +90,7 @@ def _each_part(p: Process, flags: dict, files: list[str], cut, most: int = ENDLE
                 p.out(f"{before}==> {name} <==\n")
                 before = "\n"
             what = "error reading" if reading else "cannot open"
-            status = p.fail(f"{what} {quote(name)}{'' if reading else ' for reading'}: {error.strerror}")
+            p.failed = p.fail(f"{what} {quote(name)}{'' if reading else ' for reading'}: {error.strerror}")
             continue
         if headers:
             p.out(f"{before}==> {'standard input' if name == '-' else name} <==\n")
@@ -99,7 +98,6 @@ def _each_part(p: Process, flags: dict, files: list[str], cut, most: int = ENDLE
         p.out(cut(data))
     if flags.keys() & {"f", "F"} and files:
         _follow(p, [name for name in files if p.exists(name)])
-    return status
 
 
 def _follow(p: Process, files: list[str]) -> None:
@@ -117,7 +115,7 @@ def _count(text: str, unit: str) -> int:
     return number(text, "number of lines" if unit == "n" else "number of bytes")
 
 
-def head(p: Process) -> int:
+def head(p: Process) -> None:
     options, files, unit, count = _part_options(p)
     end = "\0" if "z" in options else "\n"
     but_last = count.startswith("-")
@@ -130,10 +128,10 @@ def head(p: Process) -> int:
             return data[: _after_lines(data, many, end)]
         return data[: _before_last_lines(data, many, end)]
 
-    return _each_part(p, options, files, cut, many if unit == "c" and not but_last else ENDLESS)
+    _each_part(p, options, files, cut, many if unit == "c" and not but_last else ENDLESS)
 
 
-def tail(p: Process) -> int:
+def tail(p: Process) -> None:
     options, files, unit, count = _part_options(p)
     end = "\0" if "z" in options else "\n"
     from_start = count.startswith("+")
@@ -146,7 +144,7 @@ def tail(p: Process) -> int:
             return data[_after_lines(data, max(0, many - 1), end) :]
         return data[_before_last_lines(data, many, end) :]
 
-    return _each_part(p, options, files, cut)
+    _each_part(p, options, files, cut)
 
 
 def _after_lines(data: str, many: int, end: str) -> int:
@@ -171,17 +169,17 @@ def _before_last_lines(data: str, many: int, end: str) -> int:
     return at + 1
 
 
-def wc(p: Process) -> int:
+def wc(p: Process) -> None:
     long = {"lines": "l", "words": "w", "chars": "m", "bytes": "c", "max-line-length": "L"}
     options, files = getopt(p.argv, "lwcmL", long)
     flags = [flag for flag in "lwmcL" if flag in options] or ["l", "w", "c"]
     width = _wc_width(p, files, flags)
-    status, totals = 0, dict.fromkeys(flags, 0)
+    totals = dict.fromkeys(flags, 0)
     for name in files or ["-"]:
         try:
             data = p.stdin if name == "-" else p.read(name)
         except OSError as error:
-            status = p.fail(f"{quote_if(name)}: {error.strerror}")
+            p.failed = p.fail(f"{quote_if(name)}: {error.strerror}")
             if error.strerror != "Is a directory":
                 continue
             data = b""
@@ -191,7 +189,6 @@ def wc(p: Process) -> int:
         totals = {f: max(totals[f], counts[f]) if f == "L" else totals[f] + counts[f] for f in flags}
     if len(files) > 1:
         p.out(" ".join(f"{totals[flag]:{width}}" for flag in flags) + " total\n")
-    return status
 
 
 def _wc_width(p: Process, files: list[str], flags: list[str]) -> int:
@@ -221,10 +218,9 @@ def _wc_count(data: bytes, flag: str) -> int:
     return len(data)
 
 
-def tee(p: Process) -> int:
+def tee(p: Process) -> None:
     options, files = getopt(p.argv, "aip", {"append": "a", "ignore-interrupts": "i", "output-error::": "p"})
-    data, status = p.stdin, 0
-    outputs = []
+    data, outputs = p.stdin, []
     for name in files:
         try:
             if "a" not in options:
@@ -233,14 +229,13 @@ def tee(p: Process) -> int:
             p.write(name, b"", append=True)
         except OSError as error:
             outputs = [output for output in outputs if output != name]
-            status = p.fail(f"{quote_if(name)}: {error.strerror}")
+            p.failed = p.fail(f"{quote_if(name)}: {error.strerror}")
     p.out(data)
     for name in outputs:
         p.write(name, data, append=True)
-    return status
 
 
-def nl(p: Process) -> int:
+def nl(p: Process) -> None:
     long = {"body-numbering:": "b", "number-width:": "w", "number-separator:": "s"}
     options, files = getopt(p.argv, "b:w:s:", long)
     chosen = {"b": "t", "w": "6", "s": "\t"} | options
@@ -257,10 +252,9 @@ def nl(p: Process) -> int:
             else:
                 shown.append(" " * (width + len(chosen["s"])) + line + "\n")
     p.out("".join(shown))
-    return p.failed
 
 
-def tac(p: Process) -> int:
+def tac(p: Process) -> None:
     _, files = getopt(p.argv, "")
 
     def problem(name: str, error: OSError) -> str:
@@ -270,14 +264,12 @@ def tac(p: Process) -> int:
 
     for data in _texts(p, files, problem):
         p.out("".join(reversed(_split(data) if data else [])))
-    return p.failed
 
 
-def rev(p: Process) -> int:
+def rev(p: Process) -> None:
     _, files = getopt(p.argv, "")
     for data in _texts(p, files, lambda name, error: f"cannot open {name}: {error.strerror}"):
         p.out("\n".join(line[::-1] for line in data.split("\n")))
-    return p.failed
 
 
 def _texts(p: Process, files: list[str], problem) -> Iterator[str]:
@@ -289,7 +281,7 @@ def _texts(p: Process, files: list[str], problem) -> Iterator[str]:
             p.failed = p.fail(problem(name, error))
 
 
-def seq(p: Process) -> int:
+def seq(p: Process) -> None:
     long = {"separator:": "s", "format:": "f", "equal-width": "w"}
     split = 1
     while split < len(p.argv) and not p.argv[split].lstrip("-.")[:1].isdecimal():  # a negative number is no option
@@ -313,7 +305,6 @@ def seq(p: Process) -> int:
         shown = [("-" if item[0] == "-" else "") + item.lstrip("-").zfill(width - (item[0] == "-")) for item in shown]
     if shown:
         p.out(separator.join(shown) + "\n")
-    return 0
 
 
 def _format(said: str) -> str:

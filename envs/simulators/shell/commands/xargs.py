@@ -10,7 +10,7 @@ from envs.simulators.shell.process import Process
 MOST_ARGUMENTS = 5000  # of one command
 
 
-def xargs(p: Process) -> int:
+def xargs(p: Process) -> int | None:
     long = {"null": "0", "arg-file:": "a", "delimiter:": "d", "replace::": "I", "max-lines::": "L", "max-args:": "n"}
     long |= {"no-run-if-empty": "r", "verbose": "t", "max-procs:": "P", "exit": "x", "max-chars:": "s"}
     chosen, command = getopt(p.argv, "0a:d:E:I:i::L:l::n:P:prs:tx", long, permute=False)
@@ -78,8 +78,7 @@ def _calls(command: list[str], rows: list[list[str]], chosen: dict) -> list[list
     return [command + group for group in groups]
 
 
-def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int:
-    status = 0
+def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int | None:
     for argv in calls:
         p.tick(10)
         if verbose:
@@ -91,8 +90,7 @@ def _run_calls(p: Process, calls: list[list[str]], verbose: bool) -> int:
         if ended == 255:
             return p.fail(f"{argv[0]}: exited with status 255; aborting", 124)
         if ended:
-            status = 123
-    return status
+            p.failed = 123
 
 
 COMMANDS = {"xargs": xargs}

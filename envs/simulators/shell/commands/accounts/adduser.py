@@ -55,7 +55,7 @@ BAD_NAME = """Please enter a username matching the regular expression
             NAME_REGEX in configuration."""
 
 
-def _into_group(p: Process, user: str, group: str, say) -> int:
+def _into_group(p: Process, user: str, group: str, say) -> None:
     accounts = Accounts(p)
     if not accounts.user(user):
         raise Fail(f"The user `{user}' does not exist.")
@@ -64,12 +64,11 @@ def _into_group(p: Process, user: str, group: str, say) -> int:
         raise Fail(f"The group `{group}' does not exist.")
     if user in names_in(record[3]):
         p.fail(f"The user `{user}' is already a member of `{group}'.")
-        return 0
+        return
     say(f"Adding user `{user}' to group `{group}' ...")
     accounts.join(user, group)
     accounts.save()
     say("Done.")
-    return 0
 
 
 def _first_free(used: list[str], least: int) -> int:
@@ -79,7 +78,7 @@ def _first_free(used: list[str], least: int) -> int:
     return number
 
 
-def _new_group(p: Process, accounts: Accounts, name: str, system: bool, chosen: dict, say) -> int:
+def _new_group(p: Process, accounts: Accounts, name: str, system: bool, chosen: dict, say) -> None:
     if find(accounts.group, name):
         raise Fail(
             f"The group `{name}' already exists{' as a system group. Exiting' if system else ''}.", 0 if system else 1
@@ -97,10 +96,9 @@ def _new_group(p: Process, accounts: Accounts, name: str, system: bool, chosen: 
     accounts.new_group(name, int(gid))
     accounts.save()
     say("Done.")
-    return 0
 
 
-def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> int:
+def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> None:
     """Add a user with a group of the same name or --ingroup, a home, and a password from standard input."""
     joined = chosen.get("G")
     if joined and not find(accounts.group, joined):
@@ -139,7 +137,6 @@ def _new_user(p: Process, accounts: Accounts, name: str, chosen: dict, say) -> i
         say(f"Adding user `{name}' to group `users' ...")
         accounts.join(name, "users")
     accounts.save()
-    return 0
 
 
 def deluser(p: Process) -> int:
@@ -190,7 +187,7 @@ def deluser(p: Process) -> int:
     return 0
 
 
-def _out_of_group(accounts: Accounts, user: str, group: str, say) -> int:
+def _out_of_group(accounts: Accounts, user: str, group: str, say) -> None:
     if not accounts.user(user):
         raise Fail(f"The user `{user}' does not exist.", 2)
     record = find(accounts.group, group)
@@ -202,7 +199,6 @@ def _out_of_group(accounts: Accounts, user: str, group: str, say) -> int:
     accounts.leave(user, group)
     accounts.save()
     say("Done.")
-    return 0
 
 
 COMMANDS = {"adduser": adduser, "addgroup": adduser, "deluser": deluser, "delgroup": deluser}

@@ -19,7 +19,7 @@ def group_number(value: str) -> str:
     return str(int(value))
 
 
-def groupadd(p: Process) -> int:
+def groupadd(p: Process) -> None:
     usage = "groupadd [options] GROUP"
     long = {"force": "f", "gid:": "g", "key:": "K", "non-unique": "o", "password:": "p", "system": "r", "users:": "U"}
     chosen, names = usage_options(p, "fg:K:op:rU:", long, usage, least=1)
@@ -30,7 +30,7 @@ def groupadd(p: Process) -> int:
     need_root(p, "/etc/group")
     if find(accounts.group, name):
         if "f" in chosen:
-            return 0
+            return
         raise Fail(f"group '{name}' already exists", 9)
     if gid is not None and "o" not in chosen and find(accounts.group, gid, 2):
         if "f" not in chosen:
@@ -39,7 +39,6 @@ def groupadd(p: Process) -> int:
     number = int(gid) if gid is not None else accounts.free_id(accounts.group, "r" in chosen, "GID")
     accounts.new_group(name, number, chosen.get("p", ""), chosen.get("U", ""))
     accounts.save()
-    return 0
 
 
 def groupdel(p: Process) -> int:
@@ -48,7 +47,7 @@ def groupdel(p: Process) -> int:
     return remove_group(p, names[0], bool(options), p.argv[0])
 
 
-def remove_group(p: Process, name: str, force: bool, program: str) -> int:
+def remove_group(p: Process, name: str, force: bool, program: str) -> int | None:
     accounts = Accounts(p)
     group = find(accounts.group, name)
     if not group:
@@ -61,10 +60,9 @@ def remove_group(p: Process, name: str, force: bool, program: str) -> int:
         return 8
     accounts.remove_group(name)
     accounts.save()
-    return 0
 
 
-def groupmod(p: Process) -> int:
+def groupmod(p: Process) -> None:
     usage = "groupmod [options] GROUP"
     long = {"gid:": "g", "new-name:": "n", "non-unique": "o"}
     chosen, names = usage_options(p, "g:n:o", long, usage, least=1)
@@ -88,10 +86,9 @@ def groupmod(p: Process) -> int:
         if record:
             record[0] = new
     accounts.save()
-    return 0
 
 
-def gpasswd(p: Process) -> int:
+def gpasswd(p: Process) -> int | None:
     usage = "gpasswd [option] GROUP"
     long = {
         "add:": "a",
@@ -136,7 +133,6 @@ def gpasswd(p: Process) -> int:
     if "M" in chosen:
         group[3] = secrets[3] = chosen["M"]
     accounts.save()
-    return 0
 
 
 COMMANDS = {"groupadd": groupadd, "groupdel": groupdel, "groupmod": groupmod, "gpasswd": gpasswd}

@@ -24,7 +24,7 @@ PASSWD = {"all": "a", "delete": "d", "expire": "e", "inactive:": "i", "lock": "l
 PASSWD |= {"status": "S", "unlock": "u", "warndays:": "w", "maxdays:": "x", "keep-tokens": "k", "stdin": "s"}
 
 
-def chage(p: Process) -> int:
+def chage(p: Process) -> None:
     usage = "chage [options] LOGIN"
     chosen, names = usage_options(p, "d:E:iI:lm:M:W:", CHAGE, usage, least=1)
     values = {}
@@ -50,13 +50,12 @@ def chage(p: Process) -> int:
     shadow = accounts.secrets(name)
     if "l" in chosen:
         _aging(p, shadow, "%Y-%m-%d" if "i" in chosen else "%b %d, %Y")
-        return 0
+        return
     if not values:
         raise usage_error(p, usage)
     for flag, column in (("d", 2), ("m", 3), ("M", 4), ("W", 5), ("I", 6), ("E", 7)):
         shadow[column] = values.get(flag, shadow[column])
     accounts.save()
-    return 0
 
 
 def _aging(p: Process, record: list[str], form: str) -> None:
@@ -80,7 +79,7 @@ def _aging(p: Process, record: list[str], form: str) -> None:
     p.out("".join(f"{title}: {value}\n" for title, value in lines))
 
 
-def chsh(p: Process) -> int:
+def chsh(p: Process) -> None:
     usage = "chsh [options] [LOGIN]"
     options, names = usage_options(p, "s:", {"shell:": "s"}, usage)
     accounts = Accounts(p)
@@ -102,7 +101,6 @@ def chsh(p: Process) -> int:
         p.fail(f"Warning: {shell} is not executable")
     user[6] = shell
     accounts.save() if not p.uid else _as_root(p, accounts)
-    return 0
 
 
 def _as_root(p: Process, accounts: Accounts) -> None:
@@ -118,7 +116,7 @@ def secret(password: str, name: str) -> str:
     return f"$6${digest[:8]}${digest}"
 
 
-def passwd(p: Process) -> int:
+def passwd(p: Process) -> int | None:
     usage = "passwd [options] [LOGIN]"
     chosen, names = usage_options(p, "adei:kln:qsSuw:x:", PASSWD, usage, 6)
     accounts = Accounts(p)
@@ -158,10 +156,9 @@ def passwd(p: Process) -> int:
     accounts.save()
     if "q" not in chosen:
         p.stderr.write("passwd: password changed.\n")
-    return 0
 
 
-def _new_password(p: Process, accounts: Accounts, name: str, shadow: list[str]) -> int:
+def _new_password(p: Process, accounts: Accounts, name: str, shadow: list[str]) -> int | None:
     first, second = (text(p.stream(0).readline()) for _ in range(2))
     p.stderr.write("New password: ")
     if not first.endswith("\n") and not second:
@@ -176,10 +173,9 @@ def _new_password(p: Process, accounts: Accounts, name: str, shadow: list[str]) 
     shadow[1:3] = secret(first.strip("\n"), name), accounts.today()
     accounts.save() if not p.uid else _as_root(p, accounts)
     p.stderr.write("passwd: password updated successfully\n")
-    return 0
 
 
-def chpasswd(p: Process) -> int:
+def chpasswd(p: Process) -> int | None:
     options, _ = usage_options(
         p, "c:ems:", {"encrypted": "e", "crypt-method:": "c", "md5": "m"}, "chpasswd [options]", 1
     )
@@ -202,7 +198,6 @@ def chpasswd(p: Process) -> int:
     if failed:
         return p.fail("error detected, changes ignored")
     accounts.save()
-    return 0
 
 
 COMMANDS = {"chage": chage, "chsh": chsh, "passwd": passwd, "chpasswd": chpasswd}

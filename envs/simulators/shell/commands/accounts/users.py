@@ -27,7 +27,7 @@ USERMOD |= {"gid:": "g", "groups:": "G", "login:": "l", "lock": "L", "move-home"
 USERMOD |= {"password:": "p", "remove": "r", "shell:": "s", "uid:": "u", "unlock": "U"}
 
 
-def useradd(p: Process) -> int:
+def useradd(p: Process) -> None:
     usage = "useradd [options] LOGIN\n       useradd -D\n       useradd -D [options]"
     chosen, names = usage_options(p, "b:c:d:e:f:g:G:k:K:lmMNop:rs:u:U", USERADD, usage, least=1)
     accounts = Accounts(p)
@@ -47,7 +47,6 @@ def useradd(p: Process) -> int:
     if "u" in chosen and "o" not in chosen and find(accounts.passwd, str(uid), 2):
         raise Fail(f"UID {uid} is not unique", 4)
     add(p, accounts, name, uid, own, chosen)
-    return 0
 
 
 def _default_shell(p: Process) -> str:
@@ -249,7 +248,7 @@ def _move_home(p: Process, old: list[str], user: list[str]) -> int:
     return _own_home(p, old, user)
 
 
-def _own_home(p: Process, old: list[str], user: list[str]) -> int:
+def _own_home(p: Process, old: list[str], user: list[str]) -> None:
     """Give the files in a user's home to the user's new number."""
     if old[2:4] != user[2:4] and p.exists(user[5]):
         for _, node in tree(p, user[5], p.lookup(user[5])):
@@ -257,7 +256,6 @@ def _own_home(p: Process, old: list[str], user: list[str]) -> int:
                 node.uid = int(user[2])
             if node.gid == int(old[3]):
                 node.gid = int(user[3])
-    return 0
 
 
 COMMANDS = {"useradd": useradd, "userdel": userdel, "usermod": usermod}
