@@ -1,7 +1,7 @@
 """diff (normal, unified, recursive) and cmp."""
 
 from envs.simulators.shell.commands.files import KINDS
-from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, ordered, quote_value, read
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -27,7 +27,7 @@ def diff(p: Process) -> int:
     if len(names) != 2:
         what, word = ("missing operand after", p.argv[-1]) if len(names) < 2 else ("extra operand", names[2])
         hint = "diff: Try 'diff --help' for more information."
-        raise Fail(f"diff: {what} {quote_locale(word)}\n{hint}", 2, plain=True)
+        raise Fail(f"diff: {what} {quote_value(word)}\n{hint}", 2, plain=True)
     return Comparison(p, options).start(*names)
 
 
@@ -39,7 +39,7 @@ class Comparison:
         self.p, self.flags, self.unified = p, set(chosen), bool({"u", "U"} & set(chosen))
         around = chosen.get("U") or chosen.get("u") or "3"
         if not around.isdecimal():
-            raise Fail(f"invalid context length {quote_locale(around)}", 2)
+            raise Fail(f"invalid context length {quote_value(around)}", 2)
         self.around = int(around[:6])
         self.given = " ".join(f"-{flag}{value or ''}" for flag, value in options)
 
@@ -255,7 +255,7 @@ def unified(p: Process, a: list[str], b: list[str], edits: list, around: int) ->
 def cmp(p: Process) -> int:
     silent, names = getopt(p.argv, "s", {"silent": "s", "quiet": "s"}, status=2)
     if not names:
-        after = f"cmp: missing operand after {quote_locale(p.argv[-1])}"
+        after = f"cmp: missing operand after {quote_value(p.argv[-1])}"
         raise Fail(f"{after}\ncmp: Try 'cmp --help' for more information.", 2, plain=True)
     names = [*names, "-"][:2]
     data = []

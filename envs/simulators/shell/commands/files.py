@@ -5,17 +5,7 @@ import string
 from random import Random
 
 from envs.simulators.shell.commands.modes import parse_mode
-from envs.simulators.shell.commands.options import (
-    Fail,
-    attempt,
-    failing,
-    getopt,
-    named,
-    ordered,
-    quote,
-    quote_if,
-    quote_locale,
-)
+from envs.simulators.shell.commands.options import Fail, attempt, failing, getopt, ordered, quote, quote_if, quote_value
 from envs.simulators.shell.commands.times import TimeError, parse_stamp, parse_time
 from envs.simulators.shell.files import Node, fault
 from envs.simulators.shell.process import Process
@@ -27,7 +17,7 @@ def mkdir(p: Process) -> None:
     chosen, names = getopt(p.argv, "pm:v", {"parents": "p", "mode:": "m", "verbose": "v"}, least=1)
     change = parse_mode(chosen["m"]) if "m" in chosen else None
     if "m" in chosen and not change:
-        raise Fail(f"invalid mode {quote_locale(chosen['m'])}")
+        raise Fail(f"invalid mode {quote_value(chosen['m'])}")
     for name in names:
         try:
             if "p" in chosen:
@@ -97,7 +87,7 @@ def touch(p: Process) -> None:
         elif "t" in chosen:
             mtime = atime = parse_stamp(chosen["t"], when)
     except TimeError:
-        raise Fail(f"invalid date format {quote_locale(chosen['d' if 'd' in chosen else 't'])}") from None
+        raise Fail(f"invalid date format {quote_value(chosen['d' if 'd' in chosen else 't'])}") from None
     if not names:
         raise Fail("missing file operand", try_help=True)
     given = bool({"d", "t", "r"} & flags)
@@ -203,7 +193,7 @@ def basename(p: Process) -> None:
     several, suffix = "a" in chosen or "s" in chosen, chosen.get("s", "")
     if not several:
         if len(names) > 2:
-            raise Fail(f"extra operand {quote_locale(names[2])}", try_help=True)
+            raise Fail(f"extra operand {quote_value(names[2])}", try_help=True)
         names, suffix = names[:1], (*names, "")[1]
     for name in names:
         base = name.rstrip("/").rpartition("/")[2] or name[:1]
@@ -312,4 +302,5 @@ def mktemp(p: Process) -> None:
     p.out(path + "\n")
 
 
-COMMANDS = named(mkdir, rmdir, touch, rm, basename, dirname, readlink, realpath, mktemp)
+ALL = (mkdir, rmdir, touch, rm, basename, dirname, readlink, realpath, mktemp)
+COMMANDS = {command.__name__: command for command in ALL}

@@ -4,7 +4,7 @@ import string
 from itertools import groupby
 
 from envs.simulators.regex.syntax import CLASSES
-from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_value, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
@@ -54,7 +54,7 @@ def _ranges(spec: str, fields: bool) -> list[tuple[int, int | None]]:
             raise Fail("invalid range with no endpoint: -", try_help=True)
         if not (low + high).isdecimal() and (low + high):
             what = "field value" if fields else "byte/character position"
-            raise Fail(f"invalid {what} {quote_locale(item.lstrip('0123456789-') if dash else item)}", try_help=True)
+            raise Fail(f"invalid {what} {quote_value(item.lstrip('0123456789-') if dash else item)}", try_help=True)
         start = int(low[:18]) if low else 1
         if start == 0 or (not low and not dash):
             what = "fields are numbered from 1" if fields else "byte/character positions are numbered from 1"
@@ -126,11 +126,11 @@ def tr(p: Process) -> None:
     if len(sets) < needs:
         what = "deleting and squeezing repeats" if flags >= {"d", "s"} else "translating"
         raise Fail(
-            f"missing operand after {quote_locale(sets[-1])}\nTwo strings must be given when {what}.", try_help=True
+            f"missing operand after {quote_value(sets[-1])}\nTwo strings must be given when {what}.", try_help=True
         )
     if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
         extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
-        raise Fail(f"extra operand {quote_locale(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
+        raise Fail(f"extra operand {quote_value(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
     first = _set(p, sets[0])
     if "c" in flags:
         members = set(first)
@@ -177,16 +177,14 @@ def _set(p: Process, spec: str) -> list[str]:
         if opens and plain.startswith("[:", at) and at + 2 <= colon:
             name = plain[at + 2 : plain.index(":]", at + 2)]
             if name not in CLASSES:
-                raise Fail(f"invalid character class {quote_locale(name)}")
+                raise Fail(f"invalid character class {quote_value(name)}")
             order = string.ascii_uppercase + string.ascii_lowercase
             found += order[:26] if name == "upper" else order[26:] if name == "lower" else sorted(CLASSES[name])
             at += len(name) + 4
         elif at + 2 < len(chars) and chars[at + 1] == ("-", False):
             low, high = char, chars[at + 2][0]
             if low > high:
-                raise Fail(
-                    f"range-endpoints of {quote_locale(f'{low}-{high}')} are in reverse collating sequence order"
-                )
+                raise Fail(f"range-endpoints of {quote_value(f'{low}-{high}')} are in reverse collating sequence order")
             found += map(chr, range(ord(low), ord(high) + 1))
             at += 3
         else:
@@ -270,7 +268,7 @@ def fold(p: Process) -> None:
     chosen, files = getopt(p.argv, "bsw:", {"bytes": "b", "spaces": "s", "width:": "w"})
     width = number(chosen.get("w", "80"), "number of columns")
     if not width:
-        raise Fail(f"invalid number of columns: {quote_locale(chosen['w'])}")
+        raise Fail(f"invalid number of columns: {quote_value(chosen['w'])}")
     for _, data in inputs(p, files):
         p.tick(len(data) >> 4)
         p.out("\n".join(_folded(line, width, "s" in chosen, "b" in chosen) for line in data.split("\n")))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, quote, quote_value
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
@@ -89,7 +89,7 @@ def chmod(p: Process) -> int:
     text = given if given is not None else operands.pop(0)
     change = parse_mode(text)
     if change is None:
-        raise Fail(f"invalid mode: {quote_locale(text)}", try_help=True)
+        raise Fail(f"invalid mode: {quote_value(text)}", try_help=True)
     status = 0
     for name in operands:
         status |= _chmod_one(p, name, change, flags)
@@ -155,17 +155,17 @@ def parse_owner(p: Process, spec: str) -> tuple[int, int]:
     if user:
         found = user_id(p, user)
         if found is None:
-            raise Fail(f"invalid user: {quote_locale(spec)}")
+            raise Fail(f"invalid user: {quote_value(spec)}")
         uid = found
         if sign and not group:
             record = p.machine.user(uid)
             if not record:
-                raise Fail(f"invalid spec: {quote_locale(spec)}")
+                raise Fail(f"invalid spec: {quote_value(spec)}")
             gid = int(record[3])
     if group:
         found = group_id(p, group)
         if found is None:
-            raise Fail(f"invalid group: {quote_locale(spec)}")
+            raise Fail(f"invalid group: {quote_value(spec)}")
         gid = found
     return uid, gid
 
@@ -180,7 +180,7 @@ def chown(p: Process) -> int:
     spec = operands.pop(0)
     uid, gid = (-1, group_id(p, spec) if spec else -1) if group_only else parse_owner(p, spec)
     if gid is None:
-        raise Fail(f"invalid group: {quote_locale(spec)}")
+        raise Fail(f"invalid group: {quote_value(spec)}")
     required = parse_owner(p, chosen["2"]) if "2" in chosen else (-1, -1)
     status = 0
     for name in operands:

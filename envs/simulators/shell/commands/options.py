@@ -21,11 +21,6 @@ class Fail(Exception):
             p.stderr.write(f"Try '{p.argv[0]} --help' for more information.\n")
 
 
-def named(*commands: Callable) -> dict[str, Callable]:
-    """Return commands by their functions' names."""
-    return {command.__name__: command for command in commands}
-
-
 def guarded(command):
     """Return a command whose Fail and OSError are printed as the real program prints them.
 
@@ -96,10 +91,10 @@ def ordered(
             if not permute:
                 operands += words
     if len(operands) < least:
-        after = f" after {quote_locale(operands[-1])}" if operands else ""
+        after = f" after {quote_value(operands[-1])}" if operands else ""
         raise Fail(f"missing operand{after}", status, try_help=True)
     if most is not None and len(operands) > most:
-        raise Fail(f"extra operand {quote_locale(operands[most])}", status, try_help=True)
+        raise Fail(f"extra operand {quote_value(operands[most])}", status, try_help=True)
     return found, operands
 
 
@@ -170,7 +165,7 @@ def quote_if(name: str) -> str:
     return quote(name)
 
 
-def quote_locale(text: str) -> str:
+def quote_value(text: str) -> str:
     """A value in quotes, as messages show what is no name: ' and \\ escaped, control characters as \\n or \\003."""
     escaped = []
     for char in text:
@@ -189,7 +184,7 @@ def number(text: str, what: str) -> int:
     stripped = digits.lstrip("0123456789")
     suffix, digits = stripped, digits[: len(digits) - len(stripped)]
     if not digits or suffix not in SUFFIXES:
-        raise Fail(f"invalid {what}: {quote_locale(text)}")
+        raise Fail(f"invalid {what}: {quote_value(text)}")
     return int(digits[:30]) * SUFFIXES[suffix]
 
 

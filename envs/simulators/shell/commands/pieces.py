@@ -2,7 +2,7 @@
 
 import re
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_value, read
 from envs.simulators.shell.files import Timeout, raw
 from envs.simulators.shell.process import Process
 
@@ -20,7 +20,7 @@ def split(p: Process) -> None:
     else:
         size = number(chosen.get("l", "1000"), "number of lines")
         if not size:
-            raise Fail(f"invalid number of lines: {quote_locale(chosen['l'])}")
+            raise Fail(f"invalid number of lines: {quote_value(chosen['l'])}")
         found = data.splitlines(keepends=True) if "\r" not in data else re.findall(r"[^\n]*\n|[^\n]+", data)
         parts = ["".join(found[at : at + size]) for at in range(0, len(found), size)]
     if len(parts) > MOST_FILES:
@@ -44,7 +44,7 @@ def join(p: Process) -> None:
     by = chosen.get("t")
     fields = [chosen.get(flag, chosen.get("j", "1")) for flag in "12"]
     if bad := [field for field in fields if not field.isdecimal() or not field.isascii() or not int(field[:9])]:
-        raise Fail(f"invalid field number: {quote_locale(bad[0])}")
+        raise Fail(f"invalid field number: {quote_value(bad[0])}")
     keys = [int(field[:9]) - 1 for field in fields]
     tables = [[line.split(by) if by else line.split() for line in lines(read(p, name))] for name in names]
     rows = [[(fields[key] if key < len(fields) else "", fields) for fields in table]

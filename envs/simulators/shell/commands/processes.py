@@ -97,7 +97,7 @@ def ps(p: Process) -> int:
     elif not every:
         found = [row for row in found if row.uid == p.uid]
     _table(p, found, shown, titles)
-    return 0 if found else 1
+    return int(not found)
 
 
 def _columns(p: Process, value: str, titles: dict) -> list[str]:
@@ -183,5 +183,4 @@ def who(p: Process) -> None:
     """who and users: nobody is logged in."""
 
 
-COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free}
-COMMANDS |= {"who": who, "users": who}
+COMMANDS = {"ps": ps, "pgrep": pgrep, "pkill": pgrep, "kill": kill, "free": free, "who": who, "users": who}

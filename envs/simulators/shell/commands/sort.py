@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from random import Random
 
-from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_if, quote_locale, read
+from envs.simulators.shell.commands.options import Fail, getopt, lines, number, ordered, quote_if, quote_value, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
@@ -65,7 +65,7 @@ def _separator(value: str) -> str:
     if not value:
         raise Fail("empty tab", 2)
     if len(value) > 1:
-        raise Fail(f"multi-character tab {quote_locale(value)}", 2)
+        raise Fail(f"multi-character tab {quote_value(value)}", 2)
     return value
 
 
@@ -85,25 +85,25 @@ def _key(spec: str) -> Key:
     shape = re.compile(r"(\d*)(?:\.(\d*))?([bfhnr]*)(?:,(\d*)(?:\.(\d*))?([bfhnr]*))?")
     found = shape.match(spec)
     if not found[1]:
-        raise Fail(f"invalid number at field start: invalid count at start of {quote_locale(spec)}", 2)
+        raise Fail(f"invalid number at field start: invalid count at start of {quote_value(spec)}", 2)
     if int(found[1][:9]) == 0:
-        raise Fail(f"field number is zero: invalid field specification {quote_locale(spec)}", 2)
+        raise Fail(f"field number is zero: invalid field specification {quote_value(spec)}", 2)
     if found[2] is not None and found[2] and int(found[2][:9]) == 0:
-        raise Fail(f"character offset is zero: invalid field specification {quote_locale(spec)}", 2)
+        raise Fail(f"character offset is zero: invalid field specification {quote_value(spec)}", 2)
     if (found[4] is None and spec[found.end() : found.end() + 1] == ",") or (
         found[4] == "" and found.end() < len(spec)
     ):
         bad = spec[found.end() :].removeprefix(",")
-        raise Fail(f"invalid number after ',': invalid count at start of {quote_locale(bad)}", 2)
+        raise Fail(f"invalid number after ',': invalid count at start of {quote_value(bad)}", 2)
     if found.end() < len(spec):
-        raise Fail(f"stray character in field spec: invalid field specification {quote_locale(spec)}", 2)
+        raise Fail(f"stray character in field spec: invalid field specification {quote_value(spec)}", 2)
     end = None
     if found[4] is not None:
         if not found[4]:
             bad = spec[found.start(4) :]
-            raise Fail(f"invalid number after ',': invalid count at start of {quote_locale(bad)}", 2)
+            raise Fail(f"invalid number after ',': invalid count at start of {quote_value(bad)}", 2)
         if int(found[4][:9]) == 0:
-            raise Fail(f"field number is zero: invalid field specification {quote_locale(spec)}", 2)
+            raise Fail(f"field number is zero: invalid field specification {quote_value(spec)}", 2)
         end = (int(found[4][:9]) - 1, int((found[5] or "0")[:9]))
     first, last = found[3] or "", found[6] or ""
     flags = "".join(dict.fromkeys((first + last).replace("b", "")))
@@ -193,7 +193,7 @@ def shuf(p: Process) -> None:
     if "i" in chosen:
         found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", chosen["i"])
         if not found or int(found[1]) > int(found[2]) + 1:
-            raise Fail(f"invalid input range: {quote_locale(chosen['i'])}")
+            raise Fail(f"invalid input range: {quote_value(chosen['i'])}")
         p.tick(int(found[2]) - int(found[1]) >> 2)
         items = [str(n) for n in range(int(found[1]), int(found[2]) + 1)]
     else:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from math import inf
 
-from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_value
 from envs.simulators.shell.files import ENDLESS, MAX_TEXT, Timeout, text
 from envs.simulators.shell.jobs import sleep
 from envs.simulators.shell.process import Process
@@ -240,7 +240,7 @@ def nl(p: Process) -> None:
     options, files = getopt(p.argv, "b:w:s:", long)
     chosen = {"b": "t", "w": "6", "s": "\t"} | options
     if chosen["b"][:1] not in ("a", "t", "n"):
-        raise Fail(f"invalid body numbering style: {quote_locale(chosen['b'])}", try_help=True)
+        raise Fail(f"invalid body numbering style: {quote_value(chosen['b'])}", try_help=True)
     width = min(number(chosen["w"], "line number field width"), 1000)
     shown, count = [], 0
     for _, data in inputs(p, files):
@@ -291,13 +291,13 @@ def seq(p: Process) -> None:
     separator, padded = chosen.get("s", "\n"), "w" in chosen
     form = _format(chosen["f"]) if "f" in chosen else None
     if not 0 < len(operands) < 4:
-        what = f"extra operand {quote_locale(operands[3])}" if operands else "missing operand"
+        what = f"extra operand {quote_value(operands[3])}" if operands else "missing operand"
         raise Fail(what, try_help=True)
     numbers = [_decimal(operand) for operand in operands]
     first = numbers[0] if len(numbers) > 1 else Decimal(1)
     step, last = numbers[1] if len(numbers) == 3 else Decimal(1), numbers[-1]
     if step == 0:
-        raise Fail(f"invalid Zero increment value: {quote_locale(operands[1])}", try_help=True)
+        raise Fail(f"invalid Zero increment value: {quote_value(operands[1])}", try_help=True)
     places = max(0, -min(first.as_tuple().exponent, step.as_tuple().exponent))
     shown = list(_sequence(p, first, step, last, places, form, len(separator)))
     if padded and shown:
@@ -312,13 +312,13 @@ def _format(said: str) -> str:
     found = re.fullmatch(r"((?:[^%]|%%)*)(?:%([-+#0 ']*)(\d*)(?:\.(\d*))?L?(.?)(.*))?", said, re.DOTALL)
     before, flags, width, precision, letter, rest = found.groups() if found else ("", "", "", "", "", "")
     if letter is None:
-        raise Fail(f"format {quote_locale(said)} has no % directive")
+        raise Fail(f"format {quote_value(said)} has no % directive")
     if not letter:
-        raise Fail(f"format {quote_locale(said)} ends in %")
+        raise Fail(f"format {quote_value(said)} ends in %")
     if letter not in "efgEFG":
-        raise Fail(f"format {quote_locale(said)} has unknown %{letter} directive")
+        raise Fail(f"format {quote_value(said)} has unknown %{letter} directive")
     if not re.fullmatch("(?:[^%]|%%)*", rest, re.DOTALL):
-        raise Fail(f"format {quote_locale(said)} has too many % directives")
+        raise Fail(f"format {quote_value(said)} has too many % directives")
     if max(int(width[:9] or 0), int((precision or "")[:9] or 0)) > MAX_TEXT:
         raise Timeout
     return f"{before}%{flags.replace(chr(39), '')}{width}{'' if precision is None else '.' + precision}{letter}{rest}"
@@ -345,7 +345,7 @@ def _decimal(operand: str) -> Decimal:
             raise InvalidOperation
         return value
     except InvalidOperation:
-        raise Fail(f"invalid floating point argument: {quote_locale(operand)}", try_help=True) from None
+        raise Fail(f"invalid floating point argument: {quote_value(operand)}", try_help=True) from None
 
 
 def yes(p: Process) -> int:
@@ -355,15 +355,4 @@ def yes(p: Process) -> int:
         p.out(line * (8192 // len(line) + 1))
 
 
-COMMANDS = {
-    "cat": cat,
-    "head": head,
-    "tail": tail,
-    "wc": wc,
-    "tee": tee,
-    "nl": nl,
-    "tac": tac,
-    "rev": rev,
-    "seq": seq,
-    "yes": yes,
-}
+COMMANDS = {command.__name__: command for command in (cat, head, tail, wc, tee, nl, tac, rev, seq, yes)}

@@ -1,7 +1,7 @@
 """id, groups, whoami, getent and su."""
 
 from envs.simulators.shell.commands.modes import group_name, user_name
-from envs.simulators.shell.commands.options import Fail, getopt, quote_locale
+from envs.simulators.shell.commands.options import Fail, getopt, quote_value
 from envs.simulators.shell.process import Process
 
 DATABASES = {"passwd": (0, 2), "group": (0, 2), "shadow": (0,), "gshadow": (0,)}  # columns that keys are looked up in
@@ -21,7 +21,7 @@ def id_(p: Process) -> None:
     for name in names or [None]:
         found = _ids(p, name)
         if found is None:
-            p.failed = p.fail(f"{quote_locale(name)}: no such user")
+            p.failed = p.fail(f"{quote_value(name)}: no such user")
             continue
         p.out(_shown(p, *found, only, "n" in flags) + ("\0" if "z" in flags else "\n"))
 
@@ -56,7 +56,7 @@ def groups(p: Process) -> None:
     for name in names or [None]:
         found = _ids(p, name) if name is None or p.machine.user(name) else None
         if found is None:
-            p.failed = p.fail(f"{quote_locale(name)}: no such user")
+            p.failed = p.fail(f"{quote_value(name)}: no such user")
             continue
         prefix = f"{name} : " if name else ""
         p.out(prefix + " ".join(group_name(p, group) for group in found[2]) + "\n")

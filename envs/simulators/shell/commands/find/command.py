@@ -9,7 +9,7 @@ from envs.simulators.regex.syntax import RegexError
 from envs.simulators.shell.commands.find.format import formatted
 from envs.simulators.shell.commands.find.measures import Measures
 from envs.simulators.shell.commands.modes import group_id, user_id
-from envs.simulators.shell.commands.options import Fail, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, quote, quote_value
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
@@ -182,7 +182,7 @@ class Search(Measures):
             number = (user_id if word == "-user" else group_id)(p, value)
             if number is None:
                 kind = "a known user" if word == "-user" else "an existing group"
-                raise Fail(f"{quote_locale(value)} is not the name of {kind}")
+                raise Fail(f"{quote_value(value)} is not the name of {kind}")
             return lambda path, node, depth: (node.uid if word == "-user" else node.gid) == number
         if word in ("-uid", "-gid", "-links", "-inum"):
             count = self.count(word, value)
@@ -198,7 +198,7 @@ class Search(Measures):
                 value = emacs(value) if self.regextype == "emacs" else value
                 regex = compile_regex(value, dialect, word == "-iregex", bounds="x")
             except RegexError as error:
-                raise Fail(f"failed to compile regular expression {quote_locale(value)}: {error}") from None
+                raise Fail(f"failed to compile regular expression {quote_value(value)}: {error}") from None
             return lambda path, node, depth: regex.test(path, p.tick)
         if word == "-regextype":
             extended = "extended" in value or value in ("egrep", "awk", "gnu-awk", "posix-awk", "posix-egrep")
@@ -207,7 +207,7 @@ class Search(Measures):
             return lambda path, node, depth: True
         if word in ("-maxdepth", "-mindepth"):
             if not value.isdecimal():
-                raise Fail(f"Expected a positive decimal integer argument to {word}, but got {quote_locale(value)}")
+                raise Fail(f"Expected a positive decimal integer argument to {word}, but got {quote_value(value)}")
             if word == "-maxdepth":
                 self.deepest = int(value[:6])
             else:

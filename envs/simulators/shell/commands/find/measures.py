@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from envs.simulators.shell.commands.find.format import length
 from envs.simulators.shell.commands.modes import parse_mode
-from envs.simulators.shell.commands.options import Fail, quote, quote_locale
+from envs.simulators.shell.commands.options import Fail, quote, quote_value
 from envs.simulators.shell.commands.times import TimeError, parse_time
 from envs.simulators.shell.files import Node
 
@@ -41,7 +41,7 @@ class Measures:
         kind = value[:1] if value[:1] in "-/" else ""
         change = parse_mode(value[len(kind) :])
         if change is None:
-            raise Fail(f"invalid mode {quote_locale(value)}")
+            raise Fail(f"invalid mode {quote_value(value)}")
         bits = change(0, False, 0)
         if kind == "-":
             return lambda path, node, depth: node.mode & bits == bits
@@ -64,7 +64,7 @@ class Measures:
             try:
                 than = parse_time(value, self.now)
             except TimeError:
-                raise Fail(f"I cannot figure out how to interpret {quote_locale(value)} as a date or time") from None
+                raise Fail(f"I cannot figure out how to interpret {quote_value(value)} as a date or time") from None
         else:
             try:
                 than = self.p.lookup(value).mtime
