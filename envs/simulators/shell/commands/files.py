@@ -21,7 +21,7 @@ def mkdir(p: Process) -> None:
     for name in names:
         try:
             if "p" in chosen:
-                _parents(p, name, "v" in chosen)
+                make_parents(p, name, "v" in chosen)
             node = p.mkdir(name)
             if change:
                 node.mode = change(0o777, True, p.umask)
@@ -33,7 +33,7 @@ def mkdir(p: Process) -> None:
             p.failed = p.fail(f"cannot create directory {quote(error.filename or name)}: {error.strerror}")
 
 
-def _parents(p: Process, name: str, verbose: bool) -> None:
+def make_parents(p: Process, name: str, verbose: bool = False) -> None:
     """Make the missing folders above a path."""
     at = name.find("/", 1)
     while 0 < at < len(name.rstrip("/")):

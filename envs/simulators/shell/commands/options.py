@@ -51,6 +51,13 @@ def attempt(p: Process, action: Callable, *arguments) -> bool:
     return True
 
 
+def required(value, message: str, status: int = 1):
+    """Return a value; Fail if it is None."""
+    if value is None:
+        raise Fail(message, status)
+    return value
+
+
 @contextmanager
 def failing(message: str, status: int = 1) -> Iterator[None]:
     """Turn an OSError in the block into the Fail `message: why`."""
