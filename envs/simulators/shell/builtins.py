@@ -13,12 +13,28 @@ from envs.simulators.shell.places import cd, dirs, popd, pushd, pwd, pwd_program
 from envs.simulators.shell.printing import echo, formatted, printf, traced
 from envs.simulators.shell.reading import mapfile, read
 from envs.simulators.shell.signals import disown, jobs, kill, no_control, trap, wait
-from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Return
+from envs.simulators.shell.state import LONG_OPTIONS, Exit, LoopJump, Misused, Return
 from envs.simulators.shell.words import NAME
 
 RESERVED = "if then elif else fi for while until do done case esac in function select time { } [[ ]] ! coproc"
 SHOPT = """checkwinsize cmdhist dotglob expand_aliases extglob failglob globstar huponexit inherit_errexit lastpipe
 nocaseglob nocasematch nullglob sourcepath xpg_echo"""
+
+
+USAGE = {
+    "cd": "cd [-L|[-P [-e]] [-@]] [dir]", "source": "source filename [arguments]", ".": ". filename [arguments]",
+    "set": "set [-abefhkmnptuvxBCEHPT] [-o option-name] [--] [-] [arg ...]",
+    "printf": "printf [-v var] format [arguments]",
+    "kill": "kill [-s sigspec | -n signum | -sigspec] pid | jobspec ... or kill -l [sigspec]",
+    "declare": "declare [-aAfFgiIlnrtux] [name[=value] ...] or declare -p [-aAfFilnrtux] [name ...]",
+    "typeset": "typeset [-aAfFgiIlnrtux] name[=value] ... or typeset -p [-aAfFilnrtux] [name ...]",
+    "local": "local [option] name[=value] ...", "export": "export [-fn] [name[=value] ...] or export -p",
+    "readonly": "readonly [-aAf] [name[=value] ...] or readonly -p",
+    "read": "read [-ers] [-a array] [-d delim] [-i text] [-n nchars] [-N nchars] [-p prompt] [-t timeout] [-u fd] "
+            "[name ...]",
+    "mapfile": "mapfile [-d delim] [-n count] [-O origin] [-s count] [-t] [-u fd] [array]",
+}  # fmt: skip
+USAGE["readarray"] = USAGE["mapfile"]
 
 
 def colon(sh, argv) -> None:
@@ -59,10 +75,10 @@ def _jump(sh, argv) -> int:
         sh.fail("only meaningful in a `for', `while', or `until' loop")
         return 0
     count = whole(sh, argv, 1)
-    if count is None or count < 1:
-        if count is not None:
-            sh.fail(f"{argv[1]}: loop count out of range")
+    if count is None:
         raise Exit(128)
+    if count < 1:
+        raise Exit(sh.fail(f"{argv[1]}: loop count out of range", 128))
     raise LoopJump(min(count, sh.loops), argv[0] == "continue")
 
 
@@ -90,9 +106,7 @@ def eval_(sh, argv) -> int:
 def source(sh, argv) -> int:
     """Run a file in this shell."""
     if len(argv) < 2:
-        sh.fail("filename argument required")
-        sh.error(f"{argv[0]}: usage: {argv[0]} filename [arguments]\n")
-        return 2
+        raise Misused("filename argument required")
     path = argv[1]
     try:
         if "/" not in path and not sh.exists(path):
@@ -129,8 +143,7 @@ def exec_(sh, argv) -> int:
     try:
         sh.find_program(args[0], sh.get("PATH") or "")
     except OSError as failure:
-        missing = "not found" if "/" not in args[0] else failure.strerror
-        sh.fail(f"{args[0]}: {missing}" if failure.errno == 2 else f"{args[0]}: {failure.strerror}")
+        sh.fail(f"{args[0]}: {'not found' if failure.errno == 2 and '/' not in args[0] else failure.strerror}")
         raise Exit(127 if failure.errno == 2 else 126) from None
     sh.traps.pop("EXIT", None)
     raise Exit(sh.program(args))
@@ -162,9 +175,7 @@ def set_(sh, argv) -> int | None:
                     return sh.fail(f"{args[at]}: invalid option name")
                 at += 1
             elif letter not in "abefhkmnptuvxBCEHPT":
-                sh.fail(f"{word[0]}{letter}: invalid option")
-                sh.error("set: usage: set [-abefhkmnptuvxBCEHPT] [-o option-name] [--] [-] [arg ...]\n")
-                return 2
+                raise Misused(f"{word[0]}{letter}: invalid option")
             sh.options[name] = word[0] == "-"
 
 
@@ -204,9 +215,7 @@ def printf_(sh, argv) -> int:
     """Run printf, with -v into a variable."""
     if argv[1:2] != ["-v"] or len(argv) < 4:
         if len(argv) > 1 and re.fullmatch("-[^-].*", argv[1]):
-            sh.fail(f"{argv[1][:2]}: invalid option", 2)
-            sh.error("printf: usage: printf [-v var] format [arguments]\n")
-            return 2
+            raise Misused(f"{argv[1][:2]}: invalid option")
         return printf(sh, argv)
     if not NAME.fullmatch(argv[2].partition("[")[0]):
         return sh.fail(f"`{argv[2]}': not a valid identifier", 2)
@@ -282,9 +291,7 @@ def command(sh, argv) -> int:
 def alias(sh, argv) -> int:
     """Fail for any name: scripts have no aliases."""
     missing = [word for word in argv[1:] if "=" not in word and not word.startswith("-")]
-    for word in missing:
-        sh.fail(f"{word}: not found")
-    return int(bool(missing))
+    return max((sh.fail(f"{word}: not found") for word in missing), default=0)
 
 
 def ulimit(sh, argv) -> None:

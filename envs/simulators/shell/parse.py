@@ -91,12 +91,8 @@ class Parser(Compound):
             lines = []
             while True:
                 if self.i >= self.n:
-                    self.warnings.append(
-                        (
-                            self.last_line() - (not self.s.endswith("\n")),
-                            f"warning: here-document at line {line} delimited by end-of-file (wanted `{delimiter}')",
-                        )
-                    )
+                    why = f"here-document at line {line} delimited by end-of-file (wanted `{delimiter}')"
+                    self.warnings.append((self.last_line() - (not self.s.endswith("\n")), f"warning: {why}"))
                     break
                 end = self.s.find("\n", self.i)
                 text = self.s[self.i : end if end >= 0 else self.n]

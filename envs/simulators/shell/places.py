@@ -4,6 +4,7 @@ import re
 
 from envs.simulators.shell.commands.files import normal
 from envs.simulators.shell.commands.modes import mode_text, parse_mode
+from envs.simulators.shell.state import Misused
 
 
 def cd(sh, argv) -> int:
@@ -11,9 +12,7 @@ def cd(sh, argv) -> int:
     args = [word for word in argv[1:] if word not in ("-L", "-P", "--", "-e", "-@")]
     physical = "-P" in argv[1:]
     if bad := next((word for word in args if re.fullmatch("-.+", word)), None):
-        sh.fail(f"{bad[:2]}: invalid option", 2)
-        sh.error("cd: usage: cd [-L|[-P [-e]] [-@]] [dir]\n")
-        return 2
+        raise Misused(f"{bad[:2]}: invalid option")
     if len(args) > 1:
         return sh.fail("too many arguments")
     target = args[0] if args else sh.get("HOME")
@@ -73,13 +72,8 @@ def dirs(sh, argv) -> None:
         sh.out(("\n" if "-p" in argv else " ").join(shown) + "\n")
 
 
-def pushd(sh, argv) -> int:
-    here, target = sh.get("PWD") or sh.cwd, next((word for word in argv[1:] if word != "-n"), None)
-    stack = [here, *sh.stack]
-    if target is None:
-        if not sh.stack:
-            return sh.fail("no other directory")
-        target, stack = sh.stack[0], [here, *sh.stack[1:]]
+def _changed(sh, target: str, stack: list[str]) -> int | None:
+    """Enter a folder and print the new stack."""
     try:
         _enter(sh, target, False, False)
     except OSError as error:
@@ -88,15 +82,18 @@ def pushd(sh, argv) -> int:
     return dirs(sh, ["dirs"])
 
 
-def popd(sh, argv) -> int:
-    if not sh.stack:
-        return sh.fail("directory stack empty")
-    try:
-        _enter(sh, sh.stack[0], False, False)
-    except OSError as error:
-        return sh.fail(f"{sh.stack[0]}: {error.strerror}")
-    sh.stack = sh.stack[1:]
-    return dirs(sh, ["dirs"])
+def pushd(sh, argv) -> int | None:
+    here, target = sh.get("PWD") or sh.cwd, next((word for word in argv[1:] if word != "-n"), None)
+    stack = [here, *sh.stack]
+    if target is None:
+        if not sh.stack:
+            return sh.fail("no other directory")
+        target, stack = sh.stack[0], [here, *sh.stack[1:]]
+    return _changed(sh, target, stack)
+
+
+def popd(sh, argv) -> int | None:
+    return _changed(sh, sh.stack[0], sh.stack[1:]) if sh.stack else sh.fail("directory stack empty")
 
 
 def pwd(sh, argv) -> None:

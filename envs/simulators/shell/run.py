@@ -5,6 +5,7 @@ SIGPIPE would stop it. A command with & is a job (jobs.py). Subshells are copies
 """
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 
@@ -18,7 +19,7 @@ from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import PIPE_SIZE, Process, Stream, pipe
 from envs.simulators.shell.reading import small_number
-from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Return
+from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Misused, Return
 from envs.simulators.shell.variables import Var
 
 
@@ -67,13 +68,20 @@ class Interpreter(Control):
                     raise Exit(self.status) from None
 
     def main(self, source: str, kind: str = "") -> int:
-        """Run a script to the shell's end, including the EXIT trap."""
+        """Run a script to the shell's end."""
+        return self.to_end(lambda: self.run_script(source, kind))
+
+    def to_end(self, run: Callable) -> int:
+        """Run this shell's commands and its EXIT trap, and return its status."""
         try:
-            self.run_script(source, kind)
+            run()
         except Exit as end:
             self.status = end.status
         except LoopJump:
             pass
+        except ExpansionFailed as failure:
+            self.report(failure)
+            self.status = 1
         except Killed as killed:
             self.end_by(killed)
         return self.finish()
@@ -159,21 +167,7 @@ class Interpreter(Control):
     def run_forked(self, *commands) -> int:
         """Run commands to this subshell's end."""
         try:
-            self.sequence(commands)
-        except Exit as end:
-            self.status = end.status
-        except LoopJump:
-            pass
-        except ExpansionFailed as failure:
-            self.report(failure)
-            self.status = 1
-        except Killed as killed:
-            self.end_by(killed)
-        except Hangup:
-            self.status = 141
-            return 141
-        try:
-            return self.finish()
+            return self.to_end(lambda: self.sequence(commands))
         except Hangup:
             return 141
 
@@ -231,9 +225,8 @@ class Interpreter(Control):
     def wait_for_writers(self, sink: Stream) -> None:
         """Wait for the jobs that hold the end of a pipe open."""
         if self.machine.jobs:
-            holding = [
-                job for job in self.machine.jobs if sink in job.shell.fds.values() and job is not self.machine.job
-            ]
+            others = [job for job in self.machine.jobs if job is not self.machine.job]
+            holding = [job for job in others if sink in job.shell.fds.values()]
             wait_for(self.machine, lambda: all(job.wake is None for job in holding))
 
     def bounded(self, shell: "Interpreter", stage) -> int:
@@ -383,11 +376,7 @@ class Interpreter(Control):
                 return self.call_builtin(builtin, argv)
             return self.call_function(function, argv) if function else self.program(argv)
         finally:
-            for variable, value in saved.items():
-                if value is None:
-                    self.vars.pop(variable, None)
-                else:
-                    self.vars[variable] = value
+            self.restore(saved)
 
     def call_builtin(self, builtin, argv: list) -> int:
         self.argv = argv
@@ -396,6 +385,11 @@ class Interpreter(Control):
         except ReadOnly as failure:
             self.report(failure)
             return 1
+        except Misused as failure:
+            if failure.args:
+                self.fail(str(failure))
+            self.error(f"{argv[0]}: usage: {builtins.USAGE[argv[0]]}\n")
+            return 2
         except ExpansionFailed as failure:
             if not failure.reported and not failure.fatal:
                 self.fail(str(failure))
@@ -418,11 +412,7 @@ class Interpreter(Control):
             self.report(failure)
             raise
         finally:
-            for name, var in self.frames.pop()[1].items():
-                if var is None:
-                    self.vars.pop(name, None)
-                else:
-                    self.vars[name] = var
+            self.restore(self.frames.pop()[1])
             self.args, self.label, self.loops, self.line = saved
             self.nesting -= 1
 

@@ -3,6 +3,7 @@
 import re
 
 from envs.simulators.shell.jobs import ENDED, NUMBERS, SIGNALS, Job, send, signal_name, wait_for
+from envs.simulators.shell.state import Misused
 from envs.simulators.shell.transform import quote
 
 ORDER = NUMBERS | {"DEBUG": 65, "ERR": 66, "RETURN": 67}  # in which trap prints them
@@ -63,16 +64,14 @@ def kill(sh, argv) -> int:
             sh.out(f"{name if word.isdecimal() else NUMBERS[name]}\n")
         return 0
     if args and re.fullmatch("-.+", args[0]) and args[0] != "--":
-        word, args = (
-            (args[1] if len(args) > 1 else "", args[2:]) if args[0] in ("-s", "-n") else (args[0][1:], args[1:])
-        )
+        apart = args[0] in ("-s", "-n")
+        word, args = (args[1:2] or [""])[0] if apart else args[0][1:], args[1 + apart :]
         signal = signal_name(word)
         if signal is None:
             return sh.fail(f"{word}: invalid signal specification")
     args = args[1:] if args[:1] == ["--"] else args
     if not args:
-        sh.error("kill: usage: kill [-s sigspec | -n signum | -sigspec] pid | jobspec ... or kill -l [sigspec]\n")
-        return 2
+        raise Misused
     status = 1
     for word in args:
         if word.startswith("%"):

@@ -1,5 +1,6 @@
 """A shell's state: variables, special parameters, options, and how it prints errors and traces."""
 
+from contextlib import suppress
 from typing import ClassVar
 
 from envs.simulators.shell import expand
@@ -9,7 +10,7 @@ from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import Process
 from envs.simulators.shell.transform import LOWER, UPPER
-from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word
+from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word, index_word, plain_word
 from envs.simulators.shell.variables import Var
 
 MAX_NESTING = 150  # functions, subshells, substitutions and scripts inside one another
@@ -30,6 +31,10 @@ class Exit(Exception):
 
 class Return(Exit):
     """Raised to end a function or a sourced file."""
+
+
+class Misused(Exception):
+    """A builtin called with invalid arguments: it ends with status 2 after the message, if any, and its usage."""
 
 
 class LoopJump(Exception):
@@ -82,10 +87,8 @@ class State(Process):
     def error(self, message: str) -> None:
         """Write to the standard error, if it is open."""
         if 2 in self.fds:
-            try:
+            with suppress(OSError):
                 self.fds[2].write(message)
-            except OSError:
-                return
 
     def complain(self, message: str) -> None:
         self.error(f"{self.label}: line {self.line}: {message}\n")
@@ -107,6 +110,14 @@ class State(Process):
 
     # -- variables
 
+    def restore(self, saved: dict[str, Var | None]) -> None:
+        """Put variables back that were set aside; None stands for a variable that did not exist."""
+        for name, var in saved.items():
+            if var is None:
+                self.vars.pop(name, None)
+            else:
+                self.vars[name] = var
+
     def get(self, name: str) -> str | None:
         """Return the value of a parameter; None if it is not set."""
         var = self.vars.get(name)
@@ -121,7 +132,7 @@ class State(Process):
     def referred(self, var: Var) -> str | None:
         """Return the value of what a nameref names."""
         name, bracket, index = self.target(var.value or "").partition("[")
-        return self.element(name, Word([], index[:-1], index[:-1])) if bracket else self.get(name) if name else None
+        return self.element(name, index_word(index)) if bracket else self.get(name) if name else None
 
     def target(self, name: str) -> str:
         """Return the name that a name stands for: its own, or what it refers to as a nameref."""
@@ -190,7 +201,7 @@ class State(Process):
                 var.value = value
                 return
             base, bracket, place = self.target(name).partition("[")
-            self.put(base, value, Word([], place[:-1], place[:-1]) if bracket else index, add)
+            self.put(base, value, index_word(place) if bracket else index, add)
             return
         if var.readonly:
             raise expand.ReadOnly(name)
@@ -236,19 +247,18 @@ class State(Process):
             else:
                 made += [(None, value, False) for value in expand.arguments(self, [item])]
         if not add or not isinstance(var.value, dict):
-            first = {} if not add or var.value is None else {0: var.value}
-            var.value = first
+            var.value = {} if not add or var.value is None else {0: var.value}
         var.kind = kind
         if kind == "A" and made and all(index is None for index, _, _ in made):
             flat = [value for _, value, _ in made] + [""]
-            made = [(Word([], key, key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
+            made = [(plain_word(key), value, False) for key, value in zip(flat[::2], flat[1::2], strict=False)]
         following = max(var.value, default=-1) + 1 if kind == "a" else 0
         for index, value, more in made:
             place = following if index is None else self.key(var, index, name)
             if index is None and kind == "A":
                 raise ExpansionFailed(f"{name}: {value}: must use subscript when assigning associative array")
             var.value[place] = ""
-            self.put(name, value, Word([], str(place), str(place)))
+            self.put(name, value, plain_word(str(place)))
             if more:
                 var.value[place] = value
             following = place + 1 if kind == "a" else 0
@@ -270,28 +280,27 @@ class State(Process):
         """Return whether a variable is set, for `-v`."""
         base, bracket, index = name.partition("[")
         if bracket:
-            word = Word([], index[:-1], index[:-1])
-            return bool(self.values(base)) if index in ("@]", "*]") else self.element(base, word) is not None
+            whole = index in ("@]", "*]")
+            return bool(self.values(base)) if whole else self.element(base, index_word(index)) is not None
         return self.get(name) is not None
 
     def arithmetic_get(self, name: str, index: str | None) -> str:
-        value = self.get(name) if index is None else self.element(name, self._index(name, index)) or ""
+        value = self.get(name) if index is None else self.element(name, _index(index)) or ""
         if value is None and self.options["u"]:
             raise expand.unbound(name)
         self.machine.tick(2 + expand.steps(value or ""))  # it may be an expression, and name others
         return value or ""
 
     def arithmetic_put(self, name: str, index: str | None, value: str) -> None:
-        self.put(name, value, None if index is None else self._index(name, index))
-
-    def _index(self, name: str, index: str) -> Word:
-        if "$" in index:
-            return Parser("").expression_word(index, 0)
-        return Word([], index, index)
+        self.put(name, value, None if index is None else _index(index))
 
     def environment(self) -> dict[str, str]:
         """Return the environment that a command inherits."""
         return {name: var.value for name, var in self.vars.items() if var.exported and type(var.value) is str}
+
+
+def _index(index: str) -> Word:
+    return Parser("").expression_word(index, 0) if "$" in index else plain_word(index)
 
 
 def _random(shell: State) -> str:

@@ -175,6 +175,15 @@ class Function(NamedTuple):
     line: int
 
 
+def plain_word(text: str) -> Word:
+    return Word([], text, text)
+
+
+def index_word(index: str) -> Word:
+    """Return the index of `name[index]` from the text after its bracket."""
+    return plain_word(index.removesuffix("]"))
+
+
 def make_word(parts: list, source: str) -> Word:
     """Return a word, with its text if nothing in it expands."""
     plain = []
