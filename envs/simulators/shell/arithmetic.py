@@ -1,6 +1,7 @@
 """Evaluate arithmetic as `$(( ))`, `(( ))`, `let` and array indices do: C's operators on 64-bit integers, variables
 evaluated recursively, and bash's error messages, which name the token at which bash notices the error."""
 
+import operator
 import re
 from collections.abc import Callable
 
@@ -247,19 +248,7 @@ def _digit(c: str, base: int) -> int:
     return order.find(c.lower() if base <= 36 else c)
 
 
-OPERATIONS = {
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "&": lambda a, b: a & b,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b),
-    ">": lambda a, b: int(a > b),
-    "<=": lambda a, b: int(a <= b),
-    ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << (b & 63),
-    ">>": lambda a, b: a >> (b & 63),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-}
+OPERATIONS = {"|": operator.or_, "^": operator.xor, "&": operator.and_, "+": operator.add, "-": operator.sub}
+OPERATIONS |= {"*": operator.mul, "<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63)}
+OPERATIONS |= {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le}
+OPERATIONS |= {">=": operator.ge}

@@ -17,13 +17,8 @@ SIGNALS += ["TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "U
 SIGNALS += ["WINCH", "IO", "PWR", "SYS"]
 NUMBERS = {name: number for number, name in enumerate(SIGNALS, 1)} | {"EXIT": 0}
 HARMLESS = ("CHLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU")  # end no process; nothing here is stopped
-ENDED = {
-    "HUP": "Hangup",
-    "KILL": "Killed",
-    "TERM": "Terminated",
-    "USR1": "User defined signal 1",
-    "ALRM": "Alarm clock",
-}
+ENDED = {"HUP": "Hangup", "KILL": "Killed", "TERM": "Terminated", "USR1": "User defined signal 1"}
+ENDED |= {"ALRM": "Alarm clock"}
 ENDED |= {"USR2": "User defined signal 2", "QUIT": "Quit", "ABRT": "Aborted", "SEGV": "Segmentation fault"}
 
 

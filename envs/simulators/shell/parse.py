@@ -286,14 +286,6 @@ class Parser(Compound):
         return redirect
 
 
-COMPOUND = {
-    "(": Compound.parenthesis,
-    "{": Compound.group,
-    "if": Compound.if_,
-    "while": Compound.while_,
-    "until": Compound.until,
-    "for": Compound.for_,
-    "case": Compound.case,
-    "[[": Compound.cond,
-    "function": Parser.function,
-}
+COMPOUND = {"(": Compound.parenthesis, "{": Compound.group, "if": Compound.if_, "while": Compound.while_}
+COMPOUND |= {"until": Compound.until, "for": Compound.for_, "case": Compound.case, "[[": Compound.cond}
+COMPOUND |= {"function": Parser.function}

@@ -10,21 +10,9 @@ from functools import lru_cache
 
 from envs.simulators.shell.files import MAX_TEXT, READ, Caller, Timeout
 
-CLASSES = {
-    "alpha": "A-Za-z",
-    "digit": "0-9",
-    "alnum": "A-Za-z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": " \\t\\n\\r\\f\\v",
-    "blank": " \\t",
-    "punct": "!-/:-@\\[-`{-~",
-    "xdigit": "0-9A-Fa-f",
-    "cntrl": "\\x00-\\x1f\\x7f",
-    "print": " -~",
-    "graph": "!-~",
-    "word": "A-Za-z0-9_",
-}
+CLASSES = {"alpha": "A-Za-z", "digit": "0-9", "alnum": "A-Za-z0-9", "upper": "A-Z", "lower": "a-z", "blank": " \\t"}
+CLASSES |= {"space": " \\t\\n\\r\\f\\v", "punct": "!-/:-@\\[-`{-~", "xdigit": "0-9A-Fa-f", "word": "A-Za-z0-9_"}
+CLASSES |= {"cntrl": "\\x00-\\x1f\\x7f", "print": " -~", "graph": "!-~"}
 SPECIAL = re.compile(r"[*?\[\0]")
 GROUP = re.compile(r"([?*+@!])\(")
 MAX_EXTENDED = 1 << 22  # steps of one match of an extended glob

@@ -505,22 +505,12 @@ def bash(process: Process) -> int:
     return status
 
 
-Interpreter.runners = {
-    tree.Simple: Interpreter.simple,
-    tree.AndOr: Interpreter.and_or,
-    tree.Pipe: Interpreter.pipeline,
-    tree.Background: Interpreter.background,
-    tree.Group: Interpreter.group,
-    tree.Redirected: Interpreter.redirected,
-    tree.If: Interpreter.if_,
-    tree.While: Interpreter.while_,
-    tree.For: Interpreter.for_,
-    tree.CFor: Interpreter.c_for,
-    tree.Case: Interpreter.case,
-    tree.Arithmetic: Interpreter.arithmetic,
-    tree.Cond: Interpreter.cond,
-    tree.Function: Interpreter.define,
-}
+Interpreter.runners = {tree.Simple: Interpreter.simple, tree.Pipe: Interpreter.pipeline, tree.If: Interpreter.if_}
+Interpreter.runners |= {tree.AndOr: Interpreter.and_or, tree.Background: Interpreter.background}
+Interpreter.runners |= {tree.Group: Interpreter.group, tree.Redirected: Interpreter.redirected}
+Interpreter.runners |= {tree.While: Interpreter.while_, tree.For: Interpreter.for_, tree.CFor: Interpreter.c_for}
+Interpreter.runners |= {tree.Case: Interpreter.case, tree.Arithmetic: Interpreter.arithmetic}
+Interpreter.runners |= {tree.Cond: Interpreter.cond, tree.Function: Interpreter.define}
 PROGRAMS = Interpreter.programs = COMMANDS | builtins.PROGRAMS | dict.fromkeys(("bash", "rbash", "dash", "sh"), bash)
 
 

@@ -308,35 +308,18 @@ def _random(shell: State) -> str:
     return str(shell.random >> 16)
 
 
-SPECIAL = {
-    "?": lambda sh: str(sh.status),
-    "#": lambda sh: str(len(sh.args)),
-    "$": lambda sh: str(sh.pid),
-    "!": lambda sh: sh.last_pid,
-    "-": lambda sh: "".join(c for c in "aefhnuvx" if sh.options.get(c, c == "h")) + "Bc",
-    "*": lambda sh: " ".join(sh.args),
-    "@": lambda sh: " ".join(sh.args),
-    "LINENO": lambda sh: str(sh.line),
-    "RANDOM": _random,
-    "SECONDS": lambda sh: str(int(sh.machine.clock - sh.started)),
-    "EPOCHSECONDS": lambda sh: str(int(sh.machine.clock)),
-    "UID": lambda sh: str(sh.uid),
-    "EUID": lambda sh: str(sh.uid),
-    "PPID": lambda sh: "0",
-    "BASHPID": lambda sh: str(sh.own_pid),
-    "HOSTNAME": lambda sh: sh.machine.hostname,
-    "OSTYPE": lambda sh: "linux-gnu",
-    "BASH": lambda sh: "/bin/bash",
-    "BASH_VERSION": lambda sh: "5.2.21(1)-release",
-    "BASH_SUBSHELL": lambda sh: str(sh.level),
-    "IFS": lambda sh: " \t\n",
-    "OPTIND": lambda sh: "1",
-    "PS4": lambda sh: "+ ",
-    "FUNCNAME": lambda sh: sh.frames[-1][0] if sh.frames else None,
-    "BASH_SOURCE": lambda sh: sh.label if sh.frames or not sh.from_text else None,
-    "PIPESTATUS": lambda sh: str(sh.pipe_status[0]),
-    "GROUPS": lambda sh: str(sh.gid),
-}
+SPECIAL = {"?": lambda sh: str(sh.status), "#": lambda sh: str(len(sh.args)), "$": lambda sh: str(sh.pid)}
+SPECIAL |= {"-": lambda sh: "".join(c for c in "aefhnuvx" if sh.options.get(c, c == "h")) + "Bc"}
+SPECIAL |= {"!": lambda sh: sh.last_pid, "*": lambda sh: " ".join(sh.args), "@": lambda sh: " ".join(sh.args)}
+SPECIAL |= {"LINENO": lambda sh: str(sh.line), "RANDOM": _random, "BASHPID": lambda sh: str(sh.own_pid)}
+SPECIAL |= {"SECONDS": lambda sh: str(int(sh.machine.clock - sh.started)), "PPID": lambda sh: "0"}
+SPECIAL |= {"EPOCHSECONDS": lambda sh: str(int(sh.machine.clock)), "HOSTNAME": lambda sh: sh.machine.hostname}
+SPECIAL |= {"UID": lambda sh: str(sh.uid), "EUID": lambda sh: str(sh.uid), "GROUPS": lambda sh: str(sh.gid)}
+SPECIAL |= {"OSTYPE": lambda sh: "linux-gnu", "BASH": lambda sh: "/bin/bash", "OPTIND": lambda sh: "1"}
+SPECIAL |= {"BASH_VERSION": lambda sh: "5.2.21(1)-release", "BASH_SUBSHELL": lambda sh: str(sh.level)}
+SPECIAL |= {"IFS": lambda sh: " \t\n", "PS4": lambda sh: "+ ", "PIPESTATUS": lambda sh: str(sh.pipe_status[0])}
+SPECIAL |= {"FUNCNAME": lambda sh: sh.frames[-1][0] if sh.frames else None}
+SPECIAL |= {"BASH_SOURCE": lambda sh: sh.label if sh.frames or not sh.from_text else None}
 LISTS = {
     "PIPESTATUS": lambda sh: [str(status) for status in sh.pipe_status],
     "FUNCNAME": lambda sh: [name for name, _, _ in reversed(sh.frames)],

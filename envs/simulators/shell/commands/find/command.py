@@ -6,10 +6,9 @@ from fnmatch import translate
 
 from envs.simulators.regex.match import compile_regex
 from envs.simulators.regex.syntax import RegexError
-from envs.simulators.shell.commands.find.format import formatted
-from envs.simulators.shell.commands.find.measures import Measures
+from envs.simulators.shell.commands.find.measures import Measures, formatted
 from envs.simulators.shell.commands.modes import group_id, user_id
-from envs.simulators.shell.commands.options import Fail, quote, quote_value
+from envs.simulators.shell.commands.options import Fail, quote, quote_value, required
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
@@ -45,22 +44,15 @@ class Search(Measures):
         self.p, self.follow, self.status = p, follow, 0
         self.deepest, self.least, self.depth_first = 10**6, 0, "-depth" in words or "-delete" in words
         self.words, self.at, self.nested = words, 0, 0
-        self.acts = False
-        self.pruned = False
-        self.stopped = False
+        self.acts = self.pruned = self.stopped = False
         self.regextype = "emacs"
         self.batches: list[tuple[list[str], list[str]]] = []  # commands of -exec ... +, and their files
         self.now = p.machine.clock
         test = self.either() if words else lambda path, node, depth: True
         if self.at < len(words):
             word = words[self.at]
-            if word == ")":
-                raise Fail("you have too many ')'")
-            raise Fail(f"paths must precede expression: `{word}'")
-        if self.acts:
-            self.test = test
-        else:
-            self.test = lambda path, node, depth: test(path, node, depth) and self.print(path)
+            raise Fail("you have too many ')'" if word == ")" else f"paths must precede expression: `{word}'")
+        self.test = test if self.acts else lambda path, node, depth: test(path, node, depth) and self.print(path)
 
     def print(self, path: str, end: str = "\n") -> bool:
         self.p.out(path + end)
@@ -71,10 +63,20 @@ class Search(Measures):
     def peek(self) -> str:
         return self.words[self.at] if self.at < len(self.words) else ""
 
-    def either(self) -> Callable:
+    def next(self, word: str) -> str:
+        """Read the argument of a predicate."""
+        if self.at >= len(self.words):
+            raise Fail(f"missing argument to `{word}'")
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def deeper(self) -> None:
         self.nested += 1
         if self.nested > 60:
             raise Fail("invalid expression; expression nested too deeply")
+
+    def either(self) -> Callable:
+        self.deeper()
         found = self.both()
         while self.peek() in ("-o", "-or"):
             self.at += 1
@@ -104,9 +106,7 @@ class Search(Measures):
         if word in ("!", "-not"):
             if not self.peek():
                 raise Fail(f"expected an expression after '{word}'")
-            self.nested += 1
-            if self.nested > 60:
-                raise Fail("invalid expression; expression nested too deeply")
+            self.deeper()
             inner = self.single()
             self.nested -= 1
             return lambda path, node, depth: not inner(path, node, depth)
@@ -120,13 +120,7 @@ class Search(Measures):
             return inner
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             return self.exec(word)
-        if word in ARGUMENT:
-            if self.at >= len(self.words):
-                raise Fail(f"missing argument to `{word}'")
-            value = self.words[self.at]
-            self.at += 1
-            return self.with_argument(word, value)
-        return self.without(word)
+        return self.with_argument(word, self.next(word)) if word in ARGUMENT else self.without(word)
 
     def without(self, word: str) -> Callable:
         """Read a test or action without an argument."""
@@ -179,10 +173,9 @@ class Search(Measures):
         if word == "-perm":
             return self.perm(value)
         if word in ("-user", "-group"):
-            number = (user_id if word == "-user" else group_id)(p, value)
-            if number is None:
-                kind = "a known user" if word == "-user" else "an existing group"
-                raise Fail(f"{quote_value(value)} is not the name of {kind}")
+            kind = "a known user" if word == "-user" else "an existing group"
+            found = (user_id if word == "-user" else group_id)(p, value)
+            number = required(found, f"{quote_value(value)} is not the name of {kind}")
             return lambda path, node, depth: (node.uid if word == "-user" else node.gid) == number
         if word in ("-uid", "-gid", "-links", "-inum"):
             count = self.count(word, value)
@@ -220,10 +213,7 @@ class Search(Measures):
         self.acts = True
         command = []
         while True:
-            if self.at >= len(self.words):
-                raise Fail(f"missing argument to `{word}'")
-            part = self.words[self.at]
-            self.at += 1
+            part = self.next(word)
             if part == ";" or (part == "+" and command[-1:] == ["{}"]):
                 break
             command.append(part)
@@ -277,14 +267,11 @@ class Search(Measures):
         if path == ".":
             return True
         try:
-            if node.kind == "dir":
-                self.p.rmdir(path)
-            else:
-                self.p.unlink(path)
-            return True
+            (self.p.rmdir if node.kind == "dir" else self.p.unlink)(path)
         except OSError as error:
             self.status = self.p.fail(f"cannot delete {quote(path)}: {error.strerror}")
             return False
+        return True
 
     def prune(self, path: str, node: Node, depth: int) -> bool:
         self.pruned = True
@@ -301,9 +288,8 @@ class Search(Measures):
         try:
             node = self.p.lookup(path, self.follow or path.endswith("/"))
         except OSError as error:
-            if self.follow and self.p.exists(path, follow=False):
-                node = self.p.lookup(path, follow=False)
-            else:
+            node = self.p.find(path, follow=False) if self.follow else None
+            if node is None:
                 self.status = self.p.fail(f"{quote(path)}: {error.strerror}")
                 return
         self.walk(path, node, 0)
