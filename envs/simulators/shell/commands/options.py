@@ -212,19 +212,18 @@ def read(p: Process, name: str) -> str:
     return data.decode("latin-1")
 
 
-def inputs(p: Process, operands: list[str]) -> Iterator[tuple[str, str]]:
+def inputs(p: Process, operands: list[str], problem: Callable | None = None) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each input, standard input for `-` or without names. If an input cannot be read,
-    print a message and set `p.failed`."""
+    print a message, by default `name: why`, and set `p.failed`."""
     for name in operands or ["-"]:
         try:
             yield name, read(p, name)
         except OSError as error:
-            p.failed = p.fail(f"{quote_if(name)}: {error.strerror}")
+            p.failed = p.fail(problem(name, error) if problem else f"{quote_if(name)}: {error.strerror}")
 
 
-def lines(text: str, end: str = "\n") -> list[str]:
-    """Return the lines of a text without their ends; the last one need not have an end."""
-    found = text.split(end)
-    if not found[-1]:
-        found.pop()
-    return found
+def lines(text: str, end: str = "\n", keep: bool = False) -> list[str]:
+    """Return the lines of a text, with `keep` with their ends; the last one need not have an end."""
+    *whole, rest = text.split(end)
+    whole = [line + end for line in whole] if keep else whole
+    return [*whole, rest] if rest else whole

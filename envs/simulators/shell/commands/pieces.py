@@ -21,7 +21,7 @@ def split(p: Process) -> None:
         size = number(chosen.get("l", "1000"), "number of lines")
         if not size:
             raise Fail(f"invalid number of lines: {quote_value(chosen['l'])}")
-        found = data.splitlines(keepends=True) if "\r" not in data else re.findall(r"[^\n]*\n|[^\n]+", data)
+        found = lines(data, keep=True)
         parts = ["".join(found[at : at + size]) for at in range(0, len(found), size)]
     if len(parts) > MOST_FILES:
         raise Timeout

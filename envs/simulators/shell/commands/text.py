@@ -22,7 +22,7 @@ def cat(p: Process) -> None:
             continue
         p.tick(len(data) >> 4)
         shown = []
-        for line in data.splitlines(keepends=True) if "\r" not in data else _split(data):
+        for line in lines(data, keep=True):
             bare, end = (line[:-1], "\n") if line.endswith("\n") else (line, "")
             if "s" in flags and not bare and blank:
                 continue
@@ -34,45 +34,31 @@ def cat(p: Process) -> None:
         p.out("".join(shown))
 
 
-def _split(data: str) -> list[str]:
-    return [line + "\n" for line in data.split("\n")[:-1]] + [data.rpartition("\n")[2]] * (not data.endswith("\n"))
-
-
 def _visible(line: str, flags: str) -> str:
     if "T" in flags:
         line = line.replace("\t", "^I")
     if "v" not in flags:
         return line
-    shown = []
-    for char in line:
-        code = ord(char)
-        prefix, code = ("M-", code - 128) if code >= 128 else ("", code)
-        if char == "\t":
-            shown.append(char)
-        else:
-            shown.append(prefix + (f"^{chr(code + 64)}" if code < 32 else "^?" if code == 127 else chr(code)))
-    return "".join(shown)
+    return re.sub(r"[^\t -~]", lambda found: _named(ord(found[0])), line)
+
+
+def _named(code: int) -> str:
+    """Return a character that is not printable as cat -v shows it."""
+    prefix, code = ("M-", code - 128) if code >= 128 else ("", code)
+    return prefix + (f"^{chr(code + 64)}" if code < 32 else "^?" if code == 127 else chr(code))
 
 
 def _part_options(p: Process) -> tuple[dict, list[str], str, str]:
     """Return the options of head and tail (also -5), the files, the unit and the count."""
-    argv = list(p.argv)
-    if (
-        len(argv) > 1
-        and argv[1][:1] in "-+"
-        and argv[1][1:2].isdecimal()
-        and (p.argv[0][-4:] != "head" or argv[1][0] == "-")
-    ):
-        digits = argv[1][1:].rstrip("clbkmqvf")
-        unit = "c" if "c" in argv[1] else "n"
-        extra = [f"-{flag}" for flag in argv[1][1 + len(digits) :] if flag in "qvf"]
-        if digits.isdecimal():
-            argv[1:2] = [f"-{unit}", ("+" if argv[1][0] == "+" else "") + digits, *extra]
+    argv, is_tail = list(p.argv), p.argv[0].endswith("tail")
+    shape = r"([-+])(\d+)([clbkmqvf]*)" if is_tail else r"(-)(\d+)([clbkmqvf]*)"
+    if found := re.fullmatch(shape, "".join(argv[1:2])):
+        sign, digits, letters = found.groups()
+        extra = [f"-{flag}" for flag in letters if flag in "qvf"]
+        argv[1:2] = ["-c" if "c" in letters else "-n", sign.strip("-") + digits, *extra]
     long = {"lines:": "n", "bytes:": "c", "quiet": "q", "silent": "q", "verbose": "v", "zero-terminated": "z"}
-    tail_only = (
-        {"follow::": "f", "retry": "F", "pid:": "p", "sleep-interval:": "s"} if p.argv[0].endswith("tail") else {}
-    )
-    options, files = getopt(argv, "n:c:qvz" + ("fFs:" if tail_only else ""), long | tail_only)
+    long |= {"follow::": "f", "retry": "F", "pid:": "p", "sleep-interval:": "s"} if is_tail else {}
+    options, files = getopt(argv, "n:c:qvz" + ("fFs:" if is_tail else ""), long)
     unit, count = next((option for option in reversed(options.items()) if option[0] in "nc"), ("n", "10"))
     return options, files, unit, count
 
@@ -89,8 +75,8 @@ def _each_part(p: Process, flags: dict, files: list[str], cut, most: int = ENDLE
             if reading and headers:
                 p.out(f"{before}==> {name} <==\n")
                 before = "\n"
-            what = "error reading" if reading else "cannot open"
-            p.failed = p.fail(f"{what} {quote(name)}{'' if reading else ' for reading'}: {error.strerror}")
+            what = f"error reading {quote(name)}" if reading else f"cannot open {quote(name)} for reading"
+            p.failed = p.fail(f"{what}: {error.strerror}")
             continue
         if headers:
             p.out(f"{before}==> {'standard input' if name == '-' else name} <==\n")
@@ -196,26 +182,18 @@ def _wc_width(p: Process, files: list[str], flags: list[str]) -> int:
     if len(files) <= 1 and len(flags) == 1:
         return 1
     size, least = 0, 1
-    for name in files or ["-"]:
-        try:
-            node = p.stream(0).node if name == "-" else p.lookup(name)
-        except OSError:
-            continue
-        if node.kind == "file" and isinstance(node.data, bytes):
+    for node in (p.stream(0).node if name == "-" else p.find(name) for name in files or ["-"]):
+        if node is not None and node.kind == "file" and isinstance(node.data, bytes):
             size += node.size
-        else:
+        elif node is not None:
             least = 7
     return max(least, len(str(size)))
 
 
 def _wc_count(data: bytes, flag: str) -> int:
-    if flag == "l":
-        return data.count(b"\n")
-    if flag == "w":
-        return len(data.split())
     if flag == "L":
-        return max((len(line.expandtabs()) for line in data.split(b"\n")), default=0)
-    return len(data)
+        return max(len(line.expandtabs()) for line in data.split(b"\n"))
+    return data.count(b"\n") if flag == "l" else len(data.split() if flag == "w" else data)
 
 
 def tee(p: Process) -> None:
@@ -262,23 +240,14 @@ def tac(p: Process) -> None:
             return f"{quote_if(name)}: read error: Invalid argument"
         return f"failed to open {quote(name)} for reading: {error.strerror}"
 
-    for data in _texts(p, files, problem):
-        p.out("".join(reversed(_split(data) if data else [])))
+    for _, data in inputs(p, files, problem):
+        p.out("".join(reversed(lines(data, keep=True))))
 
 
 def rev(p: Process) -> None:
     _, files = getopt(p.argv, "")
-    for data in _texts(p, files, lambda name, error: f"cannot open {name}: {error.strerror}"):
+    for _, data in inputs(p, files, lambda name, error: f"cannot open {name}: {error.strerror}"):
         p.out("\n".join(line[::-1] for line in data.split("\n")))
-
-
-def _texts(p: Process, files: list[str], problem) -> Iterator[str]:
-    """Yield the text of each input; where one cannot be read, print the problem and set `p.failed`."""
-    for name in files or ["-"]:
-        try:
-            yield text(p.stdin if name == "-" else p.read(name))
-        except OSError as error:
-            p.failed = p.fail(problem(name, error))
 
 
 def seq(p: Process) -> None:
@@ -311,14 +280,13 @@ def _format(said: str) -> str:
     """Return seq's -f as a format of Python's %; Fail if it is invalid, Timeout if it is too wide."""
     found = re.fullmatch(r"((?:[^%]|%%)*)(?:%([-+#0 ']*)(\d*)(?:\.(\d*))?L?(.?)(.*))?", said, re.DOTALL)
     before, flags, width, precision, letter, rest = found.groups() if found else ("", "", "", "", "", "")
-    if letter is None:
-        raise Fail(f"format {quote_value(said)} has no % directive")
-    if not letter:
-        raise Fail(f"format {quote_value(said)} ends in %")
-    if letter not in "efgEFG":
-        raise Fail(f"format {quote_value(said)} has unknown %{letter} directive")
-    if not re.fullmatch("(?:[^%]|%%)*", rest, re.DOTALL):
-        raise Fail(f"format {quote_value(said)} has too many % directives")
+    wrong = "has no % directive" if letter is None else "ends in %" if not letter else ""
+    if letter and letter not in "efgEFG":
+        wrong = f"has unknown %{letter} directive"
+    elif letter and not re.fullmatch("(?:[^%]|%%)*", rest, re.DOTALL):
+        wrong = "has too many % directives"
+    if wrong:
+        raise Fail(f"format {quote_value(said)} {wrong}")
     if max(int(width[:9] or 0), int((precision or "")[:9] or 0)) > MAX_TEXT:
         raise Timeout
     return f"{before}%{flags.replace(chr(39), '')}{width}{'' if precision is None else '.' + precision}{letter}{rest}"
