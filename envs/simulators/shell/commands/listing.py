@@ -1,7 +1,7 @@
 """ls, dir and du."""
 
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
-from envs.simulators.shell.commands.options import getopt, ordered, quote
+from envs.simulators.shell.commands.options import getopt, nodes, ordered, quote
 from envs.simulators.shell.commands.times import show
 from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
@@ -19,15 +19,13 @@ def ls(p: Process) -> int:
     listing = Listing(p, options)
     files, folders = [], []
     for name in names or ["."]:
+        follow = not (listing.long or "F" in listing.flags) or name.endswith("/") or listing.deref
         try:
-            follow = not (listing.long or "F" in listing.flags) or name.endswith("/") or listing.deref
-            node = p.lookup(name, follow)
+            node = p.find(name, follow) or p.lookup(name, follow=False)
         except OSError as error:
-            if not p.exists(name, follow=False):
-                listing.status = p.fail(f"cannot access {quote(name)}: {error.strerror}", 2)
-                continue
-            node = p.lookup(name, follow=False)
-        target = p.lookup(name) if node.kind == "link" and p.exists(name) and not listing.long else node
+            listing.status = p.fail(f"cannot access {quote(name)}: {error.strerror}", 2)
+            continue
+        target = node if listing.long else p.find(name) or node
         if (node.kind == "dir" or target.kind == "dir") and "d" not in listing.flags:
             folders.append((name, target))
         else:
@@ -67,10 +65,9 @@ class Listing:
         if heading:
             p.out(("\n" if self.printed else "") + f"{name}:\n")
         names = [entry for entry in node.data if self.all or "A" in self.flags or not entry.startswith(".")]
-        entries = [(entry, self.node(name, entry, node.data[entry])) for entry in names]
-        entries = self.ordered(entries)
+        entries = self.ordered([(entry, self.node(name, entry, node.data[entry])) for entry in names])
         if self.all:
-            entries = self.ordered([(".", node), ("..", p.lookup(f"{name}/.."))], dots=True) + entries
+            entries = [(".", node), ("..", p.lookup(f"{name}/..")), *entries]
         if self.long or "s" in self.flags:
             blocks = sum(_blocks(below) for _, below in entries)
             p.out(f"total {human(blocks * 1024) if 'h' in self.flags else blocks}\n")
@@ -82,12 +79,11 @@ class Listing:
                     self.folder(f"{name.rstrip('/') if name != '/' else ''}/{entry}", below, True)
 
     def node(self, folder: str, entry: str, node: Node) -> Node:
-        path = f"{folder}/{entry}"
-        return self.p.lookup(path) if self.deref and node.kind == "link" and self.p.exists(path) else node
+        return (self.deref and node.kind == "link" and self.p.find(f"{folder}/{entry}")) or node
 
-    def ordered(self, entries: list, dots: bool = False) -> list:
+    def ordered(self, entries: list) -> list:
         """Return entries in the requested order; ties are sorted by name."""
-        if self.order in ("U", "f") or dots:
+        if self.order in ("U", "f"):
             return entries
         entries = sorted(entries, key=lambda entry: entry[0])
         if self.order == "S":
@@ -145,22 +141,16 @@ class Listing:
         return show(forms.get(self.style, "%b %e %H:%M" if recent else "%b %e  %Y"), when)
 
     def name(self, entry: str, node: Node, folder: str) -> str:
-        shown, target = entry, None
-        path = f"{folder}/{entry}" if folder else entry
         if node.kind == "link" and self.long:
-            shown += f" -> {node.data}"
-            target = self.p.lookup(path) if self.p.exists(path) else None
-            if "F" not in self.flags:
-                return shown
-            return shown + (self.mark(target) if target else "")
-        return shown + (self.mark(node) if self.flags & {"F", "p"} else "")
+            target = self.p.find(f"{folder}/{entry}" if folder else entry) if "F" in self.flags else None
+            return f"{entry} -> {node.data}{self.mark(target) if target else ''}"
+        return entry + self.mark(node)
 
     def mark(self, node: Node) -> str:
-        if node.kind == "dir":
+        if node.kind == "dir" and self.flags & {"F", "p"}:
             return "/"
-        if "F" not in self.flags:
-            return ""
-        return "@" if node.kind == "link" else "*" if node.kind == "file" and node.mode & 0o111 else ""
+        mark = "@" if node.kind == "link" else "*" if node.kind == "file" and node.mode & 0o111 else ""
+        return mark if "F" in self.flags else ""
 
 
 def _size(node: Node) -> int:
@@ -169,9 +159,7 @@ def _size(node: Node) -> int:
 
 def _blocks(node: Node) -> int:
     """Return the kilobytes on disk, in blocks of four."""
-    if node.kind in ("link", "device"):
-        return 0
-    return (_size(node) + 4095) // 4096 * 4
+    return 0 if node.kind in ("link", "device") else (_size(node) + 4095) // 4096 * 4
 
 
 def human(size: int) -> str:
@@ -210,20 +198,14 @@ def du(p: Process) -> None:
             return 0
         seen.add(id(node))
         total = size(node)
-        if node.kind == "dir":
-            total += sum(
-                walk(f"{path if path != '/' else ''}/{name}", node.data[name], depth + 1) for name in sorted(node.data)
-            )
+        start = path if path != "/" else ""
+        for name in sorted(node.data) if node.kind == "dir" else ():
+            total += walk(f"{start}/{name}", node.data[name], depth + 1)
         if depth <= deepest and (node.kind == "dir" or "a" in chosen or not depth):
             p.out(f"{text(total)}\t{path}\n")
         return total
 
-    everything = 0
-    for name in names or ["."]:
-        try:
-            everything += walk(name, p.lookup(name, follow=False), 0)
-        except OSError as error:
-            p.failed = p.fail(f"cannot access {quote(name)}: {error.strerror}")
+    everything = sum(walk(name, node, 0) for name, node in nodes(p, names or ["."], "cannot access", follow=False))
     if "c" in chosen:
         p.out(f"{text(everything)}\ttotal\n")
 

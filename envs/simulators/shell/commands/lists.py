@@ -1,7 +1,8 @@
 """Commands on lines and fields: cut, paste, tr, uniq, comm, fold."""
 
+import re
 import string
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 from envs.simulators.regex.syntax import CLASSES
 from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, ordered, quote_value, read
@@ -14,18 +15,18 @@ def cut(p: Process) -> None:
     long |= {"output-delimiter:": "O", "zero-terminated": "z"}
     options, files = ordered(p.argv, "b:c:f:d:snz", long)
     modes, chosen = [(flag, value) for flag, value in options if flag in "bcf"], dict(options)
-    if len(modes) > 1:
-        raise Fail("only one list may be specified", try_help=True)
-    if not modes:
-        raise Fail("you must specify a list of bytes, characters, or fields", try_help=True)
-    mode, spec = modes[0]
-    if len(chosen.get("d", "")) > 1:
-        raise Fail("the delimiter must be a single character", try_help=True)
-    if mode != "f" and "d" in chosen:
-        raise Fail("an input delimiter may be specified only when operating on fields", try_help=True)
-    if mode != "f" and "s" in chosen:
-        message = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
-        raise Fail(message, try_help=True)
+    mode, spec = modes[0] if modes else ("", "")
+    wrong = ""
+    if len(modes) != 1:
+        wrong = "only one list may be specified" if modes else "you must specify a list of bytes, characters, or fields"
+    elif len(chosen.get("d", "")) > 1:
+        wrong = "the delimiter must be a single character"
+    elif mode != "f" and "d" in chosen:
+        wrong = "an input delimiter may be specified only when operating on fields"
+    elif mode != "f" and "s" in chosen:
+        wrong = "suppressing non-delimited lines makes sense\n\tonly when operating on fields"
+    if wrong:
+        raise Fail(wrong, try_help=True)
     wanted = _ranges(spec, mode == "f")
     delimiter = (chosen.get("d", "\t") or "\0") if mode == "f" else ""
     end = "\0" if "z" in chosen else "\n"
@@ -78,10 +79,8 @@ def _merged(ranges: list) -> list[tuple[int, int | None]]:
 
 
 def paste(p: Process) -> int | None:
-    long = {"delimiters:": "d", "serial": "s"}
-    chosen, files = getopt(p.argv, "d:s", long)
-    spec = chosen.get("d", "\t")
-    delimiters = _unescaped(spec) or [""]
+    chosen, files = getopt(p.argv, "d:s", {"delimiters:": "d", "serial": "s"})
+    delimiters = _unescaped(chosen.get("d", "\t")) or [""]
     found = [(name, lines(data)) for name, data in inputs(p, files)]
     columns = [column for _, column in found]
     if "s" in chosen:
@@ -93,10 +92,9 @@ def paste(p: Process) -> int | None:
     dashes = [i for i, (name, _) in enumerate(found) if name == "-"]
     for turn, i in enumerate(dashes):  # standard input, which the first has read, gives a line to each dash in turn
         columns[i] = found[dashes[0]][1][turn :: len(dashes)]
-    height = max(map(len, columns))
-    for row in range(height):
+    for row in zip_longest(*columns, fillvalue=""):
         p.tick()
-        p.out(_joined([column[row] if row < len(column) else "" for column in columns], delimiters) + "\n")
+        p.out(_joined(list(row), delimiters) + "\n")
 
 
 def _joined(parts: list[str], delimiters: list[str]) -> str:
@@ -107,15 +105,8 @@ def _joined(parts: list[str], delimiters: list[str]) -> str:
 
 
 def _unescaped(spec: str) -> list[str]:
-    found, at = [], 0
-    while at < len(spec):
-        if spec[at] == "\\" and at + 1 < len(spec):
-            at += 1
-            found.append({"n": "\n", "t": "\t", "0": "", "\\": "\\"}.get(spec[at], spec[at]))
-        else:
-            found.append(spec[at])
-        at += 1
-    return found
+    known = {"\\n": "\n", "\\t": "\t", "\\0": ""}
+    return [known.get(part, part[-1]) for part in re.findall(r"\\.|.", spec, re.DOTALL)]
 
 
 def tr(p: Process) -> None:
@@ -125,9 +116,8 @@ def tr(p: Process) -> None:
     needs = 2 if ("d" not in flags and "s" not in flags) or ("d" in flags and "s" in flags) else 1
     if len(sets) < needs:
         what = "deleting and squeezing repeats" if flags >= {"d", "s"} else "translating"
-        raise Fail(
-            f"missing operand after {quote_value(sets[-1])}\nTwo strings must be given when {what}.", try_help=True
-        )
+        why = f"Two strings must be given when {what}."
+        raise Fail(f"missing operand after {quote_value(sets[-1])}\n{why}", try_help=True)
     if len(sets) > 2 or (len(sets) == 2 and "d" in flags and "s" not in flags):
         extra = "\nOnly one string may be given when deleting without squeezing repeats." if len(sets) == 2 else ""
         raise Fail(f"extra operand {quote_value(sets[1 if len(sets) == 2 else 2])}{extra}", try_help=True)
@@ -155,12 +145,7 @@ def tr(p: Process) -> None:
 
 def _squeezed(p: Process, data: str, members: set[str]) -> str:
     p.tick(len(data) >> 5)
-    shown, before = [], None
-    for char in data:
-        if char != before or char not in members:
-            shown.append(char)
-        before = char
-    return "".join(shown)
+    return "".join(char if char in members else "".join(run) for char, run in groupby(data))
 
 
 def _set(p: Process, spec: str) -> list[str]:
@@ -195,36 +180,19 @@ def _set(p: Process, spec: str) -> list[str]:
 
 def _literals(spec: str) -> list[tuple[str, bool]]:
     """Return the characters of a set, and whether each was escaped."""
-    names = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", "\\": "\\"}
-    found, at = [], 0
-    while at < len(spec):
-        char = spec[at]
-        at += 1
-        if char != "\\" or at == len(spec):
-            found.append((char, False))
-            continue
-        digits = ""
-        while at < len(spec) and len(digits) < 3 and spec[at] in "01234567":
-            digits += spec[at]
-            at += 1
-        if digits:
-            found.append((chr(int(digits, 8) & 255), True))
-        else:
-            found.append((names.get(spec[at], spec[at]), True))
-            at += 1
+    names = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b"}
+    found = []
+    for octal, escaped, plain in re.findall(r"\\([0-7]{1,3})|\\(.)|(.)", spec, re.DOTALL):
+        char = chr(int(octal, 8) & 255) if octal else names.get(escaped, escaped)
+        found.append((plain or char, not plain))
     return found
 
 
 def uniq(p: Process) -> None:
     long = {"count": "c", "repeated": "d", "unique": "u", "ignore-case": "i", "zero-terminated": "z"}
     chosen, files = getopt(p.argv, "cduiz", long, most=2)
-    name = files[0] if files else "-"
-    data = read(p, name)
-    end = "\0" if "z" in chosen else "\n"
-
-    key = str.lower if "i" in chosen else str
-    shown = []
-    for _, equal in groupby(lines(data, end), key):
+    shown, end = [], "\0" if "z" in chosen else "\n"
+    for _, equal in groupby(lines(read(p, (files or ["-"])[0]), end), str.lower if "i" in chosen else str):
         group = list(equal)
         p.tick(len(group))
         if (len(group) == 1 and "d" in chosen) or (len(group) > 1 and "u" in chosen):

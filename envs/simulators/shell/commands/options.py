@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from envs.simulators.shell.files import Node
 from envs.simulators.shell.process import Process
 
 
@@ -220,6 +221,15 @@ def inputs(p: Process, operands: list[str], problem: Callable | None = None) -> 
             yield name, read(p, name)
         except OSError as error:
             p.failed = p.fail(problem(name, error) if problem else f"{quote_if(name)}: {error.strerror}")
+
+
+def nodes(p: Process, names: list[str], problem: str, follow: bool = True) -> Iterator[tuple[str, Node]]:
+    """Yield each name with its node. Where there is none, print `problem 'name': why` and set `p.failed`."""
+    for name in names:
+        try:
+            yield name, p.lookup(name, follow)
+        except OSError as error:
+            p.failed = p.fail(f"{problem} {quote(name)}: {error.strerror}")
 
 
 def lines(text: str, end: str = "\n", keep: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 import re
 
-from envs.simulators.shell.commands.options import SUFFIXES, Fail, getopt, number, quote
+from envs.simulators.shell.commands.options import SUFFIXES, Fail, failing, getopt, number, quote
 from envs.simulators.shell.files import MAX_TEXT, Node
 from envs.simulators.shell.process import Process
 
@@ -23,33 +23,27 @@ def dd(p: Process) -> None:
         raise Fail("invalid number: '0'")
     skip = size.get("skip", 0) * (1 if "skip_bytes" in given.get("iflag", "") else block_in)
     most = size["count"] * (1 if "count_bytes" in given.get("iflag", "") else block_in) if "count" in size else None
-    try:
+    with failing(f"failed to open {quote(given.get('if', 'standard input'))}"):
         end = MAX_TEXT + 1 if most is None else skip + most
         whole = p.read(given["if"], end) if "if" in given else p.stream(0).read(end)
-    except OSError as error:
-        raise Fail(f"failed to open {quote(given.get('if', 'standard input'))}: {error.strerror}") from None
     data = whole[skip:] if most is None else whole[skip : skip + most]
     blocks = len(data) // block_in, len(data) % block_in
     data = data.upper() if "ucase" in conv else data.lower() if "lcase" in conv else data
     p.tick(1 + (len(data) >> 10))
     if "of" in given:
         seek = size.get("seek", 0) * block_out
-        try:
+        with failing(f"failed to open {quote(given['of'])}"):
             old = p.read(given["of"]) if p.exists(given["of"]) else b""
             kept = old[:seek] + bytes(max(0, seek - len(old)))
             p.write(given["of"], kept + data + (old[len(kept) + len(data) :] if "notrunc" in conv else b""))
-        except OSError as error:
-            raise Fail(f"failed to open {quote(given['of'])}: {error.strerror}") from None
     else:
         p.out(data)
     if given.get("status") != "none":
         out = len(data) // block_out, int(len(data) % block_out > 0)
         p.stderr.write(f"{blocks[0]}+{int(blocks[1] > 0)} records in\n{out[0]}+{out[1]} records out\n")
         if given.get("status") != "noxfer":
-            human = _units(len(data))
-            p.stderr.write(
-                f"{len(data)} byte{'s' * (len(data) != 1)}{human} copied, 0.001 s, {len(data) / 1e6:.1f} GB/s\n"
-            )
+            amount = f"{len(data)} byte{'s' * (len(data) != 1)}{_units(len(data))}"
+            p.stderr.write(f"{amount} copied, 0.001 s, {len(data) / 1e6:.1f} GB/s\n")
 
 
 def _units(size: int) -> str:
@@ -108,9 +102,8 @@ def _resize(p: Process, node: Node, size: int, name: str) -> None:
 
 
 def fallocate(p: Process) -> None:
-    chosen, names = getopt(
-        p.argv, "l:o:nxvdp", {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
-    )
+    long = {"length:": "l", "offset:": "o", "keep-size": "n", "posix": "x", "verbose": "v"}
+    chosen, names = getopt(p.argv, "l:o:nxvdp", long)
     if "l" not in chosen:
         raise Fail("no length argument specified")
     if not names:
