@@ -177,7 +177,7 @@ class Expression:
             self.advance()
             return value
         if self.kind != "name":
-            self.start = self.start if self.kind else self.last_token()
+            self.start *= bool(self.kind or self.text.strip())
             raise self.failed("syntax error: operand expected")
         name, index = self.variable()
         if self.kind == "operator" and self.token in ASSIGNING:
@@ -193,10 +193,6 @@ class Expression:
             self.store(name, index, wrap(value + (1 if self.token == "++" else -1)))
             self.advance()
         return value
-
-    def last_token(self) -> int:
-        """Return where the last token of a text that ended too early begins."""
-        return self.start if self.text.strip() else 0
 
     def variable(self) -> tuple[str, str | None]:
         """Read the current name with its index, if it has one."""

@@ -94,7 +94,6 @@ def shift(sh, argv) -> int | None:
 
 
 def eval_(sh, argv) -> int:
-    """Run the arguments as a script."""
     source = " ".join(argv[2:] if argv[1:2] == ["--"] else argv[1:])
     sh.deeper()
     try:
@@ -104,7 +103,6 @@ def eval_(sh, argv) -> int:
 
 
 def source(sh, argv) -> int:
-    """Run a file in this shell."""
     if len(argv) < 2:
         raise Misused("filename argument required")
     path = argv[1]
@@ -212,7 +210,6 @@ def let(sh, argv) -> int:
 
 
 def printf_(sh, argv) -> int:
-    """Run printf, with -v into a variable."""
     if argv[1:2] != ["-v"] or len(argv) < 4:
         if len(argv) > 1 and re.fullmatch("-[^-].*", argv[1]):
             raise Misused(f"{argv[1][:2]}: invalid option")

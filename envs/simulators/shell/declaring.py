@@ -4,9 +4,8 @@ import re
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.printing import declared
-from envs.simulators.shell.state import Misused
+from envs.simulators.shell.state import Misused, Var
 from envs.simulators.shell.tree import Assign, Word, index_word, plain_word
-from envs.simulators.shell.variables import Var
 from envs.simulators.shell.words import NAME
 
 TARGET = re.compile(r"([A-Za-z_]\w*)(?:\[(.*)\])?(\+?=)?(.*)", re.ASCII | re.DOTALL)
@@ -109,7 +108,6 @@ def _declare(sh, argv: list, on: set, off: set, items: list, scoped: bool) -> in
 
 
 def _give(sh, var: Var, name: str, on: set, off: set) -> None:
-    """Set and clear attributes."""
     if "A" in on and var.kind != "A":
         var.kind, var.value = "A", {} if var.value is None else var.value
     elif "a" in on and not var.kind:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from envs.simulators.shell import patterns
 from envs.simulators.shell.arithmetic import ArithmeticFailed, evaluate, steps
 from envs.simulators.shell.braces import braces
-from envs.simulators.shell.transform import transform
+from envs.simulators.shell.patterns import transform
 from envs.simulators.shell.tree import Arith, Double, Lit, Param, Quoted, Subst, Word
 
 QUOTED, LITERAL, SPLIT, BREAK = range(4)
@@ -38,7 +38,6 @@ class ReadOnly(ExpansionFailed):
 
 
 def arguments(sh, words: list[Word]) -> list[str]:
-    """Return the arguments that a command's words expand to."""
     out: list[str] = []
     for word in words:
         if word.plain is not None:
@@ -318,7 +317,7 @@ def _slice(sh, p: Param, values: list[str], all_of: str) -> list[str]:
             raise ExpansionFailed(f"{p.arg2.source}: substring expression < 0")
         return [text[start:end]]
     if p.name in "@*":
-        values = [sh.name, *values]
+        values = [sh.shell_name, *values]
         keys = list(range(len(values)))
         if offset == 0 and length is not None:
             return values[:length]

@@ -320,7 +320,6 @@ class Caller:
         return self.attach(folder, name, "dir", mode & ~self.umask, {})
 
     def symlink(self, target: str, path: str) -> Node:
-        """Make a symbolic link at a path."""
         folder, name, node, _ = self.walk(path, follow=False)
         if not target:
             raise fault(errno.ENOENT)
@@ -365,7 +364,6 @@ class Caller:
         self.detach(folder, name, node)
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
         folder, name, node, _ = self.walk(path, follow=False)
         if node is None:
             raise fault(errno.ENOENT)
@@ -447,7 +445,6 @@ class Caller:
             node.mode &= ~(SETUID | SETGID if node.mode & 0o010 else SETUID)
 
     def utime(self, node: Node, mtime: float, atime: float | None = None) -> None:
-        """Set the times."""
         if self.uid and self.uid != node.uid:
             raise fault(errno.EPERM)
         self.machine.change()

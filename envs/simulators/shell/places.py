@@ -8,7 +8,6 @@ from envs.simulators.shell.state import Misused
 
 
 def cd(sh, argv) -> int:
-    """Change the working directory."""
     args = [word for word in argv[1:] if word not in ("-L", "-P", "--", "-e", "-@")]
     physical = "-P" in argv[1:]
     if bad := next((word for word in args if re.fullmatch("-.+", word)), None):

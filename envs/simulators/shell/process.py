@@ -100,19 +100,9 @@ class Process(Caller):
     killed, pid = "", 0  # of a bash that a signal ended: the signal, and its number
 
     @property
-    def name(self) -> str:
-        """Return the command's name as messages begin with it."""
-        return self.argv[0]
-
-    @property
     def stdin(self) -> bytes:
         """Return the rest of standard input; a second call finds it empty."""
         return self.stream(0).read()
-
-    @property
-    def stdout(self) -> Stream:
-        """Return the stream for output."""
-        return self.stream(1)
 
     @property
     def stderr(self) -> Stream:
@@ -130,7 +120,6 @@ class Process(Caller):
         return False
 
     def out(self, data: bytes | str) -> None:
-        """Print to the standard output."""
         self.stream(1).write(data)
 
     def fail(self, message: str, status: int = 1) -> int:

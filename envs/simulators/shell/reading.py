@@ -24,7 +24,6 @@ def parsed(argv: list[str], short: str) -> tuple[dict, list[str]]:
 
 
 def read(sh, argv) -> int:
-    """Read a line into variables."""
     options, names = parsed(argv, "ersa:d:i:n:N:p:t:u:")
     for name in names:
         if not NAME.fullmatch(name.partition("[")[0]):

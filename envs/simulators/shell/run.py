@@ -19,8 +19,7 @@ from envs.simulators.shell.parse import Parser
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import PIPE_SIZE, Process, Stream, pipe
 from envs.simulators.shell.reading import small_number
-from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Misused, Return
-from envs.simulators.shell.variables import Var
+from envs.simulators.shell.state import MAX_NESTING, Exit, LoopJump, Misused, Return, Var
 
 
 @lru_cache(maxsize=1024)
@@ -417,7 +416,6 @@ class Interpreter(Control):
             self.nesting -= 1
 
     def program(self, argv: list) -> int:
-        """Run a file."""
         environment = self.environment()
         argv = [word.source if type(word) is tree.Assign else word for word in argv]
         name = argv[0]

@@ -3,8 +3,8 @@
 import re
 
 from envs.simulators.shell.jobs import ENDED, NUMBERS, SIGNALS, Job, send, signal_name, wait_for
+from envs.simulators.shell.patterns import quote
 from envs.simulators.shell.state import Misused
-from envs.simulators.shell.transform import quote
 
 ORDER = NUMBERS | {"DEBUG": 65, "ERR": 66, "RETURN": 67}  # in which trap prints them
 

@@ -1,17 +1,17 @@
 """A shell's state: variables, special parameters, options, and how it prints errors and traces."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar
 
 from envs.simulators.shell import expand
 from envs.simulators.shell.expand import ExpansionFailed
 from envs.simulators.shell.jobs import Job
 from envs.simulators.shell.parse import Parser
+from envs.simulators.shell.patterns import LOWER, UPPER
 from envs.simulators.shell.printing import traced
 from envs.simulators.shell.process import Process
-from envs.simulators.shell.transform import LOWER, UPPER
 from envs.simulators.shell.tree import Assign, Function, SyntaxFailed, Word, index_word, plain_word
-from envs.simulators.shell.variables import Var
 
 MAX_NESTING = 150  # functions, subshells, substitutions and scripts inside one another
 OPTIONS = dict.fromkeys([*"efuxnCav", "pipefail", "nullglob", "dotglob", "nocasematch", "extglob"], False)
@@ -20,6 +20,48 @@ LONG_OPTIONS = {
     "xtrace": "x", "noclobber": "C", "pipefail": "pipefail", "posix": "posix", "physical": "P", "monitor": "m",
     "hashall": "h", "braceexpand": "B", "functrace": "T", "emacs": "emacs", "vi": "vi", "history": "history",
 }  # fmt: skip
+
+
+def bucket(key: str) -> int:
+    """Return a key's bucket in bash's hash table: FNV over its bytes, modulo 1,024."""
+    value = 2166136261
+    for c in key:
+        value = (value * 16777619 & 0xFFFFFFFF) ^ ord(c)
+    return value & 1023
+
+
+@dataclass(slots=True)
+class Var:
+    """One variable; `value` is None if declared but not set, {int: str} of an array, {str: str} of a map."""
+
+    value: str | dict | None = None
+    exported: bool = False
+    readonly: bool = False
+    integer: bool = False
+    case: str = ""  # "l" or "u": what is assigned becomes lower or upper case
+    kind: str = ""  # "a" indexed, "A" associative, "n" a nameref, whose value is a name
+
+    def copy(self) -> "Var":
+        value = dict(self.value) if isinstance(self.value, dict) else self.value
+        return Var(value, self.exported, self.readonly, self.integer, self.case, self.kind)
+
+    def scalar(self) -> str | None:
+        """Return the value of the bare name."""
+        if type(self.value) is dict:
+            return self.value.get("0" if self.kind == "A" else 0)
+        return self.value
+
+    def values(self) -> list[str]:
+        """Return all values, of an array in the order of its indices."""
+        if type(self.value) is dict:
+            return [self.value[key] for key in self.indices()]
+        return [] if self.value is None else [self.value]
+
+    def indices(self) -> list:
+        """Return all indices of an array in order; of a map in the order of bash's hash table, which bash prints."""
+        if type(self.value) is dict:
+            return sorted(reversed(self.value), key=bucket) if self.kind == "A" else sorted(self.value)
+        return [] if self.value is None else [0]
 
 
 class Exit(Exception):
@@ -148,7 +190,6 @@ class State(Process):
         return " \t\n" if var is None or var.value is None else var.scalar()
 
     def values(self, name: str) -> list[str]:
-        """Return all values of an array."""
         name = self.target(name)
         var = self.vars.get(name)
         if var is not None:
@@ -164,7 +205,6 @@ class State(Process):
         return var.indices() if var is not None else list(range(len(self.values(name))))
 
     def element(self, name: str, index: Word) -> str | None:
-        """Return one value of an array."""
         name = self.target(name)
         var = self.vars.get(name)
         if var is None:
@@ -295,7 +335,6 @@ class State(Process):
         self.put(name, value, None if index is None else _index(index))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that a command inherits."""
         return {name: var.value for name, var in self.vars.items() if var.exported and type(var.value) is str}
 
 

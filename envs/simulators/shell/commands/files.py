@@ -140,7 +140,6 @@ class Removal:
         self.p, self.flags, self.asking = p, flags, asking
 
     def start(self, name: str) -> None:
-        """Remove an operand; Fail if it stays."""
         p = self.p
         try:
             node = p.lookup(name, follow=False)

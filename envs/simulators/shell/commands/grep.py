@@ -155,7 +155,6 @@ class Search:
             at = max(-end, begin + 1)
 
     def file(self, name: str) -> None:
-        """Search one file and print the results."""
         try:
             data = read(self.p, name)
         except OSError as error:
@@ -189,7 +188,6 @@ class Search:
             self.p.out(f"{self.p.argv[0]}: {label}: binary file matches\n")
 
     def show(self, label: str, kept: list[str], hits: list[int]) -> None:
-        """Print lines with their context."""
         chosen, last = set(hits), -1
         shown: list[str] = []
         for hit in hits:

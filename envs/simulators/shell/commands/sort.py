@@ -59,7 +59,8 @@ def sort(p: Process) -> None:
     for key in reversed(keys):
         found.sort(key=lambda line, key=key: _value(line, key, separator), reverse="r" in key.flags)
     if unique:
-        found = _first_of_equals(found, keys, separator)
+        groups = groupby(found, lambda line: [_value(line, key, separator) for key in keys])
+        found = [next(equal) for _, equal in groups]
     data = "".join(line + end for line in found)
     if "o" not in chosen:
         p.out(data)
@@ -178,11 +179,6 @@ def _number(part: str):
     if not fraction and len(whole) < 18:
         return int(found[1] + whole) if whole else 0
     return Decimal(f"{found[1]}{whole or 0}.{fraction or 0}")
-
-
-def _first_of_equals(found: list[str], keys: list[Key], separator: str | None) -> list[str]:
-    groups = groupby(found, lambda line: [_value(line, key, separator) for key in keys])
-    return [next(equal) for _, equal in groups]
 
 
 def shuf(p: Process) -> None:

@@ -37,7 +37,6 @@ def _unescaped(form: str) -> str:
 
 
 def _filled(p: Process, form: str, name: str, node: Node) -> str:
-    """Return a format with its fields filled in."""
     size = len(node.data) if node.kind == "link" else node.size
     kind = "regular empty file" if node.kind == "file" and not size else KINDS[node.kind]
     arrow = f"{quote(name)} -> {quote(node.data)}" if node.kind == "link" else quote(name)

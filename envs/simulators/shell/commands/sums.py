@@ -9,15 +9,11 @@ from envs.simulators.shell.process import Process
 
 def _sum(name: str):
     def command(p: Process) -> None:
-        long = {"binary": "b", "text": "t", "tag": "T"}
-        flags, names = getopt(p.argv, "bt", long)
+        flags, names = getopt(p.argv, "bt", {"binary": "b", "text": "t", "tag": "T"})
         for file, data in inputs(p, names):
             digest = hashlib.new(name, raw(data)).hexdigest()
-            p.out(
-                f"{name.upper()} ({file}) = {digest}\n"
-                if "T" in flags
-                else f"{digest} {'*' if 'b' in flags else ' '}{file}\n"
-            )
+            plain = f"{digest} {'*' if 'b' in flags else ' '}{file}\n"
+            p.out(f"{name.upper()} ({file}) = {digest}\n" if "T" in flags else plain)
 
     return command
 

@@ -52,7 +52,6 @@ class Accounts:
         self.passwd, self.group, self.shadow, self.gshadow = (self.tables.setdefault(name, []) for name in FILES[:4])
 
     def misused(self, message: str = "", status: int = 2) -> Fail:
-        """Return the Fail that prints the usage."""
         what = f"{self.p.argv[0]}: {message}\n" if message else ""
         return Fail(f"{what}Usage: {self.usage}", status, plain=True)
 
@@ -113,7 +112,6 @@ class Accounts:
         return find(self.shadow, name)
 
     def join(self, user: str, group: str) -> None:
-        """Make a user a member of a group."""
         for table in (self.group, self.gshadow):
             if record := find(table, group):
                 record[3] = ",".join(dict.fromkeys([*names_in(record[3]), user]))

@@ -217,7 +217,6 @@ class Awk:
         return self.fields[index - 1] if index <= len(self.fields) else Unset.field()
 
     def joined(self, parts: Iterable[str]) -> str:
-        """Return the fields joined by OFS."""
         parts, between = list(parts), self.text(self.vars["OFS"])
         size = sum(map(len, parts)) + len(between) * len(parts)
         self.p.tick(1 + (size >> 8))

@@ -23,11 +23,9 @@ class Functions:
         awk = self.awk
         if node is None:
             return lambda: float(len(awk.field(0)))
-        made = self.array(node[1]) if node[0] == "var" and self.is_array(node[1]) else self.expression(node)
+        is_array = node[0] == "var" and isinstance(awk.vars.get(node[1]), dict)
+        made = self.array(node[1]) if is_array else self.expression(node)
         return lambda: float(len(value if isinstance(value := made(), dict) else awk.text(value)))
-
-    def is_array(self, name: str) -> bool:
-        return isinstance(self.awk.vars.get(name), dict)
 
     def call_split(self, subject, array, separator=None):
         awk, text, table = self.awk, self.text(subject), self.array(array[1])

@@ -23,7 +23,6 @@ class Keys:
     """The part of the editor that runs keys."""
 
     def keys(self, keys: str) -> None:
-        """Run the keys of a text."""
         at = 0
         while at < len(keys):
             self.p.tick()

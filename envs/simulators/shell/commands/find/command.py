@@ -155,7 +155,8 @@ class Search(Measures):
     def with_argument(self, word: str, value: str) -> Callable:
         p = self.p
         if word in ("-name", "-iname", "-path", "-ipath", "-wholename", "-lname", "-ilname"):
-            shape = re.compile(translate(_classes(value)), re.IGNORECASE if word[1] == "i" else 0)
+            shape = re.sub(r"\*+", "*", value.replace("[^", "[!"))[:2000]  # in fnmatch's notation
+            shape = re.compile(translate(shape), re.IGNORECASE if word[1] == "i" else 0)
             if "lname" in word:
                 return lambda path, node, depth: node.kind == "link" and bool(shape.match(node.data))
             if "name" in word and word != "-wholename":
@@ -339,11 +340,6 @@ def _and(a: Callable, b: Callable) -> Callable:
 
 def _or(a: Callable, b: Callable) -> Callable:
     return lambda path, node, depth: a(path, node, depth) or b(path, node, depth)
-
-
-def _classes(shape: str) -> str:
-    """Return a pattern with [^...] in fnmatch's notation."""
-    return re.sub(r"\*+", "*", shape.replace("[^", "[!"))[:2000]
 
 
 COMMANDS = {"find": find}

@@ -20,7 +20,6 @@ def length(node: Node) -> int:
 
 
 def formatted(p: Process, form: str, path: str, node: Node, depth: int, start: str) -> str:
-    """Return the output of -printf."""
     name = path.rstrip("/").rpartition("/")[2] or path
     target, kind = node.data if node.kind == "link" else "", LETTERS[node.kind]
     values = {"p": path, "f": name, "h": path.rpartition("/")[0] or ("." if "/" not in path else ""), "H": start}

@@ -87,7 +87,8 @@ class Sed:
         except Quit as leaving:
             quitting = leaving.args[0]
             if self.in_place:
-                self.flush_rest()
+                while self.next_line():
+                    self.print(self.space)
         if self.in_place:
             self.replace(names[0])
             self.open_line = False
@@ -151,10 +152,6 @@ class Sed:
         self.ahead = next(self.lines, None)
         self.number += 1
         return True
-
-    def flush_rest(self) -> None:
-        while self.next_line():
-            self.print(self.space)
 
     def print(self, text: str, ending: bool = True) -> None:
         """Print a line, without its end if the input's last line has none; later output adds it."""
