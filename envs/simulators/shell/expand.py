@@ -5,7 +5,7 @@ glob, SPLIT may hold a glob and is split at IFS, BREAK ends a field.
 """
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from envs.simulators.shell import patterns
 from envs.simulators.shell.arithmetic import ArithmeticFailed, evaluate, steps
@@ -96,10 +96,8 @@ def assigned(sh, word: Word) -> str:
         return word.plain
     parts = word.parts
     if any(type(part) is Lit and ":~" in part.text for part in parts):
-        later = re.compile(r":(~[\w-]*)", re.ASCII)
-        parts = [
-            Lit(later.sub(lambda m: ":" + tilde(sh, m[1]), part.text)) if type(part) is Lit else part for part in parts
-        ]
+        later = partial(re.compile(r":(~[\w-]*)", re.ASCII).sub, lambda m: ":" + tilde(sh, m[1]))
+        parts = [Lit(later(part.text)) if type(part) is Lit else part for part in parts]
     return joined(pieces(sh, parts, False, whole=True))
 
 

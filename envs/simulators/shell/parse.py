@@ -70,9 +70,14 @@ class Parser(Compound):
         return tree.SyntaxFailed(self.line(), f"syntax error near unexpected token `{token}'", shown, status)
 
     def expect(self, token: str) -> None:
-        if self.peek() != token:
+        if not self.accept(token):
             raise self.unexpected()
-        self.i += len(token)
+
+    def accept(self, token: str) -> bool:
+        """Read a token if it comes next; return whether it does."""
+        found = self.peek() == token
+        self.i += len(token) * found
+        return found
 
     def newline(self) -> None:
         """Read a line's end and the here-documents after it."""
@@ -135,9 +140,7 @@ class Parser(Compound):
             self.i += 1
             if token == "&":
                 command = tree.Background(command, self.s[start : self.i - 1].strip())
-        elif token == "\n":
-            pass
-        elif token is not None and not self.depth:
+        elif token not in ("\n", None) and not self.depth:
             raise self.unexpected()
         return command
 
@@ -238,11 +241,9 @@ class Parser(Compound):
         items: list = []
         while True:
             self.newlines()
-            token = self.peek()
-            if token == ")":
-                self.i += 1
+            if self.accept(")"):
                 return tree.Assign(match.group(1), index, add, items, self.s[start : self.i])
-            if token is None:
+            if self.peek() is None:
                 raise tree.SyntaxFailed(self.last_line(), "unexpected EOF while looking for matching `)'")
             element = re.compile(r"\[([^]\n]*)\](\+?=)").match(self.s, self.i)
             if element:

@@ -199,9 +199,8 @@ def _branches(pattern: str, i: int, inside: bool) -> tuple[tuple, int]:
                 break
             branches.append([])
         else:
-            end = (
-                i + 2 if c == "\\" else _bracket(pattern, i + 1)[1] if c == "[" and _bracket(pattern, i + 1) else i + 1
-            )
+            bracket = _bracket(pattern, i + 1) if c == "[" else None
+            end = bracket[1] if bracket else i + 1 + (c == "\\")
             branches[-1].append("*" if c == "*" else pieces(pattern[i:end])[0][0])
             i = end
     return tuple(map(tuple, branches)), i
@@ -272,7 +271,7 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]
         if not part:
             found = [path + "/" if last and not path.endswith("/") else path for path in found]
             if last:
-                found = [path for path in found if _is_dir(caller, path)]
+                found = [path for path in found if caller.is_dir(path or ".")]
             continue
         following = []
         for path in found:
@@ -281,30 +280,19 @@ def expand_path(caller: Caller, pattern: str, hidden: bool = False) -> list[str]
     return sorted(found)
 
 
-def _is_dir(caller: Caller, path: str) -> bool:
-    try:
-        return caller.lookup(path or ".").kind == "dir"
-    except OSError:
-        return False
-
-
 def _step(caller: Caller, path: str, part: str, last: bool, hidden: bool) -> list[str]:
     """Match one part of a path: every name in a folder that matches."""
     base = path if not path or path.endswith("/") else path + "/"
     if not SPECIAL.search(part):
         name = base + re.sub(r"\\(.)", r"\1", part)
         return [name] if caller.exists(name, follow=not last) else []
-    try:
-        folder = caller.lookup(base or ".")
-        caller.require(folder, READ)
-    except OSError:
-        return []
-    if folder.kind != "dir":
+    folder = caller.find(base or ".")
+    if folder is None or folder.kind != "dir" or not caller.may(folder, READ):
         return []
     caller.machine.tick(1 + (len(folder.data) * (32 + len(base)) >> 8))
     dotted = part.startswith((".", "\\.")) or hidden
     names = [name for name in folder.data if (dotted or name[0] != ".") and matches(part, name)]
-    return [base + name for name in names if last or _is_dir(caller, base + name)]
+    return [base + name for name in names if last or caller.is_dir(base + name)]
 
 
 # -- ${name#pattern}, ${name%pattern}, ${name/pattern/new} and ${name^}

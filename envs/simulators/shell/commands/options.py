@@ -1,5 +1,6 @@
 """Shared by the commands: options as getopt_long parses them, names quoted as coreutils quotes them, errors, inputs."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -155,15 +156,13 @@ def quote(name: str) -> str:
         if not any(char in '"$`\\!' for char in name):
             return f'"{name}"'
         return "'" + name.replace("'", "'\\''") + "'"
-    shown, special = ["'"], False
-    for char in name:
-        if " " <= char <= "~":
-            shown.append(("''" if special else "") + ("'\\''" if char == "'" else char))
-            special = False
-        else:
-            shown.append(("" if special else "'$'") + ESCAPES.get(char, f"\\{ord(char):03o}"))
-            special = True
-    return "".join(shown) + "'"
+    shown = name.replace("'", "'\\''")
+    return "'" + re.sub(r"([^ -~]+)(?=(.?))", lambda m: f"'$'{_escaped(m[1])}{chr(39) * 2 * bool(m[2])}", shown) + "'"
+
+
+def _escaped(text: str) -> str:
+    """Return a text with its control characters as \\n or \\003."""
+    return re.sub(r"[^ -~]", lambda m: ESCAPES.get(m[0], f"\\{ord(m[0]):03o}"), text)
 
 
 def quote_if(name: str) -> str:
@@ -175,15 +174,7 @@ def quote_if(name: str) -> str:
 
 def quote_value(text: str) -> str:
     """A value in quotes, as messages show what is no name: ' and \\ escaped, control characters as \\n or \\003."""
-    escaped = []
-    for char in text:
-        if char in "'\\":
-            escaped.append("\\" + char)
-        elif " " <= char <= "~":
-            escaped.append(char)
-        else:
-            escaped.append(ESCAPES.get(char, f"\\{ord(char):03o}"))
-    return "'" + "".join(escaped) + "'"
+    return "'" + _escaped(re.sub(r"(['\\])", r"\\\1", text)) + "'"
 
 
 def number(text: str, what: str) -> int:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 from envs.simulators.shell.commands.awk.compile import Compiler, Leave, Next
@@ -81,18 +82,14 @@ class Awk:
     def run(self) -> int:
         compiled = Compiler(self).program(self.program)
         try:
-            try:
+            with suppress(Leave):
                 for statement in compiled.begin:
                     statement()
                 if compiled.rules or compiled.end:
                     self.main(compiled.rules)
-            except Leave:
-                pass
-            try:
+            with suppress(Leave):
                 for statement in compiled.end:
                     statement()
-            except Leave:
-                pass
         except Fail as failure:  # what was printed is still in the buffer
             self.p.fail(failure.message)
             raise Fail(status=failure.status) from None
@@ -103,10 +100,7 @@ class Awk:
         return self.status
 
     def main(self, rules: list) -> None:
-        while True:
-            line = self.next_record()
-            if line is None:
-                return
+        while (line := self.next_record()) is not None:
             self.set_record(line)
             try:
                 for rule in rules:
@@ -159,13 +153,11 @@ class Awk:
         while self.argument < number(self.vars["ARGC"]):
             word = text_of(self.vars["ARGV"].get(str(self.argument), ""), "%.6g")
             self.argument += 1
-            if not word:
-                continue
             if re.match(r"[A-Za-z_]\w*=", word, re.ASCII):
                 self.assign(word)
-                continue
-            self.open(word)
-            return True
+            elif word:
+                self.open(word)
+                return True
         if self.seen_file:
             return False
         self.open("-")
@@ -176,10 +168,9 @@ class Awk:
         try:
             data = read(self.p, "-" if name == "/dev/stdin" else name)
         except OSError as error:
-            if error.strerror == "Is a directory":
-                data = ""
-            else:
+            if error.strerror != "Is a directory":
                 raise Fail(f"cannot open {name} ({error.strerror})", 2) from None
+            data = ""
         self.vars["FILENAME"] = "" if name == "-" else name
         self.vars["FNR"] = 0.0
         self.records = self.split_records(data)

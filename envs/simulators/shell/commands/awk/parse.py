@@ -38,8 +38,7 @@ class Parser(Expressions):
 
     def parse(self) -> Program:
         while True:
-            while self.token in ("\n", ";"):
-                self.at += 1
+            self.terminators()
             if self.kind == "end":
                 break
             self.item()
@@ -75,8 +74,7 @@ class Parser(Expressions):
         self.expect("{")
         statements = []
         while True:
-            while self.token in ("\n", ";"):
-                self.at += 1
+            self.terminators()
             if self.accept("}"):
                 break
             if self.kind == "end":
@@ -84,6 +82,10 @@ class Parser(Expressions):
             statements.append(self.statement())
         self.depth -= 1
         return ("block", statements)
+
+    def terminators(self) -> None:
+        while self.accept("\n", ";"):
+            pass
 
     def ended(self, statement: tuple) -> tuple:
         """Read a statement and its terminator."""
@@ -138,10 +140,7 @@ class Parser(Expressions):
         arguments: list = []
         if not (self.token in ("\n", ";", "}", ">", ">>", "|") or self.kind == "end"):
             self.no_gt = True
-            arguments = [self.expression()]
-            while self.accept(","):
-                self.newlines()
-                arguments.append(self.expression())
+            arguments = self.listed(self.expression)
             self.no_gt = False
         if len(arguments) == 1 and arguments[0][0] == "group":
             arguments = arguments[0][1]
@@ -163,8 +162,7 @@ class Parser(Expressions):
         condition = self.condition()
         then = self.body()
         at = self.at
-        while self.token in ("\n", ";"):
-            self.at += 1
+        self.terminators()
         if self.accept("else"):
             return ("if", condition, then, self.body())
         self.at = at
@@ -197,10 +195,8 @@ class Parser(Expressions):
         return ("for", first, condition, after, self.looped())
 
     def exit(self) -> tuple:
-        return self.ended(("exit", self.optional()))
-
-    def optional(self) -> tuple | None:
-        return None if self.token in ("\n", ";", "}") or self.kind == "end" else self.expression()
+        bare = self.token in ("\n", ";", "}") or self.kind == "end"
+        return self.ended(("exit", None if bare else self.expression()))
 
 
 STATEMENTS = {"if": Parser.if_, "while": Parser.while_, "for": Parser.for_, "exit": Parser.exit}
