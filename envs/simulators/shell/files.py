@@ -163,8 +163,12 @@ class Machine:
         return known
 
 
-def device_bytes(node: Node, most: int) -> bytes:
-    """Return the bytes read from a device: none, or as many zeros as requested; Timeout above MAX_TEXT."""
+def bytes_of(node: Node, most: int = ENDLESS) -> bytes:
+    """Return a node's bytes without checking rights; of an endless device `most` zeros, Timeout above MAX_TEXT."""
+    if node.kind == "dir":
+        raise fault(errno.EISDIR)
+    if node.kind != "device":
+        return node.data
     if node.data not in ("zero", "random"):
         return b""
     if most > MAX_TEXT:
@@ -283,13 +287,7 @@ class Caller:
         """Return the bytes of a file; `most` of an endless device."""
         node = self.lookup(path)
         self.require(node, READ)
-        return self.bytes_of(node, most)
-
-    def bytes_of(self, node: Node, most: int = ENDLESS) -> bytes:
-        """Return a node's bytes without checking rights; `most` of an endless device."""
-        if node.kind == "dir":
-            raise fault(errno.EISDIR)
-        return device_bytes(node, most) if node.kind == "device" else node.data
+        return bytes_of(node, most)
 
     def create(self, path: str, mode: int = 0o666, exclusive: bool = False) -> Node:
         """Return the file at a path for writing, made if missing, with `mode` less the umask."""

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envs.simulators.shell.files import ENDLESS, Caller, Machine, Node, device_bytes, fault, raw
+from envs.simulators.shell.files import ENDLESS, Caller, Machine, Node, bytes_of, fault, raw
 
 PIPE_SIZE = 1 << 22  # bytes that a command may print into a pipe before it is taken for endless
 
@@ -31,11 +31,7 @@ class Stream:
     def _left(self, most: int = ENDLESS) -> bytes:
         if not self.readable:
             raise fault(errno.EBADF)
-        if self.node.kind == "device":
-            return device_bytes(self.node, most)
-        if self.node.kind == "dir":
-            raise fault(errno.EISDIR)
-        return self.node.data
+        return bytes_of(self.node, most)
 
     def read(self, most: int = ENDLESS) -> bytes:
         """Return the rest, `most` bytes of an endless device; OSError EISDIR for a folder."""
@@ -138,7 +134,7 @@ class Process(Caller):
         if node.kind == "device" and node.data == "stdin":
             return self.stream(0).read(most)
         self.require(node, 4)
-        return self.bytes_of(node, most)
+        return bytes_of(node, most)
 
     def write(self, path: str, data: bytes, append: bool = False, mode: int = 0o666) -> Node:
         """Put bytes into a file; /dev/stdout and /dev/stderr are the streams."""

@@ -79,11 +79,9 @@ class Assign(NamedTuple):
 
 @dataclass(slots=True)
 class Redirect:
-    """Its target is the text of a here-document once that has been read."""
-
     fd: int
     op: str
-    target: Word | None
+    target: Word | None  # of a here-document its text, once that has been read
 
 
 class Simple(NamedTuple):

@@ -4,7 +4,7 @@ import errno
 
 from envs.simulators.shell.commands.files import ask, relative
 from envs.simulators.shell.commands.options import Fail, attempt, failing, ordered, quote
-from envs.simulators.shell.files import Node, fault
+from envs.simulators.shell.files import Node, bytes_of, fault
 from envs.simulators.shell.process import Process
 
 CP = {"archive": "a", "force": "f", "interactive": "i", "link": "l", "dereference": "L", "no-clobber": "n"}
@@ -183,7 +183,7 @@ class Copy:
         else:
             with failing(f"cannot open {quote(source)} for reading"):
                 p.require(node, 4)
-            data = p.bytes_of(node)
+            data = bytes_of(node)
             if link is not None and ("F" in flags or ("f" in flags and not p.may(p.lookup(into), 2))):
                 p.unlink(into)
             if into.endswith("/"):

@@ -57,23 +57,23 @@ def join(p: Process) -> None:
         right = rows[1][j] if j < len(rows[1]) else None
         if right is None or (left is not None and left[0] < right[0]):
             if "1" in only | single:
-                p.out(_joined(left[0], left[1], keys[0], [], 0, by, chosen, "") + "\n")
+                p.out(_joined(left[0], left[1], keys[0], [], 0, by, chosen) + "\n")
             i += 1
         elif left is None or right[0] < left[0]:
             if "2" in only | single:
-                p.out(_joined(right[0], [], 0, right[1], keys[1], by, chosen, "") + "\n")
+                p.out(_joined(right[0], [], 0, right[1], keys[1], by, chosen) + "\n")
             j += 1
         else:
             same = [row for row in rows[1][j:] if row[0] == left[0]]
             for _, fields in same if not only else ():
                 p.tick(1 + (len(fields) >> 4))
-                p.out(_joined(left[0], left[1], keys[0], fields, keys[1], by, chosen, "") + "\n")
+                p.out(_joined(left[0], left[1], keys[0], fields, keys[1], by, chosen) + "\n")
             i += 1
             if i >= len(rows[0]) or rows[0][i][0] != left[0]:
                 j += len(same)
 
 
-def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: dict, empty: str) -> str:
+def _joined(key: str, left: list, at: int, right: list, place: int, by, chosen: dict) -> str:
     if "o" in chosen and chosen["o"] != "auto":
         fields = []
         for part in re.split("[ ,]+", chosen["o"]):

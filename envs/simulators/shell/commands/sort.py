@@ -6,17 +6,7 @@ from decimal import Decimal
 from itertools import groupby
 from random import Random
 
-from envs.simulators.shell.commands.options import (
-    Fail,
-    failing,
-    getopt,
-    lines,
-    number,
-    ordered,
-    quote_if,
-    quote_value,
-    read,
-)
+from envs.simulators.shell.commands.options import Fail, failing, lines, number, ordered, quote_if, quote_value, read
 from envs.simulators.shell.files import raw
 from envs.simulators.shell.process import Process
 
@@ -183,7 +173,8 @@ def _number(part: str):
 
 def shuf(p: Process) -> None:
     long = {"echo": "e", "input-range:": "i", "head-count:": "n", "output:": "o"}
-    chosen, operands = getopt(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
+    options, operands = ordered(p.argv, "ei:n:o:z", long | {"zero-terminated": "z"})
+    chosen = dict(options)
     end = "\0" if "z" in chosen else "\n"
     if "i" in chosen:
         found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", chosen["i"])

@@ -63,15 +63,16 @@ def env(p: Process) -> int:
         end = "\0" if "0" in flags else "\n"
         p.out("".join(f"{name}={value}{end}" for name, value in changed.items()))
         return 0
-    return launched(p, operands, "", env=changed)
+    return launched(p, operands, quote(operands[0]), env=changed)
 
 
-def launched(p: Process, argv: list[str], message: str = "failed to run command ", **changes) -> int:
+def launched(p: Process, argv: list[str], message: str = "", **changes) -> int:
     """Run a command and return its status; 126 or 127, with a message, if it cannot be run."""
     try:
         return p.run(argv, **changes)
     except OSError as error:
-        return p.fail(f"{message}{quote(argv[0])}: {error.strerror}", 127 if error.errno == 2 else 126)
+        message = message or f"failed to run command {quote(argv[0])}"
+        return p.fail(f"{message}: {error.strerror}", 127 if error.errno == 2 else 126)
 
 
 def printenv(p: Process) -> int:

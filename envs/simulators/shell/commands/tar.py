@@ -8,7 +8,7 @@ from envs.simulators.shell.commands.gzip import MAGIC, packed, unpacked
 from envs.simulators.shell.commands.modes import group_name, mode_text, user_name
 from envs.simulators.shell.commands.options import Fail, attempt, failing, ordered
 from envs.simulators.shell.commands.times import show
-from envs.simulators.shell.files import text
+from envs.simulators.shell.files import bytes_of, text
 from envs.simulators.shell.patterns import matches
 from envs.simulators.shell.process import Process
 
@@ -63,24 +63,14 @@ def _fatal(p: Process, *messages: str) -> Fail:
 
 def _in_order(p: Process, argv: list[str]):
     """Yield options and operands in their order, as -C requires."""
-    words = argv[1:]
+    at = argv.index("--") if "--" in argv else len(argv)
+    words, rest = argv[1:at], argv[at + 1 :]
     while words:
-        word = words[0]
-        if word == "--":
-            yield from (("", name) for name in words[1:])
-            return
-        if not word.startswith("-") or word == "-":
+        options, words = ordered([argv[0], *words], "cxtzvf:C:pX:aP", TAR, permute=False, status=2)
+        yield from options
+        if words:
             yield "", words.pop(0)
-            continue
-        needs = 1
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0]
-            needs += "=" not in word and any(key.rstrip(":").startswith(name) and key.endswith(":") for key in TAR)
-        else:
-            at = next((i for i, c in enumerate(word[1:], 1) if c in "fCX"), None)
-            needs += at is not None and at == len(word) - 1
-        yield from ordered([argv[0], *words[:needs]], "cxtzvf:C:pX:aP", TAR, status=2)[0]
-        del words[:needs]
+    yield from (("", name) for name in rest)
 
 
 def _create(p: Process, chosen: dict, operands: list, exclude: list[str]) -> None:
@@ -133,7 +123,7 @@ def _add(p, archive, folder: str, operand: str, chosen: dict, exclude: list, war
                 todo.append((f"{shown.rstrip('/')}/{child}", f"{where}/{child}", node.data[child]))
         elif node.kind == "link":
             info.type, info.linkname = tarfile.SYMTYPE, node.data
-        data = p.bytes_of(node) if node.kind == "file" else b""
+        data = bytes_of(node) if node.kind == "file" else b""
         info.size = len(data)
         archive.addfile(info, io.BytesIO(data))
 

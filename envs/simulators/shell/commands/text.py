@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from math import inf
 
 from envs.simulators.shell.commands.options import Fail, getopt, inputs, lines, number, quote, quote_if, quote_value
@@ -103,34 +104,25 @@ def _count(text: str, unit: str) -> int:
 
 def head(p: Process) -> None:
     options, files, unit, count = _part_options(p)
-    end = "\0" if "z" in options else "\n"
-    but_last = count.startswith("-")
-    many = _count(count.removeprefix("-"), unit)
-
-    def cut(data: str) -> str:
-        if unit == "c":
-            return data[: max(0, len(data) - many)] if but_last else data[:many]
-        if not but_last:
-            return data[: _after_lines(data, many, end)]
-        return data[: _before_last_lines(data, many, end)]
-
-    _each_part(p, options, files, cut, many if unit == "c" and not but_last else ENDLESS)
+    but_last, many = count.startswith("-"), _count(count.removeprefix("-"), unit)
+    at = partial(_position, many=many, unit=unit, end="\0" if "z" in options else "\n", from_end=but_last)
+    most = many if unit == "c" and not but_last else ENDLESS
+    _each_part(p, options, files, lambda data: data[: at(data)], most)
 
 
 def tail(p: Process) -> None:
     options, files, unit, count = _part_options(p)
-    end = "\0" if "z" in options else "\n"
-    from_start = count.startswith("+")
-    many = _count(count.lstrip("+-") if count[:1] in "+-" else count, unit)
+    from_start, many = count.startswith("+"), _count(count.lstrip("+-") if count[:1] in "+-" else count, unit)
+    many = max(0, many - 1) if from_start else many
+    at = partial(_position, many=many, unit=unit, end="\0" if "z" in options else "\n", from_end=not from_start)
+    _each_part(p, options, files, lambda data: data[at(data) :])
 
-    def cut(data: str) -> str:
-        if unit == "c":
-            return data[max(0, many - 1) :] if from_start else data[max(0, len(data) - many) :]
-        if from_start:
-            return data[_after_lines(data, max(0, many - 1), end) :]
-        return data[_before_last_lines(data, many, end) :]
 
-    _each_part(p, options, files, cut)
+def _position(data: str, many: int, unit: str, end: str, from_end: bool) -> int:
+    """Return the position so many bytes or lines after the start of a text, or before its end."""
+    if unit == "c":
+        return max(0, len(data) - many) if from_end else many
+    return _before_last_lines(data, many, end) if from_end else _after_lines(data, many, end)
 
 
 def _after_lines(data: str, many: int, end: str) -> int:
@@ -155,6 +147,10 @@ def _before_last_lines(data: str, many: int, end: str) -> int:
     return at + 1
 
 
+COUNTS = {"l": lambda data: data.count(b"\n"), "w": lambda data: len(data.split()), "m": len, "c": len}
+COUNTS |= {"L": lambda data: max(len(line.expandtabs()) for line in data.split(b"\n"))}
+
+
 def wc(p: Process) -> None:
     long = {"lines": "l", "words": "w", "chars": "m", "bytes": "c", "max-line-length": "L"}
     options, files = getopt(p.argv, "lwcmL", long)
@@ -170,7 +166,7 @@ def wc(p: Process) -> None:
                 continue
             data = b""
         p.tick(1 + (len(data) >> 8))
-        counts = {flag: _wc_count(data, flag) for flag in flags}
+        counts = {flag: COUNTS[flag](data) for flag in flags}
         p.out(" ".join(f"{counts[flag]:{width}}" for flag in flags) + (f" {name}" if files else "") + "\n")
         totals = {f: max(totals[f], counts[f]) if f == "L" else totals[f] + counts[f] for f in flags}
     if len(files) > 1:
@@ -188,12 +184,6 @@ def _wc_width(p: Process, files: list[str], flags: list[str]) -> int:
         elif node is not None:
             least = 7
     return max(least, len(str(size)))
-
-
-def _wc_count(data: bytes, flag: str) -> int:
-    if flag == "L":
-        return max(len(line.expandtabs()) for line in data.split(b"\n"))
-    return data.count(b"\n") if flag == "l" else len(data.split() if flag == "w" else data)
 
 
 def tee(p: Process) -> None:

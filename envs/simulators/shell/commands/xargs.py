@@ -23,7 +23,8 @@ def xargs(p: Process) -> int | None:
     data = read(p, chosen["a"]) if "a" in chosen else read(p, "-")
     marker = chosen.get("I") or ("{}" if "I" in chosen or "i" in chosen else None)
     if "0" in chosen or "d" in chosen:
-        end = "\0" if "0" in chosen else _delimiter(chosen["d"])
+        escapes = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+        end = "\0" if "0" in chosen else escapes.get(chosen["d"], chosen["d"][:1] or "\0")
         rows = [[item] for item in data.removesuffix(end).split(end)] if data else []
     elif marker is not None:
         rows = [line.lstrip(" \t") for line in data.split("\n") if line.strip(" \t")]
@@ -46,10 +47,6 @@ def _filled(p: Process, command: list[str], marker: str, item: str) -> list[str]
     if size > MAX_TEXT:
         raise Timeout
     return [part.replace(marker, item) for part in command]
-
-
-def _delimiter(value: str) -> str:
-    return {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}.get(value, value[:1] or "\0")
 
 
 def _unquoted(line: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from envs.simulators.shell.commands.modes import group_name, user_name
 from envs.simulators.shell.commands.options import Fail, getopt, quote_value
+from envs.simulators.shell.commands.system import launched
 from envs.simulators.shell.process import Process
 
 DATABASES = {"passwd": (0, 2), "group": (0, 2), "shadow": (0,), "gshadow": (0,)}  # columns that keys are looked up in
@@ -122,10 +123,7 @@ def su(p: Process) -> int:
         changes["cwd"] = p.realpath(user[5]) if there else p.cwd
     argv = [shell, *(["-c", chosen["c"]] if "c" in chosen else []), *operands]
     changes["name"] = "-" * login + shell.rpartition("/")[2]
-    try:
-        return p.run(argv, **changes)
-    except OSError as error:
-        return p.fail(f"failed to execute {argv[0]}: {error.strerror}", 127 if error.errno == 2 else 126)
+    return launched(p, argv, f"failed to execute {shell}", **changes)
 
 
 COMMANDS = {"id": id_, "groups": groups, "whoami": whoami, "getent": getent, "su": su}

@@ -5,7 +5,7 @@ import re
 from envs.simulators.shell.commands.files import make_parents
 from envs.simulators.shell.commands.options import Fail, getopt, required
 from envs.simulators.shell.commands.times import TimeError, parse_time
-from envs.simulators.shell.files import raw, text
+from envs.simulators.shell.files import bytes_of, raw, text
 from envs.simulators.shell.process import Process
 from envs.simulators.shell.records import IS_RECORD
 
@@ -207,5 +207,5 @@ def _copy_below(p: Process, source: str, into: str, uid: int, gid: int) -> None:
         elif node.kind == "link":
             made = p.symlink(node.data, path)
         else:
-            made = p.write(path, p.bytes_of(node))
+            made = p.write(path, bytes_of(node))
         made.mode, made.uid, made.gid = node.mode, uid, gid

@@ -8,7 +8,7 @@ from random import Random
 from envs.simulators.shell.commands.awk.compile import Compiler, Leave, Next
 from envs.simulators.shell.commands.awk.lexer import unescaped
 from envs.simulators.shell.commands.awk.parse import Parser
-from envs.simulators.shell.commands.awk.values import Unset, number, split_fields, text_of, whole
+from envs.simulators.shell.commands.awk.values import Field, number, split_fields, text_of, whole
 from envs.simulators.shell.commands.options import Fail, read
 from envs.simulators.shell.files import MAX_TEXT, Timeout, raw
 from envs.simulators.shell.process import Process
@@ -62,8 +62,8 @@ class Awk:
         self.p, self.program = p, program
         self.vars: dict = {"FS": " ", "OFS": " ", "ORS": "\n", "RS": "\n", "SUBSEP": "\x1c", "CONVFMT": "%.6g"}
         self.vars |= {"OFMT": "%.6g", "NR": 0.0, "FNR": 0.0, "FILENAME": "", "RSTART": 0.0, "RLENGTH": -1.0}
-        self.vars |= {"ARGC": float(len(operands) + 1), "ENVIRON": {k: Unset.field(v) for k, v in p.env.items()}}
-        self.vars["ARGV"] = {"0": p.argv[0]} | {str(i): Unset.field(word) for i, word in enumerate(operands, 1)}
+        self.vars |= {"ARGC": float(len(operands) + 1), "ENVIRON": {k: Field(v) for k, v in p.env.items()}}
+        self.vars["ARGV"] = {"0": p.argv[0]} | {str(i): Field(word) for i, word in enumerate(operands, 1)}
         self.record, self.fields = "", []
         self.split_done = True  # the fields are those of the record
         self.rebuilt = True  # the record is that of the fields
@@ -123,7 +123,7 @@ class Awk:
     def assign(self, word: str) -> None:
         """Carry out an operand or option `name=value`."""
         name, _, value = word.partition("=")
-        self.set_var(name, Unset.field(unescaped(value)))
+        self.set_var(name, Field(unescaped(value)))
 
     def set_var(self, name: str, value) -> None:
         if name == "NF":
@@ -201,11 +201,11 @@ class Awk:
             if not self.rebuilt:
                 self.record = self.joined(map(self.text, self.fields))
                 self.rebuilt = True
-            return Unset.field(self.record)
+            return Field(self.record)
         if index < 0:
             self.fail(f"negative field index ${index}")
         self.need_fields()
-        return self.fields[index - 1] if index <= len(self.fields) else Unset.field()
+        return self.fields[index - 1] if index <= len(self.fields) else Field()
 
     def joined(self, parts: Iterable[str]) -> str:
         parts, between = list(parts), self.text(self.vars["OFS"])

@@ -4,7 +4,7 @@ import math
 import operator
 
 from envs.simulators.shell.commands.awk.functions import Functions
-from envs.simulators.shell.commands.awk.values import Unset, compare, compiled, number, text_of, truth, whole
+from envs.simulators.shell.commands.awk.values import UNSET, compare, compiled, number, text_of, truth, whole
 from envs.simulators.shell.commands.options import Fail
 from envs.simulators.shell.files import MAX_TEXT, Timeout
 
@@ -41,7 +41,7 @@ class Expressions(Functions):
                 return float(len(awk.fields))
 
             return count, lambda value: awk.set_count(whole(value))
-        values, unset = awk.vars, Unset.value
+        values, unset = awk.vars, UNSET
         return lambda: values.get(name, unset), lambda value: values.__setitem__(name, value)
 
     def array(self, name: str):
@@ -72,7 +72,7 @@ class Expressions(Functions):
             awk, index = self.awk, self.number(node[1])
             return lambda: awk.field(whole(index())), lambda value: awk.set_field(whole(index()), value)
         table, key = self.array(node[1]), self.key(node[2])
-        return lambda: table().setdefault(key(), Unset.value), lambda value: table().__setitem__(key(), value)
+        return lambda: table().setdefault(key(), UNSET), lambda value: table().__setitem__(key(), value)
 
     # -- expressions
 

@@ -59,17 +59,12 @@ class Lexer:
             raise Fail(f"line {self.line}: unexpected character '{shown}'", 2)
         kind, token = found.lastgroup, found[0]
         self.at = found.end()
-        if kind == "newline":
-            self.tokens.append(("newline", "\n", self.line))
-            self.line += 1
-        elif kind in ("space", "comment"):
-            self.line += token.count("\n")
-        elif kind == "name":
+        if kind == "name":
             called = text.startswith("(", self.at) and token not in KEYWORDS and token not in BUILTINS
             kind = "keyword" if token in KEYWORDS else "builtin" if token in BUILTINS else "func" if called else "name"
+        if kind not in ("space", "comment"):
             self.tokens.append((kind, token, self.line))
-        else:
-            self.tokens.append((kind, token, self.line))
+        self.line += token.count("\n")
         return None
 
     def after_operand(self) -> bool:

@@ -164,9 +164,8 @@ class Search(Measures):
             return lambda path, node, depth: bool(shape.match(path))
         if word == "-type":
             wanted = value.split(",")
-            for letter in wanted:
-                if letter not in (*KINDS, "b", "p", "s"):
-                    raise Fail(f"Unknown argument to {word}: {letter}")
+            if unknown := [letter for letter in wanted if letter not in (*KINDS, "b", "p", "s")]:
+                raise Fail(f"Unknown argument to {word}: {unknown[0]}")
             kinds = {KINDS.get(letter) for letter in wanted}
             return lambda path, node, depth: node.kind in kinds
         if word == "-size":
