@@ -47,9 +47,6 @@ class Compound(Words):
         condition = self.sequence(("do",))
         return While(condition, self.do_group(), until, line)
 
-    def until(self, line: int) -> While:
-        return self.while_(line, until=True)
-
     def do_group(self) -> list:
         self.expect("do")
         body = self.sequence(("done",))

@@ -71,7 +71,9 @@ class Launching(State):
             return self.duplicate(str(DESCRIPTORS[path]))
         try:
             if op == "<":
-                return self.reader(path)
+                node = self.lookup(path)
+                self.require(node, READ)
+                return Stream(self.machine, node, path=path)
             if op == ">" and self.options["C"] and self.exists(path) and self.lookup(path).kind == "file":
                 raise OSError(errno.EEXIST, "cannot overwrite existing file", path)
             node = self.create(path)
@@ -81,11 +83,6 @@ class Launching(State):
         except OSError as failure:
             failure.filename = path
             raise
-
-    def reader(self, path: str) -> Stream:
-        node = self.lookup(path)
-        self.require(node, READ)
-        return Stream(self.machine, node, path=path)
 
     # -- programs
 

@@ -3,6 +3,7 @@ error is found."""
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from envs.simulators.shell import tree
 from envs.simulators.shell.compound import OPERATOR, Compound
@@ -288,5 +289,5 @@ class Parser(Compound):
 
 
 COMPOUND = {"(": Compound.parenthesis, "{": Compound.group, "if": Compound.if_, "while": Compound.while_}
-COMPOUND |= {"until": Compound.until, "for": Compound.for_, "case": Compound.case, "[[": Compound.cond}
-COMPOUND |= {"function": Parser.function}
+COMPOUND |= {"until": partial(Compound.while_, until=True), "for": Compound.for_, "case": Compound.case}
+COMPOUND |= {"[[": Compound.cond, "function": Parser.function}

@@ -27,13 +27,12 @@ def cd(sh, argv) -> int:
     places = [target]
     if not target.startswith(("/", "./", "../")) and target not in (".", ".."):
         places = [f"{part}/{target}" for part in (sh.get("CDPATH") or "").split(":") if part] + places
-    failure = None
     for place in places:
         try:
             return _enter(sh, place, physical, show=place != target)
         except OSError as error:
-            failure = error
-    return sh.fail(f"{target}: {failure.strerror}")
+            why = error.strerror
+    return sh.fail(f"{target}: {why}")
 
 
 def _enter(sh, target: str, physical: bool, show: bool) -> None:

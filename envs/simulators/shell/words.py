@@ -113,8 +113,7 @@ class Words:
         return self.dollar(double) if c == "$" else self.backticks(double)
 
     def parts(self, stops: str, double: bool) -> list:
-        """Read parts up to one of the stops, which is not consumed: as between double quotes, or as in a word with
-        blanks."""
+        """Read parts up to one of the stops, which stays: as between double quotes, or as in a word with blanks."""
         out: list = []
         literal = Quoted if double else Lit
         run = _run(stops, double)

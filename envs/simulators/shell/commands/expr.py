@@ -9,9 +9,7 @@ from envs.simulators.shell.process import Process
 
 
 def expr(p: Process) -> int:
-    words = p.argv[1:]
-    if words[:1] == ["--"]:
-        words = words[1:]
+    words = p.argv[2:] if p.argv[1:2] == ["--"] else p.argv[1:]
     if not words:
         raise Fail("missing operand", 2, try_help=True)
     value, rest = _expr(p, words, 0, 0)

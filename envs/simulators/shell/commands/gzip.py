@@ -41,8 +41,7 @@ def gzip(p: Process) -> None:
     long = {"decompress": "d", "uncompress": "d", "stdout": "c", "to-stdout": "c", "keep": "k", "force": "f"}
     long |= {"test": "t", "quiet": "q", "no-name": "n", "fast": "1", "best": "9"}
     flags, names = getopt(p.argv, "dckftqn123456789", long)
-    flags = set(flags)
-    flags |= {"gunzip": {"d"}, "zcat": {"d", "c"}}.get(program, set())
+    flags = set(flags) | {"gunzip": {"d"}, "zcat": {"d", "c"}}.get(program, set())
     p.argv = ["gzip", *p.argv[1:]]  # the others are scripts that run gzip
     for name in names or ["-"]:
         attempt(p, _gzip_one, p, name, flags)

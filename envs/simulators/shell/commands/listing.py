@@ -1,5 +1,7 @@
 """ls, dir and du."""
 
+from functools import cache, partial
+
 from envs.simulators.shell.commands.modes import LETTERS, group_name, mode_text, user_name
 from envs.simulators.shell.commands.options import getopt, nodes, ordered, quote
 from envs.simulators.shell.commands.times import show
@@ -9,8 +11,7 @@ from envs.simulators.shell.process import Process
 SHORT = "aAcCdfFgGhHiklLnNopqrRsStuUx1"
 LONG = {"all": "a", "almost-all": "A", "directory": "d", "classify::": "F", "human-readable": "h", "inode": "i"}
 LONG |= {"numeric-uid-gid": "n", "no-group": "G", "reverse": "r", "recursive": "R", "size": "s", "sort:": "1s"}
-LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t"}
-LONG |= {"dereference": "L", "file-type": "p"}
+LONG |= {"color::": "1c", "full-time": "1f", "time-style:": "1t", "dereference": "L", "file-type": "p"}
 RECENT = 31556952 / 2  # seconds: half a year
 
 
@@ -42,7 +43,7 @@ class Listing:
 
     def __init__(self, p: Process, options: list):
         self.p, self.status, self.printed = p, 0, False
-        self.names: dict = {}
+        self.user, self.group = (cache(partial(naming, p)) for naming in (user_name, group_name))
         self.flags = {flag for flag, _ in options}
         chosen = dict(options)
         forms = [flag for flag, _ in options if flag in "lgon1Cx" or flag == "1f"]
@@ -119,17 +120,11 @@ class Listing:
         cells += [(LETTERS[node.kind] + mode_text(node.mode), True), (str(node.nlink), False)]
         named = "n" not in flags
         if "g" not in flags:
-            cells.append((self.named(user_name, node.uid) if named else str(node.uid), named))
+            cells.append((self.user(node.uid) if named else str(node.uid), named))
         if not flags & {"o", "G"}:
-            cells.append((self.named(group_name, node.gid) if named else str(node.gid), named))
+            cells.append((self.group(node.gid) if named else str(node.gid), named))
         size = "1, 3" if node.kind == "device" else sized(_size(node))
         return [*cells, (size, False), (self.time(node.atime if self.atime else node.mtime), False)]
-
-    def named(self, naming, number: int) -> str:
-        """Return a user's or group's name, cached."""
-        if (naming, number) not in self.names:
-            self.names[naming, number] = naming(self.p, number)
-        return self.names[naming, number]
 
     def time(self, when: float) -> str:
         now = self.p.machine.clock

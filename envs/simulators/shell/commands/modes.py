@@ -163,7 +163,10 @@ def chown(p: Process) -> None:
     chosen, operands = getopt(p.argv, "RcfvhHLP", long, least=2)
     flags = set(chosen) | ({"h"} if "R" in chosen else set())
     spec = operands.pop(0)
-    uid, gid = (-1, _group(p, spec)) if group_only else parse_owner(p, spec)
+    if group_only:
+        uid, gid = -1, required(group_id(p, spec), f"invalid group: {quote_value(spec)}") if spec else -1
+    else:
+        uid, gid = parse_owner(p, spec)
     user, group = parse_owner(p, chosen["2"]) if "2" in chosen else (-1, -1)
 
     def problem(name: str, error: OSError) -> str:
@@ -185,10 +188,6 @@ def chown(p: Process) -> None:
         return f"{what} retained as {shown(uid, gid)}\n" if "v" in flags else None
 
     _change_each(p, operands, flags, "h" not in flags, problem, "group" if group_only else "ownership", change)
-
-
-def _group(p: Process, spec: str) -> int:
-    return required(group_id(p, spec), f"invalid group: {quote_value(spec)}") if spec else -1
 
 
 COMMANDS = {"chmod": chmod, "chown": chown, "chgrp": chown}

@@ -150,12 +150,8 @@ ESCAPES = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f"
 
 def quote(name: str) -> str:
     """A name in quotes that a shell would read back: 'a', "it's", 'a'$'\\n''b'."""
-    if all(" " <= char <= "~" for char in name):
-        if "'" not in name:
-            return f"'{name}'"
-        if not any(char in '"$`\\!' for char in name):
-            return f'"{name}"'
-        return "'" + name.replace("'", "'\\''") + "'"
+    if "'" in name and not re.search(r'[^ -~]|["$`\\!]', name):
+        return f'"{name}"'
     shown = name.replace("'", "'\\''")
     return "'" + re.sub(r"([^ -~]+)(?=(.?))", lambda m: f"'$'{_escaped(m[1])}{chr(39) * 2 * bool(m[2])}", shown) + "'"
 

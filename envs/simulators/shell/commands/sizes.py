@@ -52,9 +52,7 @@ def _units(size: int) -> str:
         return ""
 
     def shown(base: int, letters: str, tail: str) -> str:
-        power = 0
-        while size / base ** (power + 1) >= 1 and power < len(letters):
-            power += 1
+        power = sum(size >= base**n for n in range(1, len(letters) + 1))
         amount = size / base**power
         return f"{amount:.1f} {letters[power - 1]}{tail}" if amount < 10 else f"{amount:.0f} {letters[power - 1]}{tail}"
 

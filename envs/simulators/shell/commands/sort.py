@@ -115,7 +115,7 @@ def _part(line: str, key: Key, separator: str | None) -> str:
         return line.lstrip(" \t") if key.skip_start else line
     begin = _field(line, key.start[0], separator)
     if key.skip_start:
-        begin = _after_blanks(line, begin)
+        begin = BLANKS.match(line, begin).end()
     begin = min(len(line), begin + key.start[1])
     if key.end is None:
         return line[begin:]
@@ -125,7 +125,7 @@ def _part(line: str, key: Key, separator: str | None) -> str:
         found = line.find(separator, stop) if separator is not None else stop
         return line[begin : len(line) if found < 0 else found]
     if key.skip_end:
-        stop = _after_blanks(line, stop)
+        stop = BLANKS.match(line, stop).end()
     return line[begin : min(len(line), stop + char)]
 
 
@@ -143,10 +143,6 @@ def _field(line: str, index: int, separator: str | None) -> int:
         else:
             at = FIELD.match(line, at).end()
     return at
-
-
-def _after_blanks(line: str, at: int) -> int:
-    return BLANKS.match(line, at).end()
 
 
 def _value(line: str, key: Key, separator: str | None):

@@ -191,12 +191,9 @@ def tee(p: Process) -> None:
     data, outputs = p.stdin, []
     for name in files:
         try:
-            if "a" not in options:
-                p.write(name, b"")
+            p.write(name, b"", append="a" in options)
             outputs.append(name)
-            p.write(name, b"", append=True)
         except OSError as error:
-            outputs = [output for output in outputs if output != name]
             p.failed = p.fail(f"{quote_if(name)}: {error.strerror}")
     p.out(data)
     for name in outputs:
@@ -258,7 +255,7 @@ def seq(p: Process) -> None:
     if step == 0:
         raise Fail(f"invalid Zero increment value: {quote_value(operands[1])}", try_help=True)
     places = max(0, -min(first.as_tuple().exponent, step.as_tuple().exponent))
-    shown = list(_sequence(p, first, step, last, places, form, len(separator)))
+    shown = list(_sequence(p, first, step, last, form or f".{places}f", len(separator)))
     if padded and shown:
         width = max(map(len, shown))
         shown = [("-" if item[0] == "-" else "") + item.lstrip("-").zfill(width - (item[0] == "-")) for item in shown]
@@ -282,12 +279,10 @@ def _format(said: str) -> str:
     return f"{before}%{flags.replace(chr(39), '')}{width}{'' if precision is None else '.' + precision}{letter}{rest}"
 
 
-def _sequence(
-    p: Process, first: Decimal, step: Decimal, last: Decimal, places: int, form: str | None, between: int
-) -> Iterator[str]:
+def _sequence(p: Process, first: Decimal, step: Decimal, last: Decimal, form: str, between: int) -> Iterator[str]:
     value, size = first, 0
     while value <= last if step > 0 else value >= last:
-        item = form % value if form else f"{value:.{places}f}"
+        item = form % value if "%" in form else f"{value:{form}}"
         size += len(item) + between
         p.tick(1 + (len(item) >> 8))
         if size > MAX_TEXT:

@@ -79,8 +79,7 @@ def parse_time(text: str, now: float, tz: str = "") -> float:
     if tz:
         ahead = zone(tz, now)[1]
         if named := re.search(r"(?<= )(utc|gmt|z)$", rest):
-            rest = rest[: named.start()] + "utc"
-            return parse_time(rest, now)
+            return parse_time(rest[: named.start()] + "utc", now)
         if re.search(r":\d\d ?[+-]\d", rest):
             return parse_time(rest, now)
         when = parse_time(rest, now + ahead)

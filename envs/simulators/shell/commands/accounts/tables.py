@@ -89,8 +89,7 @@ class Accounts:
         return int(said, 8) & 0o7777 if set(said) <= set("01234567") else 0o750
 
     def free_id(self, table: list[list[str]], system: bool, kind: str) -> int:
-        """Return the number for a new user ("UID") or group ("GID"): above the highest, for the system below the
-        lowest."""
+        """Return the number of a new user ("UID") or group ("GID"): above the highest, or below the system's lowest."""
         prefix, lowest, highest = ("SYS_", "100", "999") if system else ("", "1000", "60000")
         low, high = int(self.setting(f"{prefix}{kind}_MIN", lowest)), int(self.setting(f"{prefix}{kind}_MAX", highest))
         used = {int(record[2]) for record in table}

@@ -180,14 +180,10 @@ def _change(p: Process, accounts: Accounts, user: list[str], chosen: dict, group
 
 
 def _regroup(accounts: Accounts, name: str, groups: list[str], chosen: dict) -> None:
-    if "r" in chosen:
-        for group in groups:
-            accounts.leave(name, group)
-        return
-    for group in accounts.member_of(name):
-        if group not in groups and "a" not in chosen:
-            accounts.leave(name, group)
-    for group in groups:
+    others = [group for group in accounts.member_of(name) if group not in groups]
+    for group in groups if "r" in chosen else [] if "a" in chosen else others:
+        accounts.leave(name, group)
+    for group in groups if "r" not in chosen else []:
         accounts.join(name, group)
 
 

@@ -46,8 +46,7 @@ def awk(p: Process) -> int:
             p.stderr.write(USAGE + "\n")
             return 0
         sources = [words.pop(0)]
-    program = Parser("\n".join(sources)).parse()
-    machine = Awk(p, program, words)
+    machine = Awk(p, Parser("\n".join(sources)).parse(), words)
     if separator is not None:
         machine.vars["FS"] = unescaped(separator)
     for assignment in assigned:

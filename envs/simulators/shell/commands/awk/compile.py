@@ -82,9 +82,6 @@ class Compiler(Expressions):
         no = self.statement(otherwise) if otherwise else lambda: None
         return lambda: yes() if truth(test()) else no()
 
-    def do_while(self, condition, body):
-        return self.do_for(None, condition, None, body)
-
     def do_for(self, first, condition, after, body):
         nothing = lambda: None  # noqa: E731
         start, follow = (self.statement(node) if node else nothing for node in (first, after))

@@ -3,6 +3,7 @@
 import math
 import re
 from datetime import UTC, datetime
+from functools import partialmethod
 from random import Random
 
 from envs.simulators.shell.commands.awk.values import number, split_fields, sprintf, text_of
@@ -43,13 +44,7 @@ class Functions:
 
         return run
 
-    def call_sub(self, pattern, replacement, target=None):
-        return self.substitution(pattern, replacement, target, everywhere=False)
-
-    def call_gsub(self, pattern, replacement, target=None):
-        return self.substitution(pattern, replacement, target, everywhere=True)
-
-    def substitution(self, pattern, replacement, target, everywhere: bool):
+    def substitution(self, everywhere: bool, pattern, replacement, target=None):
         awk, regex, with_ = self.awk, self.pattern(pattern), self.text(replacement)
         node = target or ("field", ("num", 0.0))
         if node[0] == "paren":
@@ -67,6 +62,8 @@ class Functions:
             return float(count)
 
         return run
+
+    call_sub, call_gsub = partialmethod(substitution, False), partialmethod(substitution, True)
 
     def call_match(self, subject, pattern):
         awk, text, regex = self.awk, self.text(subject), self.pattern(pattern)

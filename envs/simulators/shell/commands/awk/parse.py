@@ -5,7 +5,7 @@ Expressions (e) and statements (s) are tuples that begin with their kind:
 ("assign", op, target, e) ("cond", e, e, e) ("or" | "and" | "cat", e, e) ("not" | "neg" | "plus", e)
 ("binary", op, e, e) ("compare", op, e, e) ("match", negated, e, e) ("step", before, amount, target)
 ("call", name, [e]) ("builtin", name, [e]) ("paren", e) ("group", [e])
-("print" | "printf", [e], redirection, e) ("if", e, s, s) ("while", e, s) ("for", s, e, s, s)
+("print" | "printf", [e], redirection, e) ("if", e, s, s) ("for", s, e, s, s)
 ("forin", name, array, s) ("block", [s]) ("expr", e) ("exit", e) ("delete", name, [e])
 ("break" | "continue" | "next" | "nextfile",)
 """
@@ -176,7 +176,7 @@ class Parser(Expressions):
 
     def while_(self) -> tuple:
         condition = self.condition()
-        return ("while", condition, self.looped())
+        return ("for", None, condition, None, self.looped())
 
     def for_(self) -> tuple:
         self.expect("(")

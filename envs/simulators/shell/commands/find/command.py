@@ -33,7 +33,8 @@ def find(p: Process) -> int:
     search = Search(p, words, follow)
     for path in paths or ["."]:
         search.start(path)
-    search.finish()
+    for batch in search.batches:
+        search.run_batch(batch)
     return search.status
 
 
@@ -256,10 +257,6 @@ class Search(Measures):
         except OSError as error:
             self.p.fail(f"{quote(argv[0])}: {error.strerror}")
             return 127
-
-    def finish(self) -> None:
-        for batch in self.batches:
-            self.run_batch(batch)
 
     # -- actions on the walk
 

@@ -64,15 +64,13 @@ class Sed:
         groups = [[name] for name in self.files] if self.separate else [self.files]
         quitting = None
         for names in groups:
-            if quitting is None or self.in_place:
-                quitting = self.edit(names, quitting)
+            if quitting is None:
+                quitting = self.edit(names)
         return self.status if quitting is None else quitting
 
-    def edit(self, names: list[str], quitting: int | None) -> int | None:
+    def edit(self, names: list[str]) -> int | None:
         """Edit one stream of lines to its end; return the status if q ended it."""
-        if quitting is not None:
-            return quitting
-        p = self.p
+        quitting = None
         if self.in_place and not self.readable(names[0]):
             return None
         self.lines = self.input(names)
@@ -93,7 +91,7 @@ class Sed:
             self.replace(names[0])
             self.open_line = False
         else:
-            p.out("".join(self.out))
+            self.p.out("".join(self.out))
         self.out = []
         return quitting
 
