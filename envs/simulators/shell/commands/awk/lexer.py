@@ -20,7 +20,7 @@ TOKEN = re.compile(
     re.ASCII,
 )
 QUOTED = {"str": re.compile(r'"((?:[^"\\\n]|\\.)*)"', re.DOTALL)}
-QUOTED["regex"] = re.compile(r"/((?:[^/\\\n\[]|\\.|\[[\]^]?(?:\\.|[^]\\\n])*\])*)/", re.DOTALL)
+QUOTED["regex"] = re.compile(r"/((?:[^/\\\n\[]|\\.|\[(?:[\]^]|(?![\]^]))(?:\\.|[^]\\\n])*\])*)/", re.DOTALL)
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "v": "\v", "f": "\f", "a": "\a", "b": "\b", '"': '"', "\\": "\\"}
 
 
