@@ -1,4 +1,4 @@
-"""The commands in the machine's /usr/bin. COMMANDS maps a name to a function from a Process to an exit status.
+"""The commands in the machine's /usr/bin. COMMANDS maps a name to a function of a Process (see process.py).
 
 accounts/   useradd, usermod, userdel, groupadd, adduser, passwd, chage, id, getent, su and their relatives
 awk/, sed/, find/, editor/ (vi, vim, ex), grep.py, expr.py, xargs.py, diff.py (diff, cmp)
